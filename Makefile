@@ -1,0 +1,80 @@
+# make demo   build, record examples/shop.py, print the trace
+# make test   everything CI runs
+# make bench  the figures of docs/performance.md, as ratios in one run
+#
+# Everything is installed into .venv in this folder. Debian packages are installed only where they are
+# missing and the user is root; otherwise one line names the package. Works offline after the first time.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find protocol client daemon -name '*.pyx' -o -name '*.pxd' -o -name '*.h' 2>/dev/null)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# $(call need,TEST THAT SUCCEEDS WHERE IT IS THERE,DEBIAN PACKAGE)
+need = @$(1) >/dev/null 2>&1 || { \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing the Debian package $(2)"; \
+		{ apt-get install -y -q $(2) || { apt-get update -q && apt-get install -y -q $(2); }; } >/dev/null 2>&1; \
+	fi; \
+	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
+
+.PHONY: all build demo test lint check bench sanitize clean tools test-tools
+
+all: build
+
+tools:
+	$(call need,$(PYTHON) -c 'import sys; assert sys.version_info >= (3$(comma) 11)',python3)
+	$(call need,$(PYTHON) -c 'import venv$(comma) ensurepip',python3-venv)
+	$(call need,command -v gcc,gcc)
+	$(call need,$(PYTHON) -c 'import os$(comma) sysconfig; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")',python3-dev)
+
+comma := ,
+
+test-tools: tools
+	$(call need,command -v trace-cmd,trace-cmd)
+	$(call need,command -v systemd-analyze,systemd)
+	$(call need,command -v systemd-socket-activate,systemd)
+
+$(VENV)/.installed: pyproject.toml setup.py | tools
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1' 'setuptools>=77' 'Cython>=3.1'
+	$(BIN)/python -m pip install -q --no-build-isolation --group dev -e .
+	@touch $@
+
+# The editable install builds the compiled modules; after that only what changed is built again.
+$(VENV)/.built: $(VENV)/.installed $(SOURCES)
+	$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+build: $(VENV)/.built
+
+demo: build
+	@rm -f trace.dat
+	$(BIN)/utracefs record -e 'user_events:*' -o trace.dat -- $(BIN)/python examples/shop.py
+	$(BIN)/utracefs report trace.dat | head -n 30
+	@echo "  ..."
+	@echo "$$($(BIN)/utracefs report trace.dat | wc -l) lines in all, in $(CURDIR)/trace.dat"
+	@echo "trace-cmd:   trace-cmd report trace.dat | less          (Debian package trace-cmd)"
+	@echo "KernelShark: kernelshark trace.dat                      (Debian package kernelshark)"
+
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: build test-tools
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
+test: lint check
+
+bench: build
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info trace.dat
+	find protocol client daemon -name '*.so' -delete -o -name '_*.c' -delete

@@ -1,0 +1,96 @@
+"""Every scenario script, played against a fresh daemon, gives what a 6.12 kernel gave.
+
+Where it does not, the operation stands in EXPECTED with its reason, and `docs/differences.md` tells users. The
+comparison is exact in both directions: a difference that has gone must be taken off the list.
+Run `python -m tests.conformance.test_conformance [SCRIPT]` to see the differences as text.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import transcript
+
+HERE = Path(__file__).parent
+
+SCRIPTS = sorted(p.stem for p in (HERE / "scripts").glob("*.txt"))
+
+EXPECTED: dict[str, dict[int, str]] = {}
+"""Script -> {operation number -> why}."""
+
+LATER = {"12_filter": "filters", "20_hist_keys": "histograms", "25_instances": "instances"}
+"""Scripts about what is not there yet: they must be played to their end, with the daemon alive."""
+
+
+def play(script: str, directory: str) -> str:
+    """The transcript of `script` against a fresh daemon in `directory`; both are pinned to one cpu."""
+    ready_r, ready_w = os.pipe()
+    cpu = min(os.sched_getaffinity(0))
+    pin = ["taskset", "-c", str(cpu)]
+    daemon = subprocess.Popen(
+        [*pin, sys.executable, "-m", "utracefsd", "--dir", directory, "--ready-fd", str(ready_w)],
+        pass_fds=[ready_w],
+        stderr=subprocess.PIPE,
+    )
+    os.close(ready_w)
+    try:
+        assert os.read(ready_r, 16).startswith(b"READY"), "the daemon did not start"
+        done = subprocess.run(
+            [
+                *pin,
+                sys.executable,
+                str(HERE / "player.py"),
+                str(HERE / "scripts" / f"{script}.txt"),
+                directory,
+            ],
+            capture_output=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode(errors="replace")
+        assert daemon.poll() is None, "the daemon died"
+    finally:
+        os.close(ready_r)
+        daemon.terminate()
+        _, log = daemon.communicate(timeout=20)
+    assert b"Traceback" not in log, log.decode(errors="replace")
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+def differences(script: str) -> list[transcript.Difference]:
+    with tempfile.TemporaryDirectory(prefix="utracefs-") as directory:
+        ours = play(script, directory)
+    return transcript.compare(transcript.read(HERE / "6.12.117" / f"{script}.txt"), ours)
+
+
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s not in LATER])
+def test_like_the_kernel(script: str) -> None:
+    found = differences(script)
+    expected = EXPECTED.get(script, {})
+    unexpected = [d for d in found if d.number not in expected]
+    assert not unexpected, "\n".join(map(str, unexpected[:10]))
+    assert {d.number for d in found} == set(expected), "a listed difference is gone: take it off EXPECTED"
+
+
+@pytest.mark.parametrize("script", sorted(LATER))
+def test_played_to_the_end(script: str) -> None:
+    found = differences(script)
+    assert not any("the player stopped before" in row for d in found for row in d.ours)
+
+
+def main() -> None:
+    for script in sys.argv[1:] or SCRIPTS:
+        found = differences(script)
+        print(f"=== {script}: {len(found)} operations differ")
+        for difference in found:
+            print(difference)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Reading two transcripts of one script, the kernel's and ours, and telling where they differ.
+
+A transcript is a list of operations, each with the lines it answered. Both sides are brought to one form first:
+what may differ (ids, pids, command names the kernel did not know, time stamps, cpu numbers, sums of bytes that
+follow from those, the order of user_events_status) is replaced or sorted; the rest must be equal, line by line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+NOT_ON_THE_WIRE = "= not on the wire"
+
+
+@attrs.frozen
+class Operation:
+    number: int
+    """Position in the script, from 0; quiet writes belong to the operation before them."""
+    line: str
+    """The script line, without `> `."""
+    answers: tuple[str, ...]
+    """Normalised lines that it answered."""
+
+
+@attrs.frozen
+class Difference:
+    number: int
+    line: str
+    kernel: tuple[str, ...]
+    ours: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rows = [f"#{self.number} > {self.line}"]
+        for i in range(max(len(self.kernel), len(self.ours))):
+            a = self.kernel[i] if i < len(self.kernel) else "(nothing)"
+            b = self.ours[i] if i < len(self.ours) else "(nothing)"
+            if a != b:
+                rows += [f"   kernel {a[:200]}", f"   ours   {b[:200]}"]
+        return "\n".join(rows[:16])
+
+
+def first_id(text: str) -> int:
+    found = re.findall(r"(?:^\| ID: |Unknown type |type: )(\d+)", text, re.MULTILINE)
+    found += re.findall(r"^> cat \S*/id\n\| (\d+)$", text, re.MULTILINE)
+    return min((int(n) for n in found), default=0)
+
+
+TRACE_LINE = re.compile(
+    r"^\| ( *)(.{1,16})-(\d+) +(\(.{7}\) )?\[\d{3}\]( [.a-zA-Z0-9]{5})? +(\d+(?:\.\d{6})?): (.*)$"
+)
+LATENCY_LINE = re.compile(r"^\| +(.{1,8})-(\d+) +\d+([.a-zA-Z0-9]{5}) +-?\d+(us.)?: (.*)$")
+
+
+def normalise(line: str, base_id: int) -> str:
+    line = re.sub(r"^= eof \d+ bytes", "= eof", line)
+    line = re.sub(r"after \d+ bytes$", "after", line)
+    line = re.sub(r"#P:\d+", "#P:N", line)
+    line = re.sub(r"(CPU#)\d+( \| \(M:)\w+", r"\g<1>C\g<2>MODEL", line)
+    line = re.sub(r"latency trace v1.1.5 on .*$", "latency trace v1.1.5 on RELEASE", line)
+    line = re.sub(r"^(\| (?:oldest event|now) ts: ).*", r"\1T", line)
+    line = re.sub(r"\b(ID: |Unknown type |type: )(\d+)", lambda m: f"{m[1]}{int(m[2]) - base_id}", line)
+    # The kernel prints an array length that it never filled in (`a[]`); ours prints it.
+    line = re.sub(r"^(\| \tfield:(?:(?!__data_loc).)*)\[\d*\];", r"\1[];", line)
+    if match := TRACE_LINE.match(line):
+        tgid = "(TGID) " if match[4] else ""
+        return f"| COMM-PID {tgid}[CPU]{match[5] or ''} T: {match[7]}"
+    if match := LATENCY_LINE.match(line):
+        return f"| COMM-PID CPU{match[3]} T: {match[5]}"
+    line = re.sub(r"^\| \d+ \d+ \d+ (type: )", r"| PID CPU T \1", line)  # option raw
+    return re.sub(r"^\| [0-9a-f]{8} [0-9a-f]{8} [0-9a-f]{16} (type: )", r"| PID CPU T \1", line)  # option hex
+
+
+def operations(text: str) -> Iterator[Operation]:
+    base = first_id(text)
+    line, number = "", -1
+    answers: list[str] = []
+    for row in [*text.split("\n"), "> "]:
+        if row.startswith("> "):
+            if number >= 0:
+                yield Operation(number, line, finish(line, answers, base))
+            line, answers, number = row[2:], [], number + 1
+        elif row and not row.startswith("#"):
+            answers.append(row)
+
+
+def finish(line: str, answers: list[str], base: int) -> tuple[str, ...]:
+    if re.fullmatch(r"cat \S*/id", line):
+        return tuple(re.sub(r"^\| (\d+)$", lambda m: f"| ID {int(m[1]) - base}", a) for a in answers)
+    rows = [normalise(a, base) for a in answers]
+    if line == "cat user_events_status":
+        names = [
+            r for r in rows if r.startswith("| ") and r != "| " and not re.match(r"\| (Active|Busy):", r)
+        ]
+        rows = sorted(names) + [r for r in rows if r not in names]
+    if "trace_options bin" in line or any("\\x00type: " in r for r in rows):
+        # binary context: pids and clock values, which may even hold a newline
+        rows = [m for r in rows for m in re.findall(r"type: -?\d+", r)]
+    return tuple(rows)
+
+
+def compare(kernel: str, ours: str) -> list[Difference]:
+    found = []
+    theirs, mine = list(operations(kernel)), list(operations(ours))
+    for i, a in enumerate(theirs):
+        b = mine[i] if i < len(mine) else Operation(i, a.line, ("= the player stopped before",))
+        if b.line != a.line:
+            found.append(Difference(i, a.line, (a.line,), (b.line,)))
+            break
+        if NOT_ON_THE_WIRE in b.answers:
+            # Quiet writes may stand behind such an operation: compare those.
+            keep = [x for x in a.answers if x.startswith("~")], [x for x in b.answers if x.startswith("~")]
+            if keep[0] != keep[1]:
+                found.append(Difference(i, a.line, tuple(keep[0]), tuple(keep[1])))
+        elif a.answers != b.answers:
+            found.append(Difference(i, a.line, a.answers, b.answers))
+    return found
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="surrogateescape")
