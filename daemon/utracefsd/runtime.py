@@ -1,0 +1,250 @@
+"""Where a daemon lives: the directory of its two sockets and the folder of its status file.
+
+    |             | system daemon (root) | user daemon                                             |
+    |-------------|----------------------|---------------------------------------------------------|
+    | sockets     | /run/utracefs        | $XDG_RUNTIME_DIR/utracefs, or /tmp/utracefs-UID          |
+    | status file | /dev/shm/utracefs    | /dev/shm/utracefs-UID                                    |
+
+`--dir` and the environment's UTRACEFS_DIR replace the first; the second is then /dev/shm/utracefs-HASH, HASH being
+made from the absolute directory, so several daemons live side by side (docs/protocol.md, section 1). Naming one of
+the standard directories replaces nothing: the unit file, whose daemon is not root, says `--dir /run/utracefs`.
+
+/tmp and /dev/shm belong to everybody, so a folder there may have been made by somebody else before us, in order to
+read what is recorded or to answer in the daemon's place. Such a folder is used only when it is a real directory of
+ours with mode 0700. A daemon holds a lock on both folders as long as it runs; the kernel drops it with the process,
+however that ends.
+"""
+
+import contextlib
+import enum
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+from utracefs_protocol.errors import TraceError
+
+DATA_SOCKET = "user_events_data"
+TRACEFS_SOCKET = "tracefs"
+STATUS_FILE = "user_events_status"
+LOCK_FILE = "utracefsd.lock"
+
+SYSTEM_DIRECTORY = Path("/run/utracefs")
+SHARED_MEMORY = Path("/dev/shm")
+
+# sizeof(sockaddr_un.sun_path) is 108 with the closing NUL (unix(7)).
+MAX_SOCKET_PATH = 107
+
+
+class Kind(enum.Enum):
+    """How the socket directory was chosen; decides how it is made and what is asked of it."""
+
+    SYSTEM = "system"
+    USER = "user"
+    TEMPORARY = "temporary"
+    CHOSEN = "chosen"
+
+
+@attrs.frozen
+class Runtime:
+    """The two folders of one daemon. Finding them touches nothing; `prepare` makes and checks them."""
+
+    directory: Path
+    """Holds the sockets and the lock file."""
+
+    status_folder: Path
+    """Below /dev/shm, mode 0700. Clients are given a descriptor of the file in it and never look for it."""
+
+    kind: Kind
+    """How `directory` was chosen."""
+
+    uid: int
+    """The daemon's effective user, who must own the private folders."""
+
+    @property
+    def data_socket(self) -> Path:
+        return self.directory / DATA_SOCKET
+
+    @property
+    def tracefs_socket(self) -> Path:
+        return self.directory / TRACEFS_SOCKET
+
+    @property
+    def status_file(self) -> Path:
+        return self.status_folder / STATUS_FILE
+
+    def prepare(self, *, reachable: bool = False) -> None:
+        """Make both folders where they are missing and refuse those that are not safe.
+
+        `reachable`: others than the owner may connect to a socket, so a directory made here lets them through (0755).
+
+        Raises TraceError: ENAMETOOLONG (a socket's path would not fit into sockaddr_un), EPERM (a folder of somebody
+        else, a symbolic link, a mode that lets others in), ENOTDIR, or what mkdir(2) said.
+        """
+        for path in (self.data_socket, self.tracefs_socket):
+            if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+                raise TraceError(
+                    errno.ENAMETOOLONG,
+                    f"{path}: a socket's path has at most {MAX_SOCKET_PATH} bytes; choose a shorter directory",
+                )
+        match self.kind:
+            case Kind.TEMPORARY:
+                _make(self.directory, 0o700)
+                _check_private(self.directory, self.uid)
+            case Kind.USER:
+                _make(self.directory, 0o700)
+                _check_not_open_to_all(self.directory)
+            case Kind.SYSTEM:
+                _make(self.directory, 0o755)
+                _check_not_open_to_all(self.directory)
+            case Kind.CHOSEN:
+                _make(self.directory, 0o755 if reachable else 0o700, parents=True)
+                _check_not_open_to_all(self.directory)
+        _make(self.status_folder, 0o700)
+        _check_private(self.status_folder, self.uid)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold both folders for one daemon; call after `prepare`.
+
+        Raises TraceError EBUSY, naming the process, when another daemon holds one of them. The status folder is locked
+        too because two containers may share /dev/shm without sharing /run.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_lock_file(self.directory / LOCK_FILE, self.directory))
+            folder_fd = os.open(self.status_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, folder_fd)
+            if not _try_lock(folder_fd):
+                raise TraceError(
+                    errno.EBUSY, f"{self.status_folder}: in use by the daemon of another directory"
+                )
+            yield
+
+    def remove_status_folder(self) -> None:
+        """Remove the folder if it is empty; the system's own stays, tmpfiles.d made it for the service's user."""
+        if self.status_folder != SHARED_MEMORY / "utracefs":
+            with contextlib.suppress(OSError):
+                self.status_folder.rmdir()
+
+
+def locate(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    uid: int | None = None,
+) -> Runtime:
+    """The folders of the daemon of `directory`, else of UTRACEFS_DIR, else of this user. Touches no file."""
+    if uid is None:
+        uid = os.geteuid()
+    chosen = os.fspath(directory) if directory else environ.get("UTRACEFS_DIR")
+    if uid == 0:
+        standard = Runtime(SYSTEM_DIRECTORY, SHARED_MEMORY / "utracefs", Kind.SYSTEM, uid)
+    else:
+        folder = SHARED_MEMORY / f"utracefs-{uid}"
+        xdg = environ.get("XDG_RUNTIME_DIR", "")
+        # The XDG Base Directory specification: a relative path is invalid and has to be ignored.
+        if os.path.isabs(xdg):
+            standard = Runtime(Path(xdg) / "utracefs", folder, Kind.USER, uid)
+        else:
+            standard = Runtime(Path(f"/tmp/utracefs-{uid}"), folder, Kind.TEMPORARY, uid)
+    if not chosen:
+        return standard
+    absolute = Path(os.path.abspath(chosen))
+    if absolute == standard.directory:
+        return standard
+    if absolute == SYSTEM_DIRECTORY:
+        return Runtime(absolute, SHARED_MEMORY / "utracefs", Kind.SYSTEM, uid)
+    return Runtime(absolute, SHARED_MEMORY / f"utracefs-{directory_hash(absolute)}", Kind.CHOSEN, uid)
+
+
+def directory_hash(directory: Path) -> str:
+    """16 hexadecimal digits from the absolute directory; never from what a symbolic link in it leads to."""
+    return hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+
+
+def _make(directory: Path, mode: int, *, parents: bool = False) -> None:
+    try:
+        if parents:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+        os.mkdir(directory, mode)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise _failure(error, directory) from error
+    # mkdir(2) takes the umask away from the mode; a strict umask must not lock the group out of /run/utracefs.
+    os.chmod(directory, mode)
+
+
+def _check_private(folder: Path, uid: int) -> None:
+    """A folder below a directory of everybody's: really ours, and nobody else's."""
+    try:
+        found = os.lstat(folder)
+    except OSError as error:
+        raise _failure(error, folder) from error
+    if stat.S_ISLNK(found.st_mode):
+        raise TraceError(errno.EPERM, f"{folder}: is a symbolic link; not used, it may be a trap")
+    if not stat.S_ISDIR(found.st_mode):
+        raise TraceError(errno.ENOTDIR, f"{folder}: is not a directory")
+    if found.st_uid != uid:
+        raise TraceError(errno.EPERM, f"{folder}: belongs to uid {found.st_uid}, not to us (uid {uid})")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        mode = stat.S_IMODE(found.st_mode)
+        raise TraceError(errno.EPERM, f"{folder}: has mode {mode:04o} and must have 0700 (chmod 700)")
+
+
+def _check_not_open_to_all(directory: Path) -> None:
+    """A chosen directory may be anybody's, but where everybody can write, everybody can replace the sockets."""
+    try:
+        found = os.stat(directory)
+    except OSError as error:
+        raise _failure(error, directory) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise TraceError(errno.ENOTDIR, f"{directory}: is not a directory")
+    if found.st_mode & stat.S_IWOTH:
+        raise TraceError(errno.EPERM, f"{directory}: everybody may write there; name a directory inside it")
+
+
+@contextlib.contextmanager
+def _lock_file(path: Path, directory: Path) -> Iterator[None]:
+    """Hold `path` locked, our pid in it; removed at the end.
+
+    A daemon that ends removes the file it still has locked, so whoever gets a lock looks whether its file is still the
+    one that stands there, and else tries again.
+    """
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise _failure(error, path) from error
+        if not _try_lock(fd):
+            pid = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise TraceError(errno.EBUSY, f"{directory}: a daemon is already running there (pid {pid})")
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                break
+        os.close(fd)
+    try:
+        os.ftruncate(fd, 0)
+        os.write(fd, b"%d\n" % os.getpid())
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _failure(error: OSError, path: Path) -> TraceError:
+    return TraceError(error.errno or errno.EIO, f"{path}: {error.strerror}")
