@@ -13,6 +13,7 @@ from setuptools import Extension, setup
 MODULES = {
     "utracefs_protocol._framing": "protocol/utracefs_protocol/_framing.pyx",
     "utracefs._producer": "client/utracefs/_producer.pyx",
+    "utracefsd._atomic": "daemon/utracefsd/_atomic.pyx",
     "utracefsd._ring_buffer": "daemon/utracefsd/_ring_buffer.pyx",
     "utracefsd._probes": "daemon/utracefsd/_probes.pyx",
     "utracefsd._trace_text": "daemon/utracefsd/_trace_text.pyx",
