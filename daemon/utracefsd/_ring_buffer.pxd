@@ -1,0 +1,48 @@
+"""What other compiled modules may use of the ring buffer: append, iterate, consume.
+
+Everything here runs with the GIL held and in one thread (the daemon is a single-threaded trio program), so no
+function here needs a lock. `Cursor.data` points into a copy that the cursor owns: it stays valid until the
+next `peek`, `next` or `rewind` of that same cursor, whatever happens to the ring buffer in between.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "ring_buffer.h":
+    ctypedef struct rb_cpu:
+        pass
+    ctypedef struct rb_iter:
+        pass
+
+cdef class RingBuffer:
+    cdef rb_cpu *cpus                   # nr_cpus of them, one mapping each
+    cdef readonly int nr_cpus
+    cdef readonly int subbuf_size       # bytes of one sub-buffer, 4096 << order
+    cdef readonly object folder         # str, or None for anonymous memory
+    cdef readonly uint64_t appended     # records stored since this object was made, all cpus; never goes back
+
+    # 0 stored; 1 dropped: full and overwrite off, counted in dropped_events; 2 too large, counted nowhere here
+    cdef int append_entry(self, int cpu, uint64_t ts, uint16_t id, int32_t pid, const void *payload,
+                          size_t size) noexcept nogil
+    # would append_entry have to leave the tail page for a payload of this size?
+    cdef bint leaves_page(self, int cpu, uint64_t ts, size_t size) noexcept nogil
+    # would append_entry answer 0 now?
+    cdef bint has_room(self, int cpu, uint64_t ts, size_t size) noexcept nogil
+
+cdef class Cursor:
+    cdef readonly RingBuffer buffer
+    cdef readonly bint consume
+    cdef int first_cpu                  # cpus first_cpu .. end_cpu - 1 are merged
+    cdef int end_cpu
+    cdef rb_iter *iters
+    cdef uint8_t *copy                  # owned; one largest record
+    cdef bint peeked
+    # the current record, set by a peek() or next() that returned True
+    cdef readonly int cpu
+    cdef readonly uint64_t ts           # in the trace clock of whoever wrote it
+    cdef const uint8_t *data            # the entry, common header (u16 id, u8 flags, u8 preempt count, i32 pid) first
+    cdef readonly uint32_t size         # bytes of the entry as stored: rounded up to 4, at least 12 for 8 (tracefs.md 3.2)
+    cdef readonly uint64_t lost         # records overwritten on this cpu just before this one; consuming cursors only
+    cdef readonly bint overrun          # a reading (not consuming) cursor was overtaken on this cpu just before this one
+
+    cdef bint peek(self) noexcept       # look at the next record in (ts, cpu) order without taking it; False: none now
+    cdef bint next(self) noexcept       # take it; after a peek() that returned True it takes that very record if it is still there
