@@ -1,0 +1,31 @@
+"""`python -m bench [application|core|intake|tree]... [--json FILE]`: runs the benches and prints one row a figure."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+
+from bench import measure
+
+NAMES = ["application", "core", "intake", "tree"]
+
+
+def main(args: list[str]) -> int:
+    path = args.pop(args.index("--json") + 1) if "--json" in args else None
+    names = [a for a in args if a != "--json"] or NAMES
+    rows: list[measure.Row] = []
+    print(f"{platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}")
+    for name in names:
+        for row in importlib.import_module(f"bench.{name}").rows():
+            print(row.text(), flush=True)
+            rows.append(row)
+    if path:
+        measure.save(rows, path)
+    missed = [r for r in rows if not r.held]
+    print(f"{len(rows)} figures, {len(missed)} missed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""How a figure is taken: the best of several repeats, baseline and subject in turns.
+
+These machines are shared and noisy. The best of several is what the code costs; the baseline is measured between the
+subject's repeats, so that a slow moment hits both. A row says what was promised, and whether it held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import timeit
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+REPEATS = 7
+
+
+@attrs.frozen
+class Row:
+    what: str
+    value: float
+    """What was measured, in `unit`."""
+    unit: str
+    promise: str
+    """`<= 0.5 x` and the like, as text."""
+    held: bool
+    baseline: float | None = None
+    """The baseline's figure, in the same unit."""
+    baseline_name: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.value / self.baseline if self.baseline else None
+
+    def text(self) -> str:
+        base = f"{self.baseline_name} {self.baseline:,.1f} {self.unit}" if self.baseline else ""
+        ratio = f"{self.ratio:.2f} x" if self.ratio is not None else ""
+        mark = "held" if self.held else "MISSED"
+        return f"{self.what:<52} {self.value:>14,.1f} {self.unit:<10} {ratio:>8}  {self.promise:<14} {mark:<7} {base}"
+
+
+def ratio_row(what: str, value: float, baseline: float, name: str, at_most: float, unit: str = "ns") -> Row:
+    return Row(what, value, unit, f"<= {at_most} x", value <= at_most * baseline, baseline, name)
+
+
+def at_most_row(what: str, value: float, limit: float, unit: str) -> Row:
+    return Row(what, value, unit, f"<= {limit:g} {unit}", value <= limit)
+
+
+def at_least_row(what: str, value: float, limit: float, unit: str) -> Row:
+    return Row(what, value, unit, f">= {limit:,.0f}", value >= limit)
+
+
+def statement_ns(statement: str, names: dict[str, Any], number: int) -> float:
+    """One run of `number` times `statement`: nanoseconds each."""
+    return timeit.Timer(statement, globals=names).timeit(number) / number * 1e9
+
+
+def in_turns(
+    subjects: dict[str, Callable[[], float]],
+    repeats: int = REPEATS,
+    between: Callable[[], object] | None = None,
+) -> dict[str, float]:
+    """The best of `repeats` rounds of each subject, taken in turns."""
+    best = dict.fromkeys(subjects, float("inf"))
+    for _ in range(repeats):
+        for name, take in subjects.items():
+            best[name] = min(best[name], take())
+            if between:
+                between()
+    return best
+
+
+@contextlib.contextmanager
+def daemon(*options: str, cpu: int | None = None) -> Iterator[str]:
+    """A daemon in a directory of its own, pinned to `cpu` when given; its directory is also put into UTRACEFS_DIR."""
+    with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as directory:
+        ready, ready_w = os.pipe()
+        pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
+        process = subprocess.Popen(
+            [
+                *pin,
+                sys.executable,
+                "-m",
+                "utracefsd",
+                "--dir",
+                directory,
+                "--ready-fd",
+                str(ready_w),
+                *options,
+            ],
+            pass_fds=[ready_w],
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(ready_w)
+        before = os.environ.get("UTRACEFS_DIR")
+        os.environ["UTRACEFS_DIR"] = directory
+        os.environ["UTRACEFS_BENCH_DAEMON"] = str(process.pid)
+        try:
+            if not os.read(ready, 16).startswith(b"READY"):
+                raise SystemExit("bench: the daemon did not start")
+            yield directory
+        finally:
+            os.close(ready)
+            os.environ.pop("UTRACEFS_DIR")
+            if before is not None:
+                os.environ["UTRACEFS_DIR"] = before
+            process.terminate()
+            process.wait(20)
+
+
+def save(rows: list[Row], path: str) -> None:
+    with open(path, "w") as f:
+        json.dump([attrs.asdict(r) | {"ratio": r.ratio} for r in rows], f, indent=1)
