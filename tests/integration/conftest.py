@@ -1,0 +1,100 @@
+"""Fixtures of the integration tests: real processes, each with a directory of its own that is gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from utracefs.tracefs import Tracefs
+
+
+class DaemonProcess:
+    """`python -m utracefsd` in `directory`; can be killed and started again there."""
+
+    def __init__(self, directory: str, *options: str) -> None:
+        self.directory = directory
+        self.options = options
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = b""
+
+    def start(self) -> None:
+        ready, ready_w = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "utracefsd",
+                    "--dir",
+                    self.directory,
+                    "--ready-fd",
+                    str(ready_w),
+                    *self.options,
+                ],
+                pass_fds=[ready_w],
+                stderr=subprocess.PIPE,
+            )
+            os.close(ready_w)
+            answer = os.read(ready, 16)
+        finally:
+            os.close(ready)
+        if not answer.startswith(b"READY"):
+            raise AssertionError(f"the daemon did not start: {self.stop()!r}")
+
+    def stop(self, kill: bool = False) -> bytes:
+        """End it and return what it logged since it was started."""
+        if self.process is None:
+            return b""
+        if kill:
+            self.process.kill()
+        else:
+            self.process.terminate()
+        _, log = self.process.communicate(timeout=20)
+        self.process = None
+        self.log += log
+        return log
+
+    def tree(self) -> Tracefs:
+        return Tracefs(self.directory)
+
+
+@pytest.fixture
+def directory() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
+        yield path
+
+
+@pytest.fixture
+def daemon(directory: str) -> Iterator[DaemonProcess]:
+    process = DaemonProcess(directory)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.stop()
+    assert b"Traceback" not in process.log, process.log.decode(errors="replace")
+
+
+@pytest.fixture
+def environment(directory: str) -> dict[str, str]:
+    """The environment of a program that shall find the daemon."""
+    return {**os.environ, "UTRACEFS_DIR": directory}
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object], str], None]:
+    """Wait for a condition with a deadline, never for luck."""
+
+    def wait(condition: Callable[[], object], what: str, timeout_s: float = 15) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+            time.sleep(0.005)
+
+    return wait

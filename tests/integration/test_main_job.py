@@ -1,0 +1,77 @@
+"""An unmodified program that declares events is recorded without root, and the real trace-cmd prints the result."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHOP = ROOT / "examples" / "shop.py"
+
+
+def run(
+    *command: str, env: dict[str, str] | None = None, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command, capture_output=True, env=env, timeout=100, check=False, errors="surrogateescape"
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def utracefs(
+    *words: str, env: dict[str, str] | None = None, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "utracefs.cli", *words, env=env, status=status)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's trace.dat, recorded with the embedded daemon."""
+    out = tmp_path_factory.mktemp("shop") / "trace.dat"
+    env = {k: v for k, v in os.environ.items() if k != "UTRACEFS_DIR"}
+    env["XDG_RUNTIME_DIR"] = str(out.parent)
+    before = set(os.listdir("/dev/shm"))
+    utracefs("record", "-e", "user_events:*", "-o", str(out), "--", sys.executable, str(SHOP), env=env)
+    assert set(os.listdir("/dev/shm")) <= before, "the embedded daemon left something in /dev/shm"
+    return out
+
+
+def test_records_all_of_it(shop: Path) -> None:
+    lines = utracefs("report", str(shop)).stdout.splitlines()
+    assert re.fullmatch(r"cpus=\d+", lines[0])
+    assert len(lines) >= 20_000
+    assert not any("DROPPED" in line or "LOST" in line for line in lines)
+    names = {m[1] for line in lines[1:] if (m := re.search(r"\d+\.\d+: (\w+):", line))}
+    assert len(names) == 3, names
+    pids = {m[1] for line in lines[1:] if (m := re.match(r".{16}-(\d+) ", line))}
+    assert len(pids) >= 2, "the worker process is in the trace, too"
+
+
+def test_trace_cmd_says_the_same(shop: Path) -> None:
+    assert shutil.which("trace-cmd"), "the Debian package trace-cmd is needed"
+    theirs = run("trace-cmd", "report", "-i", str(shop))
+    assert theirs.stderr == ""
+    ours = utracefs("report", str(shop)).stdout
+    assert theirs.stdout.splitlines() == ours.splitlines()
+
+
+def test_trace_cmd_finds_the_file_valid(shop: Path) -> None:
+    assert "is a valid trace-cmd file" in run("trace-cmd", "dump", "--validate", "-i", str(shop)).stdout
+    summary = run("trace-cmd", "dump", "--summary", "-i", str(shop)).stdout
+    assert "[9 sections]" in summary
+
+
+def test_the_child_s_exit_status_is_passed_on(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    env.pop("UTRACEFS_DIR", None)
+    out = tmp_path / "trace.dat"
+    utracefs("record", "-o", str(out), "--", "/bin/sh", "-c", "exit 7", env=env, status=7)
+    assert out.exists()
