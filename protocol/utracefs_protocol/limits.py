@@ -92,3 +92,7 @@ MAX_PERF_ENTRY: Final = 8192
 
 MAX_PERF_PAYLOAD: Final = MAX_PERF_ENTRY - ENTRY_HEADER_SIZE
 """8184: larger payloads are dropped by perf."""
+
+MAX_PERF_DATA_PAGES: Final = 1 << 14
+"""64 MiB of perf ring: an administrator's slip of the pen shall not take the machine's memory. Above: EPERM, the
+errno of the kernel's limit (perf_event_mlock_kb)."""

@@ -1,0 +1,173 @@
+"""Values become a payload, and a payload values: the plain form, without regard to speed.
+
+Applications emit through a compiled packer and the daemon renders text in the compiled core; this is what both
+are judged by, what tools use, and the easiest place to read what a payload looks like:
+
+    | fixed part: every field at its offset, no padding | what the location words point at, in field order |
+
+A location word is size << 16 | offset. The offset of `__data_loc` counts from the beginning of the recorded
+entry, which has 8 common bytes in front of the payload; that of `__rel_loc` from the byte after the word. The
+size includes the NUL that ends a string.
+"""
+
+import operator
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_LOC, MAX_PAYLOAD
+
+__all__ = ["Layout", "Value"]
+
+Value: TypeAlias = int | str | bytes
+
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+
+
+class Layout:
+    """Packs and unpacks the payloads of one event."""
+
+    def __init__(self, fields: Iterable[Field]) -> None:
+        self.fields: Final = tuple(fields)
+        self.names: Final = tuple(field.name.decode("utf-8", "surrogateescape") for field in self.fields)
+        self.min_size: Final = max((field.payload_offset + field.size for field in self.fields), default=0)
+
+    def pack(self, *args: Any, **kwargs: Any) -> bytes:
+        """The payload for one value per field, by position or by name.
+
+        | field | value | out of range |
+        |---|---|---|
+        | integer | int, or what has `__index__` | OverflowError |
+        | char array | str (as UTF-8) or bytes, NUL added up to its length | ValueError when longer |
+        | struct | bytes of exactly its size | ValueError |
+        | location word | str (as UTF-8) or bytes; a NUL is added where the type has `char` | ValueError above 65535 |
+
+        TypeError for a value of another type, and for missing, unknown, repeated or too many arguments; a name
+        that several fields have can only be given by position. ValueError for a payload above 65529 bytes, which
+        no record can carry. Surrogate escapes in a str become the bytes that they stand for.
+        """
+        values = self._arguments(args, kwargs)
+        payload = bytearray(self.min_size)
+        for field, name, value in zip(self.fields, self.names, values, strict=True):
+            start = field.payload_offset
+            if field.is_loc:
+                word = self._append(payload, field, name, value)
+                payload[start : start + 4] = word.to_bytes(4, "little")
+            else:
+                payload[start : start + field.size] = _fixed(field, name, value)
+        if len(payload) > MAX_PAYLOAD:
+            raise ValueError(f"payload of {len(payload)} bytes; a record holds at most {MAX_PAYLOAD}")
+        return bytes(payload)
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The values in field order."""
+        if len(args) > len(self.fields):
+            raise TypeError(f"the event has {len(self.fields)} fields, {len(args)} values were given")
+        by_position = self.names[: len(args)]
+        for name in kwargs:
+            if name not in self.names:
+                raise TypeError(f"the event has no field {name!r}")
+            if self.names.count(name) > 1:
+                raise TypeError(f"several fields are called {name!r}; give them by position")
+            if name in by_position:
+                raise TypeError(f"field {name!r} was given twice")
+        values = list(args)
+        for name in self.names[len(args) :]:
+            if name not in kwargs:
+                raise TypeError(f"field {name!r} is missing")
+            values.append(kwargs[name])
+        return values
+
+    @staticmethod
+    def _append(payload: bytearray, field: Field, name: str, value: Any) -> int:
+        """Put dynamic data behind all that is there; the location word for it."""
+        data = _as_bytes(name, value, text=True)
+        if field.is_string:
+            data += b"\0"
+        position = len(payload)
+        if field.kind is FieldKind.DATA_LOC:
+            offset = ENTRY_HEADER_SIZE + position
+        else:
+            offset = position - (field.payload_offset + 4)
+        if len(data) > MAX_LOC or offset > MAX_LOC:
+            raise ValueError(
+                f"field {name!r}: {len(data)} bytes at offset {offset}; a location word holds at most {MAX_LOC} each"
+            )
+        payload += data
+        return len(data) << 16 | offset
+
+    def unpack(self, payload: bytes | bytearray | memoryview) -> dict[str, Value]:
+        """Name to value. Of fields with the same name the last one remains; `unpack_items` has them all."""
+        return dict(self.unpack_items(payload))
+
+    def unpack_items(self, payload: bytes | bytearray | memoryview) -> list[tuple[str, Value]]:
+        """(name, value) of every field in order.
+
+        Integers are int. Text (`char[N]`, dynamic data with `char` in its type) is str up to its first NUL, bytes
+        that are not UTF-8 as surrogate escapes. `unsigned char[N]`, structs and other dynamic data are bytes, all
+        of them. A field of size 0, as in the kernel's `char buf[]`, goes to the end of the payload.
+
+        ValueError when the payload is too short, or a location word points outside it.
+        """
+        payload = bytes(payload)
+        if len(payload) < self.min_size:
+            raise ValueError(f"payload of {len(payload)} bytes; the event has at least {self.min_size}")
+        return [
+            (name, _value(field, name, payload)) for field, name in zip(self.fields, self.names, strict=True)
+        ]
+
+
+def _as_bytes(name: str, value: Any, *, text: bool) -> bytes:
+    if isinstance(value, _BYTES_LIKE):
+        return bytes(value)
+    if text and isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    wanted = "str or bytes" if text else "bytes"
+    raise TypeError(f"field {name!r} takes {wanted}, not {type(value).__name__}")
+
+
+def _fixed(field: Field, name: str, value: Any) -> bytes:
+    match field.kind:
+        case FieldKind.INTEGER:
+            try:
+                number = operator.index(value)
+            except TypeError:
+                raise TypeError(f"field {name!r} takes an integer, not {type(value).__name__}") from None
+            try:
+                return number.to_bytes(field.size, "little", signed=field.signed)
+            except OverflowError:
+                raise OverflowError(f"field {name!r}: {number} does not fit {field.type.decode()}") from None
+        case FieldKind.CHAR_ARRAY:
+            data = _as_bytes(name, value, text=True)
+            if len(data) > field.size:
+                raise ValueError(f"field {name!r}: {len(data)} bytes, there is room for {field.size}")
+            return data.ljust(field.size, b"\0")
+        case _:
+            data = _as_bytes(name, value, text=False)
+            if len(data) != field.size:
+                raise ValueError(f"field {name!r}: {len(data)} bytes, the struct has {field.size}")
+            return data
+
+
+def _value(field: Field, name: str, payload: bytes) -> Value:
+    start = field.payload_offset
+    data = payload[start : start + field.size] if field.size else payload[start:]
+    if field.is_loc:
+        word = int.from_bytes(data, "little")
+        offset, size = word & 0xFFFF, word >> 16
+        begin = offset - ENTRY_HEADER_SIZE if field.kind is FieldKind.DATA_LOC else start + 4 + offset
+        if begin < 0 or begin + size > len(payload):
+            raise ValueError(f"field {name!r}: {size} bytes at {begin} of a payload of {len(payload)}")
+        data = payload[begin : begin + size]
+        return _string(data) if field.is_string else data
+    match field.kind:
+        case FieldKind.INTEGER:
+            return int.from_bytes(data, "little", signed=field.signed)
+        case FieldKind.CHAR_ARRAY if not field.type.startswith(b"unsigned"):
+            return _string(data)
+        case _:
+            return data
+
+
+def _string(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")

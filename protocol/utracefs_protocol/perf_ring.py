@@ -1,0 +1,215 @@
+"""The perf ring: a metadata page, then 2^n data pages of records, as the kernel lays them out.
+
+        0        1024      1032      1040          1048
+    +---+--------+---------+---------+-------------+-----------+--------------------------------+
+    |   | time_* |data_head|data_tail| data_offset | data_size | records, wrapping at data_size |
+    +---+--------+---------+---------+-------------+-----------+--------------------------------+
+                  daemon    reader                              from data_offset
+
+Both counters only grow; the place in the ring is counter % data_size. The daemon stores a record, then data_head;
+the reader copies a record out, then stores data_tail, and the daemon never overwrites what lies between.
+A record that does not fit is lost, and a LOST record in front of the next one that fits says how many were.
+
+Layouts: include/uapi/linux/perf_event.h, struct perf_event_mmap_page and the comments at enum perf_event_type.
+
+The counters are loaded and stored whole: struct copies an aligned u64 of native order with one 8-byte move. That
+is all the order that plain Python can promise, and with the interpreter's own work between the load of data_head
+and that of the record it is enough in practice; a reader in C uses acquire and release.
+"""
+
+import enum
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+import attrs
+
+__all__ = [
+    "DEFAULT_SAMPLE_TYPE",
+    "MMAP_PAGE_FIELDS",
+    "PERF_RECORD_LOST",
+    "PERF_RECORD_SAMPLE",
+    "Lost",
+    "PerfRingReader",
+    "Sample",
+    "SampleType",
+]
+
+PERF_RECORD_LOST: Final = 2
+PERF_RECORD_SAMPLE: Final = 9
+PERF_RECORD_MISC_USER: Final = 2
+"""misc of our samples: they happened in user space."""
+
+PAGE_SIZE: Final = 4096
+
+
+class MmapPageField(NamedTuple):
+    """One member of struct perf_event_mmap_page."""
+
+    name: str
+    type: str
+    """As in struct: I u32, Q u64, q s64, H u16."""
+    offset: int
+
+
+MMAP_PAGE_FIELDS: Final = tuple(
+    MmapPageField(*row)
+    for row in (
+        ("version", "I", 0),
+        ("compat_version", "I", 4),
+        ("lock", "I", 8),
+        ("index", "I", 12),
+        ("offset", "q", 16),
+        ("time_enabled", "Q", 24),
+        ("time_running", "Q", 32),
+        ("capabilities", "Q", 40),
+        ("pmc_width", "H", 48),
+        ("time_shift", "H", 50),
+        ("time_mult", "I", 52),
+        ("time_offset", "Q", 56),
+        ("time_zero", "Q", 64),
+        ("size", "I", 72),
+        ("data_head", "Q", 1024),
+        ("data_tail", "Q", 1032),
+        ("data_offset", "Q", 1040),
+        ("data_size", "Q", 1048),
+    )
+)
+"""Reader, writer and tests use this one table. Members that are not here are 0."""
+
+
+class SampleType(enum.IntFlag):
+    """PERF_SAMPLE_*: the parts that a sample can have here, in the order of their bits (not of the record)."""
+
+    IP = 0x1
+    TID = 0x2
+    TIME = 0x4
+    CPU = 0x80
+    PERIOD = 0x100
+    RAW = 0x400
+    IDENTIFIER = 0x10000
+
+
+DEFAULT_SAMPLE_TYPE: Final = SampleType(0x10587)
+"""All of them."""
+
+
+@attrs.frozen
+class Sample:
+    """PERF_RECORD_SAMPLE. A part that was not asked for is 0, or empty."""
+
+    id: int
+    """Identifier: which perf event this belongs to."""
+    ip: int
+    pid: int
+    """Process."""
+    tid: int
+    """Thread."""
+    time: int
+    """CLOCK_MONOTONIC, nanoseconds."""
+    cpu: int
+    period: int
+    raw: bytes
+    """The entry: common fields, payload, and zeros up to a length of 8n+4."""
+
+
+@attrs.frozen
+class Lost:
+    """PERF_RECORD_LOST: so many samples found no room."""
+
+    id: int
+    count: int
+
+
+PerfRecord: TypeAlias = Sample | Lost
+
+_HEADER: Final = struct.Struct("<IHH")
+_LOST: Final = struct.Struct("<QQ")
+
+
+class PerfRingReader:
+    """Reads the records of a mapped perf ring, and frees their room by moving data_tail.
+
+    The mapping must be shared and writable; it stays the caller's, who closes it. Iterating takes what is there
+    and ends; iterate again for more. ValueError when the memory is no perf ring, or was written over.
+    """
+
+    def __init__(
+        self, mapping: mmap.mmap | bytearray | memoryview, sample_type: SampleType = DEFAULT_SAMPLE_TYPE
+    ) -> None:
+        self._mapping = mapping
+        self._sample_type = sample_type
+        self._offsets = {
+            field.name: (struct.Struct("<" + field.type), field.offset) for field in MMAP_PAGE_FIELDS
+        }
+        if len(mapping) < PAGE_SIZE:
+            raise ValueError(f"perf ring of {len(mapping)} bytes; a page at least")
+        self._data_offset = self.metadata("data_offset")
+        self._data_size = self.metadata("data_size")
+        if self._data_size & (self._data_size - 1) or self._data_offset + self._data_size > len(mapping):
+            raise ValueError(
+                f"perf ring says data_offset {self._data_offset}, data_size {self._data_size} "
+                f"in a mapping of {len(mapping)} bytes"
+            )
+
+    def metadata(self, name: str) -> int:
+        """A member of the metadata page by its name in MMAP_PAGE_FIELDS."""
+        layout, offset = self._offsets[name]
+        value: int = layout.unpack_from(self._mapping, offset)[0]
+        return value
+
+    def __iter__(self) -> Iterator[PerfRecord]:
+        head = self.metadata("data_head")
+        tail = self.metadata("data_tail")
+        if head - tail > self._data_size or head < tail:
+            raise ValueError(f"perf ring with data_head {head}, data_tail {tail} of {self._data_size} bytes")
+        while tail < head:
+            kind, _, size = _HEADER.unpack(self._copy(tail, _HEADER.size))
+            if size < _HEADER.size or size % 8 or size > head - tail:
+                raise ValueError(f"perf record of type {kind} with {size} bytes at {tail} of {head}")
+            body = self._copy(tail + _HEADER.size, size - _HEADER.size)
+            tail += size
+            # the record is copied, so its room may be used again
+            layout, offset = self._offsets["data_tail"]
+            layout.pack_into(self._mapping, offset, tail)
+            if kind == PERF_RECORD_SAMPLE:
+                yield self._sample(body)
+            elif kind == PERF_RECORD_LOST:
+                yield Lost(*_LOST.unpack_from(body))
+
+    def _copy(self, position: int, size: int) -> bytes:
+        start = position & (self._data_size - 1)
+        first = min(size, self._data_size - start)
+        at = self._data_offset + start
+        data = bytes(self._mapping[at : at + first])
+        if first < size:
+            data += bytes(self._mapping[self._data_offset : self._data_offset + size - first])
+        return data
+
+    def _sample(self, body: bytes) -> Sample:
+        """The parts in the order of perf_output_sample()."""
+        wanted = self._sample_type
+        at = 0
+
+        def take(part: SampleType, layout: str) -> tuple[int, ...]:
+            nonlocal at
+            if not wanted & part:
+                return (0, 0)
+            values = struct.unpack_from("<" + layout, body, at)
+            at += struct.calcsize("<" + layout)
+            return values
+
+        try:
+            identifier, *_ = take(SampleType.IDENTIFIER, "Q")
+            ip, *_ = take(SampleType.IP, "Q")
+            pid, tid = take(SampleType.TID, "II")
+            time, *_ = take(SampleType.TIME, "Q")
+            cpu, _ = take(SampleType.CPU, "II")
+            period, *_ = take(SampleType.PERIOD, "Q")
+            size, *_ = take(SampleType.RAW, "I")
+        except struct.error:
+            raise ValueError(f"perf sample of {len(body)} bytes is too short for {wanted!r}") from None
+        if at + size > len(body):
+            raise ValueError(f"perf sample with {size} raw bytes, {len(body) - at} are there")
+        return Sample(identifier, ip, pid, tid, time, cpu, period, body[at : at + size])

@@ -1,0 +1,292 @@
+"""Sub-buffers: the pages that the ring buffer consists of, that `trace_pipe_raw` hands out and trace.dat holds.
+
+    0               8               16                                16+commit      [+8]        size
+    +---------------+---------------+---------------------------------+--------------+-----------+
+    | time stamp    | commit word   | records                         | lost count   | zeros     |
+    +---------------+---------------+---------------------------------+--------------+-----------+
+
+The commit word's low 27 bits are the bytes of records; bit 31 says that records were lost in front of this page,
+bit 30 that their number stands behind the last record (it needs 8 free bytes). A record is a header word and its
+data, padded to a multiple of 4:
+
+     31                     5 4      0
+    +------------------------+--------+
+    | time_delta (27 bits)   |type_len|   delta: from the record before, the first from the page's time stamp
+    +------------------------+--------+
+
+    type_len 1..28   type_len * 4 bytes of data
+             0       u32 length of what follows, itself included; data of more than 112 bytes
+             29      padding; with delta 0 nothing more is on the page, else a u32 length to skip, as in 0
+             30      time extend: u32 with the upper bits of a delta of 2^27 ns (134 ms) and more
+             31      absolute time: likewise, replaces the low 59 bits of the running time
+
+All little-endian; see ring_buffer.h and ring_buffer.c of the kernel. A padding's delta counts, as libtraceevent
+has it (the kernel's own reader passes over it), so that all who read one page see the same times.
+
+Pages come from files as well, so nothing in them is trusted: lengths are checked, and ValueError says which.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
+
+__all__ = [
+    "HEADER_EVENT_TEXT",
+    "MISSED_UNKNOWN",
+    "Page",
+    "PageRecord",
+    "PageWriter",
+    "decode_page",
+    "header_page_text",
+    "iter_records",
+    "missed_events",
+]
+
+COMMIT_MASK: Final = (1 << 27) - 1
+MISSED_STORED: Final = 1 << 30
+MISSED_EVENTS: Final = 1 << 31
+
+MISSED_UNKNOWN: Final = -1
+"""Records were lost in front of a page, and nobody counted them (or there was no room for the number)."""
+
+TYPE_LEN_DATA_MAX: Final = 28
+TYPE_PADDING: Final = 29
+TYPE_TIME_EXTEND: Final = 30
+TYPE_TIME_STAMP: Final = 31
+
+_DELTA_BITS: Final = 27
+_DELTA_MAX: Final = (1 << _DELTA_BITS) - 1
+_STAMP_BITS: Final = 59
+_STAMP_MASK: Final = (1 << _STAMP_BITS) - 1
+_SHORT_DATA: Final = TYPE_LEN_DATA_MAX * 4
+
+_PAGE_HEADER: Final = struct.Struct("<QQ")
+_WORD: Final = struct.Struct("<I")
+_WORDS: Final = struct.Struct("<II")
+_COUNT: Final = struct.Struct("<Q")
+
+HEADER_EVENT_TEXT: Final = (
+    b"# compressed entry header\n"
+    b"\ttype_len    :    5 bits\n"
+    b"\ttime_delta  :   27 bits\n"
+    b"\tarray       :   32 bits\n"
+    b"\n"
+    b"\tpadding     : type == 29\n"
+    b"\ttime_extend : type == 30\n"
+    b"\ttime_stamp : type == 31\n"
+    b"\tdata max type_len  == 28\n"
+)
+"""events/header_event, and the part of trace.dat with that name."""
+
+
+def header_page_text(subbuf_size: int = SUBBUF_SIZE) -> bytes:
+    """events/header_page, and the part of trace.dat with that name."""
+    return (
+        b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"
+        b"\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n"
+        b"\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
+        b"\tfield: char data;\toffset:16;\tsize:%d;\tsigned:0;\n" % (subbuf_size - SUBBUF_HEADER_SIZE)
+    )
+
+
+@attrs.frozen
+class PageRecord:
+    """One record of a page."""
+
+    ts: int
+    """In units of the trace clock; nanoseconds but for `counter` and `x86-tsc`."""
+    data: bytes
+    """The entry, and what pads it: positions come from the format, never from the length."""
+
+
+@attrs.frozen
+class Page:
+    """A page, read."""
+
+    timestamp: int
+    """Where its deltas begin."""
+    commit: int
+    """Bytes of records."""
+    missed_events: int
+    """Records lost in front of it, 0 or a number or MISSED_UNKNOWN."""
+    records: list[PageRecord]
+
+
+def missed_events(page: bytes | bytearray | memoryview) -> int:
+    """How many records were lost in front of this page: a number, or MISSED_UNKNOWN."""
+    _, word = _header(page)
+    if not word & MISSED_EVENTS:
+        return 0
+    end = SUBBUF_HEADER_SIZE + (word & COMMIT_MASK)
+    if not word & MISSED_STORED or end + _COUNT.size > len(page):
+        return MISSED_UNKNOWN
+    count: int = _COUNT.unpack_from(page, end)[0]
+    return count
+
+
+def decode_page(page: bytes | bytearray | memoryview) -> Page:
+    """All of a page at once."""
+    timestamp, word = _header(page)
+    view = memoryview(page)
+    records = [
+        PageRecord(ts, bytes(view[offset : offset + length])) for ts, offset, length in iter_records(page)
+    ]
+    return Page(timestamp, word & COMMIT_MASK, missed_events(page), records)
+
+
+def _header(page: bytes | bytearray | memoryview) -> tuple[int, int]:
+    if len(page) < SUBBUF_HEADER_SIZE:
+        raise ValueError(f"page of {len(page)} bytes; its header alone has {SUBBUF_HEADER_SIZE}")
+    timestamp, word = _PAGE_HEADER.unpack_from(page)
+    if SUBBUF_HEADER_SIZE + (word & COMMIT_MASK) > len(page):
+        raise ValueError(
+            f"page of {len(page)} bytes says that it holds {word & COMMIT_MASK} bytes of records"
+        )
+    return timestamp, word
+
+
+def iter_records(page: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, int]]:
+    """(ts, offset, length) of the data of each record, in order; `page[offset:offset + length]` is the entry.
+
+    What was read before a broken record has been handed out when ValueError comes.
+    """
+    ts, word = _header(page)
+    at = SUBBUF_HEADER_SIZE
+    end = at + (word & COMMIT_MASK)
+    unpack_word = _WORD.unpack_from
+    try:
+        while at < end:
+            (word,) = unpack_word(page, at)
+            at += 4
+            type_len = word & 0x1F
+            if 0 < type_len <= TYPE_LEN_DATA_MAX:
+                ts += word >> 5
+                length = type_len * 4
+            elif type_len == 0:
+                ts += word >> 5
+                (length,) = unpack_word(page, at)
+                at += 4
+                length -= 4
+            elif type_len == TYPE_PADDING:
+                if not word >> 5:
+                    return
+                ts += word >> 5
+                (length,) = unpack_word(page, at)
+                at += length
+                continue
+            else:
+                (high,) = unpack_word(page, at)
+                at += 4
+                if type_len == TYPE_TIME_EXTEND:
+                    ts += (high << _DELTA_BITS) + (word >> 5)
+                else:
+                    ts = _absolute(ts, (high << _DELTA_BITS) + (word >> 5))
+                continue
+            if length < 0 or at + length > end:
+                raise ValueError(
+                    f"record at {at} has {length} bytes of data; the page's records end at {end}"
+                )
+            yield ts, at, length
+            at += (length + 3) & ~3
+    except struct.error:
+        raise ValueError(f"record header at {at} is cut off; the page ends at {len(page)}") from None
+
+
+def _absolute(ts: int, stamp: int) -> int:
+    """rb_fix_abs_ts(): the 5 upper bits, for which a stamp has no room, go on from the running time."""
+    stamp &= _STAMP_MASK
+    upper = ts & ~_STAMP_MASK
+    if not upper:
+        return stamp
+    stamp |= upper
+    return stamp if stamp >= ts else stamp + (1 << _STAMP_BITS)
+
+
+class PageWriter:
+    """Writes a page record by record: what exporters use, and what the ring buffer is compared with.
+
+    The first record's time is the page's time stamp, unless one is given.
+    """
+
+    def __init__(self, size: int = SUBBUF_SIZE, *, timestamp: int | None = None) -> None:
+        self._size = size
+        self._timestamp = timestamp
+        self._ts = timestamp
+        self._records = bytearray()
+        self.count = 0
+
+    @property
+    def commit(self) -> int:
+        """Bytes of records so far."""
+        return len(self._records)
+
+    @property
+    def room(self) -> int:
+        """Bytes left for records."""
+        return self._size - SUBBUF_HEADER_SIZE - len(self._records)
+
+    def add(self, ts: int, data: bytes | bytearray | memoryview) -> bool:
+        """Append an entry; False, and nothing changed, when it does not fit any more. ValueError when it would
+        not fit an empty page (the kernel's bound: 8 bytes are kept for a time extend)."""
+        record = _encode_record(data)
+        if len(record) > self._size - SUBBUF_HEADER_SIZE - 8:
+            raise ValueError(f"entry of {len(data)} bytes is too large for a page of {self._size}")
+        base = ts if self._ts is None else self._ts
+        delta = ts - base
+        stamp = b""
+        if delta < 0:
+            stamp = _encode_time(TYPE_TIME_STAMP, ts & _STAMP_MASK)
+            delta = 0
+        elif delta > _DELTA_MAX:
+            stamp = _encode_time(TYPE_TIME_EXTEND, delta)
+            delta = 0
+        if len(stamp) + len(record) > self.room:
+            return False
+        _WORD.pack_into(record, 0, _WORD.unpack_from(record)[0] | delta << 5)
+        if self._timestamp is None:
+            self._timestamp = ts
+        self._ts = ts
+        self._records += stamp + record
+        self.count += 1
+        return True
+
+    def page(self, missed_events: int = 0) -> bytes:
+        """The whole page, zeros behind what it holds. missed_events: records lost in front of it, or
+        MISSED_UNKNOWN."""
+        page = bytearray(self._size)
+        end = SUBBUF_HEADER_SIZE + self.commit
+        page[SUBBUF_HEADER_SIZE:end] = self._records
+        word = self.commit
+        if missed_events:
+            word |= MISSED_EVENTS
+            if missed_events > 0 and self.room >= _COUNT.size:
+                word |= MISSED_STORED
+                _COUNT.pack_into(page, end, missed_events)
+        _PAGE_HEADER.pack_into(page, 0, self._timestamp or 0, word)
+        return bytes(page)
+
+
+def _encode_record(data: bytes | bytearray | memoryview) -> bytearray:
+    """Header word (with delta 0) and data, sized by rb_calculate_event_length()."""
+    length = max(len(data), 1)
+    if length > _SHORT_DATA:
+        padded = (length + 3) & ~3
+        record = bytearray(8 + padded)
+        _WORDS.pack_into(record, 0, 0, padded + 4)
+        record[8 : 8 + len(data)] = data
+        return record
+    total = (4 + length + 3) & ~3
+    if total == 12:
+        total = 16  # a record must be able to become a time extend and padding of 8 bytes each
+    record = bytearray(total)
+    _WORD.pack_into(record, 0, (total - 4) // 4)
+    record[4 : 4 + len(data)] = data
+    return record
+
+
+def _encode_time(type_len: int, value: int) -> bytes:
+    return _WORDS.pack((value & _DELTA_MAX) << 5 | type_len, value >> _DELTA_BITS)
