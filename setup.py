@@ -15,6 +15,7 @@ MODULES = {
     "utracefs._producer": "client/utracefs/_producer.pyx",
     "utracefsd._atomic": "daemon/utracefsd/_atomic.pyx",
     "utracefsd._ring_buffer": "daemon/utracefsd/_ring_buffer.pyx",
+    "utracefsd._intake": "daemon/utracefsd/_intake.pyx",
     "utracefsd._probes": "daemon/utracefsd/_probes.pyx",
     "utracefsd._trace_text": "daemon/utracefsd/_trace_text.pyx",
 }

@@ -345,4 +345,20 @@ static inline void dr_want_wakeup(struct dr_consumer *c, int wanted)
 	atomic_store_explicit(&c->ring.header->need_wakeup, wanted ? 1u : 0u, memory_order_seq_cst);
 }
 
+/* What the shared memory says now; hostile, like all of it. */
+static inline uint64_t dr_head(struct dr_consumer *c)
+{
+	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
+}
+
+static inline uint64_t dr_lost(struct dr_consumer *c)
+{
+	return atomic_load_explicit(&c->ring.header->lost, memory_order_acquire);
+}
+
+static inline uint32_t dr_lost_of(struct dr_consumer *c, uint32_t write_index)
+{
+	return atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed);
+}
+
 #endif

@@ -1,0 +1,328 @@
+"""Taking in: the daemon's side of the data rings (protocol.md section 5), merged by time into the probes.
+
+Each connection may have one ring, in memory that its process writes and that is hostile for it. `DataRing` is one of
+them, `Intake` all of them: `Intake.take_in` looks at what every ring held when it was called, takes the oldest record
+of all again and again, and hands it to its tracepoint. No Python runs per record.
+
+Bounded: one call takes at most what was reserved when it began, and at most `budget` records. What a producer claims is
+not believed: the write_index is looked up in its own connection's table, the time stamp may not lie in the future, the
+cpu must exist, the thread must belong to the process that the kernel named as the peer. A ring whose memory says what
+cannot be is `corrupt`; whoever owns its connection ends it.
+
+Losses: a producer that finds its ring full counts there, in all and per write_index. Those counts are read before
+anything else happens to an event and go into its `emitted` and into `lost` of every probe that is attached: the record
+was emitted, and nobody got it.
+
+Single-threaded, with the GIL; the other side of the shared memory is argued in include/data_ring.h.
+"""
+
+import errno
+import fcntl
+import os
+
+cimport cython
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from utracefs_protocol.data_ring cimport *
+
+from utracefsd._probes cimport IndexTable, Probe, Record, Tracepoint
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+cdef enum:
+    KNOWN_TIDS = 64
+    # Give space back to the producer about this often, so that a full ring can go on while we are still taking.
+    PUBLISH_BYTES = 65536
+
+
+cdef inline uint64_t monotonic_ns() noexcept:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <uint64_t>t.tv_sec * 1000000000 + <uint64_t>t.tv_nsec
+
+
+@cython.final
+cdef class DataRing:
+    """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it."""
+
+    cdef dr_consumer c
+    cdef readonly int fd
+    cdef readonly int doorbell
+    cdef readonly IndexTable table
+    cdef readonly int pid               # the peer's process, by SO_PEERCRED
+    cdef public bint dead               # the connection is gone: take what is there, step over what never will be
+    cdef readonly bint corrupt
+    cdef readonly uint64_t taken        # records, those refused included
+    cdef uint64_t holes                 # reserved and never committed by a producer that died
+    cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
+    cdef bint has_head
+    cdef unsigned char *copy            # its payload, out of the producer's reach
+    cdef uint64_t limit                 # look no further than this position in this round
+    cdef uint64_t lost_seen
+    cdef uint32_t *lost_seen_of
+    cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to belong to the process
+
+    def __cinit__(self):
+        self.fd = self.doorbell = -1
+        self.copy = <unsigned char *>PyMem_Malloc(DR_MAX_PAYLOAD)
+        self.lost_seen_of = <uint32_t *>PyMem_Malloc(DR_LOST_BYTES)
+        if self.copy == NULL or self.lost_seen_of == NULL:
+            raise MemoryError
+        memset(self.lost_seen_of, 0, DR_LOST_BYTES)
+
+    def __dealloc__(self):
+        dr_unmap(&self.c.ring)
+        PyMem_Free(self.copy)
+        PyMem_Free(self.lost_seen_of)
+        if self.fd >= 0:
+            os.close(self.fd)
+        if self.doorbell >= 0:
+            os.close(self.doorbell)
+
+    @staticmethod
+    def create(IndexTable table not None, int pid, uint64_t size):
+        """A new ring with a data area of `size` bytes. ValueError: not a power of two from 64 KiB to 64 MiB. OSError."""
+        cdef DataRing ring = DataRing.__new__(DataRing)
+        if not dr_valid_size(size):
+            raise ValueError("a data ring has a power of two from 64 KiB to 64 MiB")
+        ring.table = table
+        ring.pid = pid
+        ring.fd = os.memfd_create("utracefs-data-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(ring.fd, dr_file_bytes(<uint32_t>size))
+        fcntl.fcntl(ring.fd, fcntl.F_ADD_SEALS, SEALS)
+        ring.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        ring.map_it(<uint32_t>size)
+        dr_init(&ring.c.ring)
+        dr_consumer_start(&ring.c)
+        return ring
+
+    @staticmethod
+    def adopt(IndexTable table not None, int pid, int fd, int doorbell):
+        """A ring that an earlier daemon made; takes both descriptors over, also when it fails.
+
+        ValueError, with what is wrong: no memfd, not sealed, a size that cannot be, another magic or version, positions
+        that cannot be. What is still in it is taken by the next round.
+        """
+        cdef DataRing ring = DataRing.__new__(DataRing)
+        cdef uint64_t size
+        ring.fd = fd
+        ring.doorbell = doorbell
+        ring.table = table
+        ring.pid = pid
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        except OSError:
+            raise ValueError("the first descriptor is no memfd") from None
+        if seals & SEALS != SEALS:
+            raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
+        # Sealed: the length cannot change any more, so no access to the mapping can fault.
+        length = os.fstat(fd).st_size
+        size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)
+        if not dr_valid_size(size) or length != dr_file_bytes(<uint32_t>size):
+            raise ValueError("the ring's memory has a length that no ring has")
+        if not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
+            raise ValueError("the second descriptor is no eventfd")
+        os.set_blocking(doorbell, False)
+        ring.map_it(<uint32_t>size)
+        header = ring.c.ring.header
+        if header.magic != DR_MAGIC or header.version != DR_VERSION or header.record_header != DR_RECORD_HEADER:
+            raise ValueError("the memory is no data ring of this version")
+        if header.size != size or dr_consumer_start(&ring.c) != 0:
+            raise ValueError("the ring's positions cannot be")
+        # What was lost before belongs to the daemon before. Reading it now keeps it out of our counts.
+        ring.lost_seen = dr_lost(&ring.c)
+        for i in range(DR_LOST_COUNTERS):
+            ring.lost_seen_of[i] = dr_lost_of(&ring.c, i)
+        return ring
+
+    cdef int map_it(self, uint32_t size) except -1:
+        error = dr_map(&self.c.ring, self.fd, size)
+        if error:
+            raise OSError(-error, os.strerror(-error))
+        return 0
+
+    @property
+    def size(self):
+        """Bytes of the data area."""
+        return self.c.ring.size
+
+    @property
+    def lost_to_death(self):
+        """Records that were reserved and never committed, because the producer died."""
+        return self.holes
+
+    @property
+    def pending_bytes(self):
+        """Bytes reserved and not yet taken, as the producer's memory says; not to be trusted."""
+        return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
+
+    def ring_doorbell_seen(self):
+        """Empty the doorbell, so that it wakes again."""
+        try:
+            os.eventfd_read(self.doorbell)
+        except BlockingIOError:
+            pass
+
+    cdef bint refill(self) noexcept:
+        """The next record of this round into `head`. False: none."""
+        cdef int state
+        self.has_head = False
+        if self.corrupt:
+            return False
+        # `limit - tail` as a signed distance: <= 0 means this round's share is done.
+        if <long long>(self.limit - self.c.tail) <= 0:
+            return False
+        state = dr_next(&self.c, &self.head, self.copy, DR_MAX_PAYLOAD, self.dead, &self.holes)
+        if state == DR_CORRUPT:
+            self.corrupt = True
+            return False
+        self.has_head = state == DR_RECORD
+        return self.has_head
+
+    cdef void fold_lost(self) noexcept:
+        """Add what the producer counted as lost since the last time to its events' numbers."""
+        cdef uint64_t now = dr_lost(&self.c)
+        cdef uint32_t i, count, delta
+        cdef int k
+        cdef Tracepoint tp
+        cdef Probe probe
+        if now == self.lost_seen:
+            return
+        self.lost_seen = now
+        for i in range(DR_LOST_COUNTERS):
+            count = dr_lost_of(&self.c, i)
+            delta = count - self.lost_seen_of[i]
+            if delta == 0:
+                continue
+            self.lost_seen_of[i] = count
+            if i < <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
+                tp = <Tracepoint>PyList_GET_ITEM(self.table.tracepoints, i)
+                if tp.nr_probes:
+                    tp.emitted += delta
+                    for k in range(tp.nr_probes):
+                        probe = <Probe>tp.probe_array[k]
+                        probe.lost += delta
+
+    cdef int32_t checked_tid(self, uint32_t tid):
+        """The claimed thread id if it is a thread of the peer, else the peer's process id."""
+        cdef uint32_t slot = tid % KNOWN_TIDS
+        if self.known[slot] == tid and tid != 0:
+            return <int32_t>tid
+        if tid == <uint32_t>self.pid or (
+            0 < tid < 0x7fffffff and os.path.exists(f"/proc/{self.pid}/task/{tid}")
+        ):
+            self.known[slot] = tid
+            return <int32_t>tid
+        return self.pid
+
+
+@cython.final
+cdef class Intake:
+    """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim."""
+
+    cdef readonly list rings
+    cdef readonly int nr_cpus
+
+    def __init__(self, int nr_cpus):
+        self.rings = []
+        self.nr_cpus = nr_cpus
+
+    def add(self, DataRing ring not None):
+        self.rings.append(ring)
+
+    def remove(self, DataRing ring not None):
+        """Forget a ring, after what it still holds was taken in."""
+        self.rings.remove(ring)
+
+    def want_wakeup(self, bint wanted):
+        """Ask every producer to ring its doorbell (1), or not to. Call take_in once more before sleeping."""
+        cdef DataRing ring
+        for ring in self.rings:
+            dr_want_wakeup(&ring.c, wanted)
+
+    def take_in(self, Py_ssize_t budget=1 << 62):
+        """Take what was committed when this was called, oldest first over all rings; at most `budget` records.
+
+        Returns how many. Rings found `corrupt` are left alone from then on.
+        """
+        cdef Py_ssize_t n = PyList_GET_SIZE(self.rings), i, live = 0, done = 0
+        cdef DataRing ring, best
+        cdef PyObject **heads
+        cdef uint64_t now, until
+        if n == 0:
+            return 0
+        heads = <PyObject **>PyMem_Malloc(n * sizeof(PyObject *))
+        if heads == NULL:
+            raise MemoryError
+        try:
+            now = monotonic_ns()
+            for i in range(n):
+                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
+                ring.limit = dr_head(&ring.c)
+                if ring.refill():
+                    heads[live] = <PyObject *>ring
+                    live += 1
+            while live and done < budget:
+                # The oldest head; a linear look, because few producers write at one moment. It is then taken from until
+                # another ring's head is older.
+                best = <DataRing>heads[0]
+                until = <uint64_t>-1
+                at = 0
+                for i in range(1, live):
+                    ring = <DataRing>heads[i]
+                    if ring.head.ts_ns < best.head.ts_ns:
+                        until = best.head.ts_ns
+                        best = ring
+                        at = i
+                    elif ring.head.ts_ns < until:
+                        until = ring.head.ts_ns
+                while True:
+                    self.dispatch(best, now)
+                    done += 1
+                    dr_advance(&best.c, best.head.bytes)
+                    if best.c.tail - best.c.told >= PUBLISH_BYTES:
+                        dr_publish(&best.c)
+                    if not best.refill():
+                        live -= 1
+                        heads[at] = heads[live]
+                        break
+                    if best.head.ts_ns > until or done >= budget:
+                        break
+            for i in range(n):
+                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
+                ring.has_head = False
+                dr_publish(&ring.c)
+                ring.fold_lost()
+        finally:
+            PyMem_Free(heads)
+        return done
+
+    cdef inline void dispatch(self, DataRing ring, uint64_t now):
+        cdef Record r
+        cdef int error
+        cdef dr_taken *head = &ring.head
+        cdef list tracepoints = ring.table.tracepoints
+        ring.taken += 1
+        if head.write_index >= <uint32_t>PyList_GET_SIZE(tracepoints):
+            ring.table.refuse(errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index)
+            return
+        r.ts_ns = head.ts_ns if head.ts_ns <= now else now
+        r.cpu = head.cpu if head.cpu < self.nr_cpus else 0
+        if ring.known[head.tid % KNOWN_TIDS] == head.tid and head.tid != 0:
+            r.pid = <int32_t>head.tid
+        else:
+            r.pid = ring.checked_tid(head.tid)
+        r.tgid = ring.pid
+        r.payload = ring.copy
+        r.size = head.length
+        error = (<Tracepoint>PyList_GET_ITEM(tracepoints, head.write_index)).emit(&r)
+        if error:
+            ring.table.refuse(-error, head.write_index)
+
+
+cdef int errno_enoent = errno.ENOENT

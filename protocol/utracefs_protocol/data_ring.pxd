@@ -1,0 +1,73 @@
+"""The Cython face of include/data_ring.h, for the producer (client) and for the daemon's side."""
+
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "data_ring.h" nogil:
+    const uint32_t DR_MAGIC
+    const uint32_t DR_VERSION
+    const uint32_t DR_HEADER_BYTES
+    const uint32_t DR_RECORD_HEADER
+    const uint32_t DR_LOST_COUNTERS
+    const uint32_t DR_LOST_BYTES
+    const uint32_t DR_MIN_SIZE
+    const uint32_t DR_MAX_SIZE
+    const uint32_t DR_DEFAULT_SIZE
+    const uint32_t DR_MAX_PAYLOAD
+    const int DR_EMPTY
+    const int DR_RECORD
+    const int DR_CORRUPT
+
+    ctypedef struct dr_header "struct dr_header":
+        uint32_t magic
+        uint32_t version
+        uint32_t size
+        uint32_t record_header
+
+    ctypedef struct dr_record "struct dr_record":
+        uint32_t write_index
+        uint64_t ts_ns
+        uint32_t tid
+        uint16_t cpu
+        uint16_t zero
+        unsigned char payload[]
+
+    ctypedef struct data_ring "struct data_ring":
+        dr_header *header
+        unsigned char *data
+        uint32_t size
+        size_t map_bytes
+
+    ctypedef struct dr_consumer "struct dr_consumer":
+        data_ring ring
+        uint64_t tail
+        uint64_t told
+
+    ctypedef struct dr_taken "struct dr_taken":
+        uint32_t length
+        uint32_t write_index
+        uint64_t ts_ns
+        uint32_t tid
+        uint16_t cpu
+        uint32_t bytes
+
+    bint dr_valid_size(uint64_t size)
+    size_t dr_file_bytes(uint32_t size)
+    int dr_map(data_ring *r, int fd, uint32_t size)
+    void dr_unmap(data_ring *r)
+    void dr_init(data_ring *r)
+    uint32_t dr_need(uint32_t payload)
+
+    # producer
+    void dr_count_lost(data_ring *r, uint32_t write_index)
+    dr_record *dr_reserve(data_ring *r, uint32_t write_index, uint32_t payload, int *half)
+    int dr_commit(data_ring *r, dr_record *rec, uint32_t payload)
+
+    # the daemon
+    int dr_consumer_start(dr_consumer *c)
+    int dr_next(dr_consumer *c, dr_taken *out, unsigned char *payload, uint32_t room, int dead, uint64_t *holes)
+    void dr_advance(dr_consumer *c, uint32_t bytes)
+    void dr_publish(dr_consumer *c)
+    void dr_want_wakeup(dr_consumer *c, int wanted)
+    uint64_t dr_head(dr_consumer *c)
+    uint64_t dr_lost(dr_consumer *c)
+    uint32_t dr_lost_of(dr_consumer *c, uint32_t write_index)
