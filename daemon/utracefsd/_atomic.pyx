@@ -1,15 +1,16 @@
 """One page of a client's memory, and the atomic change of one bit in it.
 
-An enabler (spec: user_events "Remote-write enablement") is a bit in a word that a program shares with the daemon.
-Other tracers may own the neighbouring bits and flip them at the same moment, so a change must be one atomic
-read-modify-write; Python's `mmap` has none. The whole of what must be compiled for that stands here.
+An enabler (spec: user_events "Remote-write enablement") is a bit in a word that a program shares with the
+daemon. Other tracers may own the neighbouring bits and flip them at the same moment, so a change must be one
+atomic read-modify-write; Python's `mmap` has none. The whole of what must be compiled for that stands here.
 
-Why not a Python `mmap` with an atomic function over its buffer: `mmap.mmap` keeps a duplicate of the descriptor for as
-long as the mapping lives (Python before 3.13 cannot do without), and one descriptor for each page of each client would
-eat the daemon's descriptor limit. Here the mapping alone remains.
+Why not a Python `mmap` with an atomic function over its buffer: `mmap.mmap` keeps a duplicate of the
+descriptor for as long as the mapping lives (Python before 3.13 cannot do without), and one descriptor for
+each page of each client would eat the daemon's descriptor limit. Here the mapping alone remains.
 
-Who guarantees what: the caller (enablers.py) has checked that the descriptor is a memfd sealed with F_SEAL_SHRINK and that
-the page begins below the end of the file; therefore touching the page cannot raise SIGBUS however hostile the client is.
+Who guarantees what: the caller (enablers.py) has checked that the descriptor is a memfd sealed with
+F_SEAL_SHRINK and that the page begins below the end of the file; therefore touching the page cannot raise
+SIGBUS however hostile the client is.
 """
 
 cimport cython
@@ -23,7 +24,8 @@ cdef extern from *:
     #include <sys/mman.h>
     #include <unistd.h>
 
-    /* The order does not matter to a reader of the bit (it is advisory), but programs may publish other data together
+    /* The order does not matter to a reader of the bit (it is advisory), but programs may publish other data
+    together
        with bits of their own: sequentially consistent spares them a thought, and it costs
        nothing here, where a change happens once per enable. */
     static void utracefs_change_bit32(void *word, uint32_t mask, int value)
@@ -54,9 +56,9 @@ PAGE_SIZE = sysconf(_SC_PAGESIZE)
 cdef class WordPage:
     """One page of a memory object, mapped shared and writable until `close` (or until it is collected).
 
-    `page` is the index of the page in the file behind `fd`; the descriptor stays the caller's and may be closed at once.
-    Raises OSError with mmap(2)'s errno: EACCES for a descriptor opened for reading, EPERM for one sealed against
-    writing, ENOMEM when there are too many mappings.
+    `page` is the index of the page in the file behind `fd`; the descriptor stays the caller's and may be
+    closed at once. Raises OSError with mmap(2)'s errno: EACCES for a descriptor opened for reading, EPERM for
+    one sealed against writing, ENOMEM when there are too many mappings.
     """
 
     cdef void *_address
@@ -73,10 +75,11 @@ cdef class WordPage:
         self._address = address
 
     def change_bit(self, size_t offset, int size, int bit, bint value):
-        """Set or clear bit `bit` (0 is the lowest) of the word of `size` bytes (4 or 8) at byte `offset` of this page.
+        """Set or clear bit `bit` (0 is the lowest) of the word of `size` bytes (4 or 8) at byte `offset` of
+        this page.
 
-        Atomic; the word's other bits are left alone. ValueError for a word that is not naturally aligned or not inside
-        the page, a bit outside the word, or a page that was closed.
+        Atomic; the word's other bits are left alone. ValueError for a word that is not naturally aligned or
+        not inside the page, a bit outside the word, or a page that was closed.
         """
         if self._address == NULL:
             raise ValueError("the page is closed")

@@ -1,0 +1,154 @@
+"""The status file: one byte per event in a shared page, written by the daemon and read by everybody.
+
+A program that registered an event keeps looking at its byte; zero means that nobody listens (user_events
+generation v4, "The mapping"). The daemon is the only writer. What a byte means (bit 0 ftrace, 1 perf, 7
+other) is settled in `utracefs_protocol.status_page`; this file only keeps the page.
+
+    index   0        1         2                 size - 1
+          +--------+---------+---------+--     --+---------+
+          | always | event's | event's |   ...   | event's |
+          | 0      | byte    | byte    |         | byte    |
+          +--------+---------+---------+--     --+---------+
+
+- Index 0 is never given out, so a program may use it for "not registered". The lowest free index is taken,
+  and an index is reused after its event is gone; giving it back zeroes the byte.
+- Clients get a descriptor over the socket and map it. It is read-only, and it cannot be opened again for
+  writing through /proc/self/fd, because the file belongs to the daemon's user with mode 0600. (A memfd is
+  born with mode 0777; that is changed here.)
+- A client may keep its mapping after the daemon is gone. So a daemon that ends zeroes every byte, and a
+  daemon that starts zeroes the file of a predecessor that could not, before it makes a new one: in both cases
+  old mappings say "nobody listens". The new file is a new inode; nobody but clients that ask again can see
+  it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import heapq
+import mmap
+import os
+import stat
+
+from utracefs_protocol.errors import TraceError
+
+PAGE_SIZE = mmap.PAGESIZE
+
+# fcntl.h, Linux 5.1; Python names it from 3.12 on only in some builds. The existing mapping stays writable.
+_F_SEAL_FUTURE_WRITE = 0x0010
+
+
+class StatusFile:
+    """`pages` pages of status bytes at `path`, or in anonymous shared memory when `path` is None.
+
+    The folder of `path` must exist and be the daemon's own (see runtime.py); a file that stands there is
+    replaced. Owned by whoever makes it; `close` ends it and removes the file.
+
+    Raises TraceError(EEXIST) when something that is not a predecessor's status file stands at `path`; OSError
+    from the file system as it comes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, pages: int = 1) -> None:
+        if pages < 1:
+            raise ValueError("a status file has at least one page")
+        self.path = None if path is None else os.fspath(path)
+        self.size = pages * PAGE_SIZE
+        self._fd = _create_memfd() if self.path is None else _create_file(self.path)
+        try:
+            os.ftruncate(self._fd, self.size)
+            if self.path is None:
+                seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+                fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
+            self._map = mmap.mmap(self._fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            if self.path is None:
+                with contextlib.suppress(OSError):  # before Linux 5.1: the file's mode alone protects it
+                    fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._freed: list[int] = []
+        self._next = 1
+        self._closed = False
+
+    @property
+    def capacity(self) -> int:
+        """How many events can have a byte: all but index 0."""
+        return self.size - 1
+
+    def allocate(self) -> int:
+        """The lowest free index; its byte is 0. Raises TraceError(EMFILE) when all are taken (limits R21,
+        v4)."""
+        if self._freed:
+            return heapq.heappop(self._freed)
+        if self._next >= self.size:
+            raise TraceError(
+                errno.EMFILE,
+                f"the status file is full: {self.capacity} events; delete some or give it more pages",
+            )
+        self._next += 1
+        return self._next - 1
+
+    def free(self, index: int) -> None:
+        """Give `index` back; its byte becomes 0 at once, so a program that still looks at it stays quiet."""
+        self._check(index)
+        self._map[index] = 0
+        heapq.heappush(self._freed, index)
+
+    def set(self, index: int, byte: int) -> None:
+        """Store one event's byte; seen by every mapping at once (a single byte is always stored whole)."""
+        self._check(index)
+        self._map[index] = byte
+
+    def get(self, index: int) -> int:
+        """The byte at `index`."""
+        return self._map[index]
+
+    def readonly_fd(self) -> int:
+        """A new descriptor that can be read and mapped but not written; the caller closes it."""
+        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Zero all bytes, unmap, remove the file unless somebody replaced it. Twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        self._map[:] = bytes(self.size)
+        self._map.close()
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                ours, there = os.fstat(self._fd), os.lstat(self.path)
+                if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+                    os.unlink(self.path)
+        os.close(self._fd)
+
+    def _check(self, index: int) -> None:
+        if not 0 < index < self._next:
+            raise ValueError(f"status index {index} was never given out")
+
+
+def _create_memfd() -> int:
+    fd = os.memfd_create("user_events_status", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.fchmod(fd, 0o600)
+    return fd
+
+
+def _create_file(path: str) -> int:
+    _retire(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _retire(path: str) -> None:
+    """Turn off the programs that still map a predecessor's file, then take its name away."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise TraceError(errno.EEXIST, f"{path}: in the way of the status file: {error.strerror}") from error
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise TraceError(errno.EEXIST, f"{path}: in the way of the status file and not one of ours")
+        os.pwrite(fd, bytes(found.st_size), 0)
+    finally:
+        os.close(fd)
+    os.unlink(path)
