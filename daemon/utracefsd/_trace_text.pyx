@@ -35,6 +35,7 @@ from utracefs_protocol.declaration import FieldKind
 
 cdef enum:
     LINE_MAX = 8156       # bytes of text for one record
+    KEEP_MAX = 1 << 20    # bytes of working memory that an idle renderer may hold
     SPARE = 128           # room for the CPU and LOST lines that stand before a record
     MAX_CPUS = 8192       # the largest NR_CPUS a kernel can be built with
     TASK_SLOTS = 64       # pids whose context is kept; a power of two
@@ -457,7 +458,12 @@ cdef class TextRenderer:
                 if cursor.peek():
                     next_ts = cursor.ts
             self._append(cpu, ts, data, size, next_ts)
-        return PyBytes_FromStringAndSize(self._text, self._used)
+        text = PyBytes_FromStringAndSize(self._text, self._used)
+        if self._capacity > KEEP_MAX:
+            free(self._text)
+            self._text = NULL
+            self._capacity = 0
+        return text
 
     def render_entry(self, int cpu, uint64_t ts, bytes data not None):
         """One record alone, without lines in front of it and without counting it."""
