@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
+
 from utracefs_protocol.errors import TraceError
 
 DATA_SOCKET = "user_events_data"
