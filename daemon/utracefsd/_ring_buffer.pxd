@@ -2,16 +2,24 @@
 
 Everything here runs with the GIL held and in one thread (the daemon is a single-threaded trio program), so no
 function here needs a lock. `Cursor.data` points into a copy that the cursor owns: it stays valid until the
-next `peek`, `next` or `rewind` of that same cursor, whatever happens to the ring buffer in between.
+next `peek` or `next` of that same cursor, whatever happens to the ring buffer in between.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "ring_buffer.h":
+    struct rb_record:
+        uint64_t pos
+        uint32_t off
+        uint32_t end
+        uint64_t ts
+        const uint8_t *data
+        uint32_t size
     ctypedef struct rb_cpu:
-        pass
+        uint32_t nr
     ctypedef struct rb_iter:
-        pass
+        uint32_t overtaken
+        rb_record next
 
 cdef class RingBuffer:
     cdef rb_cpu *cpus                   # nr_cpus of them, one mapping each
@@ -28,6 +36,12 @@ cdef class RingBuffer:
     # would append_entry answer 0 now?
     cdef bint has_room(self, int cpu, uint64_t ts, size_t size) noexcept nogil
 
+    cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1
+    cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite) except -1
+    cdef int settle(self, int cpu) except -1
+    cdef int range_of(self, int cpu, int *end) except -1
+    cdef rb_cpu *one(self, int cpu) except NULL
+
 cdef class Cursor:
     cdef readonly RingBuffer buffer
     cdef readonly bint consume
@@ -35,7 +49,9 @@ cdef class Cursor:
     cdef int end_cpu
     cdef rb_iter *iters
     cdef uint8_t *copy                  # owned; one largest record
-    cdef bint peeked
+    cdef bint peeked                    # the fields below show the record at (peek_pos, peek_off) of `cpu`
+    cdef uint64_t peek_pos
+    cdef uint32_t peek_off
     # the current record, set by a peek() or next() that returned True
     cdef readonly int cpu
     cdef readonly uint64_t ts           # in the trace clock of whoever wrote it

@@ -1,8 +1,830 @@
-/* The ring buffer of one cpu: see _ring_buffer.pxd for what is built on it. */
+/* The ring buffer of one cpu.
+ *
+ * A ring of n sub-buffers and one reader page outside it, as in kernel/trace/ring_buffer.c. The writer works at the tail.
+ * A consuming reader swaps its page with the head:
+ *
+ *     reader page          ring, by position (slot = position % n)
+ *     +----------+         +------+------+------+------+------+
+ *     | reader_id|         | head |  ..  |  ..  | tail | free |
+ *     +----------+         +------+------+------+------+------+
+ *
+ * Positions only grow, and a page keeps the position it got when it became the tail until it becomes the tail again: so
+ * (position, offset) names a record for ever, and whoever holds such a name can tell whether the record is still there.
+ * head..tail are in use; the reader page has reader_pos < head. When the reader took the tail page itself the ring
+ * holds nothing (tail == head - 1) and the writer goes on writing on the reader page until that is full.
+ *
+ * One mapping holds everything, so that a successor process can take it over from the file (rb_adopt):
+ *
+ *     struct rb_control | struct rb_page_meta [n + 1] | u32 ring [n], slot -> page id | up to 4096 | n + 1 sub-buffers
+ *
+ * Who may touch it: the daemon, one thread, with the GIL; or its successor after its death. Never both, and no other
+ * process (files have mode 0600). So nothing here is atomic against another writer. What must hold is that a SIGKILL
+ * between any two stores leaves a buffer that can be taken over. A killed process' stores are visible in program order,
+ * so it is enough that the compiler keeps the order, and every change ends in ONE store that makes it valid:
+ *
+ *   - a record: its bytes first, then the page's commit word. What lies behind commit does not exist.
+ *   - consuming a record: the one store of read_off.
+ *   - a change of structure (tail moves on, head dropped, reader page swapped): `state` exists twice. The spare copy
+ *     is filled in, then `active` flips. A page is only emptied while no state refers to it. After a swap the slot of the
+ *     page that became the reader page still names that page; rb_adopt sees it twice and puts the missing one there.
+ *   - clear: `clearing` is flipped in first; a successor that finds it set clears again.
+ *   - resize: made as a new mapping (file) which replaces the old one by rename(2).
+ *
+ * All else is a cache: entries and real_end of a page, the time of the last record, how many records of the reader
+ * page were read. rb_adopt computes them anew by walking the records.
+ */
 #ifndef UTRACEFS_RING_BUFFER_H
 #define UTRACEFS_RING_BUFFER_H
 
-typedef struct rb_cpu rb_cpu;
-typedef struct rb_iter rb_iter;
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define RB_MAGIC 0x4655424752545455ull /* "UTTRGBUF" as little-endian bytes */
+#define RB_VERSION 1u
+#define RB_CONTROL_ALIGN 4096u
+#define RB_PAGE_HEADER 16u         /* u64 time stamp, u64 commit */
+#define RB_MAX_DATA(subbuf) ((subbuf) - RB_PAGE_HEADER - 8u) /* largest entry: payload of a page less two header words */
+#define RB_MAX_SMALL 112u          /* payload up to here has its length in type_len */
+#define RB_TYPE_PADDING 29u
+#define RB_TYPE_TIME_EXTEND 30u
+#define RB_TYPE_TIME_STAMP 31u
+#define RB_DELTA_BITS 27
+#define RB_LOST_STORED (1u << 30)
+#define RB_LOST (1u << 31)
+#define RB_COMMIT_MASK 0xfffffu    /* 20 bits (tracefs.md 3.1): sub-buffers are at most 512 KiB */
+#define RB_MAX_SUBBUF (512u << 10)
+#define RB_MAX_SUBBUFS (1u << 24)
+
+struct rb_state {
+    uint64_t head;          /* position of the oldest page in the ring */
+    uint64_t tail;          /* position of the page written to; head - 1: that is the reader page */
+    uint64_t reader_pos;    /* position of the reader page */
+    uint32_t reader_id;
+    uint32_t read_off;      /* bytes of the reader page's records that were consumed */
+    uint64_t overrun;       /* records dropped with their page, since the last clear */
+    uint64_t last_overrun;  /* `overrun` when the reader page was swapped in */
+    uint64_t lost;          /* overwritten just before the reader page's next record, not yet told to a reader */
+    uint64_t read_before;   /* records consumed on earlier reader pages */
+    uint64_t dropped;       /* records refused */
+    uint32_t clearing;      /* a clear was under way */
+    uint32_t zero;
+};
+
+struct rb_control {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t subbuf_size;
+    uint32_t nr_subbufs;    /* without the reader page */
+    uint32_t cpu;
+    uint32_t nr_cpus;       /* of the whole buffer */
+    uint32_t overwrite;
+    uint32_t active;        /* which of the two states holds */
+    uint32_t zero;
+    struct rb_state state[2];
+};
+
+struct rb_page_meta {
+    uint32_t entries;
+    uint32_t real_end;      /* where the padding at the page end begins; 0: there is none */
+};
+
+struct rb_page {
+    uint64_t time_stamp;
+    uint64_t commit;        /* bytes of records, padding included; in memory without the lost bits */
+    uint8_t data[];
+};
+
+/* One process' handle. Everything but `map` and `map_size` is derived from the mapping. */
+typedef struct rb_cpu {
+    uint8_t *map;
+    size_t map_size;
+    struct rb_control *control;
+    struct rb_page_meta *meta;
+    uint32_t *ring;
+    uint8_t *pages;
+    uint32_t subbuf_size;
+    uint32_t payload;       /* subbuf_size - 16 */
+    uint32_t nr;
+    /* writer */
+    struct rb_page *tail_page;
+    struct rb_page_meta *tail_meta;
+    uint32_t write;         /* == tail_page->commit */
+    uint64_t last_ts;       /* of the last record, in trace-clock units */
+    /* consuming reader */
+    uint64_t read_ts;       /* running time at read_off of the reader page */
+    uint64_t read_entries;  /* records of the reader page before read_off */
+    /* goes up with every change that can move or remove an unread record: positions looked up before may be stale */
+    uint64_t changes;
+} rb_cpu;
+
+struct rb_record {
+    uint64_t pos;           /* page position and offset of the record's first word (its time extend, if it has one) */
+    uint32_t off;
+    uint32_t end;           /* offset behind it */
+    uint64_t ts;
+    const uint8_t *data;
+    uint32_t size;          /* as stored, rounded up */
+};
+
+/* A walk over one cpu's unread records. */
+typedef struct rb_iter {
+    uint64_t pos;
+    uint32_t off;
+    uint64_t ts;            /* running time at `off` */
+    uint64_t seen_overrun;
+    uint32_t overtaken;     /* records were overwritten between the last record handed out and `next` */
+    uint32_t have;          /* `next` is the next record, as of `changes` */
+    uint64_t changes;
+    struct rb_record next;
+} rb_iter;
+
+/* Order stores for a successor: program order is all it needs, so these are compiler barriers in effect. */
+#define RB_COMMIT(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
+
+static inline struct rb_state *rb_state(const rb_cpu *b) { return &b->control->state[b->control->active & 1]; }
+
+static inline struct rb_page *rb_page_of(const rb_cpu *b, uint32_t id)
+{
+    return (struct rb_page *)(b->pages + (size_t)id * b->subbuf_size);
+}
+
+/* Begin a change of structure: the copy to fill in. It takes effect with rb_flip. */
+static inline struct rb_state *rb_spare(const rb_cpu *b)
+{
+    struct rb_state *spare = &b->control->state[!(b->control->active & 1)];
+    *spare = *rb_state(b);
+    return spare;
+}
+
+static inline void rb_flip(const rb_cpu *b) { RB_COMMIT(b->control->active, !(b->control->active & 1)); }
+
+static inline uint64_t rb_used(const struct rb_state *s) { return s->tail + 1 - s->head; }
+
+static inline uint32_t rb_tail_id(const rb_cpu *b, const struct rb_state *s)
+{
+    return rb_used(s) ? b->ring[s->tail % b->nr] : s->reader_id;
+}
+
+/* Offset behind the last record of a page: the padding is not worth reading. */
+static inline uint32_t rb_page_end(const rb_cpu *b, uint32_t id)
+{
+    return b->meta[id].real_end ? b->meta[id].real_end : (uint32_t)rb_page_of(b, id)->commit;
+}
+
+static inline void rb_empty_page(const rb_cpu *b, uint32_t id)
+{
+    RB_COMMIT(rb_page_of(b, id)->commit, 0);
+    b->meta[id].entries = 0;
+    b->meta[id].real_end = 0;
+}
+
+static inline void rb_find_tail(rb_cpu *b)
+{
+    uint32_t id = rb_tail_id(b, rb_state(b));
+    b->tail_page = rb_page_of(b, id);
+    b->tail_meta = &b->meta[id];
+    b->write = (uint32_t)b->tail_page->commit;
+}
+
+/* ---- making, adopting ---- */
+
+/* Bytes before the first sub-buffer, and in all. n <= RB_MAX_SUBBUFS and subbuf <= RB_MAX_SUBBUF: no overflow. */
+static inline size_t rb_head_size(uint32_t n)
+{
+    size_t size = sizeof(struct rb_control) + ((size_t)n + 1) * sizeof(struct rb_page_meta) + (size_t)n * sizeof(uint32_t);
+    return (size + RB_CONTROL_ALIGN - 1) / RB_CONTROL_ALIGN * RB_CONTROL_ALIGN;
+}
+
+static inline size_t rb_map_size(uint32_t n, uint32_t subbuf)
+{
+    return rb_head_size(n) + ((size_t)n + 1) * subbuf;
+}
+
+static inline int rb_valid_subbuf(uint32_t size)
+{
+    return size >= 4096 && size <= RB_MAX_SUBBUF && (size & (size - 1)) == 0;
+}
+
+static inline void rb_locate(rb_cpu *b, uint32_t n, uint32_t subbuf)
+{
+    b->control = (struct rb_control *)b->map;
+    b->meta = (struct rb_page_meta *)(b->control + 1);
+    b->ring = (uint32_t *)(b->meta + n + 1);
+    b->pages = b->map + rb_head_size(n);
+    b->subbuf_size = subbuf;
+    b->payload = subbuf - RB_PAGE_HEADER;
+    b->nr = n;
+}
+
+static inline void rb_unmap(rb_cpu *b)
+{
+    if (b->map)
+        munmap(b->map, b->map_size);
+    b->map = NULL;
+}
+
+/* A new, empty ring in zero-filled memory: anonymous for fd -1, else a fresh file of rb_map_size() bytes. 0 or -errno. */
+static inline int rb_create(rb_cpu *b, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus, int overwrite)
+{
+    memset(b, 0, sizeof *b);
+    b->map_size = rb_map_size(n, subbuf);
+    void *map = mmap(NULL, b->map_size, PROT_READ | PROT_WRITE,
+                     fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        return -errno;
+    b->map = map;
+    rb_locate(b, n, subbuf);
+    struct rb_control *c = b->control;
+    c->version = RB_VERSION;
+    c->subbuf_size = subbuf;
+    c->nr_subbufs = n;
+    c->cpu = cpu;
+    c->nr_cpus = nr_cpus;
+    c->overwrite = overwrite;
+    for (uint32_t i = 0; i < n; i++)
+        b->ring[i] = i;
+    c->state[0].reader_id = n;
+    c->state[0].reader_pos = 1;
+    c->state[0].head = c->state[0].tail = 2;
+    rb_find_tail(b);
+    RB_COMMIT(c->magic, RB_MAGIC);
+    return 0;
+}
+
+/* Decode the record at `off` of a page whose records end at `end`; `ts` is the running time there. False: none, or (only
+ * possible on a page not yet checked) nonsense. */
+static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t end, uint64_t ts, struct rb_record *r)
+{
+    r->off = off;
+    while (off + 4 <= end) {
+        uint32_t word, array = 0, total;
+        memcpy(&word, page->data + off, 4);
+        if (off + 8 <= end)
+            memcpy(&array, page->data + off + 4, 4);
+        uint32_t type = word & 31;
+        uint64_t delta = word >> 5;
+        if (type == RB_TYPE_TIME_EXTEND || type == RB_TYPE_TIME_STAMP) {
+            if (off + 8 > end)
+                return 0;
+            uint64_t wide = ((uint64_t)array << RB_DELTA_BITS) + delta;
+            ts = type == RB_TYPE_TIME_EXTEND ? ts + wide : (ts & ~((1ull << 59) - 1)) | wide;
+            off += 8;
+            continue;
+        }
+        if (type == RB_TYPE_PADDING)
+            return 0; /* ours stands at the page end only, behind `end` */
+        if (type == 0) {
+            if (off + 8 > end || array < 4 || array > end - off - 4)
+                return 0;
+            total = 4 + array;
+            r->data = page->data + off + 8;
+            r->size = array - 4;
+        } else {
+            total = 4 + 4 * type;
+            if (total > end - off)
+                return 0;
+            r->data = page->data + off + 4;
+            r->size = total - 4;
+        }
+        r->ts = ts + delta;
+        r->end = off + total;
+        return 1;
+    }
+    return 0;
+}
+
+/* Compute entries and real_end of a page from its records. Gives the running time at its end, and, for `upto` within, the
+ * records and the time up to there. -1: not a page of records, or no record ends at `upto`. */
+static inline int rb_check_page(const rb_cpu *b, uint32_t id, uint32_t upto, uint64_t *end_ts, uint64_t *upto_ts,
+                                uint64_t *upto_entries)
+{
+    struct rb_page *page = rb_page_of(b, id);
+    if (page->commit > b->payload || page->commit % 4)
+        return -1;
+    uint32_t commit = (uint32_t)page->commit, off = 0, entries = 0, real_end = 0;
+    uint64_t ts = page->time_stamp;
+    int found = upto == 0;
+    *upto_ts = ts;
+    *upto_entries = 0;
+    struct rb_record r;
+    while (off < commit) {
+        uint32_t word, array;
+        memcpy(&word, page->data + off, 4);
+        if ((word & 31) == RB_TYPE_PADDING) {
+            if (commit != b->payload || commit - off < 8)
+                return -1;
+            memcpy(&array, page->data + off + 4, 4);
+            if (off == 0 || array != commit - off - 4)
+                return -1;
+            real_end = off;
+            break;
+        }
+        if (!rb_decode(page, off, commit, ts, &r) || r.end % 4 || r.size < 8 || r.size > RB_MAX_DATA(b->subbuf_size))
+            return -1;
+        off = r.end;
+        ts = r.ts;
+        entries++;
+        if (off == upto) {
+            found = 1;
+            *upto_ts = ts;
+            *upto_entries = entries;
+        }
+    }
+    if (upto == commit && !found) { /* everything read, the padding too */
+        found = 1;
+        *upto_ts = ts;
+        *upto_entries = entries;
+    }
+    if (!found)
+        return -1;
+    b->meta[id].entries = entries;
+    b->meta[id].real_end = real_end;
+    *end_ts = ts;
+    return 0;
+}
+
+static inline void rb_clear(rb_cpu *b);
+
+/* Take over the ring in a file of a process that is gone. Everything in it is doubted: 0, -errno, or -EINVAL for nonsense
+ * with *why set. */
+static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
+{
+    struct stat st;
+    memset(b, 0, sizeof *b);
+    *why = "its length is that of no ring buffer";
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode) || st.st_size < (off_t)rb_map_size(2, 4096))
+        return -EINVAL;
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        return -errno;
+    b->map = map;
+    b->map_size = (size_t)st.st_size;
+    struct rb_control *c = (struct rb_control *)b->map;
+    *why = "it is no ring buffer of this version";
+    if (c->magic != RB_MAGIC || c->version != RB_VERSION)
+        goto nonsense;
+    *why = "its sizes cannot be";
+    if (!rb_valid_subbuf(c->subbuf_size) || c->nr_subbufs < 2 || c->nr_subbufs > RB_MAX_SUBBUFS || c->active > 1 ||
+        c->overwrite > 1 || c->nr_cpus == 0 || c->cpu >= c->nr_cpus)
+        goto nonsense;
+    if (b->map_size != rb_map_size(c->nr_subbufs, c->subbuf_size))
+        goto nonsense;
+    rb_locate(b, c->nr_subbufs, c->subbuf_size);
+
+    struct rb_state *s = rb_state(b);
+    *why = "its positions cannot be";
+    if (s->reader_id > b->nr || s->head < 2 || s->head > UINT64_MAX / 2 || s->tail + 1 < s->head ||
+        rb_used(s) > b->nr || s->reader_pos >= s->head || (rb_used(s) == 0 && s->reader_pos != s->tail) ||
+        s->overrun < s->last_overrun || s->clearing > 1)
+        goto nonsense;
+
+    /* Every page stands once in ring + reader, save for one interrupted swap: then the reader page still stands in the
+     * slot before the head, and the page that was the reader page before nowhere. `entries` serves as the tick list; the
+     * pages not in use keep what it says, 0. */
+    *why = "its pages are not each there once";
+    uint32_t twice = b->nr, missing = b->nr + 1;
+    for (uint32_t id = 0; id <= b->nr; id++)
+        b->meta[id].entries = 0;
+    b->meta[s->reader_id].entries = 1;
+    for (uint32_t slot = 0; slot < b->nr; slot++) {
+        uint32_t id = b->ring[slot];
+        if (id > b->nr)
+            goto nonsense;
+        if (b->meta[id].entries++) {
+            if (twice != b->nr || id != s->reader_id || slot != (s->head - 1) % b->nr || rb_used(s) == b->nr)
+                goto nonsense;
+            twice = slot;
+        }
+    }
+    for (uint32_t id = 0; id <= b->nr; id++) {
+        if (b->meta[id].entries == 0)
+            missing = id;
+        b->meta[id].entries = 0;
+        b->meta[id].real_end = 0;
+    }
+    if (twice != b->nr)
+        b->ring[twice] = missing;
+
+    if (s->clearing) {
+        rb_clear(b);
+        return 0;
+    }
+    *why = "its records cannot be read";
+    uint64_t end_ts, ts, entries;
+    uint32_t reader_commit = (uint32_t)rb_page_of(b, s->reader_id)->commit;
+    if (s->read_off > reader_commit || rb_check_page(b, s->reader_id, s->read_off, &end_ts, &b->read_ts, &b->read_entries))
+        goto nonsense;
+    b->last_ts = b->meta[s->reader_id].entries ? end_ts : 0;
+    for (uint64_t pos = s->head; pos <= s->tail; pos++) {
+        uint32_t id = b->ring[pos % b->nr];
+        if (rb_check_page(b, id, 0, &end_ts, &ts, &entries))
+            goto nonsense;
+        if (b->meta[id].entries && end_ts > b->last_ts)
+            b->last_ts = end_ts;
+    }
+    rb_find_tail(b);
+    return 0;
+nonsense:
+    rb_unmap(b);
+    return -EINVAL;
+}
+
+/* ---- writing ---- */
+
+/* Bytes that an entry of `size` bytes takes with its header (rb_calculate_event_length). 12 becomes 16, so that every
+ * record has room to be turned into a time extend; size <= RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows. */
+static inline uint32_t rb_record_size(size_t size)
+{
+    uint32_t total = (uint32_t)size + 4 + (size > RB_MAX_SMALL ? 4 : 0);
+    total = (total + 3) & ~3u;
+    return total == 12 ? 16 : total;
+}
+
+/* What a record needs on the tail page as it is. `ts` must not lie before last_ts. */
+static inline uint32_t rb_need(const rb_cpu *b, uint64_t ts, size_t size)
+{
+    return rb_record_size(size) + (b->write && ts - b->last_ts >= 1ull << RB_DELTA_BITS ? 8 : 0);
+}
+
+static inline int rb_leaves_page(const rb_cpu *b, uint64_t ts, size_t size)
+{
+    return b->write + rb_need(b, ts < b->last_ts ? b->last_ts : ts, size) > b->payload;
+}
+
+static inline int rb_has_room(const rb_cpu *b, uint64_t ts, size_t size)
+{
+    return size <= RB_MAX_DATA(b->subbuf_size) &&
+           (b->control->overwrite || rb_used(rb_state(b)) < b->nr || !rb_leaves_page(b, ts, size));
+}
+
+/* Turn what is left of the tail page into padding, then go to the next page. False: full and overwrite off.
+ * The kernel pads before it finds out (rb_move_tail, out_reset), so a smaller record cannot slip in later. */
+static inline int rb_move_tail(rb_cpu *b)
+{
+    if (b->payload - b->write >= 8) {
+        uint32_t word = 1u << 5 | RB_TYPE_PADDING, array = b->payload - b->write - 4;
+        memcpy(b->tail_page->data + b->write, &word, 4);
+        memcpy(b->tail_page->data + b->write + 4, &array, 4);
+        b->tail_meta->real_end = b->write;
+        RB_COMMIT(b->tail_page->commit, b->payload);
+        b->write = b->payload;
+    }
+    struct rb_state *s = rb_state(b);
+    if (rb_used(s) == b->nr) {
+        if (!b->control->overwrite)
+            return 0;
+        uint32_t dropped = b->meta[b->ring[s->head % b->nr]].entries;
+        s = rb_spare(b);
+        s->overrun += dropped;
+        s->head++;
+        rb_flip(b);
+    }
+    s = rb_state(b);
+    rb_empty_page(b, b->ring[(s->tail + 1) % b->nr]); /* outside head..tail and not the reader page: nobody's */
+    s = rb_spare(b);
+    s->tail++;
+    rb_flip(b);
+    rb_find_tail(b);
+    b->changes++;
+    return 1;
+}
+
+/* Append one entry of 8 + size bytes. 0 stored, 1 dropped and counted, 2 too large. A time before the last one becomes
+ * the last one: pages of one cpu must be in time order (exports.md 2). */
+static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void *payload, size_t size)
+{
+    if (size > RB_MAX_DATA(b->subbuf_size) - 8)
+        return 2;
+    uint32_t entry = (uint32_t)size + 8, total = rb_record_size(entry), extend;
+    uint64_t delta;
+    if (ts < b->last_ts)
+        ts = b->last_ts;
+    for (;;) {
+        delta = b->write ? ts - b->last_ts : 0; /* the first record of a page lies at the page's time */
+        extend = delta >> RB_DELTA_BITS ? 8 : 0;
+        if (b->write + extend + total <= b->payload)
+            break;
+        if (!rb_move_tail(b)) {
+            rb_state(b)->dropped++;
+            return 1;
+        }
+    }
+    struct rb_page *page = b->tail_page;
+    uint8_t *to = page->data + b->write;
+    if (b->write == 0)
+        page->time_stamp = ts;
+    uint32_t word, zero = 0;
+    if (extend) {
+        uint32_t high = (uint32_t)(delta >> RB_DELTA_BITS);
+        word = (uint32_t)(delta & ((1u << RB_DELTA_BITS) - 1)) << 5 | RB_TYPE_TIME_EXTEND;
+        memcpy(to, &word, 4);
+        memcpy(to + 4, &high, 4);
+        to += 8;
+        delta = 0;
+    }
+    memcpy(to + total - 4, &zero, 4); /* the pad bytes: never show what lay there before */
+    word = (uint32_t)delta << 5;
+    if (entry > RB_MAX_SMALL) {
+        uint32_t length = total - 4;
+        memcpy(to, &word, 4);
+        memcpy(to + 4, &length, 4);
+        to += 8;
+    } else {
+        word |= (total - 4) / 4;
+        memcpy(to, &word, 4);
+        to += 4;
+    }
+    memcpy(to, &common, 8);
+    if (size)
+        memcpy(to + 8, payload, size);
+    b->write += extend + total;
+    RB_COMMIT(page->commit, b->write); /* now it exists */
+    b->tail_meta->entries++;
+    b->last_ts = ts;
+    return 0;
+}
+
+/* Forget all records, zero all counters. The stamp of the oldest page is kept, as the kernel does (golden 30: `stats`
+ * after a clear still shows it). */
+static inline uint64_t rb_oldest_ts(const rb_cpu *b);
+
+static inline void rb_clear(rb_cpu *b)
+{
+    struct rb_state *s = rb_state(b);
+    uint64_t oldest = rb_oldest_ts(b), tail = s->tail;
+    if (!s->clearing) {
+        s = rb_spare(b);
+        s->clearing = 1;
+        rb_flip(b);
+        s = rb_state(b);
+    }
+    uint32_t reader = s->reader_id;
+    rb_empty_page(b, reader);
+    rb_empty_page(b, b->ring[(tail + 2) % b->nr]);
+    rb_page_of(b, b->ring[(tail + 2) % b->nr])->time_stamp = oldest;
+    s = rb_spare(b);
+    memset(s, 0, sizeof *s);
+    s->reader_id = reader;
+    s->reader_pos = tail + 1; /* new positions: whoever stands on an old one finds it gone */
+    s->head = s->tail = tail + 2;
+    rb_flip(b);
+    rb_find_tail(b);
+    b->last_ts = b->read_ts = b->read_entries = 0;
+    b->changes++;
+}
+
+/* ---- numbers ---- */
+
+static inline uint64_t rb_overrun(const rb_cpu *b) { return rb_state(b)->overrun; }
+static inline uint64_t rb_dropped(const rb_cpu *b) { return rb_state(b)->dropped; }
+static inline uint64_t rb_lost(const rb_cpu *b) { return rb_state(b)->lost; }
+static inline uint64_t rb_pages_used(const rb_cpu *b) { return rb_used(rb_state(b)); }
+static inline int rb_overwrite(const rb_cpu *b) { return b->control->overwrite; }
+static inline void rb_set_overwrite(const rb_cpu *b, int on) { b->control->overwrite = on; }
+static inline uint32_t rb_cpu_number(const rb_cpu *b) { return b->control->cpu; }
+static inline uint32_t rb_cpu_count(const rb_cpu *b) { return b->control->nr_cpus; }
+static inline uint32_t rb_subbuf_size(const rb_cpu *b) { return b->subbuf_size; }
+static inline uint64_t rb_read(const rb_cpu *b) { return rb_state(b)->read_before + b->read_entries; }
+
+static inline uint64_t rb_entries(const rb_cpu *b)
+{
+    struct rb_state *s = rb_state(b);
+    uint64_t n = b->meta[s->reader_id].entries - b->read_entries;
+    for (uint64_t pos = s->head; pos <= s->tail; pos++)
+        n += b->meta[b->ring[pos % b->nr]].entries;
+    return n;
+}
+
+static inline int rb_is_empty(const rb_cpu *b)
+{
+    struct rb_state *s = rb_state(b);
+    if (b->meta[s->reader_id].entries > b->read_entries)
+        return 0;
+    return rb_used(s) == 0 || b->meta[b->ring[s->head % b->nr]].entries == 0; /* only the tail page can be empty */
+}
+
+/* Padding at page ends counts, as the kernel's entries_bytes does (golden: 10208 for 158 records of 64 bytes). */
+static inline uint64_t rb_bytes(const rb_cpu *b)
+{
+    struct rb_state *s = rb_state(b);
+    uint64_t n = rb_page_of(b, s->reader_id)->commit - s->read_off;
+    for (uint64_t pos = s->head; pos <= s->tail; pos++)
+        n += rb_page_of(b, b->ring[pos % b->nr])->commit;
+    return n;
+}
+
+/* ring_buffer_oldest_event_ts: the head page's stamp; the reader page's only when the writer is on it. */
+static inline uint64_t rb_oldest_ts(const rb_cpu *b)
+{
+    struct rb_state *s = rb_state(b);
+    return rb_page_of(b, rb_used(s) ? b->ring[s->head % b->nr] : s->reader_id)->time_stamp;
+}
+
+/* ---- consuming ---- */
+
+/* Make the reader page one with an unread record. False: there is none. */
+static inline int rb_load_reader(rb_cpu *b)
+{
+    struct rb_state *s = rb_state(b);
+    if (s->read_off < rb_page_end(b, s->reader_id))
+        return 1;
+    if (rb_is_empty(b))
+        return 0;
+    uint32_t old = s->reader_id;
+    uint64_t slot = s->head % b->nr, missed = s->overrun - s->last_overrun;
+    uint32_t read = b->meta[old].entries;
+    s = rb_spare(b);
+    s->read_before += read;
+    s->lost += missed;
+    s->last_overrun = s->overrun;
+    s->reader_id = b->ring[slot];
+    s->reader_pos = s->head;
+    s->read_off = 0;
+    s->head++;
+    rb_flip(b);
+    RB_COMMIT(b->ring[slot], old);
+    b->read_ts = rb_page_of(b, s->reader_id)->time_stamp;
+    b->read_entries = 0;
+    b->changes++;
+    return 1;
+}
+
+/* The reader page was read up to `off`, the running time there is `ts`. */
+static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t entries)
+{
+    struct rb_state *s = rb_state(b);
+    if (off == b->meta[s->reader_id].real_end)
+        off = (uint32_t)rb_page_of(b, s->reader_id)->commit; /* the padding goes with the last record */
+    s->lost = 0;
+    b->read_ts = ts;
+    b->read_entries += entries;
+    RB_COMMIT(s->read_off, off);
+    b->changes++;
+}
+
+/* What one read() of trace_pipe_raw takes (ring_buffer_read_page), into a page of subbuf_size bytes at `out`:
+ * 1 a page; 0 nothing to read (full_only: nothing full); -1 `size` too small for the first record. */
+static inline int rb_read_page(rb_cpu *b, size_t size, int full_only, uint8_t *out)
+{
+    if (!rb_load_reader(b))
+        return 0;
+    struct rb_state *s = rb_state(b);
+    uint32_t id = s->reader_id, start = s->read_off, end = rb_page_end(b, id), length;
+    struct rb_page *page = rb_page_of(b, id), *to = (struct rb_page *)out;
+    int is_tail = rb_used(s) == 0;
+    if (size <= RB_PAGE_HEADER)
+        return -1;
+    size -= RB_PAGE_HEADER;
+    if (full_only && (is_tail || size < end - start))
+        return 0;
+    struct rb_record r;
+    uint32_t off = start;
+    uint64_t ts = b->read_ts, entries = 0;
+    if (start == 0 && size >= end) { /* the whole page as it is; no need to look at the records */
+        off = end;
+        entries = b->meta[id].entries;
+        if (is_tail)
+            ts = b->last_ts; /* the writer goes on here: the next page built needs the time of the last record */
+    } else {
+        while (rb_decode(page, off, end, ts, &r) && r.end - start <= size) {
+            off = r.end;
+            ts = r.ts;
+            entries++;
+        }
+    }
+    length = off - start;
+    if (length == 0)
+        return -1;
+    to->time_stamp = b->read_ts;
+    memcpy(to->data, page->data + start, length);
+    uint64_t lost = s->lost;
+    uint32_t commit = length;
+    if (lost) {
+        commit |= RB_LOST;
+        if (b->payload - length >= sizeof lost) {
+            commit |= RB_LOST_STORED;
+            memcpy(to->data + length, &lost, sizeof lost);
+            length += sizeof lost;
+        }
+    }
+    to->commit = commit;
+    memset(to->data + length, 0, b->payload - length);
+    rb_consumed(b, off, ts, entries);
+    return 1;
+}
+
+/* ---- walking ---- */
+
+static inline void rb_iter_start(const rb_cpu *b, rb_iter *it)
+{
+    memset(it, 0, sizeof *it);
+    it->seen_overrun = rb_overrun(b);
+}
+
+/* Find the first unread record at or behind (pos, off). Positions that are gone are left behind: on a page that was
+ * consumed meanwhile, overwritten or cleared away the walk goes on with the oldest record there is. */
+static inline int rb_iter_peek(const rb_cpu *b, rb_iter *it)
+{
+    if (it->have && it->changes == b->changes)
+        return 1;
+    struct rb_state *s = rb_state(b);
+    it->have = 0;
+    for (;;) {
+        uint32_t id;
+        if (it->pos <= s->reader_pos) {
+            if (it->pos < s->reader_pos || it->off < s->read_off) {
+                it->overtaken |= it->pos != 0 && s->overrun > it->seen_overrun;
+                it->pos = s->reader_pos;
+                it->off = s->read_off;
+                it->ts = b->read_ts;
+            }
+            id = s->reader_id;
+        } else if (rb_used(s) == 0) {
+            return 0; /* behind the last page: it waits for the next one */
+        } else {
+            if (it->pos < s->head) {
+                it->overtaken |= s->overrun > it->seen_overrun;
+                it->pos = s->head;
+                it->off = 0;
+            }
+            if (it->pos > s->tail)
+                return 0;
+            id = b->ring[it->pos % b->nr];
+        }
+        const struct rb_page *page = rb_page_of(b, id);
+        if (it->off == 0)
+            it->ts = page->time_stamp;
+        it->next.pos = it->pos;
+        if (rb_decode(page, it->off, rb_page_end(b, id), it->ts, &it->next)) {
+            it->have = 1;
+            it->changes = b->changes;
+            return 1;
+        }
+        if (it->pos == s->tail)
+            return 0;
+        it->pos++; /* a page that the tail has left never grows again */
+        it->off = 0;
+    }
+}
+
+static inline void rb_iter_advance(const rb_cpu *b, rb_iter *it)
+{
+    it->off = it->next.end;
+    it->ts = it->next.ts;
+    it->have = 0;
+    it->overtaken = 0;
+    it->seen_overrun = rb_overrun(b);
+}
+
+/* The same for a consuming reader: `next` is the first unread record on the reader page. */
+static inline int rb_consume_peek(rb_cpu *b, rb_iter *it)
+{
+    if (it->have && it->changes == b->changes)
+        return 1;
+    it->have = 0;
+    if (!rb_load_reader(b))
+        return 0;
+    struct rb_state *s = rb_state(b);
+    it->next.pos = s->reader_pos;
+    if (!rb_decode(rb_page_of(b, s->reader_id), s->read_off, rb_page_end(b, s->reader_id), b->read_ts, &it->next))
+        return 0;
+    it->have = 1;
+    it->changes = b->changes;
+    return 1;
+}
+
+/* ---- resizing ---- */
+
+/* Fill the empty ring `to` (same sub-buffer size) with the newest pages of `from`; positions stay. What does not fit
+ * counts as overrun, and readers will be told of it. */
+static inline void rb_copy(rb_cpu *to, const rb_cpu *from)
+{
+    const struct rb_state *f = rb_state(from);
+    struct rb_state *s = rb_state(to);
+    uint64_t used = rb_used(f), keep = used < to->nr ? used : to->nr;
+    *s = *f;
+    for (; s->head + keep <= f->tail; s->head++)
+        s->overrun += from->meta[from->ring[s->head % from->nr]].entries;
+    s->reader_id = to->nr;
+    memcpy(rb_page_of(to, to->nr), rb_page_of(from, f->reader_id), to->subbuf_size);
+    to->meta[to->nr] = from->meta[f->reader_id];
+    for (uint64_t pos = s->head; pos <= s->tail; pos++) {
+        uint32_t id = to->ring[pos % to->nr], old = from->ring[pos % from->nr];
+        memcpy(rb_page_of(to, id), rb_page_of(from, old), to->subbuf_size);
+        to->meta[id] = from->meta[old];
+    }
+    rb_find_tail(to);
+    to->last_ts = from->last_ts;
+    to->read_ts = from->read_ts;
+    to->read_entries = from->read_entries;
+    to->changes = from->changes + 1;
+}
 
 #endif

@@ -1,0 +1,459 @@
+# cython: boundscheck=False, wraparound=False
+"""The ring buffer: per cpu sub-buffers in the kernel's own page layout (tracefs.md section 3).
+
+The work is done in include/ring_buffer.h, on one mapping per cpu that also holds all state; this file makes the
+mappings (anonymous memory, or files that a successor process adopts), checks what Python hands in, and merges the
+cpus for readers.
+
+Everything runs with the GIL held in one thread, so nothing here is locked. What can happen between two calls is
+any other call: a cursor therefore keeps positions, never pointers, and a copy of the record it stands on.
+"""
+
+import errno
+import os
+
+import attrs
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+cdef extern from "ring_buffer.h" nogil:
+    enum:
+        RB_MAX_SUBBUFS
+        RB_PAGE_HEADER
+    bint rb_valid_subbuf(uint32_t)
+    size_t rb_map_size(uint32_t, uint32_t)
+    int rb_create(rb_cpu *, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus, bint overwrite)
+    int rb_adopt(rb_cpu *, int fd, const char **why)
+    void rb_unmap(rb_cpu *)
+    int rb_append(rb_cpu *, uint64_t ts, uint64_t common, const void *, size_t)
+    bint rb_leaves_page(rb_cpu *, uint64_t ts, size_t)
+    bint rb_has_room(rb_cpu *, uint64_t ts, size_t)
+    uint32_t RB_MAX_DATA(uint32_t)
+    void rb_clear(rb_cpu *)
+    void rb_copy(rb_cpu *, const rb_cpu *)
+    uint64_t rb_overrun(rb_cpu *)
+    uint64_t rb_dropped(rb_cpu *)
+    uint64_t rb_read(rb_cpu *)
+    uint64_t rb_entries(rb_cpu *)
+    bint rb_is_empty(rb_cpu *)
+    uint64_t rb_bytes(rb_cpu *)
+    uint64_t rb_oldest_ts(rb_cpu *)
+    uint64_t rb_pages_used(rb_cpu *)
+    uint64_t rb_lost(rb_cpu *)
+    bint rb_overwrite(rb_cpu *)
+    void rb_set_overwrite(rb_cpu *, bint)
+    uint32_t rb_cpu_number(rb_cpu *)
+    uint32_t rb_cpu_count(rb_cpu *)
+    uint32_t rb_subbuf_size(rb_cpu *)
+    int rb_read_page(rb_cpu *, size_t, bint, uint8_t *)
+    void rb_consumed(rb_cpu *, uint32_t, uint64_t, uint64_t)
+    void rb_iter_start(rb_cpu *, rb_iter *)
+    bint rb_iter_peek(rb_cpu *, rb_iter *)
+    void rb_iter_advance(rb_cpu *, rb_iter *)
+    bint rb_consume_peek(rb_cpu *, rb_iter *)
+
+
+@attrs.frozen
+class BufferStats:
+    """The numbers of `per_cpu/cpuN/stats` (tracefs.md 3.6)."""
+
+    entries: int
+    """Records not yet read."""
+    overrun: int
+    """Records overwritten before they were read, since the last clear."""
+    commit_overrun: int
+    """Always 0: nothing interrupts our writer."""
+    bytes: int
+    """Bytes of the unread records, their headers, time extends and page-end padding included."""
+    oldest_ts: int
+    """Time stamp of the oldest page in trace-clock units; 0 if never used."""
+    dropped_events: int
+    """Records refused because the ring was full and overwrite off."""
+    read_events: int
+    """Records taken by consuming readers."""
+
+
+cdef int check(int code, what) except -1:
+    """0, or the exception for a negative errno."""
+    if code == -errno.ENOMEM:
+        raise MemoryError(f"no memory for {what}")
+    if code < 0:
+        raise OSError(-code, os.strerror(-code), what)
+    return 0
+
+
+cdef uint32_t subbufs(object size_kb, uint32_t subbuf_size) except 0:
+    """How many sub-buffers a request of size_kb makes (tracefs.md 1.6)."""
+    if size_kb < 1:
+        raise ValueError(f"buffer size of {size_kb} KiB: at least 1 is needed")
+    n = max(2, -(-size_kb * 1024 // (subbuf_size - RB_PAGE_HEADER)))
+    if n > RB_MAX_SUBBUFS:
+        raise MemoryError(f"buffer size of {size_kb} KiB per cpu: no memory for it")
+    return n
+
+
+cdef class RingBuffer:
+    """`nr_cpus` rings of sub-buffers of `subbuf_size` bytes; with `folder`, their state lives in folder/cpuN files."""
+
+    def __cinit__(self):
+        self.cpus = NULL
+
+    def __init__(self, int nr_cpus, size_kb, *, int subbuf_size=4096, folder=None):
+        cdef uint32_t n
+        cdef int cpu
+        if self.cpus != NULL:
+            raise RuntimeError("made already")
+        if nr_cpus < 1:
+            raise ValueError(f"{nr_cpus} cpus: at least 1 is needed")
+        if subbuf_size < 0 or not rb_valid_subbuf(subbuf_size):
+            raise ValueError(f"sub-buffer size of {subbuf_size} bytes: 4096, 8192, ... 524288 are possible")
+        n = subbufs(size_kb, subbuf_size)
+        self.allocate(nr_cpus, subbuf_size, None if folder is None else os.fspath(folder))
+        for cpu in range(nr_cpus):
+            self.make(&self.cpus[cpu], cpu, n, True)
+        if folder is not None:
+            for cpu in range(nr_cpus):
+                self.settle(cpu)
+
+    cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1:
+        self.cpus = <rb_cpu *>calloc(nr_cpus, sizeof(rb_cpu))
+        if self.cpus == NULL:
+            raise MemoryError()
+        self.nr_cpus = nr_cpus
+        self.subbuf_size = subbuf_size
+        self.folder = folder
+        return 0
+
+    cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite) except -1:
+        """A new, empty ring; with a folder in the file cpuN.new until settle()."""
+        cdef int code, fd = -1
+        if self.folder is None:
+            return check(rb_create(b, -1, n, self.subbuf_size, cpu, self.nr_cpus, overwrite), f"cpu {cpu}'s ring buffer")
+        path = f"{self.folder}/cpu{cpu}.new"
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
+            os.posix_fallocate(fd, 0, rb_map_size(n, self.subbuf_size))
+            code = rb_create(b, fd, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+        if code < 0:
+            os.unlink(path)
+        return check(code, path)
+
+    cdef int settle(self, int cpu) except -1:
+        """Put the finished file in its place: rename(2) replaces the old one as a whole or not at all."""
+        if self.folder is not None:
+            os.rename(f"{self.folder}/cpu{cpu}.new", f"{self.folder}/cpu{cpu}")
+        return 0
+
+    def __dealloc__(self):
+        cdef int cpu
+        if self.cpus != NULL:
+            for cpu in range(self.nr_cpus):
+                rb_unmap(&self.cpus[cpu])
+            free(self.cpus)
+
+    @staticmethod
+    def adopt(folder):
+        """Take over folder/cpu0, cpu1, ... from a process that is gone."""
+        cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
+        cdef rb_cpu first
+        cdef const char *why
+        cdef int code, fd
+        cdef uint32_t cpu, nr_cpus = 1
+        folder = os.fspath(folder)
+        cpu = 0
+        while cpu < nr_cpus:
+            path = f"{folder}/cpu{cpu}"
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                code = rb_adopt(&first, fd, &why)
+            finally:
+                os.close(fd)
+            if code == -errno.EINVAL:
+                raise ValueError(f"{path}: {why.decode()}")
+            check(code, path)
+            try:
+                if cpu == 0:
+                    nr_cpus = min(rb_cpu_count(&first), 1 << 16)
+                    buffer.allocate(nr_cpus, rb_subbuf_size(&first), folder)
+                if (
+                    rb_cpu_number(&first) != cpu
+                    or rb_cpu_count(&first) != nr_cpus
+                    or rb_subbuf_size(&first) != <uint32_t>buffer.subbuf_size
+                    or (cpu and rb_overwrite(&first) != rb_overwrite(&buffer.cpus[0]))
+                ):
+                    raise ValueError(f"{path}: it does not belong to the others")
+            except BaseException:
+                rb_unmap(&first)
+                raise
+            buffer.cpus[cpu] = first
+            cpu += 1
+        return buffer
+
+    cdef int range_of(self, int cpu, int *end) except -1:
+        """First cpu and end of the range that `cpu` means; -1 is all. IndexError: no such cpu."""
+        if cpu < -1 or cpu >= self.nr_cpus:
+            raise IndexError(f"no cpu {cpu}: there are {self.nr_cpus}")
+        end[0] = self.nr_cpus if cpu < 0 else cpu + 1
+        return 0 if cpu < 0 else cpu
+
+    cdef rb_cpu *one(self, int cpu) except NULL:
+        if not 0 <= cpu < self.nr_cpus:
+            raise IndexError(f"no cpu {cpu}: there are {self.nr_cpus}")
+        return &self.cpus[cpu]
+
+    def unlink(self):
+        """Remove the files (if any). The buffer itself stays usable."""
+        if self.folder is not None:
+            for cpu in range(self.nr_cpus):
+                try:
+                    os.unlink(f"{self.folder}/cpu{cpu}")
+                except FileNotFoundError:
+                    pass
+            self.folder = None  # from now on anonymous: a later resize must not bring a file back
+
+    @property
+    def overwrite(self):
+        """Full: True drops the oldest sub-buffer, False refuses the new record."""
+        return bool(rb_overwrite(&self.cpus[0]))
+
+    @overwrite.setter
+    def overwrite(self, bint on):
+        cdef int cpu
+        for cpu in range(self.nr_cpus):
+            rb_set_overwrite(&self.cpus[cpu], on)
+
+    @property
+    def max_entry_size(self):
+        """Bytes of the largest entry, common header included."""
+        return RB_MAX_DATA(self.subbuf_size)
+
+    # ---- writing ----
+
+    cdef int append_entry(self, int cpu, uint64_t ts, uint16_t id, int32_t pid, const void *payload,
+                          size_t size) noexcept nogil:
+        # u16 id, u8 flags 0, u8 preempt count 0, i32 pid, little-endian in one word
+        cdef int code = rb_append(&self.cpus[cpu], ts, id | <uint64_t><uint32_t>pid << 32, payload, size)
+        self.appended += code == 0
+        return code
+
+    cdef bint leaves_page(self, int cpu, uint64_t ts, size_t size) noexcept nogil:
+        return rb_leaves_page(&self.cpus[cpu], ts, size + 8)
+
+    cdef bint has_room(self, int cpu, uint64_t ts, size_t size) noexcept nogil:
+        return rb_has_room(&self.cpus[cpu], ts, size + 8)
+
+    def append(self, int cpu, uint64_t ts, bytes data not None):
+        """Store one whole entry (common header first). False: dropped and counted."""
+        cdef rb_cpu *b = self.one(cpu)
+        cdef const char *bytes_of = PyBytes_AS_STRING(data)
+        cdef size_t size = PyBytes_GET_SIZE(data)
+        cdef uint64_t common
+        cdef int code
+        if size < 8:
+            raise ValueError(f"entry of {size} bytes: it begins with 8 bytes of common fields")
+        memcpy(&common, bytes_of, 8)
+        code = rb_append(b, ts, common, bytes_of + 8, size - 8)
+        if code == 2:
+            raise ValueError(f"entry of {size} bytes: at most {self.max_entry_size} fit a sub-buffer")
+        self.appended += code == 0
+        return code == 0
+
+    def clear(self, int cpu=-1):
+        cdef int end, first = self.range_of(cpu, &end), i
+        for i in range(first, end):
+            rb_clear(&self.cpus[i])
+
+    def resize(self, size_kb, int cpu=-1):
+        """New rings for old; all are made before the first is replaced, so a failure changes nothing."""
+        cdef int end, first = self.range_of(cpu, &end), i
+        cdef uint32_t n = subbufs(size_kb, self.subbuf_size)
+        cdef rb_cpu *made = <rb_cpu *>calloc(end - first, sizeof(rb_cpu))
+        if made == NULL:
+            raise MemoryError()
+        try:
+            for i in range(first, end):
+                if self.cpus[i].nr != n:
+                    self.make(&made[i - first], i, n, rb_overwrite(&self.cpus[i]))
+            for i in range(first, end):
+                if made[i - first].nr == 0:
+                    continue
+                rb_copy(&made[i - first], &self.cpus[i])
+                self.settle(i)
+                rb_unmap(&self.cpus[i])
+                self.cpus[i] = made[i - first]
+                made[i - first].nr = 0
+        finally:
+            for i in range(first, end):
+                if made[i - first].nr:
+                    rb_unmap(&made[i - first])
+            free(made)
+
+    def shrink_to_minimum(self):
+        self.resize(1)
+
+    # ---- numbers ----
+
+    def size_kb(self, int cpu):
+        return self.one(cpu).nr * (<uint64_t>self.subbuf_size - RB_PAGE_HEADER) // 1024
+
+    def nr_subbufs(self, int cpu):
+        return self.one(cpu).nr
+
+    def stats(self, int cpu):
+        cdef rb_cpu *b = self.one(cpu)
+        return BufferStats(
+            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b)
+        )
+
+    def entries(self, int cpu=-1):
+        cdef uint64_t n = 0
+        cdef int end, first = self.range_of(cpu, &end), i
+        for i in range(first, end):
+            n += rb_entries(&self.cpus[i])
+        return n
+
+    def overruns(self, int cpu=-1):
+        cdef uint64_t n = 0
+        cdef int end, first = self.range_of(cpu, &end), i
+        for i in range(first, end):
+            n += rb_overrun(&self.cpus[i])
+        return n
+
+    def is_empty(self, int cpu=-1):
+        cdef int end, first = self.range_of(cpu, &end), i
+        for i in range(first, end):
+            if not rb_is_empty(&self.cpus[i]):
+                return False
+        return True
+
+    def percent_full(self, int cpu):
+        # full_hit and rb_watermark_hit of the kernel: pages from head to tail, the one written to included; while the
+        # reader stands on the page that is written to, nothing counts as full
+        cdef rb_cpu *b = self.one(cpu)
+        return 0 if rb_is_empty(b) else 100 * rb_pages_used(b) // b.nr
+
+    # ---- reading ----
+
+    def read_page(self, int cpu, Py_ssize_t size, *, bint full_only=False):
+        cdef rb_cpu *b = self.one(cpu)
+        cdef int code
+        if size < 0:
+            raise ValueError(f"size {size}")
+        page = PyBytes_FromStringAndSize(NULL, self.subbuf_size)
+        code = rb_read_page(b, size, full_only, <uint8_t *>PyBytes_AS_STRING(page))
+        if code > 0:
+            return page
+        return b"" if code < 0 else None
+
+    def cursor(self, int cpu=-1, bint consume=False):
+        return Cursor(self, cpu, consume)
+
+    def _bench_append(self, int n, int size):
+        cdef timespec before, after
+        cdef int i
+        cdef uint8_t payload[4096]
+        if n < 1 or not 0 <= size <= 4000:
+            raise ValueError("n >= 1 and size 0..4000")
+        for i in range(size):
+            payload[i] = i & 255
+        with nogil:
+            clock_gettime(CLOCK_MONOTONIC, &before)
+            for i in range(n):
+                self.append_entry(0, <uint64_t>i * 100, 42, 4711, payload, size)
+            clock_gettime(CLOCK_MONOTONIC, &after)
+        return ((after.tv_sec - before.tv_sec) * 1e9 + (after.tv_nsec - before.tv_nsec)) / n
+
+
+cdef class Cursor:
+    """Records of one cpu or of all, merged by (time stamp, cpu)."""
+
+    def __cinit__(self, RingBuffer buffer not None, int cpu=-1, bint consume=False):
+        cdef int i
+        self.buffer = buffer
+        self.consume = consume
+        self.first_cpu = buffer.range_of(cpu, &self.end_cpu)
+        self.iters = <rb_iter *>calloc(self.end_cpu - self.first_cpu, sizeof(rb_iter))
+        self.copy = <uint8_t *>malloc(buffer.subbuf_size)
+        if self.iters == NULL or self.copy == NULL:
+            raise MemoryError()
+        self.data = self.copy
+        for i in range(self.first_cpu, self.end_cpu):
+            rb_iter_start(&buffer.cpus[i], &self.iters[i - self.first_cpu])
+
+    def __dealloc__(self):
+        free(self.iters)
+        free(self.copy)
+
+    cdef bint peek(self) noexcept:
+        cdef int i, best = -1
+        cdef rb_iter *it
+        cdef rb_iter *found = NULL
+        for i in range(self.first_cpu, self.end_cpu):
+            it = &self.iters[i - self.first_cpu]
+            if self.consume:
+                if not rb_consume_peek(&self.buffer.cpus[i], it):
+                    continue
+            elif not rb_iter_peek(&self.buffer.cpus[i], it):
+                continue
+            if found == NULL or it.next.ts < found.next.ts:
+                found = it
+                best = i
+        self.peeked = found != NULL
+        if found == NULL:
+            return False
+        self.cpu = best
+        self.ts = found.next.ts
+        # At most subbuf_size bytes, which is what `copy` has: the largest record is smaller than a page, and all rings
+        # of one RingBuffer have the same page size for ever.
+        self.size = found.next.size
+        memcpy(self.copy, found.next.data, found.next.size)
+        self.lost = rb_lost(&self.buffer.cpus[best]) if self.consume else 0
+        self.overrun = found.overtaken
+        self.peek_pos = found.next.pos
+        self.peek_off = found.next.off
+        return True
+
+    cdef bint next(self) noexcept:
+        cdef rb_cpu *b
+        cdef rb_iter *it
+        if self.peeked:
+            # Is the record that was looked at still the next one of its cpu? (Another reader may have taken it, the
+            # writer overwritten it; a record with an earlier time may have come on another cpu: that one waits.)
+            b = &self.buffer.cpus[self.cpu]
+            it = &self.iters[self.cpu - self.first_cpu]
+            if not (rb_consume_peek(b, it) if self.consume else rb_iter_peek(b, it)) or (
+                it.next.pos != self.peek_pos or it.next.off != self.peek_off
+            ):
+                self.peeked = False
+        if not self.peeked and not self.peek():
+            return False
+        b = &self.buffer.cpus[self.cpu]
+        it = &self.iters[self.cpu - self.first_cpu]
+        if self.consume:
+            rb_consumed(b, it.next.end, it.next.ts, 1)
+        else:
+            rb_iter_advance(b, it)
+        self.peeked = False
+        return True
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.next():
+            raise StopIteration
+        return self.cpu, self.ts, PyBytes_FromStringAndSize(<const char *>self.data, self.size), self.lost
