@@ -501,7 +501,7 @@ def test_buffer_started_lines() -> None:
     assert text.render(cursor, 30) == b"count: n=0x0 (0)\n" * 2
     rest = text.render(cursor, 100000)
     assert rest.startswith(b"##### CPU 0 buffer started ####\ncount: n=0x0 (0)\n")
-    assert rest.count(b"#####") == 2  # one line
+    assert rest.count(b"buffer started") == 1
     assert b"LOST" not in rest
 
 
@@ -823,16 +823,15 @@ def test_render_is_the_entries_one_after_the_other(
             continue
         events.update(event)
         cpu = data.draw(st.integers(0, 1))
-        padded = raw.ljust(max(12, (len(raw) + 3) // 4 * 4), b"\0") if len(raw) <= 112 else raw
         assert buffer.append(cpu, ts, raw)
-        expected.append((cpu, ts, padded))
+        expected.append((cpu, ts))
     text = renderer(events, options)
     cursor = buffer.cursor(consume=consume)
     stored = [record[2] for record in buffer.cursor()]
     pieces = list(iter(lambda: text.render(cursor, max_bytes), b""))
     assert b"".join(pieces) == b"".join(
         model_line(events, options, False, cpu, ts, as_stored)
-        for (cpu, ts, _), as_stored in zip(expected, stored, strict=True)
+        for (cpu, ts), as_stored in zip(expected, stored, strict=True)
     )
 
 
