@@ -145,7 +145,7 @@ class Link:
             _close_all(first.fds)
             first.fds = []
             return sent
-        gathered = []
+        gathered: list[memoryview] = []
         size = 0
         for message in self._queue:
             if message.fds or size >= _GATHER_BYTES or len(gathered) == _GATHER_MESSAGES:

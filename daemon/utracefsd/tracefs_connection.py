@@ -28,7 +28,7 @@ from utracefs_protocol.connection import (
     encode_response,
 )
 from utracefs_protocol.errors import ProtocolError, TraceError
-from utracefs_protocol.limits import MAX_READ_FILE, MAX_TRACEFS_OBJECT, MAX_UNANSWERED
+from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefsd.peer import Peer
 
 logger = logging.getLogger("utracefsd")
@@ -245,13 +245,7 @@ class TracefsConnection:
 
     def _read_file(self, request: Request) -> bytes:
         (path,) = _shape(request, "[path]", 1)
-        data = self._files.read_file(_path(path), self._peer)
-        if len(data) > MAX_READ_FILE:
-            raise TraceError(
-                errno.EFBIG,
-                f"{len(data)} bytes are more than {MAX_READ_FILE}; open the file and read it in pieces",
-            )
-        return data
+        return self._files.read_file(_path(path), self._peer)
 
     def _write_file(self, request: Request) -> int:
         path, data, truncate = _shape(request, "[path, bin, truncate]", 3)
