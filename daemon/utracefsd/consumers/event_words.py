@@ -1,0 +1,82 @@
+"""Which events a word means: the words of `set_event` and the globs of `standing_events`.
+
+    set_event         SYS:EV   SYS:*   SYS:   *:EV   :EV   EV   SYS   *:*      whole names, `*` only as a whole part
+    standing_events   the same, and every part may be a glob: `user_events:http_*`, `*_begin`
+
+`!` in front of either takes back. As in the kernel (kernel/trace/trace_events.c, `ftrace_set_clr_event`) one write
+is one word: what follows it is left for the next write, and the short count says so. Shells and stdio loop over it.
+"""
+
+import errno
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import Protocol, TypeVar
+
+from utracefs_protocol.errors import TraceError
+
+__all__ = ["NamedEvent", "first_word", "glob_matches", "select"]
+
+_WORD_MAX = 127
+"""EVENT_BUF_SIZE of kernel/trace/trace_events.c: a longer word is EINVAL."""
+
+_SEPARATORS = b" \t\n\v\f\r\0"
+
+
+class NamedEvent(Protocol):
+    """What a word can be compared with."""
+
+    @property
+    def system(self) -> bytes: ...
+    @property
+    def tracepoint_name(self) -> bytes: ...
+
+
+E = TypeVar("E", bound=NamedEvent)
+
+
+def first_word(data: bytes) -> tuple[bytes, int]:
+    """The first word of one write, and how many bytes of it that uses: blanks before it and one separator after it.
+
+    An empty word: nothing but blanks, all of them used. EINVAL: 128 bytes or more.
+    """
+    start = len(data) - len(data.lstrip(b" \t\n\v\f\r"))
+    end = start
+    while end < len(data) and data[end] not in _SEPARATORS:
+        end += 1
+    if end - start > _WORD_MAX:
+        raise TraceError(errno.EINVAL, f"a word has at most {_WORD_MAX} bytes, not {end - start}")
+    return data[start:end], min(end + 1, len(data))
+
+
+def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | None]) -> list[E]:
+    """The events that a word of `set_event` (without `!`) means, in the order of `events`.
+
+    find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: it means none.
+    """
+    system, colon, name = word.partition(b":")
+    if not colon:
+        found = [event for event in events if word in (event.tracepoint_name, event.system)]
+    elif system not in (b"", b"*") and name not in (b"", b"*"):
+        event = find(system, name)
+        found = [] if event is None else [event]
+    else:
+        any_system, any_name = system in (b"", b"*"), name in (b"", b"*")
+        found = [
+            event
+            for event in events
+            if (any_system or event.system == system) and (any_name or event.tracepoint_name == name)
+        ]
+    if not found:
+        raise TraceError(
+            errno.EINVAL,
+            f"no event is called {word.decode('utf-8', 'backslashreplace')!r}; available_events lists them",
+        )
+    return found
+
+
+def glob_matches(glob: bytes, event: NamedEvent) -> bool:
+    """Whether a line of `standing_events` means this event. A bare word may match the name or the system."""
+    system, colon, name = glob.partition(b":")
+    if not colon:
+        return fnmatchcase(event.tracepoint_name, glob) or fnmatchcase(event.system, glob)
+    return fnmatchcase(event.system, system or b"*") and fnmatchcase(event.tracepoint_name, name or b"*")
