@@ -210,18 +210,15 @@ def _decode(data: bytes) -> Any:
 def _message(value: Any) -> Message:
     """Check the outer shape of msgpack-rpc; what is in params is for the method to judge."""
     match value:
-        case [int() as kind, msgid, str() as method, list() as params] if kind == _REQUEST and _is_u32(msgid):
-            if not isinstance(kind, bool):
-                return Request(msgid, method, params)
-        case [int() as kind, msgid, None, result] if kind == _RESPONSE and _is_u32(msgid):
-            if not isinstance(kind, bool):
-                return Response(msgid, None, result)
-        case [int() as kind, msgid, [int() as number, str() as text], _] if kind == _RESPONSE and _is_u32(
-            msgid
+        case [kind, msgid, str() as method, list() as params] if _is(kind, _REQUEST) and _is_u32(msgid):
+            return Request(msgid, method, params)
+        case [kind, msgid, None, result] if _is(kind, _RESPONSE) and _is_u32(msgid):
+            return Response(msgid, None, result)
+        case [kind, msgid, [number, str() as text], _] if (
+            _is(kind, _RESPONSE) and _is_u32(msgid) and type(number) is int
         ):
-            if not isinstance(kind, bool):
-                return Response(msgid, (number, text), None)
-        case [int() as kind, str() as method, list() as params] if kind == _NOTIFICATION:
+            return Response(msgid, (number, text), None)
+        case [kind, str() as method, list() as params] if _is(kind, _NOTIFICATION):
             return Notification(method, params)
     raise ProtocolError(
         errno.EPROTO,
@@ -229,8 +226,13 @@ def _message(value: Any) -> Message:
     )
 
 
+def _is(value: object, number: int) -> bool:
+    """An integer, not the true or 1.0 that Python finds equal to one."""
+    return type(value) is int and value == number
+
+
 def _is_u32(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_MSGID
+    return type(value) is int and 0 <= value <= MAX_MSGID
 
 
 def _encode(value: Any) -> bytes:

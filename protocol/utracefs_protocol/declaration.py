@@ -336,13 +336,11 @@ def _parse_field(text: bytes, offset: int) -> Field:
             raise TraceError(errno.EINVAL, f"field {_show(text)}: too many words or spaces after the size")
         kind = FieldKind.STRUCT
     else:
-        if rest:
-            if not name or not all(rest):
-                reason = "only single spaces may separate the words"
-            else:
-                reason = "only a struct has a size after its name"
-            raise TraceError(errno.EINVAL, f"field {_show(text)}: {reason}")
+        if rest and (b"  " in text or text.endswith(b" ")):
+            raise TraceError(errno.EINVAL, f"field {_show(text)}: only single spaces may separate the words")
         size, kind = _size_and_kind(type_, where)
+        if rest:
+            raise TraceError(errno.EINVAL, f"field {_show(text)}: only a struct has a size after its name")
     return Field(type_, name, offset, size, not type_.startswith(b"u"), kind)
 
 

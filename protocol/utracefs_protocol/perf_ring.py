@@ -176,6 +176,8 @@ class PerfRingReader:
             if kind == PERF_RECORD_SAMPLE:
                 yield self._sample(body)
             elif kind == PERF_RECORD_LOST:
+                if len(body) < _LOST.size:
+                    raise ValueError(f"perf LOST record of {size} bytes at {tail - size}")
                 yield Lost(*_LOST.unpack_from(body))
 
     def _copy(self, position: int, size: int) -> bytes:

@@ -1,0 +1,366 @@
+"""Messages out of bytes: whole, in pieces, with bytes left over, and from peers that mean harm."""
+
+import errno
+import math
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utracefs_protocol.connection import (
+    Connection,
+    Message,
+    Notification,
+    Record,
+    Request,
+    Response,
+    encode_error,
+    encode_notification,
+    encode_record,
+    encode_request,
+    encode_response,
+)
+from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.text(max_size=10)
+    | st.binary(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+MSGIDS = st.integers(0, 2**32 - 1)
+MESSAGES = st.one_of(
+    st.builds(Request, MSGIDS, st.text(max_size=10), st.lists(VALUES, max_size=3)),
+    st.builds(Response, MSGIDS, st.none(), VALUES),
+    st.builds(Response, MSGIDS, st.tuples(st.integers(0, 200), st.text(max_size=10)), st.none()),
+    st.builds(Notification, st.text(max_size=10), st.lists(VALUES, max_size=3)),
+    st.builds(Record, st.binary(max_size=300)),
+)
+
+
+def encode(message: Message) -> bytes:
+    match message:
+        case Request(msgid, method, params):
+            return encode_request(msgid, method, params)
+        case Response(msgid, None, result):
+            return encode_response(msgid, result)
+        case Response(msgid, (number, text), _):
+            return encode_error(msgid, number, text)
+        case Notification(method, params):
+            return encode_notification(method, params)
+        case Record(data):
+            return encode_record(data)
+    raise AssertionError(message)
+
+
+def data_side(**more: Any) -> Connection:
+    return Connection(max_object=MAX_DATA_OBJECT, max_nesting=64, allow_records=True, **more)
+
+
+def failing(connection: Connection, data: bytes) -> tuple[list[Message], ProtocolError]:
+    got: list[Message] = []
+    with pytest.raises(ProtocolError) as caught:
+        got.extend(connection.receive(data))  # what came before the error stays in `got`
+    return got, caught.value
+
+
+@given(st.lists(MESSAGES, max_size=8), st.data())
+def test_however_the_bytes_are_cut(messages: list[Message], data: st.DataObject) -> None:
+    stream = b"".join(map(encode, messages))
+    whole = data_side()
+    assert list(whole.receive(stream)) == messages
+    assert whole.bytes_pending == 0
+
+    pieces = data_side()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    got: list[Message] = []
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += pieces.receive(stream[begin:end])
+    assert got == messages
+
+
+@given(st.lists(MESSAGES, max_size=4))
+def test_byte_by_byte(messages: list[Message]) -> None:
+    stream = b"".join(map(encode, messages))
+    connection = data_side()
+    got: list[Message] = []
+    for i in range(len(stream)):
+        got += connection.receive(stream[i : i + 1])
+    assert got == messages
+    assert connection.bytes_pending == 0
+
+
+@given(MESSAGES, st.data())
+def test_bytes_left_over(message: Message, data: st.DataObject) -> None:
+    stream = encode(message)
+    cut = data.draw(st.integers(0, len(stream) - 1))
+    connection = data_side()
+    assert list(connection.receive(stream + stream[:cut])) == [message]
+    assert connection.bytes_pending == cut
+    assert list(connection.receive(stream[cut:])) == [message]
+    assert connection.bytes_pending == 0
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_messages_or_a_protocol_error(data: bytes) -> None:
+    connection = Connection(max_object=1000, allow_records=True)
+    try:
+        for _ in connection.receive(data):
+            pass
+    except ProtocolError as error:
+        assert error.errno in (errno.EPROTO, errno.EMSGSIZE)
+
+
+@given(VALUES)
+def test_any_object_is_a_message_or_a_protocol_error(value: Any) -> None:
+    connection = Connection(max_object=None, max_nesting=64)
+    try:
+        messages = list(connection.receive(msgpack.packb(value)))
+    except ProtocolError as error:
+        assert error.errno == errno.EPROTO
+    else:
+        assert len(messages) == 1
+
+
+def test_a_message_is_handed_out_before_what_follows_is_looked_at() -> None:
+    taken: list[tuple[int, int]] = []
+
+    def take(buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        taken.append((offset, len(buffer)))
+        return len(buffer)
+
+    connection = Connection(max_object=100, take_records=take)
+    register = encode_request(1, "DIAG_IOCSREG", [])
+    messages = connection.receive(register + encode_record(b"abcd") + b"\xc1")
+    assert next(messages) == Request(1, "DIAG_IOCSREG", [])
+    assert taken == []
+    with pytest.raises(ProtocolError):
+        next(messages)
+    assert taken == [(len(register), len(register) + 6)]
+
+
+def test_iteration_broken_off_goes_on_later() -> None:
+    connection = data_side()
+    first, second, third = (encode_request(n, "x", []) for n in range(3))
+    for message in connection.receive(first + second):
+        assert message == Request(0, "x", [])
+        break
+    assert connection.bytes_pending == len(second)
+    assert list(connection.receive(third)) == [Request(1, "x", []), Request(2, "x", [])]
+
+
+def test_nothing_iterated_nothing_lost() -> None:
+    connection = data_side()
+    connection.receive(encode_request(0, "x", []))
+    assert list(connection.receive(b"")) == [Request(0, "x", [])]
+
+
+def collector(
+    step: int | None = None,
+) -> tuple[list[bytes], Callable[[bytes | bytearray | memoryview, int], int]]:
+    """A taker of records that unpacks them one by one, and returns after `step` of them."""
+    records: list[bytes] = []
+
+    def take(buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(bytes(buffer[offset:]))
+        taken = 0
+        for record in unpacker:
+            assert isinstance(record, bytes)
+            records.append(record)
+            taken = unpacker.tell()
+            if step is not None and len(records) % step == 0:
+                break
+        return offset + taken
+
+    return records, take
+
+
+@given(st.lists(MESSAGES, max_size=10), st.integers(1, 3), st.integers(1, 50))
+def test_take_records_gets_every_record_in_its_place(messages: list[Message], step: int, piece: int) -> None:
+    stream = b"".join(map(encode, messages))
+    records, take = collector(step)
+    connection = data_side(take_records=take)
+    order: list[Message] = []
+    for begin in range(0, len(stream), piece):
+        for message in connection.receive(stream[begin : begin + piece]):
+            order += map(Record, records)
+            records.clear()
+            order.append(message)
+    order += map(Record, records)
+    assert order == messages
+
+
+def test_take_records_never_sees_one_that_is_too_large() -> None:
+    records, take = collector()
+    connection = Connection(max_object=MAX_DATA_OBJECT, take_records=take)
+    good = encode_record(bytes(65533))
+    got, error = failing(connection, good + encode_record(bytes(65534)) + good)
+    assert (got, error.errno) == ([], errno.EMSGSIZE)
+    assert records == [bytes(65533)]
+
+
+def test_take_records_must_go_forward() -> None:
+    connection = Connection(max_object=100, take_records=lambda buffer, offset: offset)
+    with pytest.raises(RuntimeError, match="went from 0 to 0"):
+        list(connection.receive(encode_record(b"abcd")))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [0],
+        [0, 1, "m"],
+        [0, 1, "m", [], 0],
+        [0, -1, "m", []],
+        [0, 2**32, "m", []],
+        [0, None, "m", []],
+        [0, True, "m", []],
+        [0, 1.0, "m", []],
+        [0, "1", "m", []],
+        [0, 1, b"m", []],
+        [0, 1, None, []],
+        [0, 1, "m", {}],
+        [0, 1, "m", None],
+        [0, 1, "m", b""],
+        [False, 1, "m", []],
+        [0.0, 1, "m", []],
+        [1, 1, None],
+        [1, 1, 22, None],
+        [1, 1, [22], None],
+        [1, 1, ["22", "x"], None],
+        [1, 1, [22, b"x"], None],
+        [1, 1, [True, "x"], None],
+        [1, -1, None, None],
+        [True, 1, None, None],
+        [2, "m"],
+        [2, 1, []],
+        [2, "m", "x"],
+        [2, "m", [], 1],
+        [2.0, "m", []],
+        [3, 1, "m", []],
+        [-1, 1, "m", []],
+        [None, 1, "m", []],
+        ["0", 1, "m", []],
+    ],
+)
+def test_array_that_is_no_message(value: Any) -> None:
+    got, error = failing(Connection(max_object=1000), msgpack.packb(value))
+    assert (got, error.errno) == ([], errno.EPROTO)
+    assert "[0, msgid, method, params]" in error.text
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 1, -1, 2**40, 1.5, "text", {}, {"a": 1}, msgpack.ExtType(5, b"x")]
+)
+def test_object_that_is_neither_array_nor_bin(value: Any) -> None:
+    _, error = failing(Connection(max_object=1000, allow_records=True), msgpack.packb(value)[:1])
+    assert error.errno == errno.EPROTO
+    assert "neither an array nor bin" in error.text
+
+
+def test_records_only_where_they_belong() -> None:
+    _, error = failing(Connection(max_object=1000), b"\xc4")
+    assert (error.errno, "data socket" in error.text) == (errno.EPROTO, True)
+
+
+@pytest.mark.parametrize("limit", [MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT])
+@pytest.mark.parametrize(
+    "header", [b"\xc6\x7f\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x94\x00\x01\xdb\x7f\xff\xff\xff"]
+)
+def test_a_size_that_is_only_announced(limit: int, header: bytes) -> None:
+    _, error = failing(Connection(max_object=limit, allow_records=True), header)
+    assert error.errno == errno.EMSGSIZE
+
+
+def test_the_largest_object_that_is_taken() -> None:
+    connection = Connection(max_object=MAX_DATA_OBJECT)
+    room = MAX_DATA_OBJECT - len(encode_request(1, "m", [b"x" * 60000])) + 60000
+    assert len(list(connection.receive(encode_request(1, "m", [bytes(room)])))) == 1
+    _, error = failing(connection, encode_request(1, "m", [bytes(room + 1)]))
+    assert error.errno == errno.EMSGSIZE
+
+
+def test_nesting() -> None:
+    value: Any = 1
+    for _ in range(6):
+        value = [value]
+    connection = Connection(max_object=1000)
+    assert list(connection.receive(encode_request(1, "m", [value]))) == [Request(1, "m", [value])]
+    _, error = failing(connection, encode_request(1, "m", [[value]]))
+    assert (error.errno, error.text) == (errno.EPROTO, "arrays and maps nested more than 8 deep")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xc1",
+        b"\x94\x00\x01\xa1m\x91\xc1",
+        b"\x93\x02\xa1m\x91\x81\x90\x01",  # an array as key
+        b"\x93\x02\xa1m\x91\x81\x80\x01",  # a map as key
+        b"\x93\x02\xa1m\x91\xd4\xff\x00",  # a time stamp of one byte
+    ],
+)
+def test_broken_objects(data: bytes) -> None:
+    got, error = failing(Connection(max_object=1000), encode_request(7, "x", []) + data)
+    assert got == [Request(7, "x", [])]
+    assert error.errno == errno.EPROTO
+
+
+def test_after_the_error_there_is_only_the_error() -> None:
+    connection = Connection(max_object=1000)
+    _, first = failing(connection, b"\xc1")
+    got, again = failing(connection, encode_request(1, "m", []))
+    assert (got, again) == ([], first)
+    assert connection.bytes_pending == 0
+
+
+def test_text_that_is_not_utf8_comes_through() -> None:
+    data = b"\x93\x02\xa1\xff\x92\xa2\xfe\xfd\x81\xa1\xfc\x01"
+    (message,) = Connection(max_object=1000).receive(data)
+    assert message == Notification("\udcff", ["\udcfe\udcfd", {"\udcfc": 1}])
+    assert encode_notification(message.method, message.params) == data
+
+
+def test_map_keys_of_all_kinds() -> None:
+    params = [{1: 2, b"k": 3, None: 4, 1.5: 5}]
+    (message,) = Connection(max_object=1000).receive(encode_notification("m", params))
+    assert message == Notification("m", params)
+
+
+def test_special_floats_and_ext() -> None:
+    (message,) = Connection(max_object=1000).receive(
+        encode_response(1, [math.inf, msgpack.ExtType(4, b"ab")])
+    )
+    assert message == Response(1, None, [math.inf, msgpack.ExtType(4, b"ab")])
+
+
+def test_unwrap() -> None:
+    assert Response(1, None, 5).unwrap() == 5
+    with pytest.raises(TraceError) as caught:
+        Response(1, (2, "no event 'x'"), None).unwrap()
+    assert (caught.value.errno, str(caught.value), caught.value.errno_name) == (2, "no event 'x'", "ENOENT")
+
+
+def test_large_input_takes_linear_time() -> None:
+    """20 MB as one read of many small messages, and as one large object in many small reads."""
+    many = encode_notification("m", []) * 200_000
+    connection = Connection(max_object=None)
+    began = time.process_time()
+    assert sum(1 for _ in connection.receive(many)) == 200_000
+    large = b"\x93\x02\xa1m\x91\xdd" + struct.pack(">I", 2_000_000) + bytes(2_000_000)
+    got: list[Message] = []
+    for begin in range(0, len(large), 500):
+        got += connection.receive(large[begin : begin + 500])
+    assert len(got) == 1
+    assert time.process_time() - began < 5.0

@@ -1,0 +1,260 @@
+"""Payloads, byte for byte: packed by hand in the tables, by hypothesis there and back."""
+
+import contextlib
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utracefs_protocol.declaration import parse, parse_format
+from utracefs_protocol.layout import Layout
+from utracefs_protocol.limits import MAX_PAYLOAD
+
+
+def layout(fields: str) -> Layout:
+    return Layout(parse(b"test " + fields.encode()).fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "values", "payload"),
+    [
+        ("", (), b""),
+        ("u8 a; u64 b; s16 c", (1, 2, -3), struct.pack("<BQh", 1, 2, -3)),
+        ("char a", (-128,), b"\x80"),
+        ("unsigned char a", (255,), b"\xff"),
+        ("s64 a", (-(2**63),), bytes(7) + b"\x80"),
+        ("u64 a", (2**64 - 1,), b"\xff" * 8),
+        ("u8 a", (True,), b"\x01"),
+        ("char[4] a", ("ab",), b"ab\0\0"),
+        ("char[4] a", ("abcd",), b"abcd"),
+        ("char[4] a", ("€",), "€".encode() + b"\0"),
+        ("char[4] a", (b"\xff\0\xff",), b"\xff\0\xff\0"),
+        ("unsigned char[2] a", (bytearray(b"x"),), b"x\0"),
+        ("struct s a 3", (memoryview(b"xyz"),), b"xyz"),
+        # exports.md section 10, without the common fields
+        (
+            "__rel_loc char[] method; u64 latency_ns; int status",
+            ("Get", 1500, -2),
+            bytes.fromhex("0c000400 dc05000000000000 feffffff 47657400"),
+        ),
+        # tracefs.md 3.2, likewise
+        (
+            "u32 count; __data_loc char[] msg",
+            (0, "hello 0"),
+            bytes.fromhex("00000000 10000800") + b"hello 0\0",
+        ),
+        ("__rel_loc char[] a", ("",), bytes.fromhex("00000100 00")),
+        ("__rel_loc u8[] a", (b"",), bytes.fromhex("00000000")),
+        ("__rel_loc u8[] a", (b"\x01\x02",), bytes.fromhex("00000200 0102")),
+        ("__rel_loc u8[] a", ("é",), bytes.fromhex("00000200 c3a9")),
+        ("__data_loc u32[] a; u8 b", (b"\1\0\0\0", 7), bytes.fromhex("0d000400 07 01000000")),
+        ("__rel_loc char a", ("x",), bytes.fromhex("00000200 7800")),
+        ("__rel_loc char[] a", (b"x\0",), bytes.fromhex("00000300 780000")),
+        (
+            "__rel_loc char[] a; __data_loc char[] b; __rel_loc u8[] c",
+            ("A", "BB", b"\xcc"),
+            struct.pack("<III", 2 << 16 | 8, 3 << 16 | 22, 1 << 16 | 5) + b"A\0BB\0\xcc",
+        ),
+    ],
+)
+def test_packed(fields: str, values: tuple[Any, ...], payload: bytes) -> None:
+    event = layout(fields)
+    assert event.pack(*values) == payload
+    assert event.pack(**dict(zip(event.names, values, strict=True))) == payload
+
+
+@pytest.mark.parametrize(
+    ("fields", "values", "error", "says"),
+    [
+        ("u8 a", (256,), OverflowError, "field 'a': 256 does not fit u8"),
+        ("u8 a", (-1,), OverflowError, "-1"),
+        ("s8 a", (128,), OverflowError, "128"),
+        ("s8 a", (-129,), OverflowError, "-129"),
+        ("u64 a", (2**64,), OverflowError, "u64"),
+        ("s64 a", (2**63,), OverflowError, "s64"),
+        ("int a", (-(2**31) - 1,), OverflowError, "int"),
+        ("unsigned short a", (65536,), OverflowError, "unsigned short"),
+        ("u8 a", (1.0,), TypeError, "field 'a' takes an integer, not float"),
+        ("u8 a", ("1",), TypeError, "integer"),
+        ("u8 a", (None,), TypeError, "integer"),
+        ("char a", ("x",), TypeError, "integer"),
+        ("char[4] a", ("abcde",), ValueError, "5 bytes, there is room for 4"),
+        ("char[4] a", ("€€",), ValueError, "6 bytes"),
+        ("char[4] a", (5,), TypeError, "takes str or bytes, not int"),
+        ("char[4] a", (None,), TypeError, "str or bytes"),
+        ("char[4] a", ("\ud800",), ValueError, "surrogates not allowed"),
+        ("struct s a 4", (b"abc",), ValueError, "3 bytes, the struct has 4"),
+        ("struct s a 4", (b"abcde",), ValueError, "5 bytes, the struct has 4"),
+        ("struct s a 4", ("abcd",), TypeError, "takes bytes, not str"),
+        ("struct s a 4", (1,), TypeError, "takes bytes"),
+        ("__rel_loc char[] a", (1,), TypeError, "str or bytes"),
+        ("__rel_loc char[] a", (b"x" * 65535,), ValueError, "65536 bytes at offset 0"),
+        ("__rel_loc u8[] a", (b"x" * 65536,), ValueError, "at most 65535"),
+        ("__rel_loc u8[] a; __data_loc u8[] b", (b"x" * 65520, b"x"), ValueError, "1 bytes at offset 65536"),
+        ("__rel_loc u8[] a", (b"x" * (MAX_PAYLOAD - 3),), ValueError, "a record holds at most 65529"),
+        ("struct s a 100000", (bytes(100000),), ValueError, "a record holds at most 65529"),
+        ("u8 a; u8 b", (), TypeError, "field 'a' is missing"),
+        ("u8 a; u8 b", (1,), TypeError, "field 'b' is missing"),
+        ("u8 a; u8 b", (1, 2, 3), TypeError, "has 2 fields, 3 values"),
+        ("", (1,), TypeError, "has 0 fields, 1 values"),
+        ("u8 a; u8 b", (1000, "x"), OverflowError, "'a'"),
+    ],
+)
+def test_refused(fields: str, values: tuple[Any, ...], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        layout(fields).pack(*values)
+
+
+def test_the_longest_payload() -> None:
+    assert len(layout("__rel_loc u8[] a").pack(b"x" * (MAX_PAYLOAD - 4))) == MAX_PAYLOAD
+
+
+def test_arguments_by_name() -> None:
+    event = layout("u8 a; u8 b")
+    assert event.pack(1, b=2) == event.pack(b=2, a=1) == b"\x01\x02"
+    with pytest.raises(TypeError, match="no field 'c'"):
+        event.pack(1, 2, c=3)
+    with pytest.raises(TypeError, match="'a' was given twice"):
+        event.pack(1, a=1, b=2)
+    with pytest.raises(TypeError, match="'b' is missing"):
+        event.pack(a=1)
+
+
+def test_names_that_only_have_a_position() -> None:
+    event = layout("u8 a; u16 a; u8 b; u8 class")
+    assert event.pack(1, 2, 3, 4) == event.pack(1, 2, b=3, **{"class": 4}) == b"\x01\x02\x00\x03\x04"
+    with pytest.raises(TypeError, match="several fields are called 'a'"):
+        event.pack(a=1, b=2, **{"class": 3})
+    assert event.unpack_items(b"\x01\x02\x00\x03\x04") == [("a", 1), ("a", 2), ("b", 3), ("class", 4)]
+    assert event.unpack(b"\x01\x02\x00\x03\x04") == {"a": 2, "b": 3, "class": 4}
+
+
+def test_index_protocol() -> None:
+    class Number:
+        def __index__(self) -> int:
+            return 7
+
+    assert layout("u8 a").pack(Number()) == b"\x07"
+
+
+def test_surrogate_escapes_are_the_bytes_they_stand_for() -> None:
+    event = layout("__rel_loc char[] path")
+    payload = event.pack("/tmp/\udcff")
+    assert payload[4:] == b"/tmp/\xff\0"
+    assert event.unpack(payload) == {"path": "/tmp/\udcff"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload", "values"),
+    [
+        ("char[4] a", b"ab\0c", {"a": "ab"}),
+        ("char[4] a", b"\xffbcd", {"a": "\udcffbcd"}),
+        ("unsigned char[4] a", b"ab\0c", {"a": b"ab\0c"}),
+        ("struct s a 2", b"\0\1", {"a": b"\0\1"}),
+        ("__rel_loc char[] a", b"\0\0\0\0", {"a": ""}),
+        ("__rel_loc char[] a", b"\0\0\2\0xy", {"a": "xy"}),
+        ("__rel_loc char[] a", b"\0\0\4\0x\0y\0", {"a": "x"}),
+        ("__data_loc u8[] a", b"\x08\0\4\0", {"a": b"\x08\0\4\0"}),  # it may point at itself
+        ("u8 a", b"\1more", {"a": 1}),
+        ("", b"more", {}),
+    ],
+)
+def test_unpacked(fields: str, payload: bytes, values: dict[str, Any]) -> None:
+    assert layout(fields).unpack(payload) == values
+    assert layout(fields).unpack(memoryview(payload)) == values
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload", "says"),
+    [
+        ("u32 a", b"\0\0\0", "3 bytes; the event has at least 4"),
+        ("__rel_loc char[] a", b"\0\0\1\0", "1 bytes at 4 of a payload of 4"),
+        ("__rel_loc char[] a", b"\1\0\0\0", "0 bytes at 5"),
+        ("__data_loc char[] a", b"\7\0\1\0", "at -1"),
+        ("__data_loc char[] a", b"\0\0\0\0", "at -8"),
+        ("__data_loc char[] a", b"\xff\xff\xff\xff", "65535 bytes at 65527"),
+    ],
+)
+def test_not_unpacked(fields: str, payload: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        layout(fields).unpack(payload)
+
+
+def test_kernel_event_with_padding_and_open_end() -> None:
+    event = parse_format(
+        b"name: print\nID: 5\nformat:\n"
+        b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n"
+        b"\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
+        b'\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n\nprint fmt: ""\n'
+    )
+    assert Layout(event.fields).unpack(struct.pack("<Q", 9) + b"hello\n\0") == {"ip": 9, "buf": "hello\n"}
+
+
+INTEGERS = {
+    "s8": (1, 1),
+    "u8": (1, 0),
+    "short": (2, 1),
+    "u16": (2, 0),
+    "int": (4, 1),
+    "u32": (4, 0),
+    "s64": (8, 1),
+    "u64": (8, 0),
+}
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> tuple[Layout, list[Any]]:
+    """A declaration and values that fit it."""
+    fields: list[str] = []
+    values: list[Any] = []
+    for number in range(draw(st.integers(0, 6))):
+        kind = draw(
+            st.sampled_from(
+                [
+                    *INTEGERS,
+                    "char[80]",
+                    "unsigned char[3]",
+                    "struct s",
+                    "__rel_loc char[]",
+                    "__data_loc char[]",
+                    "__rel_loc u8[]",
+                    "__data_loc u16[]",
+                ]
+            )
+        )
+        size = ""
+        if kind in INTEGERS:
+            width, signed = INTEGERS[kind]
+            low = -(1 << (8 * width - 1)) if signed else 0
+            values.append(draw(st.integers(low, low + (1 << 8 * width) - 1)))
+        elif kind == "unsigned char[3]":
+            values.append(draw(st.binary(min_size=3, max_size=3)))
+        elif kind == "struct s":
+            size = " 5"
+            values.append(draw(st.binary(min_size=5, max_size=5)))
+        elif "char" in kind:
+            values.append(draw(TEXT))
+        else:
+            values.append(draw(st.binary(max_size=20)))
+        fields.append(f"{kind} f{number}{size}")
+    return layout("; ".join(fields)), values
+
+
+@given(events(), st.binary(max_size=4))
+def test_there_and_back(event: tuple[Layout, list[Any]], behind: bytes) -> None:
+    layout, values = event
+    payload = layout.pack(*values)
+    assert list(layout.unpack(payload).values()) == values
+    assert list(layout.unpack(payload + behind).values()) == values
+    for end in range(len(payload)):
+        with contextlib.suppress(ValueError):
+            layout.unpack(payload[:end])
+
+
+@given(events(), st.binary(max_size=60))
+def test_any_payload_is_unpacked_or_refused(event: tuple[Layout, list[Any]], payload: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        event[0].unpack(payload)

@@ -1,0 +1,194 @@
+"""The perf ring, read from memory that a small writer here fills by the layout's description alone."""
+
+import mmap
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utracefs_protocol.perf_ring import (
+    DEFAULT_SAMPLE_TYPE,
+    MMAP_PAGE_FIELDS,
+    Lost,
+    PerfRecord,
+    PerfRingReader,
+    Sample,
+    SampleType,
+)
+
+# A record that perf script was seen to read.
+RPC_RAW = bytes.fromhex("d2070000 0c000000 0c000400 dc05000000000000 feffffff 47657400")
+RPC = (
+    bytes.fromhex(
+        "09000000 0200 5800 0300000000000000 0000000000000000 0b000000 0c000000"
+        "5fe9764817000000 00000000 00000000 0100000000000000 1c000000"
+    )
+    + RPC_RAW
+)
+
+
+class Ring:
+    """A daemon's side without a daemon."""
+
+    def __init__(self, data_size: int = 4096) -> None:
+        self.memory = bytearray(4096 + data_size)
+        self.data_size = data_size
+        struct.pack_into("<QQ", self.memory, 1040, 4096, data_size)
+
+    @property
+    def head(self) -> int:
+        return self.word(1024)
+
+    @property
+    def tail(self) -> int:
+        return self.word(1032)
+
+    def word(self, offset: int) -> int:
+        value: int = struct.unpack_from("<Q", self.memory, offset)[0]
+        return value
+
+    def start_at(self, position: int) -> None:
+        struct.pack_into("<QQ", self.memory, 1024, position, position)
+
+    def write(self, record: bytes) -> bool:
+        head = self.head
+        if head + len(record) - self.tail > self.data_size:
+            return False
+        for i, byte in enumerate(record):
+            self.memory[4096 + (head + i) % self.data_size] = byte
+        struct.pack_into("<Q", self.memory, 1024, head + len(record))
+        return True
+
+
+def test_known_good_sample() -> None:
+    ring = Ring()
+    ring.write(RPC)
+    assert list(PerfRingReader(ring.memory)) == [
+        Sample(id=3, ip=0, pid=11, tid=12, time=100_000_000_351, cpu=0, period=1, raw=RPC_RAW)
+    ]
+    assert ring.tail == len(RPC)
+
+
+def test_lost_and_records_that_mean_nothing_here() -> None:
+    ring = Ring()
+    ring.write(struct.pack("<IHHQQ", 2, 0, 24, 7, 99))
+    ring.write(struct.pack("<IHH", 68, 0, 8))
+    ring.write(RPC)
+    reader = PerfRingReader(ring.memory)
+    lost, sample = reader
+    assert lost == Lost(7, 99)
+    assert isinstance(sample, Sample)
+    assert list(reader) == []
+    assert ring.tail == ring.head
+
+
+def test_room_is_freed_record_by_record() -> None:
+    ring = Ring()
+    ring.write(RPC)
+    ring.write(RPC)
+    records = iter(PerfRingReader(ring.memory))
+    assert ring.tail == 0
+    next(records)
+    assert ring.tail == len(RPC)
+
+
+def test_a_shared_mapping() -> None:
+    ring = Ring()
+    ring.write(RPC)
+    with mmap.mmap(-1, len(ring.memory)) as mapping:
+        mapping[:] = bytes(ring.memory)
+        assert len(list(PerfRingReader(mapping))) == 1
+        assert mapping[1032] == len(RPC)
+
+
+@given(
+    st.integers(0, 511).map(lambda n: n * 8),
+    st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=40),
+)
+def test_records_wrap(start: int, steps: list[tuple[int, bool]]) -> None:
+    ring = Ring(1024)
+    ring.start_at(start)
+    reader = PerfRingReader(ring.memory)
+    sent: list[PerfRecord] = []
+    got: list[PerfRecord] = []
+    for number, (words, read) in enumerate(steps):
+        raw = bytes([number]) * (8 * words + 4)
+        body = struct.pack("<QQIIQIIQI", 1, 2, 3, 4, number, 5, 0, 6, len(raw)) + raw
+        if ring.write(struct.pack("<IHH", 9, 2, 8 + len(body)) + body):
+            sent.append(Sample(1, 2, 3, 4, number, 5, 6, raw))
+        if read:
+            got += reader
+    got += reader
+    assert got == sent
+
+
+def test_fewer_parts() -> None:
+    wanted = SampleType.TIME | SampleType.RAW
+    ring = Ring()
+    ring.write(struct.pack("<IHHQI", 9, 2, 24, 55, 4) + b"abcd")
+    assert list(PerfRingReader(ring.memory, wanted)) == [Sample(0, 0, 0, 0, 55, 0, 0, b"abcd")]
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (struct.pack("<IHH", 9, 2, 0), "with 0 bytes"),
+        (struct.pack("<IHHI", 9, 2, 12, 0) + bytes(4), "with 12 bytes"),
+        (struct.pack("<IHH", 9, 2, 16), "with 16 bytes"),
+        (struct.pack("<IHHQ", 9, 2, 16, 0), "too short"),
+        (RPC[:56] + struct.pack("<I", 29) + RPC[60:], "29 raw bytes, 28 are there"),
+        (RPC[:56] + b"\xff\xff\xff\xff" + RPC[60:], "raw bytes"),
+        (struct.pack("<IHHQ", 2, 0, 16, 0), "LOST record"),
+    ],
+)
+def test_broken_records(record: bytes, says: str) -> None:
+    ring = Ring()
+    ring.write(record)
+    with pytest.raises(ValueError, match=says):
+        list(PerfRingReader(ring.memory))
+
+
+@pytest.mark.parametrize(("head", "tail"), [(0, 8), (4104, 0), (2**64 - 8, 0)])
+def test_broken_counters(head: int, tail: int) -> None:
+    ring = Ring()
+    struct.pack_into("<QQ", ring.memory, 1024, head, tail)
+    with pytest.raises(ValueError, match=f"data_head {head}"):
+        list(PerfRingReader(ring.memory))
+
+
+@pytest.mark.parametrize(("offset", "size"), [(4096, 4095), (4096, 8192), (2**63, 4096), (8192, 4096)])
+def test_not_a_ring(offset: int, size: int) -> None:
+    memory = bytearray(8192)
+    struct.pack_into("<QQ", memory, 1040, offset, size)
+    with pytest.raises(ValueError, match="data_offset"):
+        PerfRingReader(memory)
+
+
+def test_too_short_to_be_a_ring() -> None:
+    with pytest.raises(ValueError, match="a page at least"):
+        PerfRingReader(bytearray(4095))
+
+
+def test_counting_only() -> None:
+    ring = Ring(0)
+    assert list(PerfRingReader(ring.memory)) == []
+
+
+def test_metadata_by_name() -> None:
+    ring = Ring()
+    reader = PerfRingReader(ring.memory)
+    assert (reader.metadata("data_size"), reader.metadata("version")) == (4096, 0)
+
+
+def test_table_of_the_metadata_page() -> None:
+    """struct perf_event_mmap_page: no overlaps, and the places that the kernel promises."""
+    end = 0
+    for field in MMAP_PAGE_FIELDS:
+        assert field.offset >= end
+        assert field.offset % struct.calcsize(field.type) == 0
+        end = field.offset + struct.calcsize(field.type)
+    offsets = {field.name: field.offset for field in MMAP_PAGE_FIELDS}
+    assert offsets["data_head"] == 1024
+    assert offsets["time_zero"] == 64
+    assert DEFAULT_SAMPLE_TYPE == 0x10587 == sum(SampleType)

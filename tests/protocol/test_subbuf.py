@@ -1,0 +1,281 @@
+"""Pages: the worked example of a real reader, what the kernel's layout allows, and pages made to break readers."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utracefs_protocol.subbuf import (
+    HEADER_EVENT_TEXT,
+    MISSED_UNKNOWN,
+    Page,
+    PageRecord,
+    PageWriter,
+    decode_page,
+    header_page_text,
+    iter_records,
+    missed_events,
+)
+
+# A page that trace-cmd, KernelShark and libtraceevent were seen to read: three records and a time extend.
+RECORDS = [
+    (100_000_000_001, bytes.fromhex("d1070000 0b000000 07000000")),
+    (
+        100_000_000_351,
+        bytes.fromhex("d2070000 0c000000 0c000400 dc05000000000000 feffffff 47657400"),
+    ),
+    (101_000_000_000, bytes.fromhex("d1070000 0b000000 08000000")),
+]
+CPU0 = bytes.fromhex(
+    "01e8764817000000 4800000000000000"
+    "03000000 d1070000 0b000000 07000000"
+    "c72b0000 d2070000 0c000000 0c000400 dc05000000000000 feffffff 47657400"
+    "3e145973 07000000"
+    "03000000 d1070000 0b000000 08000000"
+).ljust(4096, b"\0")
+CPU1 = bytes.fromhex(
+    "004d446617000000 2400000000000000 08000000 d3070000 0b000000" + b"0123456789abcdef".hex() + b"t1".hex()
+).ljust(4096, b"\0")
+
+
+def header(commit: int, timestamp: int = 1000) -> bytes:
+    return struct.pack("<QQ", timestamp, commit)
+
+
+def page_of(*words: int | bytes, timestamp: int = 1000, flags: int = 0) -> bytes:
+    body = b"".join(word if isinstance(word, bytes) else struct.pack("<I", word) for word in words)
+    return header(len(body) | flags, timestamp) + body
+
+
+def record(type_len: int, delta: int) -> int:
+    return delta << 5 | type_len
+
+
+def test_worked_example_read() -> None:
+    assert decode_page(CPU0) == Page(100_000_000_001, 72, 0, [PageRecord(*row) for row in RECORDS])
+    (blob,) = decode_page(CPU1).records
+    assert blob == PageRecord(
+        100_500_000_000, bytes.fromhex("d3070000 0b000000") + b"0123456789abcdeft1\0\0\0\0\0\0"
+    )
+    for ts, offset, length in iter_records(memoryview(CPU0)):
+        assert (ts, CPU0[offset : offset + length]) in RECORDS
+
+
+def test_worked_example_written() -> None:
+    writer = PageWriter()
+    for row in RECORDS:
+        assert writer.add(*row)
+    assert (writer.commit, writer.count, writer.page()) == (72, 3, CPU0)
+
+
+def test_empty_pages() -> None:
+    assert decode_page(header(0)) == Page(1000, 0, 0, [])
+    assert decode_page(PageWriter().page()) == Page(0, 0, 0, [])
+    assert PageWriter(timestamp=5).page() == header(0, 5).ljust(4096, b"\0")
+
+
+def test_short_record_of_8_bytes_gets_16() -> None:
+    """rb_calculate_event_length(): an event without fields is stored with type_len 3."""
+    writer = PageWriter(64)
+    writer.add(1, bytes(range(8)))
+    assert writer.page()[16:32] == struct.pack("<I", 3) + bytes(range(8)) + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("size", "total"),
+    [
+        (0, 8),
+        (1, 8),
+        (4, 8),
+        (5, 16),
+        (8, 16),
+        (9, 16),
+        (12, 16),
+        (13, 20),
+        (112, 116),
+        (113, 124),
+        (116, 124),
+        (117, 128),
+    ],
+)
+def test_record_sizes(size: int, total: int) -> None:
+    writer = PageWriter()
+    writer.add(1, b"x" * size)
+    assert writer.commit == total
+    (got,) = decode_page(writer.page()).records
+    assert got.data.startswith(b"x" * size)
+
+
+@pytest.mark.parametrize(
+    ("delta", "total"),
+    [(0, 0), (1, 0), (2**27 - 1, 0), (2**27, 8), (2**40, 8), (2**58, 8), (-1, 8), (-500, 8)],
+)
+def test_time_between_records(delta: int, total: int) -> None:
+    writer = PageWriter()
+    writer.add(1000, b"abcd")
+    writer.add(1000 + delta, b"efgh")
+    writer.add(1001 + delta, b"ijkl")
+    assert writer.commit == 3 * 8 + total
+    assert [row.ts for row in decode_page(writer.page()).records] == [1000, 1000 + delta, 1001 + delta]
+
+
+def test_page_stamp_before_its_first_record() -> None:
+    writer = PageWriter(timestamp=10)
+    writer.add(2**28, b"abcd")
+    page = decode_page(writer.page())
+    assert (page.timestamp, page.records) == (10, [PageRecord(2**28, b"abcd")])
+
+
+def test_what_does_not_fit() -> None:
+    writer = PageWriter(64)
+    assert writer.add(0, bytes(36))
+    assert writer.room == 8
+    assert not writer.add(2**27, b"abcd")  # with its time extend
+    assert not writer.add(1, bytes(5))
+    assert writer.add(1, b"abcd")
+    assert not writer.add(1, b"")
+    assert (writer.room, writer.count) == (0, 2)
+    assert [row.ts for row in decode_page(writer.page()).records] == [0, 1]
+    with pytest.raises(ValueError, match="too large"):
+        PageWriter(64).add(0, bytes(37))
+    assert PageWriter().add(0, bytes(4064))
+    with pytest.raises(ValueError, match="too large"):
+        PageWriter().add(0, bytes(4065))
+
+
+def test_missed_events() -> None:
+    writer = PageWriter(64)
+    writer.add(1, bytes(28))
+    page = writer.page(1234)
+    assert struct.unpack_from("<Q", page, 8) == (32 | 1 << 31 | 1 << 30,)
+    assert struct.unpack_from("<Q", page, 16 + 32) == (1234,)
+    assert missed_events(page) == decode_page(page).missed_events == 1234
+    assert missed_events(writer.page(MISSED_UNKNOWN)) == MISSED_UNKNOWN
+    writer.add(1, bytes(12))  # no room for the number any more
+    page = writer.page(1234)
+    assert struct.unpack_from("<Q", page, 8) == (48 | 1 << 31,)
+    assert missed_events(page) == MISSED_UNKNOWN
+    assert len(decode_page(page).records) == 2
+
+
+def test_commit_word_of_the_kernel() -> None:
+    """It is sign-extended there; bits that mean nothing here are not looked at."""
+    page = struct.pack("<QQ", 1, 0xFFFFFFFF_C0000008) + struct.pack("<II", 1, 7) + struct.pack("<Q", 5)
+    assert decode_page(page) == Page(1, 8, 5, [PageRecord(1, struct.pack("<I", 7))])
+    assert missed_events(page_of(1, 7, flags=1 << 28 | 1 << 40 | 1 << 30)) == 0
+
+
+def test_stored_number_cut_off() -> None:
+    assert missed_events(page_of(1, 7, flags=3 << 30)) == MISSED_UNKNOWN
+
+
+def test_long_form_of_a_short_record() -> None:
+    page = page_of(record(0, 5), 12, b"abcdefgh")
+    assert decode_page(page).records == [PageRecord(1005, b"abcdefgh")]
+
+
+def test_several_extends_in_a_row_and_at_the_front() -> None:
+    page = page_of(record(30, 1), 1, record(30, 2), 1, record(1, 3), b"abcd")
+    assert decode_page(page).records == [PageRecord(1000 + 2 * 2**27 + 6, b"abcd")]
+
+
+def test_absolute_stamp() -> None:
+    page = page_of(record(31, 5), 3, record(1, 2), b"abcd")
+    assert decode_page(page).records == [PageRecord((3 << 27) + 7, b"abcd")]
+
+
+def test_absolute_stamp_keeps_the_upper_bits() -> None:
+    base = (1 << 60) + 100
+    page = page_of(record(31, 200), 0, record(1, 0), b"abcd", timestamp=base)
+    assert decode_page(page).records == [PageRecord((1 << 60) + 200, b"abcd")]
+    page = page_of(record(31, 50), 0, record(1, 0), b"abcd", timestamp=base)
+    assert decode_page(page).records == [PageRecord((1 << 60) + (1 << 59) + 50, b"abcd")]
+
+
+def test_padding() -> None:
+    page = page_of(record(1, 1), b"abcd", record(29, 2), 8, b"junk", record(1, 3), b"efgh")
+    assert decode_page(page).records == [PageRecord(1001, b"abcd"), PageRecord(1006, b"efgh")]
+    page = page_of(record(1, 1), b"abcd", record(29, 0), record(1, 3), b"efgh")
+    assert decode_page(page).records == [PageRecord(1001, b"abcd")]
+    assert decode_page(page_of(record(29, 0))).records == []
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        (b"", "its header alone"),
+        (bytes(15), "its header alone"),
+        (header(1), "says that it holds 1 bytes"),
+        (header(0x7FFFFFF), "says that it holds"),
+        (page_of(record(2, 0), b"abcd"), "has 8 bytes of data"),
+        (page_of(record(28, 0)), "has 112 bytes"),
+        (page_of(record(0, 0), 3, b"abcd"), "has -1 bytes"),
+        (page_of(record(0, 0), 0), "has -4 bytes"),
+        (page_of(record(0, 0), 0xFFFFFFFF), "bytes of data"),
+        (page_of(record(0, 0)), "cut off"),
+        (page_of(record(30, 0)), "cut off"),
+        (page_of(record(29, 1)), "cut off"),
+        (page_of(b"ab"), "cut off"),
+    ],
+)
+def test_broken_pages(page: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        decode_page(page)
+
+
+def test_records_before_a_broken_one_are_handed_out() -> None:
+    records = iter_records(page_of(record(1, 1), b"abcd", record(28, 0)))
+    assert next(records) == (1001, 20, 4)
+    with pytest.raises(ValueError, match="112"):
+        next(records)
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_a_page_or_refused(body: bytes) -> None:
+    try:
+        page = decode_page(header(len(body)) + body)
+    except ValueError:
+        return
+    assert sum(len(row.data) for row in page.records) <= len(body)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**30) | st.integers(0, 300), st.binary(max_size=150)), max_size=60),
+    st.sampled_from([256, 4096, 8192]),
+    st.integers(0, 2**40),
+)
+def test_there_and_back(rows: list[tuple[int, bytes]], size: int, missed: int) -> None:
+    writer = PageWriter(size)
+    ts = 0
+    kept: list[tuple[int, bytes]] = []
+    for delta, data in rows:
+        ts += delta
+        if not writer.add(ts, data):
+            break
+        kept.append((ts, data))
+    raw = writer.page(missed)
+    page = decode_page(raw)
+    assert len(raw) == size
+    assert page.commit == writer.commit
+    assert page.missed_events == (missed if not missed or writer.room >= 8 else MISSED_UNKNOWN)
+    assert [row.ts for row in page.records] == [ts for ts, _ in kept]
+    for row, (_, data) in zip(page.records, kept, strict=True):
+        assert row.data.startswith(data)
+        assert row.data[len(data) :].strip(b"\0") == b""
+
+
+def test_header_texts() -> None:
+    assert header_page_text() == (
+        b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"
+        b"\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n"
+        b"\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
+        b"\tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;\n"
+    )
+    assert len(header_page_text()) == 205
+    assert b"size:8176;" in header_page_text(8192)
+    assert HEADER_EVENT_TEXT.startswith(b"# compressed entry header\n\ttype_len    :    5 bits\n")
+    assert HEADER_EVENT_TEXT.endswith(
+        b"\n\n\tpadding     : type == 29\n\ttime_extend : type == 30\n"
+        b"\ttime_stamp : type == 31\n\tdata max type_len  == 28\n"
+    )
