@@ -3,6 +3,10 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from cpython.ref cimport PyObject
 
+cdef extern from "Python.h":
+    ctypedef struct PyTupleObject:
+        PyObject *ob_item[1]
+
 from utracefsd._ring_buffer cimport RingBuffer
 
 ctypedef struct Record:
@@ -30,6 +34,7 @@ cdef class Probe:
     cdef int take(self, Record *r) noexcept
     # would take() look into the payload now? Only then a bad loc field is EFAULT (golden 08)
     cdef bint looks_at(self, Record *r) noexcept
+    cdef int finish(self) except -1
 
 cdef class Tracepoint:
     cdef readonly uint16_t id
@@ -39,18 +44,20 @@ cdef class Tracepoint:
     cdef readonly int status
     cdef readonly list past
     cdef tuple _probes
-    cdef PyObject **probe_array     # borrowed from _probes
+    cdef PyObject **probe_array     # the items of _probes, borrowed: do not keep across anything that may run Python
     cdef int nr_probes
     cdef LocCheck *locs
     cdef int nr_locs
 
     cdef int emit(self, Record *r) noexcept     # 0 or -errno
     cdef bint locs_are_valid(self, Record *r) noexcept
+    cdef int set_probes(self, tuple probes) except -1
 
 cdef class FtraceSink:
     cdef readonly RingBuffer _buffer
     cdef public bint tracing_on
     cdef int _clock
+    cdef str _clock_name
     cdef uint64_t offset_ns         # of the clock to CLOCK_MONOTONIC, as sampled at offset_at_ns
     cdef uint64_t offset_at_ns
     cdef uint64_t _cpumask_low      # cpus 0..63
@@ -63,6 +70,7 @@ cdef class FtraceSink:
     cdef bint wants(self, int cpu, int32_t pid) noexcept
     cdef bint cpu_is_on(self, int cpu) noexcept
     cdef int store(self, uint64_t ts_ns, int cpu, uint16_t id, int32_t pid, const void *payload, size_t size) noexcept
+    cdef bint could_store(self, uint64_t ts_ns, int cpu, size_t size) noexcept
 
 cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
@@ -91,7 +99,10 @@ cdef class PerfSink:
     cdef int take(self, Record *r) noexcept # 0 counted (and sampled if due), 1 the sample was lost, 2 not for this event
     cdef bint wants(self, Record *r) noexcept
     cdef bint sample(self, Record *r, uint64_t period) noexcept
-    cdef bint reserve(self, uint64_t need) noexcept
+    cdef bint reserve(self, uint64_t need, Record *r) noexcept
+    cdef uint64_t trailer_size(self) noexcept
+    cdef void adapt(self, uint64_t now_ns) noexcept
+    cdef int make_ring(self, int data_pages) except -1
     cdef void put(self, const void *data, size_t size) noexcept
     cdef void put_trailer(self, Record *r) noexcept
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.declaration import Field
-
 from utracefsd._ring_buffer import RingBuffer
 
 class Probe:
