@@ -24,13 +24,13 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import attrs
 
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_UNANSWERED
-from utracefsd.data_connection import DataConnection
 from utracefsd.link import Link, peer_of
 from utracefsd.peer import Peer, PeerLimits
 
@@ -64,12 +64,25 @@ _READ = select.EPOLLIN | select.EPOLLRDHUP
 _HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
+class OpenFile(Protocol):
+    """What a connection is behind its socket: a DataConnection, one open file of user_events_data."""
+
+    @property
+    def closing(self) -> bool: ...
+    def receive(
+        self, data: bytes, fds: Sequence[int], now_ns: int, /
+    ) -> Sequence[tuple[bytes, Sequence[int]]]: ...
+    def next_timer_ns(self) -> int | None: ...
+    def handle_timer(self, now_ns: int, /) -> Sequence[tuple[bytes, Sequence[int]]]: ...
+    def close(self, now_ns: int, /) -> None: ...
+
+
 @attrs.define(eq=False)
 class DataLink:
     """A producer's socket together with its open file of user_events_data."""
 
     link: Link
-    connection: DataConnection
+    connection: OpenFile
     mask: int = _READ
     """What epoll watches."""
 
@@ -86,23 +99,25 @@ class DataPort:
     """`new_connection` makes the open file of user_events_data for a peer. `close` closes every socket.
 
     `limits` count the connections of each user; `max_connections` bounds all of them, administrators' too, so that
-    descriptors are left for everything else.
+    descriptors are left for everything else. `closed` is told who left.
     """
 
     def __init__(
         self,
-        new_connection: Callable[[Peer], DataConnection],
+        new_connection: Callable[[Peer], OpenFile],
         *,
         now_ns: Callable[[], int],
         owner_uid: int | None = None,
         limits: PeerLimits | None = None,
         max_connections: int = 1 << 20,
+        closed: Callable[[Peer], None] | None = None,
     ) -> None:
         self._new_connection = new_connection
         self._now_ns = now_ns
         self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
         self._limits = limits or PeerLimits()
         self._max_connections = max_connections
+        self._closed = closed
         self._epoll = select.epoll()
         self._listener: socket.socket | None = None
         self._listen_again_ns: int | None = None
@@ -358,3 +373,5 @@ class DataPort:
             data_link.connection.close(self._now_ns())
         data_link.link.finish()
         self._limits.leave(data_link.link.peer)
+        if self._closed is not None:
+            self._closed(data_link.link.peer)
