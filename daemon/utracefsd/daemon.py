@@ -1,0 +1,133 @@
+"""The daemon without a loop: every part, made once, and what happens between them.
+
+    DataPort ── DataConnection ──┐                                   ┌── Instance (ftrace)
+     (one per producer)          ├── EventTable ── StatusFile        ├── PerfEvents
+    TracefsConnection ── Tree ───┘       └── tracepoints, probes ────┴── Plugins
+     (one per administrator)
+
+Whoever runs it (server.py) waits for `data` and for administrators, and calls `settle` after each step and `on_time`
+when `next_deadline_ns` has come. Nothing here waits; the clock is given.
+
+Three rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was written before it
+is in its answer. Consumers that take records in batches get them in `settle`. What is due later, the end of an event that
+nobody refers to or a notification that was held back, has a deadline; without one the daemon can sleep.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Collection
+from importlib import metadata
+
+import attrs
+
+from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefsd.consumers.ftrace import Instance
+from utracefsd.consumers.perf import PerfEvents
+from utracefsd.consumers.plugins import Installed, Plugins
+from utracefsd.data_connection import DataConnection
+from utracefsd.data_port import DataPort
+from utracefsd.event_table import EventTable
+from utracefsd.peer import Peer
+from utracefsd.status_file import StatusFile
+from utracefsd.tracefs_connection import TracefsConnection
+from utracefsd.tree import Tree
+from utracefsd.tree.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
+
+
+class Daemon:
+    """`status_path`: the status file, None for one without a name. `close` ends it.
+
+    status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when something is
+    enabled. user_events_max: events at once. plugins: the names of those that may be used, None for all that are installed.
+    max_connections: producers at once.
+
+    Raises TraceError(EEXIST) when something else stands where the status file belongs, and OSError.
+    """
+
+    def __init__(
+        self,
+        *,
+        now_ns: Callable[[], int],
+        status_path: str | os.PathLike[str] | None = None,
+        status_pages: int = 1,
+        buffer_size_kb: int | None = None,
+        user_events_max: int = USER_EVENTS_MAX,
+        plugins: Collection[str] | None = None,
+        max_connections: int = 1 << 20,
+    ) -> None:
+        installed = Installed()
+
+        def offered() -> list[metadata.EntryPoint]:
+            return [point for point in installed() if plugins is None or point.name in plugins]
+
+        self.now_ns = now_ns
+        self.status = StatusFile(status_path, status_pages)
+        self.table = EventTable(self.status, user_events_max=user_events_max)
+        self.comms = make_comm_table()
+        nr_cpus = possible_cpus()
+        self.instance = Instance(
+            self.table,
+            self.comms,
+            now_ns,
+            nr_cpus=nr_cpus,
+            current_cpu=current_cpu,
+            free_memory_kb=free_memory_kb,
+        )
+        if buffer_size_kb is not None:
+            self.instance.resize(buffer_size_kb)
+        self.perf = PerfEvents(self.table, now_ns, nr_cpus)
+        self.plugins = Plugins(self.table, entry_points=offered)
+        self.tree = Tree(self.table, self.instance, self.perf, self.plugins, self.comms, now_ns)
+        self.data = DataPort(
+            self._open_data,
+            now_ns=now_ns,
+            max_connections=max_connections,
+            closed=self._data_closed,
+        )
+        self._handles = itertools.count(1)
+
+    def open_tracefs(self, peer: Peer) -> TracefsConnection:
+        """A connection to the tree. Whom the socket's mode and group let in is an administrator."""
+        return TracefsConnection(
+            self.tree,
+            self.perf,
+            attrs.evolve(peer, privileged=True),
+            take_in_all=self.take_in_all,
+            new_handle=self._handles.__next__,
+        )
+
+    def take_in_all(self) -> None:
+        """What producers sent before this call is with the consumers when it returns."""
+        self.data.take_in_all()
+        self.plugins.flush()
+
+    def settle(self) -> None:
+        """A step is done: hand on what it left for later."""
+        self.plugins.flush()
+
+    def next_deadline_ns(self) -> int | None:
+        """When `on_time` has something to do; None: never, as things are."""
+        reap_ns = self.table.next_reap_ns()
+        data_ns = self.data.next_deadline_ns()
+        if reap_ns is None or data_ns is None:
+            return data_ns if reap_ns is None else reap_ns
+        return min(reap_ns, data_ns)
+
+    def on_time(self, now_ns: int) -> None:
+        """Do what is due."""
+        self.data.on_time(now_ns)
+        self.table.reap(now_ns)
+
+    def close(self) -> None:
+        """End every connection and attachment; every status byte is zero and the status file is gone."""
+        self.data.close()
+        self.plugins.close(self.now_ns())
+        self.status.close()
+
+    def _open_data(self, peer: Peer) -> DataConnection:
+        self.comms.remember(peer.pid)
+        return DataConnection(self.table, peer, take_in_all=self.take_in_all, flush=self.plugins.flush)
+
+    def _data_closed(self, peer: Peer) -> None:
+        # A process that ended is a zombie for a moment, and /proc still tells how it was called in the end.
+        self.comms.remember(peer.pid)
