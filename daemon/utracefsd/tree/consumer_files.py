@@ -1,0 +1,107 @@
+"""`consumers/`: a directory for each plug-in that is installed, with the events it gets and what it made of them.
+
+    consumers/NAME/set_event    the events it is attached to, one a line, newest first; written like the set_event of an
+                                instance, and every part of a word may be a glob; truncating detaches all
+    consumers/NAME/report       the plug-in's own text
+
+This is ours; the kernel has no such thing. What attaching means is for `consumers.plugins`; here are the files.
+"""
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.event_words import first_word, glob_matches
+from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
+
+if TYPE_CHECKING:
+    from utracefsd.consumers.plugins import Plugins
+    from utracefsd.event_table import EventTable
+
+__all__ = ["ConsumersDirectory"]
+
+
+@attrs.frozen
+class _Consumer:
+    """One plug-in."""
+
+    table: "EventTable"
+    """The events there are."""
+
+    plugins: "Plugins"
+    """All plug-ins."""
+
+    name: str
+    """Which one."""
+
+    now_ns: Callable[[], int]
+    """CLOCK_MONOTONIC: letting go of an event may be the beginning of its end."""
+
+    def set_event_text(self) -> bytes:
+        attached = set(self.plugins.attached(self.name))
+        return b"".join(
+            b"%s:%s\n" % (event.system, event.tracepoint_name)
+            for event in reversed(self.table.events())
+            if event in attached
+        )
+
+    def set_event(self, data: bytes) -> int:
+        """One word of it, as in an instance; EINVAL when it means no event."""
+        word, used = first_word(data)
+        if not word:
+            return used
+        glob = word.removeprefix(b"!")
+        events = [event for event in self.table.events() if glob_matches(glob, event)]
+        if not events:
+            shown = glob.decode("utf-8", "backslashreplace")
+            raise TraceError(errno.EINVAL, f"no event matches {shown!r}; available_events lists them")
+        for event in events:
+            if glob is word:
+                self.plugins.attach(self.name, event)
+            else:
+                self.plugins.detach(self.name, event, self.now_ns())
+        return used
+
+    def detach_all(self) -> None:
+        for event in self.plugins.attached(self.name):
+            self.plugins.detach(self.name, event, self.now_ns())
+
+    def report(self) -> bytes:
+        text = self.plugins.report(self.name)
+        return (text if not text or text.endswith("\n") else text + "\n").encode("utf-8", "surrogateescape")
+
+
+_CONSUMER_FILES: RowTable[_Consumer] = RowTable(
+    Row(b"report", READ_ONLY, _Consumer.report),
+    Row(
+        b"set_event",
+        READ_WRITE,
+        _Consumer.set_event_text,
+        lambda consumer, data, peer: consumer.set_event(data),
+        lambda consumer, peer: consumer.detach_all(),
+    ),
+)
+
+
+class ConsumersDirectory(Directory):
+    """`consumers/`."""
+
+    mode = 0o750
+
+    def __init__(self, table: "EventTable", plugins: "Plugins", now_ns: Callable[[], int]) -> None:
+        self._table = table
+        self._plugins = plugins
+        self._now_ns = now_ns
+
+    def lookup(self, name: bytes) -> Node | None:
+        text = name.decode("utf-8", "replace")
+        if text not in self._plugins.names():
+            return None
+        return Rows(_Consumer(self._table, self._plugins, text, self._now_ns), _CONSUMER_FILES, mode=0o750)
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for name in self._plugins.names():
+            yield name.encode(), "d"

@@ -1,0 +1,238 @@
+"""`events/` of an instance: a directory for each system that has events, in it one for each event.
+
+    events/                    enable  header_page  header_event
+    events/user_events/        enable          exists while the table has an event of that system, as in the kernel
+    events/user_events/EV/     enable  format  id  stats
+    events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
+
+`filter`, `trigger`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a file of an
+event looks the event up by its name, and a file that stays open asks the event itself whether it is gone (ENODEV).
+"""
+
+import errno
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from utracefs_protocol.declaration import format_text
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import SUBBUF_HEADER_SIZE
+from utracefsd.consumers.ftrace import PRINT_ID, RAW_DATA_ID
+from utracefsd.tree import values
+from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
+
+if TYPE_CHECKING:
+    from utracefsd.consumers.ftrace import Instance
+    from utracefsd.event_table import Event
+    from utracefsd.peer import Peer
+
+__all__ = ["EventsDirectory"]
+
+_SYSTEMS = (b"user_events", b"user_events_multi")
+
+_HEADER_EVENT = b"""\
+# compressed entry header
+\ttype_len    :    5 bits
+\ttime_delta  :   27 bits
+\tarray       :   32 bits
+
+\tpadding     : type == 29
+\ttime_extend : type == 30
+\ttime_stamp : type == 31
+\tdata max type_len  == 28
+"""
+
+
+def _header_page(instance: "Instance") -> bytes:
+    return (
+        b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"
+        b"\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n"
+        b"\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
+        b"\tfield: char data;\toffset:16;\tsize:%d;\tsigned:0;\n"
+        % (instance.buffer.subbuf_size - SUBBUF_HEADER_SIZE)
+    )
+
+
+def _store_enable_all(instance: "Instance", data: bytes, peer: "Peer") -> None:
+    """All events; none is fine, too (a kernel always has some)."""
+    instance.set_enabled(instance.table.events(), values.flag(data))
+
+
+_EVENTS_FILES: "RowTable[Instance]" = RowTable(
+    Row(b"enable", READ_WRITE, lambda i: i.enable_summary(i.table.events()), _store_enable_all),
+    Row(b"header_event", READ_ONLY, lambda i: _HEADER_EVENT),
+    Row(b"header_page", READ_ONLY, _header_page),
+)
+
+
+class EventsDirectory(Rows["Instance"]):
+    """`events/`."""
+
+    def __init__(self, instance: "Instance") -> None:
+        super().__init__(instance, _EVENTS_FILES)
+        self._instance = instance
+
+    def lookup(self, name: bytes) -> Node | None:
+        if name == b"ftrace":
+            return _FtraceSystem()
+        if name in _SYSTEMS:
+            system = _System(self._instance, name)
+            return _SystemDirectory(system) if system.exists() else None
+        return super().lookup(name)
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        yield from super().names()
+        yield b"ftrace", "d"
+        for name in _SYSTEMS:
+            if _System(self._instance, name).exists():
+                yield name, "d"
+
+
+@attrs.frozen
+class _System:
+    """The events of one system, in one instance."""
+
+    instance: "Instance"
+    """Whose enable switches."""
+
+    name: bytes
+    """Which system."""
+
+    def events(self) -> "Iterator[Event]":
+        return (event for event in self.instance.table.events() if event.system == self.name)
+
+    def exists(self) -> bool:
+        return self.instance.system_sizes[self.name] > 0
+
+    def enable_text(self) -> bytes:
+        return self.instance.enable_summary(self.events())
+
+    def store_enable(self, data: bytes) -> None:
+        value = values.flag(data)
+        if not self.exists():
+            raise TraceError(errno.EINVAL, f"the system {self.name.decode()} has no events any more")
+        self.instance.set_enabled(self.events(), value)
+
+
+_SYSTEM_FILES: RowTable[_System] = RowTable(
+    Row(b"enable", READ_WRITE, _System.enable_text, lambda system, data, peer: system.store_enable(data)),
+)
+
+
+class _SystemDirectory(Rows[_System]):
+    """`events/SYS/`."""
+
+    def __init__(self, system: _System) -> None:
+        super().__init__(system, _SYSTEM_FILES)
+        self._system = system
+
+    def lookup(self, name: bytes) -> Node | None:
+        # As in eventfs, files come before directories: an event that is called `enable` cannot be reached.
+        node = super().lookup(name)
+        if node is not None:
+            return node
+        event = self._system.instance.table.get(self._system.name, name)
+        if event is None:
+            return None
+        context = _EventContext(self._system.instance, event)
+        return Rows(context, _EVENT_FILES, guard=partial(_check_alive, event))
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        yield from super().names()
+        for event in self._system.events():
+            if event.tracepoint_name != b"enable":
+                yield event.tracepoint_name, "d"
+
+
+@attrs.frozen
+class _EventContext:
+    """One event, in one instance."""
+
+    instance: "Instance"
+    """Whose enable switch."""
+
+    event: "Event"
+    """Which."""
+
+    def enable_text(self) -> bytes:
+        return self.instance.enable_text(self.event)
+
+    def store_enable(self, data: bytes) -> None:
+        self.instance.set_enabled((self.event,), values.flag(data))
+
+    def format_text(self) -> bytes:
+        return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
+
+
+def _check_alive(event: "Event") -> None:
+    if event.removed:
+        raise TraceError(errno.ENODEV, "the event is gone")
+
+
+_EVENT_FILES: RowTable[_EventContext] = RowTable(
+    Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
+    Row(b"format", READ_ONLY, _EventContext.format_text),
+    Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id),
+    Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text()),
+)
+
+
+@attrs.frozen
+class _InternalEvent:
+    """A record of the kernel's own, which tools want to see declared."""
+
+    name: bytes
+    """Directory name."""
+
+    id: int
+    """common_type of its records."""
+
+    fields: bytes
+    """The lines of its format behind the common fields."""
+
+    print_fmt: bytes
+    """What stands behind `print fmt:`."""
+
+    def format_text(self) -> bytes:
+        common = format_text(self.name, self.id, ()).partition(b"\n\n")[0]
+        return b"%s\n\n%s\nprint fmt: %s\n" % (common, self.fields, self.print_fmt)
+
+
+_INTERNAL_FILES: RowTable[_InternalEvent] = RowTable(
+    Row(b"format", READ_ONLY, _InternalEvent.format_text),
+    Row(b"id", READ_ONLY, lambda event: b"%d\n" % event.id),
+)
+
+_INTERNAL_EVENTS = {
+    event.name: event
+    for event in (
+        _InternalEvent(
+            b"print",
+            PRINT_ID,
+            b"\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
+            b"\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:1;\n",
+            b'"%ps: %s", (void *)REC->ip, REC->buf',
+        ),
+        _InternalEvent(
+            b"raw_data",
+            RAW_DATA_ID,
+            b"\tfield:unsigned int id;\toffset:8;\tsize:4;\tsigned:0;\n"
+            b"\tfield:char buf[];\toffset:12;\tsize:0;\tsigned:1;\n",
+            b'"id:%04x %08x", REC->id, (int)REC->buf[0]',
+        ),
+    )
+}
+
+
+class _FtraceSystem(Directory):
+    """`events/ftrace/`: no enable file, these events are always recorded."""
+
+    def lookup(self, name: bytes) -> Node | None:
+        event = _INTERNAL_EVENTS.get(name)
+        return None if event is None else Rows(event, _INTERNAL_FILES)
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for name in _INTERNAL_EVENTS:
+            yield name, "d"

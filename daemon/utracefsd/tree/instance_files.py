@@ -1,0 +1,246 @@
+"""What every instance has, the top one included: control files, `options/`, `per_cpu/`.
+
+A file is a row: name, mode, and the methods of `Instance` that it stands for. Files to come (`snapshot`, the filters of
+function tracing) are further rows.
+"""
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace_options import OPTIONS
+from utracefsd.tree import values
+from utracefsd.tree.nodes import (
+    MARKER,
+    READ_ONLY,
+    READ_WRITE,
+    WRITE_ONLY,
+    Directory,
+    FileNode,
+    Node,
+    OpenFile,
+    Row,
+    Rows,
+    RowTable,
+)
+from utracefsd.tree.trace_files import RawPipe, Trace, TracePipe
+
+if TYPE_CHECKING:
+    from utracefsd.consumers.ftrace import Instance
+    from utracefsd.peer import Peer
+
+__all__ = ["INSTANCE_FILES", "OptionsDirectory", "PerCpuDirectory"]
+
+_MAX_TRACER_NAME = 100
+
+
+def _store_current_tracer(instance: "Instance", data: bytes, peer: "Peer") -> None:
+    """Only nop exists. As `tracing_set_tracer` does, the real buffer is made before the name is looked at."""
+    instance.expand()
+    name = data[:_MAX_TRACER_NAME].split(b"\0", 1)[0].rstrip(values.WHITESPACE)
+    if name != b"nop":
+        raise TraceError(errno.EINVAL, "there is no such tracer; available_tracers lists them")
+
+
+def _store_tracing_on(instance: "Instance", data: bytes, peer: "Peer") -> None:
+    instance.tracing_on = bool(values.unsigned_decimal(data))
+
+
+def _store_cpumask(instance: "Instance", data: bytes, peer: "Peer") -> None:
+    instance.cpumask = values.cpumask(data, instance.nr_cpus)
+
+
+def _store_buffer_percent(instance: "Instance", data: bytes, peer: "Peer") -> None:
+    percent = values.unsigned_decimal(data)
+    if percent > 100:
+        raise TraceError(errno.EINVAL, f"{percent} is no percentage")
+    instance.buffer_percent = percent
+
+
+def _store_trace_options(instance: "Instance", data: bytes, peer: "Peer") -> None:
+    instance.set_option(*instance.options.parse(values.word(data)))
+
+
+def _ignore(instance: "Instance", data: bytes, peer: "Peer") -> None:
+    """Written to be written: the whole is accepted and means nothing."""
+
+
+INSTANCE_FILES: "RowTable[Instance]" = RowTable(
+    Row(b"available_tracers", READ_ONLY, lambda i: b"nop\n"),
+    Row(b"buffer_percent", READ_WRITE, lambda i: b"%d\n" % i.buffer_percent, _store_buffer_percent),
+    Row(
+        b"buffer_size_kb",
+        READ_WRITE,
+        lambda i: i.size_text(),
+        lambda i, data, peer: i.resize(values.unsigned_decimal(data)),
+    ),
+    Row(
+        b"buffer_subbuf_size_kb",
+        READ_WRITE,
+        lambda i: b"%d\n" % (i.buffer.subbuf_size // 1024),
+        lambda i, data, peer: i.set_subbuf_size(values.unsigned_decimal(data)),
+    ),
+    Row(b"buffer_total_size_kb", READ_ONLY, lambda i: i.total_size_text()),
+    Row(b"current_tracer", READ_WRITE, lambda i: b"nop\n", _store_current_tracer),
+    Row(b"error_log", READ_WRITE, lambda i: i.error_log_text(), _ignore, lambda i, peer: i.clear_error_log()),
+    Row(b"free_buffer", WRITE_ONLY, None, _ignore, release=lambda i: i.shrink_to_minimum()),
+    Row(
+        b"set_event",
+        READ_WRITE,
+        lambda i: i.set_event_text(),
+        lambda i, data, peer: i.set_event(data),
+        lambda i, peer: i.disable_all(),
+    ),
+    Row(
+        b"set_event_notrace_pid",
+        READ_WRITE,
+        lambda i: i.pids_text(notrace=True),
+        lambda i, data, peer: i.add_pids(values.pids(data), notrace=True),
+        lambda i, peer: i.clear_pids(notrace=True),
+    ),
+    Row(
+        b"set_event_pid",
+        READ_WRITE,
+        lambda i: i.pids_text(notrace=False),
+        lambda i, data, peer: i.add_pids(values.pids(data), notrace=False),
+        lambda i, peer: i.clear_pids(notrace=False),
+    ),
+    Row(
+        b"standing_events",
+        READ_WRITE,
+        lambda i: i.standing_text(),
+        lambda i, data, peer: i.set_standing(data),
+        lambda i, peer: i.clear_standing(),
+    ),
+    Row(b"timestamp_mode", READ_ONLY, lambda i: b"[delta] absolute\n"),
+    Row(b"trace", READ_WRITE, opener=lambda i, flags, peer: Trace(i, -1, flags)),
+    Row(
+        b"trace_clock",
+        READ_WRITE,
+        lambda i: i.clock_text(),
+        lambda i, data, peer: i.set_clock(values.word(data)),
+    ),
+    Row(b"trace_marker", MARKER, opener=lambda i, flags, peer: _MarkerFile(i.write_marker, peer, flags)),
+    Row(
+        b"trace_marker_raw",
+        MARKER,
+        opener=lambda i, flags, peer: _MarkerFile(i.write_raw_marker, peer, flags),
+    ),
+    Row(b"trace_options", READ_WRITE, lambda i: i.options.text(), _store_trace_options),
+    Row(b"trace_pipe", READ_ONLY, opener=lambda i, flags, peer: TracePipe(i, -1, flags)),
+    Row(
+        b"tracing_cpumask",
+        READ_WRITE,
+        lambda i: values.cpumask_text(i.cpumask, i.nr_cpus) + b"\n",
+        _store_cpumask,
+    ),
+    Row(b"tracing_on", READ_WRITE, lambda i: b"%d\n" % i.tracing_on, _store_tracing_on),
+)
+
+
+class _MarkerFile(OpenFile):
+    """trace_marker and trace_marker_raw: a stream that is only written."""
+
+    def __init__(self, write_marker: Callable[[bytes, int], int], peer: "Peer", flags: int) -> None:
+        super().__init__(flags)
+        self._write_marker = write_marker
+        self._pid = peer.pid
+
+    def _write(self, data: bytes) -> int:
+        return self._write_marker(data, self._pid)
+
+
+class OptionsDirectory(Directory):
+    """`options/`: a file for each option."""
+
+    mode = 0o750
+
+    def __init__(self, instance: "Instance") -> None:
+        self._instance = instance
+
+    def lookup(self, name: bytes) -> Node | None:
+        text = name.decode("ascii", "replace")
+        if text not in OPTIONS or text not in self._instance.options.files():
+            return None
+        return FileNode(_OPTION_FILE, _OptionContext(self._instance, text))
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for name in self._instance.options.files():
+            yield name.encode(), "f"
+
+
+@attrs.frozen
+class _OptionContext:
+    """One option of one instance."""
+
+    instance: "Instance"
+    """Whose."""
+
+    name: str
+    """Which."""
+
+    def text(self) -> bytes:
+        return b"%d\n" % self.instance.options[self.name]
+
+    def store(self, data: bytes) -> None:
+        value = values.flag(data)
+        if value != self.instance.options[self.name]:
+            self.instance.set_option(self.name, value)
+
+
+_OPTION_FILE: Row[_OptionContext] = Row(
+    b"option", READ_WRITE, _OptionContext.text, lambda option, data, peer: option.store(data)
+)
+
+
+@attrs.frozen
+class _Cpu:
+    """One cpu of one instance."""
+
+    instance: "Instance"
+    """Whose."""
+
+    number: int
+    """Which."""
+
+
+_CPU_FILES: RowTable[_Cpu] = RowTable(
+    Row(
+        b"buffer_size_kb",
+        READ_WRITE,
+        lambda cpu: b"%d\n" % cpu.instance.buffer.size_kb(cpu.number),
+        lambda cpu, data, peer: cpu.instance.resize(values.unsigned_decimal(data), cpu.number),
+    ),
+    Row(b"stats", READ_ONLY, lambda cpu: cpu.instance.stats_text(cpu.number)),
+    Row(b"trace", READ_WRITE, opener=lambda cpu, flags, peer: Trace(cpu.instance, cpu.number, flags)),
+    Row(b"trace_pipe", READ_ONLY, opener=lambda cpu, flags, peer: TracePipe(cpu.instance, cpu.number, flags)),
+    Row(
+        b"trace_pipe_raw", READ_ONLY, opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags)
+    ),
+)
+
+
+class PerCpuDirectory(Directory):
+    """`per_cpu/`: a directory for each possible cpu."""
+
+    mode = 0o750
+
+    def __init__(self, instance: "Instance") -> None:
+        self._instance = instance
+
+    def lookup(self, name: bytes) -> Node | None:
+        digits = name.removeprefix(b"cpu")
+        if (
+            not digits.isdigit()
+            or name != b"cpu%d" % int(digits[:9])
+            or int(digits) >= self._instance.nr_cpus
+        ):
+            return None
+        return Rows(_Cpu(self._instance, int(digits)), _CPU_FILES, mode=0o750)
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for number in range(self._instance.nr_cpus):
+            yield b"cpu%d" % number, "d"

@@ -1,0 +1,318 @@
+"""Directories, files and open files: what every part of the tree is made of.
+
+The tree keeps no object for an event or an option. A walk along a path makes the nodes it passes, from tables:
+
+    Row          one file: its name, mode and what reading, writing, truncating and opening it do to a context
+    Rows         a directory that is such a table over one context (an instance, an event, a cpu)
+    Directory    anything with `lookup` and `names`; directories whose entries are computed subclass it
+    FileNode     a Row with its context, found by a walk; opening it gives an OpenFile
+
+What open(2), read(2) and write(2) do before a tracefs file sees the call (fs/open.c, fs/read_write.c) is in OpenFile,
+once: EBADF for an access mode that the file was not opened for, EINVAL for an operation that the file does not have.
+Permission bits are shown and not enforced: who may connect at all is decided at the socket, and root, for whom the
+kernel ignores the bits too, gets the same EINVAL.
+
+Blocking is not done here. A read that would have to wait raises EAGAIN; whoever owns the loop waits and calls again if
+`blocking` is set.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+
+if TYPE_CHECKING:
+    from utracefsd.peer import Peer
+
+__all__ = [
+    "Directory",
+    "FileNode",
+    "Node",
+    "OpenDirectory",
+    "OpenFile",
+    "OpenText",
+    "Row",
+    "RowTable",
+    "Rows",
+    "Stat",
+]
+
+READ_WRITE = 0o640
+READ_ONLY = 0o440
+WRITE_ONLY = 0o200
+MARKER = 0o220
+"""Modes of files (fs/tracefs: TRACE_MODE_WRITE, TRACE_MODE_READ and the two exceptions)."""
+
+C = TypeVar("C")
+
+
+@attrs.frozen
+class Stat:
+    """What stat(2) would say."""
+
+    kind: str
+    """`d` or `f`."""
+
+    mode: int
+    """Permission bits, without the file type."""
+
+    size: int = 0
+    """Always 0, as in tracefs: read to the end to know."""
+
+
+class Node:
+    """Anything a path can lead to."""
+
+    mode: int
+
+    def stat(self) -> Stat:
+        """Kind and mode."""
+        raise NotImplementedError
+
+    def open(self, flags: int, peer: "Peer") -> "OpenFile":
+        """Open it; flags are the O_ numbers."""
+        raise NotImplementedError
+
+
+class Directory(Node):
+    """Entries are computed at each call; two calls may answer differently."""
+
+    mode = 0o755
+
+    def lookup(self, name: bytes) -> Node | None:
+        """The entry of that name, None if there is none. Must not walk over all entries."""
+        raise NotImplementedError
+
+    def names(self) -> Iterable[tuple[bytes, str]]:
+        """Name and kind of every entry."""
+        raise NotImplementedError
+
+    def stat(self) -> Stat:
+        return Stat("d", self.mode)
+
+    def open(self, flags: int, peer: "Peer") -> "OpenFile":
+        """For reading only, and then every read is EISDIR."""
+        if flags & os.O_ACCMODE != os.O_RDONLY or flags & (os.O_TRUNC | os.O_CREAT):
+            raise TraceError(errno.EISDIR, "is a directory")
+        return OpenDirectory(flags)
+
+
+class OpenFile:
+    """One open file: the handle of a peer. Subclasses implement `_read`, `_write`, `_close`.
+
+    Errors of every operation: EBADF once closed or when the access mode does not allow it; EINVAL when this kind of
+    file cannot be read or written at all.
+    """
+
+    seekable = False
+
+    def __init__(self, flags: int) -> None:
+        access = flags & os.O_ACCMODE
+        if access == os.O_ACCMODE:
+            raise TraceError(errno.EINVAL, "an access mode is O_RDONLY, O_WRONLY or O_RDWR")
+        self.readable = access != os.O_WRONLY
+        self.writable = access != os.O_RDONLY
+        self.blocking = not flags & os.O_NONBLOCK
+        self.closed = False
+
+    def read(self, size: int) -> bytes:
+        """Up to size bytes; empty at the end of the file. EAGAIN when it would have to wait for data."""
+        if self.closed or not self.readable:
+            raise TraceError(errno.EBADF, "the file is not open for reading")
+        if size < 0:
+            raise TraceError(errno.EINVAL, f"a size cannot be {size}")
+        return self._read(size)
+
+    def write(self, data: bytes) -> int:
+        """One command (or record); returns how many bytes of it were used, which the caller may have to follow up."""
+        if self.closed or not self.writable:
+            raise TraceError(errno.EBADF, "the file is not open for writing")
+        return self._write(data)
+
+    def seek(self, offset: int) -> int:
+        """Like lseek(SEEK_SET). ESPIPE on streams, EINVAL for a negative offset."""
+        if self.closed:
+            raise TraceError(errno.EBADF, "the file is closed")
+        if not self.seekable:
+            raise TraceError(errno.ESPIPE, "this file is a stream and cannot be positioned")
+        if offset < 0:
+            raise TraceError(errno.EINVAL, f"an offset cannot be {offset}")
+        self._seek(offset)
+        return offset
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._close()
+
+    def has_data(self) -> bool:
+        """Whether a read would answer now, data or the end; the loop asks this while a reader of a stream waits."""
+        return True
+
+    def _read(self, size: int) -> bytes:
+        raise TraceError(errno.EINVAL, "this file cannot be read")
+
+    def _write(self, data: bytes) -> int:
+        raise TraceError(errno.EINVAL, "this file cannot be written")
+
+    def _seek(self, offset: int) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        pass
+
+
+class OpenDirectory(OpenFile):
+    """A directory opened for reading: it can be closed."""
+
+    def _read(self, size: int) -> bytes:
+        raise TraceError(errno.EISDIR, "is a directory: list it")
+
+
+@attrs.frozen
+class Row(Generic[C]):
+    """One file of a directory. The callables get the directory's context first."""
+
+    name: bytes
+    """File name."""
+
+    mode: int
+    """Permission bits."""
+
+    show: Callable[[C], bytes] | None = None
+    """The whole content; None: reading is EINVAL."""
+
+    store: "Callable[[C, bytes, Peer], int | None] | None" = None
+    """Take the bytes of one write. Returns how many it used, None for all. None: writing is EINVAL."""
+
+    truncate: "Callable[[C, Peer], None] | None" = None
+    """What opening with O_TRUNC for writing does; None: nothing."""
+
+    release: Callable[[C], None] | None = None
+    """What closing does; None: nothing."""
+
+    opener: "Callable[[C, int, Peer], OpenFile] | None" = None
+    """Makes the open file where an OpenText will not do; then the four above are not used."""
+
+
+@attrs.frozen
+class FileNode(Node, Generic[C]):
+    """A Row that a walk has found."""
+
+    row: Row[C]
+    """What it does."""
+
+    context: C
+    """To whom."""
+
+    guard: Callable[[], None] | None = None
+    """Raises when the file is gone (ENODEV); called before each operation on an open file."""
+
+    @property
+    def mode(self) -> int:  # type: ignore[override]
+        return self.row.mode
+
+    def stat(self) -> Stat:
+        return Stat("f", self.row.mode)
+
+    def open(self, flags: int, peer: "Peer") -> OpenFile:
+        """ENOTDIR with O_DIRECTORY, EEXIST with O_CREAT|O_EXCL, and what the row's own opening says."""
+        if flags & os.O_DIRECTORY:
+            raise TraceError(errno.ENOTDIR, "is not a directory")
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            raise TraceError(errno.EEXIST, "exists")
+        if self.row.opener is not None:
+            return self.row.opener(self.context, flags, peer)
+        return OpenText(self, flags, peer)
+
+
+class OpenText(OpenFile):
+    """A small text: made once, at the first read, then handed out in pieces; seeking back makes it anew."""
+
+    seekable = True
+
+    def __init__(self, node: FileNode[Any], flags: int, peer: "Peer") -> None:
+        super().__init__(flags)
+        self._node = node
+        self._peer = peer
+        self._text: bytes | None = None
+        self._position = 0
+        if self.writable and flags & os.O_TRUNC and node.row.truncate is not None:
+            node.row.truncate(node.context, peer)
+
+    def _read(self, size: int) -> bytes:
+        show = self._node.row.show
+        if show is None:
+            return super()._read(size)
+        if self._node.guard is not None:
+            self._node.guard()
+        if self._text is None:
+            self._text = show(self._node.context)
+        piece = self._text[self._position : self._position + size]
+        self._position += len(piece)
+        return piece
+
+    def _write(self, data: bytes) -> int:
+        store = self._node.row.store
+        if store is None:
+            return super()._write(data)
+        if self._node.guard is not None:
+            self._node.guard()
+        used = store(self._node.context, data, self._peer)
+        return len(data) if used is None else used
+
+    def _seek(self, offset: int) -> None:
+        if offset == 0:
+            self._text = None
+        self._position = offset
+
+    def _close(self) -> None:
+        if self._node.row.release is not None:
+            self._node.row.release(self._node.context)
+
+
+class Rows(Directory, Generic[C]):
+    """A directory that is a table over one context, with a few directories among its files."""
+
+    def __init__(
+        self,
+        context: C,
+        table: "RowTable[C]",
+        *,
+        mode: int = 0o755,
+        directories: Sequence[tuple[bytes, Callable[[C], Directory]]] = (),
+        guard: Callable[[], None] | None = None,
+    ) -> None:
+        self.mode = mode
+        self._context = context
+        self._table = table
+        self._directories = directories
+        self._guard = guard
+
+    def lookup(self, name: bytes) -> Node | None:
+        row = self._table.by_name.get(name)
+        if row is not None:
+            return FileNode(row, self._context, self._guard)
+        for known, make in self._directories:
+            if known == name:
+                return make(self._context)
+        return None
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for row in self._table.rows:
+            yield row.name, "f"
+        for name, _ in self._directories:
+            yield name, "d"
+
+
+class RowTable(Generic[C]):
+    """Rows in their order, and by name. Made once per kind of directory."""
+
+    def __init__(self, *rows: Row[C]) -> None:
+        self.rows = rows
+        self.by_name = {row.name: row for row in rows}

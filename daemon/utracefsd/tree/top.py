@@ -1,0 +1,176 @@
+"""What only the top directory has: the event files, the saved names, `instances/` and `consumers/`."""
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.tree import values
+from utracefsd.tree.consumer_files import ConsumersDirectory
+from utracefsd.tree.events_files import EventsDirectory
+from utracefsd.tree.instance_files import INSTANCE_FILES, OptionsDirectory, PerCpuDirectory
+from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, FileNode, Node, Row, RowTable
+
+if TYPE_CHECKING:
+    from utracefsd.consumers.ftrace import Instance
+    from utracefsd.consumers.plugins import Plugins
+    from utracefsd.event_table import EventTable
+    from utracefsd.peer import Peer
+    from utracefsd.tree.comms import CommTable
+
+__all__ = ["InstanceDirectory", "InstancesDirectory", "Parts", "TopDirectory"]
+
+_README = b"""\
+utracefs: tracefs for events that programs declare
+
+  user_events_status    events, and who uses each of them
+  dynamic_events        events as they were declared; append 'u:NAME TYPE FIELD; ...' to make one, '!u:...' to remove it
+  available_events      events that can be enabled
+  set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
+  standing_events       globs of events to enable, those that do not exist yet included
+  events/SYS/EV/        enable  format  id  stats
+  events/SYS/enable     all events of a system; events/enable: all events
+  trace                 what was recorded; truncate to clear
+  trace_pipe            the same, consumed as it is read, waiting for more
+  per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary; stats
+  tracing_on            0 stops recording, anything else starts it
+  trace_marker          write a line into the trace
+  trace_clock           the clock of the time stamps; writing clears the trace
+  buffer_size_kb        KiB of buffer for each cpu
+  trace_options         how text looks and what is recorded; each is a file in options/, too
+  set_event_pid         thread ids to record, nobody else's
+  consumers/NAME/       plug-ins: set_event says of which events they get the records, report shows what they made of them
+"""
+
+
+@attrs.frozen
+class Parts:
+    """What the top directory shows."""
+
+    table: "EventTable"
+    """The events."""
+
+    instance: "Instance"
+    """The top instance."""
+
+    plugins: "Plugins"
+    """The consumers below consumers/."""
+
+    comms: "CommTable"
+    """Names of threads."""
+
+    now_ns: Callable[[], int]
+    """CLOCK_MONOTONIC."""
+
+
+def _available_events(parts: Parts) -> bytes:
+    return b"".join(
+        b"%s:%s\n" % (event.system, event.tracepoint_name) for event in reversed(parts.table.events())
+    )
+
+
+def _refuse_data(parts: Parts, data: bytes, peer: "Peer") -> None:
+    raise TraceError(
+        errno.EPERM,
+        "records and registrations go to the socket user_events_data in the same directory as this one (utracefs.event)",
+    )
+
+
+_TOP_FILES: RowTable[Parts] = RowTable(
+    Row(b"README", READ_ONLY, lambda parts: _README),
+    Row(b"available_events", READ_ONLY, _available_events),
+    Row(
+        b"dynamic_events",
+        READ_WRITE,
+        lambda parts: parts.table.dynamic_text(),
+        lambda parts, data, peer: parts.table.write_dynamic(data, peer.privileged),
+        lambda parts, peer: parts.table.truncate_dynamic(privileged=peer.privileged),
+    ),
+    Row(b"printk_formats", READ_ONLY, lambda parts: b""),
+    Row(b"saved_cmdlines", READ_ONLY, lambda parts: parts.comms.saved_cmdlines_text()),
+    Row(
+        b"saved_cmdlines_size",
+        READ_WRITE,
+        lambda parts: b"%d\n" % parts.comms.capacity,
+        lambda parts, data, peer: parts.comms.set_capacity(values.unsigned_decimal(data)),
+    ),
+    Row(b"saved_tgids", READ_ONLY, lambda parts: parts.comms.saved_tgids_text()),
+    Row(b"user_events_data", READ_WRITE, None, _refuse_data),
+    Row(b"user_events_status", READ_ONLY, lambda parts: parts.table.status_text()),
+)
+
+
+class InstanceDirectory(Directory):
+    """What every instance has; the top directory adds to it."""
+
+    mode = 0o750
+
+    def __init__(self, instance: "Instance") -> None:
+        self._instance = instance
+
+    def lookup(self, name: bytes) -> Node | None:
+        row = INSTANCE_FILES.by_name.get(name)
+        if row is not None:
+            return FileNode(row, self._instance)
+        if name == b"events":
+            return EventsDirectory(self._instance)
+        if name == b"options":
+            return OptionsDirectory(self._instance)
+        if name == b"per_cpu":
+            return PerCpuDirectory(self._instance)
+        return None
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for row in INSTANCE_FILES.rows:
+            yield row.name, "f"
+        for name in (b"events", b"options", b"per_cpu"):
+            yield name, "d"
+
+
+class TopDirectory(InstanceDirectory):
+    """The root of the tree."""
+
+    mode = 0o700
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts.instance)
+        self._parts = parts
+
+    def lookup(self, name: bytes) -> Node | None:
+        row = _TOP_FILES.by_name.get(name)
+        if row is not None:
+            return FileNode(row, self._parts)
+        if name == b"instances":
+            return InstancesDirectory()
+        if name == b"consumers":
+            return ConsumersDirectory(self._parts.table, self._parts.plugins, self._parts.now_ns)
+        return super().lookup(name)
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for row in _TOP_FILES.rows:
+            yield row.name, "f"
+        for name in (b"consumers", b"instances"):
+            yield name, "d"
+        yield from super().names()
+
+
+class InstancesDirectory(Directory):
+    """`instances/`: empty. A further instance will be an InstanceDirectory over an Instance with a name."""
+
+    mode = 0o750
+
+    def lookup(self, name: bytes) -> Node | None:
+        return None
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        return iter(())
+
+    def make(self, name: bytes) -> None:
+        """mkdir(2) directly below."""
+        raise TraceError(errno.EPERM, "instances are not offered yet")
+
+    def remove(self, name: bytes) -> None:
+        """rmdir(2) of an entry."""
+        raise TraceError(errno.EPERM, "instances are not offered yet")

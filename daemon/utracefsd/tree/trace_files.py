@@ -1,0 +1,171 @@
+"""The files that show what a ring buffer holds: `trace`, `trace_pipe`, `trace_pipe_raw`.
+
+    trace             walks over the records and leaves them there; rendered piece by piece as it is read
+    trace_pipe        consumes; whole lines; one opener for each cpu
+    trace_pipe_raw    consumes; one sub-buffer after the other, as the ring buffer holds them
+
+The rules are those of kernel/trace/trace.c (`tracing_open`, `tracing_read_pipe`, `tracing_buffers_read`). A record is gone
+from the buffer when it was formatted or copied, not when its bytes were read; what an opener had formatted and never
+read is lost when it closes, as in the kernel.
+"""
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.tree.nodes import OpenFile
+
+if TYPE_CHECKING:
+    from utracefsd._ring_buffer import Cursor
+    from utracefsd._trace_text import TextRenderer
+    from utracefsd.consumers.ftrace import Instance
+
+__all__ = ["RawPipe", "Trace", "TracePipe"]
+
+_PIECE_MIN = 4096
+_PIECE_MAX = 1 << 20
+"""Bytes of text rendered at once: enough to be quick, little enough that others have their turn."""
+
+_PIPE_TEXT_MAX = 8155
+"""A trace_pipe read returns at most this much: the kernel's line buffer (TRACE_SEQ_BUFFER_SIZE) less one."""
+
+
+class Trace(OpenFile):
+    """`trace` of an instance, or of one of its cpus. Writing does nothing; opening with O_TRUNC clears."""
+
+    seekable = True
+
+    def __init__(self, instance: "Instance", cpu: int, flags: int) -> None:
+        super().__init__(flags)
+        self._instance = instance
+        self._cpu = cpu
+        self._cursor: Cursor | None = None
+        self._renderer: TextRenderer | None = None
+        self._text = b""
+        self._paused = False
+        if self.writable and flags & os.O_TRUNC:
+            instance.clear(cpu)
+        if self.readable and instance.options["pause-on-trace"]:
+            instance.pause()
+            self._paused = True
+
+    def _read(self, size: int) -> bytes:
+        if self._cursor is None or self._renderer is None:
+            self._text = self._instance.header(self._cpu)
+            self._cursor = self._instance.buffer.cursor(self._cpu)
+            self._renderer = self._instance.renderer()
+        if len(self._text) < size:
+            pieces = [self._text]
+            have = len(self._text)
+            while have < size:
+                piece = self._renderer.render(self._cursor, min(max(size - have, _PIECE_MIN), _PIECE_MAX))
+                if not piece:
+                    break
+                pieces.append(piece)
+                have += len(piece)
+            self._text = b"".join(pieces)
+        piece, self._text = self._text[:size], self._text[size:]
+        return piece
+
+    def _write(self, data: bytes) -> int:
+        return len(data)
+
+    def _seek(self, offset: int) -> None:
+        self._cursor = None
+        self._text = b""
+        while offset:
+            skipped = len(self._read(min(offset, _PIECE_MAX)))
+            if not skipped:
+                break
+            offset -= skipped
+
+    def _close(self) -> None:
+        self._cursor = None
+        if self._paused:
+            self._instance.resume()
+
+
+class TracePipe(OpenFile):
+    """`trace_pipe` of an instance, or of one of its cpus.
+
+    EBUSY: another opener has that cpu, or all. Without data: EAGAIN; the end of the file instead if the file blocks,
+    tracing is off, and it has returned something before.
+    """
+
+    def __init__(self, instance: "Instance", cpu: int, flags: int) -> None:
+        super().__init__(flags)
+        readers = instance.pipe_readers
+        if readers and (cpu < 0 or not readers.isdisjoint((cpu, -1))):
+            raise TraceError(
+                errno.EBUSY, "another reader has this trace_pipe open; a record can go to one only"
+            )
+        readers.add(cpu)
+        self._instance = instance
+        self._cpu = cpu
+        self._text = b""
+        self._returned_data = False
+        self._drained = True
+        self._renew()
+
+    def _renew(self) -> None:
+        self._generation = self._instance.text_generation
+        self._cursor = self._instance.buffer.cursor(self._cpu, consume=True)
+        self._renderer = self._instance.renderer()
+
+    def has_data(self) -> bool:
+        """A record is there, or the end is reached."""
+        return bool(self._text) or not self._is_empty() or self._at_end()
+
+    def _is_empty(self) -> bool:
+        return self._drained and self._instance.buffer.is_empty(self._cpu)
+
+    def _at_end(self) -> bool:
+        return self.blocking and self._returned_data and not self._instance.tracing_on
+
+    def _read(self, size: int) -> bytes:
+        if size == 0:
+            return b""
+        wanted = min(size, _PIPE_TEXT_MAX)
+        if not self._text:
+            # A renderer that was asked for less than there was may hold a record; only an empty one can be replaced.
+            if self._drained and self._generation != self._instance.text_generation:
+                self._renew()
+            self._text = self._renderer.render(self._cursor, wanted)
+            self._drained = len(self._text) < wanted
+        if not self._text:
+            if self._at_end():
+                return b""
+            raise TraceError(errno.EAGAIN, "nothing recorded yet")
+        piece, self._text = self._text[:wanted], self._text[wanted:]
+        self._returned_data = True
+        return piece
+
+    def _close(self) -> None:
+        self._instance.pipe_readers.discard(self._cpu)
+
+
+class RawPipe(OpenFile):
+    """`per_cpu/cpuN/trace_pipe_raw`: each read gives the next sub-buffer, or the rest of one that did not fit.
+
+    A size of 16 bytes or less, or too small for the first record, returns nothing and consumes nothing.
+    """
+
+    def __init__(self, instance: "Instance", cpu: int, flags: int) -> None:
+        super().__init__(flags)
+        self._instance = instance
+        self._cpu = cpu
+        self._page = b""
+
+    def has_data(self) -> bool:
+        """A record is there."""
+        return bool(self._page) or not self._instance.buffer.is_empty(self._cpu)
+
+    def _read(self, size: int) -> bytes:
+        if not self._page:
+            page = self._instance.buffer.read_page(self._cpu, size)
+            if page is None:
+                raise TraceError(errno.EAGAIN, "nothing recorded yet")
+            self._page = page
+        piece, self._page = self._page[:size], self._page[size:]
+        return piece

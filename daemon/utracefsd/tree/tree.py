@@ -1,0 +1,178 @@
+"""The virtual tracefs: paths, and what the system calls do with them.
+
+A path is walked from the root at each call, part by part, as a filesystem does it: ENOENT for what is not there,
+ENOTDIR for going below a file. Paths are relative to the root; empty parts and `.` are skipped, `..` goes up and stays
+at the root.
+
+    open      O_CREAT is accepted on what exists and EACCES on what does not; O_TRUNC does what the file says
+    mkdir     below instances/ only, EPERM elsewhere; rmdir alike
+    stat      every file has size 0
+
+`read_file` and `write_file` are open, read or write, and close in one: what `cat FILE` and `echo TEXT > FILE` do. A
+file that would wait for data ends there. A write that takes only a part of the data (set_event takes a word) says so;
+the caller goes on with the rest, as a shell does.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_READ_FILE
+from utracefsd.tree.nodes import Directory, Node, OpenFile, Stat
+from utracefsd.tree.top import InstancesDirectory, Parts, TopDirectory
+
+if TYPE_CHECKING:
+    from utracefsd.consumers.ftrace import Instance
+    from utracefsd.consumers.plugins import Plugins
+    from utracefsd.event_table import EventTable
+    from utracefsd.peer import Peer
+    from utracefsd.tree.comms import CommTable
+
+__all__ = ["Tree"]
+
+_PATH_MAX = 4096
+"""Bytes of a path, a NUL included (linux/limits.h); longer is ENAMETOOLONG."""
+
+_PIECE = 1 << 20
+
+
+class Tree:
+    """Everything that is served on the tracefs socket. Plain and synchronous; owns nothing but the walk."""
+
+    def __init__(
+        self,
+        table: "EventTable",
+        instance: "Instance",
+        perf: object,
+        plugins: "Plugins",
+        comms: "CommTable",
+        now_ns: Callable[[], int],
+    ) -> None:
+        """perf has no files: its events are opened over the socket. now_ns: CLOCK_MONOTONIC."""
+        self.table = table
+        self.instance = instance
+        self.perf = perf
+        self.plugins = plugins
+        self.comms = comms
+        self._root = TopDirectory(Parts(table, instance, plugins, comms, now_ns))
+
+    def open(self, path: bytes, flags: int, *, peer: "Peer") -> OpenFile:
+        """Open a file (or a directory, which can only be closed again).
+
+        ENOENT, ENOTDIR, EISDIR (a directory for writing), EACCES (O_CREAT of what does not exist), EEXIST (O_EXCL),
+        ENAMETOOLONG, and what the file's own opening says: EBUSY (trace_pipe, dynamic_events).
+        """
+        if flags & os.O_CREAT:
+            parent, name = self._parent(path)
+            node = parent if name is None else parent.lookup(name)
+            if node is None:
+                raise TraceError(errno.EACCES, f"{_shown(path)}: files cannot be created here")
+            if name is not None and path.endswith(b"/"):
+                raise TraceError(errno.EISDIR, f"{_shown(path)}: is a directory")
+        else:
+            node = self._walk(path)
+        return node.open(flags, peer)
+
+    def read_file(self, path: bytes, peer: "Peer") -> bytes:
+        """The whole content. EFBIG above 64 MiB, and as `open` and `OpenFile.read`."""
+        file = self.open(path, os.O_RDONLY | os.O_NONBLOCK, peer=peer)
+        pieces: list[bytes] = []
+        total = 0
+        try:
+            while piece := file.read(_PIECE):
+                pieces.append(piece)
+                total += len(piece)
+                if total > MAX_READ_FILE:
+                    raise TraceError(
+                        errno.EFBIG,
+                        f"{_shown(path)} has more than {MAX_READ_FILE} bytes; open it and read in pieces",
+                    )
+        except TraceError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+        finally:
+            file.close()
+        return b"".join(pieces)
+
+    def write_file(self, path: bytes, data: bytes, truncate: bool, peer: "Peer") -> int:
+        """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes that were used."""
+        file = self.open(
+            path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if truncate else os.O_APPEND), peer=peer
+        )
+        try:
+            return file.write(data)
+        finally:
+            file.close()
+
+    def list_dir(self, path: bytes) -> list[tuple[bytes, str]]:
+        """Name and kind (`d`, `f`) of every entry. ENOTDIR for a file."""
+        node = self._walk(path)
+        if not isinstance(node, Directory):
+            raise TraceError(errno.ENOTDIR, f"{_shown(path)}: is not a directory")
+        return list(node.names())
+
+    def stat(self, path: bytes) -> Stat:
+        """Kind, permission bits, size."""
+        return self._walk(path).stat()
+
+    def mkdir(self, path: bytes) -> None:
+        """EEXIST, ENOENT (of the directory above), EPERM anywhere but directly below instances/."""
+        parent, name = self._parent(path)
+        if name is None or parent.lookup(name) is not None:
+            raise TraceError(errno.EEXIST, f"{_shown(path)}: exists")
+        if not isinstance(parent, InstancesDirectory):
+            raise TraceError(errno.EPERM, f"{_shown(path)}: directories can be made below instances only")
+        parent.make(name)
+
+    def rmdir(self, path: bytes) -> None:
+        """ENOENT, ENOTDIR (a file), EPERM anywhere but directly below instances/."""
+        parent, name = self._parent(path)
+        node = parent if name is None else parent.lookup(name)
+        if node is None:
+            raise _no_entry(path)
+        if not isinstance(node, Directory):
+            raise TraceError(errno.ENOTDIR, f"{_shown(path)}: is not a directory")
+        if name is None or not isinstance(parent, InstancesDirectory):
+            raise TraceError(errno.EPERM, f"{_shown(path)}: only instances can be removed")
+        parent.remove(name)
+
+    def _walk(self, path: bytes) -> Node:
+        parent, name = self._parent(path)
+        if name is None:
+            return parent
+        node = parent.lookup(name)
+        if node is None:
+            raise _no_entry(path)
+        if path.endswith(b"/") and not isinstance(node, Directory):
+            raise TraceError(errno.ENOTDIR, f"{_shown(path)}: is not a directory")
+        return node
+
+    def _parent(self, path: bytes) -> tuple[Directory, bytes | None]:
+        """The directory of the last part, and that part; no part if the path ends in a directory by itself (`.`, `..`)."""
+        if len(path) >= _PATH_MAX:
+            raise TraceError(errno.ENAMETOOLONG, f"a path has at most {_PATH_MAX - 1} bytes, not {len(path)}")
+        parts = [part for part in path.split(b"/") if part not in (b"", b".")]
+        name = parts.pop() if parts and parts[-1] != b".." else None
+        above: list[Directory] = [self._root]
+        for part in parts:
+            if part == b"..":
+                if len(above) > 1:
+                    above.pop()
+                continue
+            node = above[-1].lookup(part)
+            if node is None:
+                raise _no_entry(path)
+            if not isinstance(node, Directory):
+                raise TraceError(errno.ENOTDIR, f"{_shown(path)}: {_shown(part)} is not a directory")
+            above.append(node)
+        return above[-1], name
+
+
+def _no_entry(path: bytes) -> TraceError:
+    return TraceError(errno.ENOENT, f"{_shown(path)}: no such file or directory")
+
+
+def _shown(path: bytes) -> str:
+    return path[:200].decode("utf-8", "backslashreplace") + ("..." if len(path) > 200 else "")

@@ -1,0 +1,135 @@
+"""What a write to a control file means: the kernel's shared parsers, with their errno.
+
+    unsigned_decimal   enable, options/*, tracing_on, sizes     kstrtoul_from_user(.., 10, ..)
+    flag               the same, and only 0 or 1
+    word               trace_clock, trace_options               a 64-byte copy, white space stripped
+    command_line       what filter and trigger take             at most 4095 bytes, trimmed at the end
+    cpumask            tracing_cpumask                          bitmap_parse of lib/bitmap-str.c
+    pids               set_event_pid                            trace_pid_write of kernel/trace/trace.c
+
+One write is one command: the caller hands over the bytes of one write(2), whole.
+"""
+
+import errno
+
+from utracefs_protocol.errors import TraceError
+
+__all__ = [
+    "WHITESPACE",
+    "command_line",
+    "cpumask",
+    "cpumask_text",
+    "flag",
+    "pids",
+    "unsigned_decimal",
+    "word",
+]
+
+WHITESPACE = b" \t\n\v\f\r"
+
+_NUMBER_COPY = 66
+"""The kernel copies this many bytes of a number (sign, 64 binary digits, newline) and ignores what follows."""
+
+_WORD_COPY = 64
+"""The kernel's buffer for a word, its NUL included: 64 bytes and more are EINVAL."""
+
+_LINE_MAX = 4096
+"""PAGE_SIZE: a command line of so many bytes and more is EINVAL."""
+
+_PID_LIMIT = 1 << 22
+"""PID_MAX_LIMIT of include/linux/threads.h; a larger number is no thread's id."""
+
+
+def unsigned_decimal(data: bytes) -> int:
+    """Digits, an optional leading `+`, one newline at the end; everything from a NUL byte on is ignored.
+
+    EINVAL for anything else (blanks, `-`, hexadecimal, nothing at all), ERANGE from 2^64 on. As the kernel does, the
+    size is judged before what stands behind the digits.
+    """
+    text = data[:_NUMBER_COPY].split(b"\0", 1)[0]
+    digits = text.removeprefix(b"+")
+    rest = digits.lstrip(b"0123456789")
+    number = digits[: len(digits) - len(rest)]
+    if not number:
+        raise TraceError(errno.EINVAL, f"{_shown(data)} is not a number: write decimal digits")
+    value = int(number)
+    if value >= 1 << 64:
+        raise TraceError(errno.ERANGE, f"{_shown(data)} is out of range")
+    if rest not in (b"", b"\n"):
+        raise TraceError(
+            errno.EINVAL, f"{_shown(data)} is not a number: only digits and one newline are taken"
+        )
+    return value
+
+
+def flag(data: bytes) -> bool:
+    """0 or 1, written as unsigned_decimal takes it. EINVAL for other numbers, and as there."""
+    value = unsigned_decimal(data)
+    if value > 1:
+        raise TraceError(errno.EINVAL, f"{value} is neither 0 nor 1")
+    return bool(value)
+
+
+def word(data: bytes) -> bytes:
+    """White space around it stripped; whether the word means anything is for the caller to say.
+
+    EINVAL from 64 bytes on.
+    """
+    if len(data) >= _WORD_COPY:
+        raise TraceError(errno.EINVAL, f"{_shown(data)} is too long for a name")
+    return data.split(b"\0", 1)[0].strip(WHITESPACE)
+
+
+def command_line(data: bytes) -> bytes:
+    """Trimmed at the end; at the beginning blanks are part of it. EINVAL from 4096 bytes on."""
+    if len(data) >= _LINE_MAX:
+        raise TraceError(
+            errno.EINVAL, f"{len(data)} bytes are too long for a command: at most {_LINE_MAX - 1}"
+        )
+    return data.split(b"\0", 1)[0].rstrip(WHITESPACE)
+
+
+def cpumask(data: bytes, nr_cpus: int) -> int:
+    """A hexadecimal mask, groups of up to 8 digits separated by commas (or white space), up to the first newline.
+
+    EINVAL for anything else, cpu lists like `0-1` included; EOVERFLOW for bits at nr_cpus and above.
+    """
+    mask = 0
+    groups = data.split(b"\n", 1)[0].replace(b",", b" ").split()
+    if len(groups) > (nr_cpus + 31) // 32:
+        raise TraceError(errno.EOVERFLOW, f"{_shown(data)} has more groups than {nr_cpus} cpus need")
+    for group in groups:
+        if group.lower().strip(b"0123456789abcdef"):
+            raise TraceError(errno.EINVAL, f"{_shown(data)} is not a hexadecimal mask")
+        if len(group) > 8:
+            raise TraceError(
+                errno.EOVERFLOW, f"{_shown(data)}: a group has at most 8 digits; separate by commas"
+            )
+        mask = mask << 32 | int(group, 16)
+    if mask >> nr_cpus:
+        raise TraceError(errno.EOVERFLOW, f"{_shown(data)} names cpus beyond the {nr_cpus} there are")
+    return mask
+
+
+def cpumask_text(mask: int, nr_cpus: int) -> bytes:
+    """As `%*pb` prints it: as many digits as nr_cpus bits need, a comma every 8 digits."""
+    groups = []
+    for first in range(0, nr_cpus, 32):
+        digits = (min(32, nr_cpus - first) + 3) // 4
+        groups.append(b"%0*x" % (digits, mask >> first & 0xFFFF_FFFF))
+    return b",".join(reversed(groups))
+
+
+def pids(data: bytes) -> list[int]:
+    """Decimal thread ids separated by white space. EINVAL for text, signs and numbers that no thread can have."""
+    found = []
+    for text in data.replace(b"\0", b" ").split():
+        if not text.isdigit() or len(text) > 20 or int(text) >= _PID_LIMIT:
+            raise TraceError(errno.EINVAL, f"{_shown(text)} is not a thread id: write decimal numbers")
+        found.append(int(text))
+    return found
+
+
+def _shown(data: bytes) -> str:
+    """The words of a peer, short enough for an error text."""
+    return repr(data[:40].decode("utf-8", "backslashreplace")) + ("..." if len(data) > 40 else "")

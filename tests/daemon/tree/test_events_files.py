@@ -1,0 +1,174 @@
+"""`events/`: enable switches, formats, ids, and what becomes of files whose event goes away."""
+
+import errno
+import os
+import time
+
+import pytest
+
+from tests.daemon.tree.world import World, errno_of
+
+
+def test_a_system_is_there_while_it_has_events(world: World) -> None:
+    assert world.tree.list_dir(b"events") == [
+        (b"enable", "f"),
+        (b"header_event", "f"),
+        (b"header_page", "f"),
+        (b"ftrace", "d"),
+    ]
+    assert errno_of(world.w, b"events/user_events/enable", b"1") == errno.ENOENT
+    assert world.cat(b"events/enable") == b"?\n"
+    assert world.w(b"events/enable", b"0") == 2
+    alpha = world.event(b"alpha u32 a")
+    world.event(b"alpha u32 a", 2)
+    assert world.tree.list_dir(b"events/user_events") == [(b"enable", "f"), (b"alpha", "d")]
+    assert world.tree.list_dir(b"events/user_events_multi") == [(b"enable", "f"), (b"alpha.0", "d")]
+    world.let_go(alpha)
+    assert errno_of(world.tree.list_dir, b"events/user_events") == errno.ENOENT
+    assert world.tree.list_dir(b"events")[-1] == (b"user_events_multi", "d")
+
+
+def test_files_of_an_event(world: World) -> None:
+    event = world.event(b"alpha u32 count; __rel_loc char[] msg; char[16] tag")
+    folder = b"events/user_events/alpha"
+    assert [name for name, _ in world.tree.list_dir(folder)] == [b"enable", b"format", b"id", b"stats"]
+    assert world.cat(folder + b"/id") == b"%d\n" % event.id
+    assert world.cat(folder + b"/format") == (
+        b"name: alpha\nID: %d\nformat:\n"
+        b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
+        b"\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n"
+        b"\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n"
+        b"\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n"
+        b"\n"
+        b"\tfield:u32 count;\toffset:8;\tsize:4;\tsigned:0;\n"
+        b"\tfield:__rel_loc char msg[];\toffset:12;\tsize:4;\tsigned:1;\n"
+        b"\tfield:char tag[16];\toffset:16;\tsize:16;\tsigned:1;\n"
+        b"\n"
+        b'print fmt: "count=%%u msg=%%s tag=%%s", REC->count, __get_rel_str(msg), REC->tag\n' % event.id
+    )
+    assert world.cat(folder + b"/stats") == b"emitted: 0\n"
+    assert errno_of(world.w, folder + b"/id", b"1") == errno.EINVAL
+
+
+def test_enable_switches_and_sums(world: World) -> None:
+    one, two = world.event(b"one"), world.event(b"two")
+    multi = world.event(b"one u8 a", 2)
+    files = (b"events/enable", b"events/user_events/enable", b"events/user_events_multi/enable")
+    assert [world.cat(file) for file in files] == [b"0\n", b"0\n", b"0\n"]
+    assert world.w(b"events/user_events/one/enable", b"1") == 2
+    assert world.cat(b"events/user_events/one/enable") == b"1\n"
+    assert world.cat(b"events/user_events/two/enable") == b"0\n"
+    assert [world.cat(file) for file in files] == [b"X\n", b"X\n", b"0\n"]
+    assert world.status.get(one.status_index) == 1
+    assert world.status.get(two.status_index) == 0
+    world.w(b"events/user_events/enable", b"1")
+    assert [world.cat(file) for file in files] == [b"X\n", b"1\n", b"0\n"]
+    world.w(b"events/enable", b"1")
+    assert [world.cat(file) for file in files] == [b"1\n", b"1\n", b"1\n"]
+    assert multi.status == 1
+    world.w(b"events/enable", b"0")
+    assert [world.cat(file) for file in files] == [b"0\n", b"0\n", b"0\n"]
+    assert [world.status.get(event.status_index) for event in (one, two, multi)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "path", [b"events/enable", b"events/user_events/enable", b"events/user_events/one/enable"]
+)
+def test_what_enable_takes(world: World, path: bytes) -> None:
+    world.event(b"one")
+    assert world.wn(path, b"1\0") == 2  # two bytes, as perf's and other clients' C strings are written
+    assert world.cat(path) == b"1\n"
+    assert world.wn(path, b"1") == 1  # again
+    assert world.wn(path, b"+00\n") == 4
+    assert world.cat(path) == b"0\n"
+    for bad in (b"", b"2", b"X", b"on", b"-1", b"0x1", b" 1", b"1 "):
+        assert errno_of(world.wn, path, bad) == errno.EINVAL
+    assert errno_of(world.wn, path, b"18446744073709551616") == errno.ERANGE
+    assert world.cat(path) == b"0\n"
+
+
+def test_files_of_an_event_that_goes_away(world: World) -> None:
+    event = world.event(b"alpha u32 a")
+    folder = b"events/user_events/alpha/"
+    names = (b"enable", b"format", b"id", b"stats")
+    held = {name: world.open(folder + name) for name in names}
+    writer = world.open(folder + b"enable", os.O_WRONLY)
+    part = world.open(folder + b"format")
+    assert part.read(6) == b"name: "
+    system = world.open(b"events/user_events/enable", os.O_RDWR)
+    world.let_go(event)
+    for file in (*held.values(), part):
+        assert errno_of(file.read, 100) == errno.ENODEV
+    assert errno_of(writer.write, b"1") == errno.ENODEV
+    for name in names:
+        assert errno_of(world.open, folder + name) == errno.ENOENT
+    assert system.read(10) == b"?\n"
+    assert errno_of(system.write, b"1") == errno.EINVAL
+    world.event(b"alpha u32 a")
+    assert errno_of(held[b"id"].read, 100) == errno.ENODEV  # a new event, not the one that was opened
+    assert world.cat(folder + b"enable") == b"0\n"
+
+
+def test_header_page_and_header_event(world: World) -> None:
+    assert world.cat(b"events/header_page") == (
+        b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"
+        b"\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n"
+        b"\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
+        b"\tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;\n"
+    )
+    assert world.cat(b"events/header_event") == (
+        b"# compressed entry header\n"
+        b"\ttype_len    :    5 bits\n\ttime_delta  :   27 bits\n\tarray       :   32 bits\n\n"
+        b"\tpadding     : type == 29\n\ttime_extend : type == 30\n\ttime_stamp : type == 31\n"
+        b"\tdata max type_len  == 28\n"
+    )
+    world.w(b"buffer_subbuf_size_kb", b"8")
+    assert b"size:8176;" in world.cat(b"events/header_page")
+
+
+def test_records_of_the_kernels_own(world: World) -> None:
+    assert world.tree.list_dir(b"events/ftrace") == [(b"print", "d"), (b"raw_data", "d")]
+    assert errno_of(world.open, b"events/ftrace/enable") == errno.ENOENT
+    assert world.cat(b"events/ftrace/print/id") == b"5\n"
+    assert world.cat(b"events/ftrace/raw_data/id") == b"19\n"
+    text = world.cat(b"events/ftrace/print/format")
+    assert text.startswith(b"name: print\nID: 5\nformat:\n\tfield:unsigned short common_type;\toffset:0;")
+    assert text.endswith(
+        b"\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n"
+        b"\n"
+        b"\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
+        b"\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:1;\n"
+        b"\n"
+        b'print fmt: "%ps: %s", (void *)REC->ip, REC->buf\n'
+    )
+    assert b"\tfield:unsigned int id;\toffset:8;\tsize:4;\tsigned:0;\n" in world.cat(
+        b"events/ftrace/raw_data/format"
+    )
+
+
+def test_an_event_called_like_a_file(world: World) -> None:
+    world.event(b"enable u32 a")
+    assert world.tree.list_dir(b"events/user_events") == [(b"enable", "f")]
+    assert world.cat(b"events/user_events/enable") == b"0\n"
+    world.w(b"set_event", b"user_events:enable")
+    assert world.cat(b"events/user_events/enable") == b"1\n"
+
+
+def test_names_are_bytes(world: World) -> None:
+    world.event(b"na\xefve:".rstrip(b":") + b" u32 a")
+    assert world.cat(b"events/user_events/na\xefve/enable") == b"0\n"
+
+
+def test_thousands_of_events(world: World) -> None:
+    for number in range(4000):
+        world.event(b"event_%d u32 a" % number)
+    start = time.process_time()
+    assert len(world.tree.list_dir(b"events/user_events")) == 4001
+    assert world.wa(b"set_event", b"*:*") == 4
+    assert world.cat(b"events/enable") == b"1\n"
+    assert world.cat(b"set_event").count(b"\n") == 4000
+    for number in range(4000):
+        assert world.tree.stat(b"events/user_events/event_%d/enable" % number).kind == "f"
+    world.wn(b"set_event", b"")
+    assert world.cat(b"events/enable") == b"0\n"
+    assert time.process_time() - start < 1.0  # about 0.1 s; what is quadratic takes several seconds

@@ -1,0 +1,132 @@
+"""The parsers of control files: what each takes, and the errno of what it does not (tracefs.md 1.1, 1.2, 1.5)."""
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.tree import values
+
+
+def errno_of(parse: Callable[..., object], *args: object) -> int:
+    with pytest.raises(TraceError) as caught:
+        parse(*args)
+    return caught.value.errno
+
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [
+        (b"0", 0),
+        (b"1\n", 1),
+        (b"+5", 5),
+        (b"007\n", 7),
+        (b"1\0", 1),
+        (b"1\0junk", 1),
+        (b"18446744073709551615", 2**64 - 1),
+        (b"0" * 70 + b"9", 0),  # only 66 bytes are copied
+    ],
+)
+def test_unsigned_decimal(data: bytes, number: int) -> None:
+    assert values.unsigned_decimal(data) == number
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b" 1",
+        b"1 ",
+        b"-1",
+        b"0x1",
+        b"on",
+        b"1\n\n",
+        b"1\r\n",
+        b"++1",
+        b"+",
+        b"\0",
+        b"1a",
+        b"\xb9",
+        b"X",
+    ],
+)
+def test_unsigned_decimal_refuses(data: bytes) -> None:
+    assert errno_of(values.unsigned_decimal, data) == errno.EINVAL
+
+
+@pytest.mark.parametrize("data", [b"18446744073709551616", b"9" * 66, b"99999999999999999999 x"])
+def test_unsigned_decimal_out_of_range(data: bytes) -> None:
+    assert errno_of(values.unsigned_decimal, data) == errno.ERANGE
+
+
+def test_flag() -> None:
+    assert values.flag(b"1\0") is True
+    assert values.flag(b"00\n") is False
+    assert errno_of(values.flag, b"2") == errno.EINVAL
+    assert errno_of(values.flag, b"99999999999999999999") == errno.ERANGE
+
+
+def test_word() -> None:
+    assert values.word(b"  mono \n") == b"mono"
+    assert values.word(b"two words") == b"two words"
+    assert values.word(b"") == b""
+    assert values.word(b"a\0b") == b"a"
+    assert values.word(b"x" * 63) == b"x" * 63
+    assert errno_of(values.word, b"x" * 64) == errno.EINVAL
+
+
+def test_command_line() -> None:
+    assert values.command_line(b"  a == 1 \t\n") == b"  a == 1"
+    assert values.command_line(b"x" * 4095) == b"x" * 4095
+    assert errno_of(values.command_line, b"x" * 4096) == errno.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("data", "nr_cpus", "mask"),
+    [
+        (b"3\n", 2, 3),
+        (b"0", 2, 0),
+        (b"", 2, 0),
+        (b"\n", 2, 0),
+        (b"F", 4, 15),
+        (b"0000000f", 4, 15),
+        (b"1,00000000", 40, 1 << 32),
+        (b"ff,0000000f", 40, 0xFF_0000_000F),
+    ],
+)
+def test_cpumask(data: bytes, nr_cpus: int, mask: int) -> None:
+    assert values.cpumask(data, nr_cpus) == mask
+
+
+@pytest.mark.parametrize("data", [b"0-1", b"x", b"0x3", b"-1"])
+def test_cpumask_refuses(data: bytes) -> None:
+    assert errno_of(values.cpumask, data, 2) == errno.EINVAL
+
+
+@pytest.mark.parametrize("data", [b"4", b"f", b"100000003", b"1,3"])
+def test_cpumask_beyond_the_cpus(data: bytes) -> None:
+    assert errno_of(values.cpumask, data, 2) == errno.EOVERFLOW
+
+
+@pytest.mark.parametrize(
+    ("mask", "nr_cpus", "text"),
+    [
+        (3, 2, b"3"),
+        (3, 16, b"0003"),
+        (0, 1, b"0"),
+        (1 << 32, 40, b"01,00000000"),
+        (2**64 - 1, 64, b"ffffffff,ffffffff"),
+    ],
+)
+def test_cpumask_text(mask: int, nr_cpus: int, text: bytes) -> None:
+    assert values.cpumask_text(mask, nr_cpus) == text
+    assert values.cpumask(text + b"\n", nr_cpus) == mask
+
+
+def test_pids() -> None:
+    assert values.pids(b"1 2\n3\t0") == [1, 2, 3, 0]
+    assert values.pids(b" \n") == []
+    for data in (b"x", b"1 x", b"-1", b"1,2", b"99999999999999999999", b"4194304", b"9" * 5000):
+        assert errno_of(values.pids, data) == errno.EINVAL
