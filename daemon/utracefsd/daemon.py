@@ -33,6 +33,11 @@ from utracefsd.tracefs_connection import TracefsConnection
 from utracefsd.tree import Tree
 from utracefsd.tree.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
 
+# A kernel's own events have the ids below, and nobody takes one of ours for `sched_switch`. Where they end differs from
+# kernel to kernel; this is where they ended on the 6.12 that gave the transcripts of tests/conformance, and since `trace`
+# may show ids (option raw), ours can be compared with them number by number.
+FIRST_EVENT_ID = 1039
+
 
 class Daemon:
     """`status_path`: the status file, None for one without a name. `close` ends it.
@@ -62,7 +67,7 @@ class Daemon:
 
         self.now_ns = now_ns
         self.status = StatusFile(status_path, status_pages)
-        self.table = EventTable(self.status, user_events_max=user_events_max)
+        self.table = EventTable(self.status, user_events_max=user_events_max, first_id=FIRST_EVENT_ID)
         self.comms = make_comm_table()
         nr_cpus = possible_cpus()
         self.instance = Instance(
