@@ -20,7 +20,7 @@ MAX_NESTING: Final = 8
 
 MAX_UNANSWERED: Final = 256
 """Requests of one connection that wait for their response; a client that does not read its responses cannot make
-the daemon store more than these. Above: EPROTO."""
+the daemon store more than these. Above: EMSGSIZE."""
 
 MAX_READ_FILE: Final = 64 << 20
 """Bytes that one `read_file` returns. More is EFBIG: open the file and read it in pieces."""
@@ -93,6 +93,5 @@ MAX_PERF_ENTRY: Final = 8192
 MAX_PERF_PAYLOAD: Final = MAX_PERF_ENTRY - ENTRY_HEADER_SIZE
 """8184: larger payloads are dropped by perf."""
 
-MAX_PERF_DATA_PAGES: Final = 1 << 14
-"""64 MiB of perf ring: an administrator's slip of the pen shall not take the machine's memory. Above: EPERM, the
-errno of the kernel's limit (perf_event_mlock_kb)."""
+MAX_PERF_DATA_PAGES: Final = 1024
+"""4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages. Above: EINVAL."""

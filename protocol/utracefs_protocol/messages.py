@@ -336,7 +336,7 @@ class PerfAttr:
 
     @classmethod
     def from_wire(cls, params: list[Any]) -> "PerfAttr":
-        """EINVAL for what cannot be meant; EPERM for more memory than is allowed (as perf_mmap); E2BIG."""
+        """EINVAL for what cannot be meant and for more pages than are allowed; E2BIG."""
         (value,) = params_of("perf_event_open", params, "attr")
         attr = wire_map(value, "attr")
         _refuse_unknown(attr, attrs.fields_dict(cls).keys(), "attr")
@@ -353,7 +353,7 @@ class PerfAttr:
         if pages & (pages - 1):
             raise TraceError(errno.EINVAL, f"data_pages {pages} is not a power of two")
         if pages > MAX_PERF_DATA_PAGES:
-            raise TraceError(errno.EPERM, f"data_pages {pages}; at most {MAX_PERF_DATA_PAGES}")
+            raise TraceError(errno.EINVAL, f"data_pages {pages}; at most {MAX_PERF_DATA_PAGES}")
         if (period or freq) and not pages:
             raise TraceError(errno.EINVAL, "data_pages is missing: samples need a ring; 128 is usual")
         sample_type = wire_int(attr.get("sample_type") or int(DEFAULT_SAMPLE_TYPE), "sample_type")
