@@ -174,7 +174,8 @@ cdef class DataRing:
         self.has_head = False
         if self.corrupt:
             return False
-        # `limit - tail` as a signed distance: <= 0 means this round's share is done.
+        # A record never reaches past the head that it was found below, so tail stops at limit exactly, or, when records
+        # behind it were taken with a later head, beyond: then the distance is negative.
         if <long long>(self.limit - self.c.tail) <= 0:
             return False
         state = dr_next(&self.c, &self.head, self.copy, DR_MAX_PAYLOAD, self.dead, &self.holes)
@@ -264,6 +265,8 @@ cdef class Intake:
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.limit = dr_head(&ring.c)
+                if ring.limit - ring.c.tail > ring.c.ring.size:
+                    ring.corrupt = True     # behind our tail (then it is huge), or further than the ring is long
                 if ring.refill():
                     heads[live] = <PyObject *>ring
                     live += 1
