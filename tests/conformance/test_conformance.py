@@ -21,8 +21,19 @@ HERE = Path(__file__).parent
 
 SCRIPTS = sorted(p.stem for p in (HERE / "scripts").glob("*.txt"))
 
-EXPECTED: dict[str, dict[int, str]] = {}
+NOT_YET = "filter, trigger, hist, snapshot, instances and the files of other tracers do not exist yet"
+EXPECTED: dict[str, dict[int, str]] = {
+    "01_types": {136: NOT_YET, 137: NOT_YET, 138: NOT_YET + "; ours has standing_events and consumers/"},
+    "08_writes": {
+        178: "a connection has no open mode",
+        182: "`ls -l` of a file needs the tree mounted",
+    },
+    "30_lifetime": dict.fromkeys([69, 72, 73, 74, 84, 85, 88, 100, 103, 106, 107], NOT_YET),
+}
 """Script -> {operation number -> why}."""
+
+PERHAPS = {"08_writes": {88, 126}}
+"""Texts that show bytes of the writer's pid: equal or not as the pid happens to be."""
 
 LATER = {"12_filter": "filters", "20_hist_keys": "histograms", "25_instances": "instances"}
 """Scripts about what is not there yet: they must be played to their end, with the daemon alive."""
@@ -72,10 +83,11 @@ def differences(script: str) -> list[transcript.Difference]:
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if s not in LATER])
 def test_like_the_kernel(script: str) -> None:
     found = differences(script)
-    expected = EXPECTED.get(script, {})
+    expected = set(EXPECTED.get(script, {}))
+    found = [d for d in found if d.number not in PERHAPS.get(script, ())]
     unexpected = [d for d in found if d.number not in expected]
     assert not unexpected, "\n".join(map(str, unexpected[:10]))
-    assert {d.number for d in found} == set(expected), "a listed difference is gone: take it off EXPECTED"
+    assert {d.number for d in found} == expected, "a listed difference is gone: take it off EXPECTED"
 
 
 @pytest.mark.parametrize("script", sorted(LATER))
