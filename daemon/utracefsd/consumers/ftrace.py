@@ -128,6 +128,13 @@ class Instance:
         table.on_removed.append(self._removed)
         table.on_dynamic_removed.append(self._dynamic_removed)
 
+    def close(self) -> None:
+        """Let go of all events and of the table; what was recorded stays readable as long as somebody has it open."""
+        self.disable_all()
+        self.table.on_created.remove(self._created)
+        self.table.on_removed.remove(self._removed)
+        self.table.on_dynamic_removed.remove(self._dynamic_removed)
+
     # Events: which are enabled here.
 
     def enabled(self, event: "Event") -> bool:

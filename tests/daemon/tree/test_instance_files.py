@@ -1,0 +1,440 @@
+"""The control files of an instance: texts, accepted values and errno (tracefs.md 1.2 to 1.8)."""
+
+import errno
+import os
+
+import pytest
+
+from tests.daemon.tree.world import PID, World, errno_of
+from utracefs_protocol.errors import TraceError
+from utracefsd.peer import Peer
+
+# Values with one writer and one text.
+
+
+@pytest.mark.parametrize(
+    ("path", "fresh", "writes", "bad"),
+    [
+        (b"tracing_on", b"1\n", {b"0": b"0\n", b"5": b"1\n", b"00\n": b"0\n"}, [b"", b"x", b"-1", b" 1"]),
+        (b"buffer_percent", b"50\n", {b"0": b"0\n", b"100\n": b"100\n"}, [b"101", b"-1", b"", b"x"]),
+        (
+            b"buffer_subbuf_size_kb",
+            b"4\n",
+            {b"1": b"4\n", b"3": b"4\n", b"5": b"8\n", b"16": b"16\n", b"512": b"512\n", b"4\n": b"4\n"},
+            [b"0", b"1024", b"513", b"", b"x", b"-4"],
+        ),
+        (
+            b"saved_cmdlines_size",
+            b"6552\n",
+            {b"128": b"6552\n", b"32768\n": b"45874\n"},
+            [b"0", b"32769", b"", b"x"],
+        ),
+        (
+            b"tracing_cpumask",
+            b"3\n",
+            {b"1": b"1\n", b"0\n": b"0\n", b"00000003": b"3\n"},
+            [b"0-1", b"x", b"0x1"],
+        ),
+        (
+            b"current_tracer",
+            b"nop\n",
+            {b"nop": b"nop\n", b"nop \n": b"nop\n"},
+            [b"", b"function", b" nop", b"nop x"],
+        ),
+        (
+            b"options/overwrite",
+            b"1\n",
+            {b"0": b"0\n", b"01": b"1\n", b"00\n": b"0\n"},
+            [b"2", b"", b"x", b"-1"],
+        ),
+    ],
+)
+def test_values(
+    world: World, path: bytes, fresh: bytes, writes: dict[bytes, bytes], bad: list[bytes]
+) -> None:
+    assert world.cat(path) == fresh
+    for text, shown in writes.items():
+        assert world.wn(path, text) == len(text)
+        assert world.cat(path) == shown
+    for text in bad:
+        assert errno_of(world.wn, path, text) == errno.EINVAL
+    assert world.cat(path) == shown
+
+
+def test_out_of_range(world: World) -> None:
+    for path in (
+        b"tracing_on",
+        b"buffer_percent",
+        b"buffer_size_kb",
+        b"options/overwrite",
+        b"saved_cmdlines_size",
+    ):
+        assert errno_of(world.wn, path, b"18446744073709551616") == errno.ERANGE
+    assert errno_of(world.wn, b"tracing_cpumask", b"4") == errno.EOVERFLOW
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (b"available_tracers", b"nop\n"),
+        (b"timestamp_mode", b"[delta] absolute\n"),
+        (b"printk_formats", b""),
+        (b"saved_tgids", b""),
+        (b"error_log", b""),
+        (b"set_event", b""),
+        (b"standing_events", b""),
+    ],
+)
+def test_fixed_texts(world: World, path: bytes, text: bytes) -> None:
+    assert world.cat(path) == text
+
+
+# Sizes.
+
+
+def test_sizes_before_and_after_the_first_use(world: World) -> None:
+    assert world.cat(b"buffer_size_kb") == b"7 (expanded: 1408)\n"
+    assert world.cat(b"buffer_total_size_kb") == b"14 (expanded: 2816)\n"
+    assert world.cat(b"per_cpu/cpu0/buffer_size_kb") == b"7\n"
+    world.w(b"trace_marker", b"does not expand")
+    assert world.cat(b"buffer_size_kb") == b"7 (expanded: 1408)\n"
+    world.event(b"alpha")
+    world.w(b"events/user_events/alpha/enable", b"1")
+    assert world.cat(b"buffer_size_kb") == b"1410\n"
+    assert world.cat(b"buffer_total_size_kb") == b"2820\n"
+    assert world.cat(b"per_cpu/cpu1/buffer_size_kb") == b"1410\n"
+
+
+def test_a_tracer_change_expands_even_if_refused(world: World) -> None:
+    assert errno_of(world.w, b"current_tracer", b"function") == errno.EINVAL
+    assert world.cat(b"buffer_size_kb") == b"1410\n"
+
+
+@pytest.mark.parametrize(
+    ("request_kb", "shown"), [(1, 7), (8, 11), (16, 19), (64, 67), (100, 103), (1408, 1410)]
+)
+def test_sizes_are_rounded(world: World, request_kb: int, shown: int) -> None:
+    assert world.w(b"buffer_size_kb", b"%d" % request_kb) > 0
+    assert world.cat(b"buffer_size_kb") == b"%d\n" % shown
+    assert world.cat(b"buffer_total_size_kb") == b"%d\n" % (2 * shown)
+
+
+def test_one_cpu_may_differ(world: World) -> None:
+    world.w(b"buffer_size_kb", b"64")
+    world.w(b"per_cpu/cpu1/buffer_size_kb", b"100")
+    assert world.cat(b"buffer_size_kb") == b"X\n"
+    assert world.cat(b"buffer_total_size_kb") == b"170\n"
+    assert world.cat(b"per_cpu/cpu0/buffer_size_kb") == b"67\n"
+    assert world.cat(b"per_cpu/cpu1/buffer_size_kb") == b"103\n"
+    world.w(b"buffer_subbuf_size_kb", b"8")
+    assert world.cat(b"per_cpu/cpu0/buffer_size_kb") == b"71\n"
+    assert world.cat(b"per_cpu/cpu1/buffer_size_kb") == b"103\n"
+
+
+@pytest.mark.parametrize("path", [b"buffer_size_kb", b"per_cpu/cpu0/buffer_size_kb"])
+def test_bad_sizes(world: World, path: bytes) -> None:
+    for text in (b"0", b"-1", b"", b"x", b"1 (expanded: 2)"):
+        assert errno_of(world.wn, path, text) == errno.EINVAL
+    for text in (b"2000000", b"18446744073709551615"):
+        assert errno_of(world.wn, path, text) == errno.ENOMEM
+    assert world.cat(b"buffer_size_kb") == b"7 (expanded: 1408)\n"
+
+
+def test_no_memory_for_the_real_buffer(world: World) -> None:
+    world.free_memory_kb = 100
+    event = world.event(b"alpha")
+    assert errno_of(world.w, b"events/enable", b"1") == errno.ENOMEM
+    assert world.cat(b"events/enable") == b"0\n"
+    assert event.status == 0
+
+
+def test_resizing_keeps_what_fits(world: World) -> None:
+    event = world.event(b"alpha u32 a")
+    world.w(b"events/enable", b"1")
+    for number in range(10):
+        world.emit(event, number.to_bytes(4, "little"))
+    world.w(b"buffer_size_kb", b"64")
+    assert len(world.trace_lines()) == 10
+    world.w(b"buffer_subbuf_size_kb", b"8")
+    assert world.trace_lines() == []
+    world.emit(event, b"\1\0\0\0")
+    assert world.bodies() == [b"alpha: a=0x1 (1)"]
+
+
+def test_free_buffer(world: World) -> None:
+    world.w(b"buffer_size_kb", b"100")
+    assert world.w(b"free_buffer", b"anything") == 9
+    assert world.cat(b"buffer_size_kb") == b"7\n"
+    assert world.cat(b"tracing_on") == b"1\n"
+    world.w(b"trace_options", b"disable_on_free")
+    world.open(b"free_buffer", os.O_WRONLY).close()
+    assert world.cat(b"tracing_on") == b"0\n"
+
+
+# Clocks and options.
+
+
+def test_clocks(world: World) -> None:
+    text = world.cat(b"trace_clock")
+    assert text.startswith(b"[local] global counter uptime perf mono mono_raw boot tai")
+    event = world.event(b"alpha")
+    world.w(b"events/enable", b"1")
+    for clock in text.replace(b"[", b"").replace(b"]", b"").split():
+        world.emit(event, b"")
+        assert len(world.trace_lines()) == 1
+        assert world.w(b"trace_clock", clock) == len(clock) + 1
+        assert b"[%s]" % clock in world.cat(b"trace_clock")
+        assert world.trace_lines() == []  # every success clears
+    world.emit(event, b"")
+    for bad in (b"", b"bogus", b"[mono]", b"mono boot", b"x" * 64):
+        assert errno_of(world.wn, b"trace_clock", bad) == errno.EINVAL
+    assert len(world.trace_lines()) == 1
+
+
+def test_counter_ticks_as_the_kernels_does(world: World) -> None:
+    """Clearing takes a tick, and setting the clock one more for the spare buffer that the kernel has."""
+    event = world.event(b"alpha")
+    world.w(b"trace_clock", b"counter")
+    start = world.instance.time_start
+    world.w(b"events/enable", b"1")
+    world.emit(event, b"")
+    assert world.trace_lines() == [
+        b"             drv-46      [000] ..... %12d: alpha:No fields found" % (start + 2)
+    ]
+    world.w(b"options/latency-format", b"1")
+    assert world.trace_lines() == [b"     drv-46        0.....    2: alpha:No fields found"]
+
+
+def test_options(world: World) -> None:
+    text = world.cat(b"trace_options")
+    assert text == (
+        b"print-parent\nnosym-offset\nnosym-addr\nnoverbose\nnoraw\nnohex\nnobin\nnoblock\nnofields\ntrace_printk\n"
+        b"annotate\nnouserstacktrace\nnosym-userobj\nnoprintk-msg-only\ncontext-info\nnolatency-format\nrecord-cmd\n"
+        b"norecord-tgid\noverwrite\nnodisable_on_free\nirq-info\nmarkers\nnoevent-fork\ntrace_printk_dest\n"
+        b"nopause-on-trace\nhash-ptr\nfunction-trace\nnofunction-fork\nnodisplay-graph\nnostacktrace\n"
+        b"notest_nop_accept\nnotest_nop_refuse\n"
+    )
+    assert len(text) == 406
+    assert len(world.tree.list_dir(b"options")) == 32
+    for line in text.split():
+        name = line.removeprefix(b"no")
+        if name in (b"test_nop_refuse", b"trace_printk_dest"):
+            continue
+        for word, shown in (
+            (b"no" + name, b"0\n"),
+            (name, b"1\n"),
+            (line, b"0\n" if line != name else b"1\n"),
+        ):
+            assert world.w(b"trace_options", word) == len(word) + 1
+            assert world.cat(b"options/" + name) == shown
+        world.w(b"options/" + name, b"0")
+        assert b"\nno%s\n" % name in b"\n" + world.cat(b"trace_options")
+        world.w(b"options/" + name, b"0" if line != name else b"1")
+    assert world.cat(b"trace_options") == text
+
+
+def test_options_that_are_refused(world: World) -> None:
+    for word in (b"bogus", b"", b"raw hex", b"nonoraw", b"NORAW", b"notrace_printk_dest", b"x" * 64):
+        assert errno_of(world.wn, b"trace_options", word) == errno.EINVAL
+    assert errno_of(world.w, b"trace_options", b"test_nop_refuse") == errno.EINVAL
+    assert errno_of(world.w, b"options/test_nop_refuse", b"1") == errno.EINVAL
+    assert world.w(b"options/test_nop_refuse", b"0") == 2
+
+
+# Which threads and cpus.
+
+
+@pytest.mark.parametrize("path", [b"set_event_pid", b"set_event_notrace_pid"])
+def test_pid_lists(world: World, path: bytes) -> None:
+    event = world.event(b"alpha u32 a")
+    world.w(b"events/enable", b"1")
+    assert world.w(path, b"7 5\n") == 5
+    assert world.wa(path, b"6 5") == 4
+    assert world.cat(path) == b"5\n6\n7\n"
+    for pid in (5, 8):
+        world.emit(event, pid.to_bytes(4, "little"), pid=pid)
+    assert world.bodies() == [b"alpha: a=0x5 (5)" if path == b"set_event_pid" else b"alpha: a=0x8 (8)"]
+    for bad in (b"x", b"-1", b"1 x"):
+        assert errno_of(world.wa, path, bad) == errno.EINVAL
+    assert world.cat(path) == b"5\n6\n7\n"
+    assert errno_of(world.w, path, b"x") == errno.EINVAL  # truncated before the write fails
+    assert world.cat(path) == b""
+    for pid in (5, 8):
+        world.emit(event, b"\0\0\0\0", pid=pid)
+    assert len(world.trace_lines()) == 3
+    assert b"filtered 1 lost 0" in world.cat(b"events/user_events/alpha/stats")
+
+
+def test_cpumask(world: World) -> None:
+    event = world.event(b"alpha")
+    world.w(b"events/enable", b"1")
+    world.w(b"tracing_cpumask", b"2")
+    for cpu in (0, 1):
+        world.emit(event, b"", cpu=cpu)
+    assert world.trace_lines(b"per_cpu/cpu0/trace") == []
+    assert len(world.trace_lines(b"per_cpu/cpu1/trace")) == 1
+
+
+def test_tracing_off_records_nothing(world: World) -> None:
+    event = world.event(b"alpha")
+    world.w(b"events/enable", b"1")
+    world.w(b"tracing_on", b"0")
+    assert world.emit(event, b"") == 0
+    assert event.status == 1
+    world.w(b"tracing_on", b"1")
+    assert world.trace_lines() == []
+
+
+# set_event and standing_events.
+
+
+def test_set_event(world: World) -> None:
+    for name in (b"one", b"two", b"three"):
+        world.event(name)
+    assert world.w(b"set_event", b"user_events:one") == 16
+    assert world.wa(b"set_event", b"three") == 6
+    assert world.cat(b"set_event") == b"user_events:three\nuser_events:one\n"
+    assert world.cat(b"available_events") == b"user_events:three\nuser_events:two\nuser_events:one\n"
+    assert world.wa(b"set_event", b"!one two") == 5  # one word a write
+    assert world.wa(b"set_event", b"!one") == 5
+    assert world.cat(b"set_event") == b"user_events:three\n"
+    for bad in (b"t*", b"none", b"!none", b"user_events/one", b"one,two", b"#", b"!", b"x" * 128):
+        assert errno_of(world.wa, b"set_event", bad) == errno.EINVAL
+    assert world.wa(b"set_event", b"") == 1
+    assert world.cat(b"set_event") == b"user_events:three\n"
+    assert errno_of(world.w, b"set_event", b"none") == errno.EINVAL
+    assert world.cat(b"set_event") == b""  # truncating had disabled all before
+
+
+def test_standing_events(world: World) -> None:
+    world.event(b"web_request")
+    assert world.wa(b"standing_events", b"user_events:web_*") == 18
+    assert world.wa(b"standing_events", b"db_*") == 5
+    assert world.cat(b"standing_events") == b"user_events:web_*\ndb_*\n"
+    late = world.event(b"web_reply")
+    world.event(b"db_query u32 a", 2)
+    world.event(b"other")
+    assert late.status == 1
+    assert (
+        world.cat(b"set_event")
+        == b"user_events_multi:db_query.0\nuser_events:web_reply\nuser_events:web_request\n"
+    )
+    assert world.wa(b"standing_events", b"!db_*") == 6
+    world.event(b"db_close")
+    assert world.cat(b"set_event").count(b"\n") == 3
+    assert world.cat(b"standing_events") == b"user_events:web_*\n"
+    for bad in (b"!db_*", b"a:b:c", b"!", b"x" * 128):
+        assert errno_of(world.wa, b"standing_events", bad) == errno.EINVAL
+    assert world.wn(b"standing_events", b"") == 0
+    assert world.cat(b"standing_events") == b""
+    world.event(b"web_again")
+    assert world.cat(b"set_event").count(b"\n") == 3
+
+
+def test_standing_events_have_their_buffer_before_anything_is_recorded(world: World) -> None:
+    world.w(b"standing_events", b"*")
+    assert world.cat(b"buffer_size_kb") == b"1410\n"
+
+
+# Markers.
+
+
+def test_trace_marker(world: World) -> None:
+    assert world.wn(b"trace_marker", b"hello") == 5
+    assert world.wn(b"trace_marker", b"with newline\n") == 13
+    assert world.wn(b"trace_marker", b"") == 0
+    assert world.bodies() == [
+        b"tracing_mark_write: hello",
+        b"tracing_mark_write: with newline",
+        b"tracing_mark_write: ",
+    ]
+    assert world.trace_lines()[0].startswith(b"             drv-46      [000] ..... ")
+
+
+def test_marker_with_a_nul_hides_its_newline(world: World) -> None:
+    world.wn(b"trace_marker", b"one\0two")
+    world.wn(b"trace_marker", b"three")
+    text = world.cat(b"trace")
+    assert b"tracing_mark_write: one             drv-46" in text
+    assert b"two" not in text
+
+
+def test_long_markers_are_cut(world: World) -> None:
+    assert world.wn(b"trace_marker", b"x" * 4054) == 4054
+    assert world.wn(b"trace_marker", b"y" * 10000) == 4054
+    assert [len(body) for body in world.bodies()] == [4054 + 20, 4054 + 20]
+    world.w(b"buffer_subbuf_size_kb", b"8")
+    assert world.wn(b"trace_marker", b"z" * 10000) == 4096
+
+
+def test_trace_marker_raw(world: World) -> None:
+    assert world.wn(b"trace_marker_raw", (0x1234).to_bytes(4, "little")) == 4
+    assert world.wn(b"trace_marker_raw", (0x42).to_bytes(4, "little") + bytes(range(8))) == 12
+    bodies = world.bodies()
+    assert bodies[0] == b"# 1234 buf:"
+    assert bodies[1] == b"# 42 buf: 00 01 02 03 04 05 06 07"
+    for size in (0, 1, 3, 4065, 4084, 20000):
+        assert errno_of(world.wn, b"trace_marker_raw", b"x" * size) == errno.EINVAL
+    assert world.wn(b"trace_marker_raw", b"x" * 3004) == 3004
+
+
+@pytest.mark.parametrize("path", [b"trace_marker", b"trace_marker_raw"])
+def test_markers_that_cannot_be_recorded(world: World, path: bytes) -> None:
+    world.w(b"tracing_on", b"0")
+    assert errno_of(world.w, path, b"four") == errno.EBADF
+    world.w(b"tracing_on", b"1")
+    world.w(b"options/markers", b"0")
+    assert errno_of(world.w, path, b"four") == errno.EINVAL
+    world.w(b"options/markers", b"1")
+    world.w(b"options/overwrite", b"0")
+    recorded = 0
+    while True:
+        try:
+            world.wn(path, b"m" * 100)
+        except TraceError as error:
+            assert error.errno == errno.EBADF
+            break
+        recorded += 1
+        assert recorded < 1000
+    assert len(world.trace_lines()) == recorded > 10
+    assert b"dropped events: 1\n" in world.cat(b"per_cpu/cpu0/stats")
+
+
+def test_a_marker_carries_the_writers_pid(world: World) -> None:
+    world.wn(b"trace_marker", b"hi", Peer(77, 0, 0, privileged=True))
+    assert world.trace_lines()[0].startswith(b"           <...>-77 ")
+
+
+# error_log: filled by what is to come, shown and cleared here.
+
+
+def test_error_log(world: World) -> None:
+    world.now = 1_187_516_331_999
+    world.instance.log_error("event filter parse error", "Field not found", b"nofield == 1", 8)
+    assert world.cat(b"error_log") == (
+        b"[ 1187.516331] event filter parse error: error: Field not found\n"
+        b"  Command: nofield == 1\n"
+        b"                   ^\n"
+    )
+    for number in range(9):
+        world.instance.log_error("hist:user_events:a", f"error {number}", b"x", 0)
+    text = world.cat(b"error_log")
+    assert text.count(b"Command:") == 8
+    assert b": error 1\n" in text
+    assert b": error 0\n" not in text
+    assert world.wa(b"error_log", b"ignored") == 8
+    assert world.cat(b"error_log") == text
+    world.wn(b"error_log", b"")
+    assert world.cat(b"error_log") == b""
+
+
+def test_tgids(world: World) -> None:
+    event = world.event(b"alpha")
+    world.w(b"events/enable", b"1")
+    world.emit(event, b"")
+    world.w(b"trace_options", b"record-tgid")
+    assert b"drv-46      (-------) [000]" in world.cat(b"trace")
+    world.w(b"trace_marker", b"x")
+    assert b"drv-46      (     46) [000]" in world.cat(b"trace")
+    assert world.cat(b"saved_tgids") == b"46 46\n"
+    assert world.cat(b"saved_cmdlines") == b"%d drv\n" % PID

@@ -1,0 +1,348 @@
+"""trace, trace_pipe and trace_pipe_raw: what they show, consume, refuse and wait for (tracefs.md 2 and 3)."""
+
+import errno
+import os
+import time
+
+import pytest
+
+from tests.daemon.tree.world import World, errno_of
+from utracefs_protocol.subbuf import decode_page
+from utracefsd.event_table import Event
+
+HEADER = b"""\
+# tracer: nop
+#
+# entries-in-buffer/entries-written: %d/%d   #P:2
+#
+#                                _-----=> irqs-off/BH-disabled
+#                               / _----=> need-resched
+#                              | / _---=> hardirq/softirq
+#                              || / _--=> preempt-depth
+#                              ||| / _-=> migrate-disable
+#                              |||| /     delay
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |         |   |||||     |         |
+"""
+
+
+@pytest.fixture
+def event(world: World) -> Event:
+    """Enabled, with the clock mono, so that time stamps are what the test emits."""
+    event = world.event(b"alpha u32 n")
+    world.w(b"trace_clock", b"mono")
+    world.w(b"events/enable", b"1")
+    return event
+
+
+def emit(world: World, event: Event, *numbers: int, cpu: int = 0) -> None:
+    for number in numbers:
+        assert world.emit(event, number.to_bytes(4, "little"), cpu=cpu) == 0
+
+
+def line(number: int, cpu: int = 0, us: int | None = None) -> bytes:
+    stamp = b"    1.%06d" % (number if us is None else us)
+    return b"             drv-46      [%03d] ..... %s: alpha: n=0x%x (%d)\n" % (cpu, stamp, number, number)
+
+
+# trace
+
+
+def test_empty(world: World) -> None:
+    assert world.cat(b"trace") == HEADER % (0, 0)
+    assert len(world.cat(b"trace")) == 515
+
+
+def test_reading_does_not_consume(world: World, event: Event) -> None:
+    emit(world, event, 1, 2)
+    emit(world, event, 3, cpu=1)
+    expected = HEADER % (3, 3) + line(1) + line(2) + line(3, cpu=1)
+    assert world.cat(b"trace") == expected
+    assert world.cat(b"trace") == expected
+    assert world.cat(b"per_cpu/cpu1/trace") == HEADER % (1, 1) + line(3, cpu=1)
+
+
+def test_what_clears(world: World, event: Event) -> None:
+    emit(world, event, 1)
+    emit(world, event, 2, cpu=1)
+    world.open(b"trace", os.O_RDWR).close()
+    world.open(b"trace", os.O_RDONLY | os.O_TRUNC).close()
+    assert world.wa(b"trace", b"anything") == 9
+    assert len(world.trace_lines()) == 2
+    world.wn(b"per_cpu/cpu0/trace", b"")
+    assert world.cat(b"trace") == HEADER % (1, 1) + line(2, cpu=1)
+    assert world.wn(b"trace", b"") == 0
+    assert world.cat(b"trace") == HEADER % (0, 0)
+
+
+def test_reading_in_pieces(world: World, event: Event) -> None:
+    emit(world, event, *range(1, 200))
+    whole = world.cat(b"trace")
+    for size in (1, 7, 515, 4096, 65536):
+        file = world.open(b"trace")
+        pieces = []
+        while piece := file.read(size):
+            assert len(piece) <= size
+            pieces.append(piece)
+        assert b"".join(pieces) == whole
+        assert file.read(size) == b""
+        file.seek(0)
+        assert file.read(100) == whole[:100]
+        file.seek(600)
+        assert file.read(100) == whole[600:700]
+        file.seek(10**9)
+        assert file.read(100) == b""
+
+
+def test_clearing_and_resizing_while_it_is_read(world: World, event: Event) -> None:
+    emit(world, event, *range(1, 200))
+    for path, text in (
+        (b"trace", b""),
+        (b"buffer_size_kb", b"100"),
+        (b"buffer_subbuf_size_kb", b"16"),
+        (b"trace_clock", b"mono"),
+    ):
+        file = world.open(b"trace")
+        file.read(1000)
+        world.w(path, text)
+        emit(world, event, *range(1, 50))
+        while file.read(1000):
+            pass
+        file.close()
+
+
+def test_a_large_trace_is_rendered_as_it_is_read(world: World, event: Event) -> None:
+    world.w(b"buffer_size_kb", b"8000")
+    emit(world, event, *range(100_000))
+    start = time.process_time()
+    file = world.open(b"trace")
+    file.read(4096)
+    file.close()
+    first = time.process_time() - start
+    start = time.process_time()
+    assert world.cat(b"trace").count(b"\n") == 100_012
+    whole = time.process_time() - start
+    assert first < whole / 10
+    assert whole < 3e-6 * 100_000 * 3  # 3 us a line is the aim; three times that on a busy machine
+
+
+def test_pause_on_trace(world: World, event: Event) -> None:
+    world.w(b"trace_options", b"pause-on-trace")
+    one, two = world.open(b"trace"), world.open(b"per_cpu/cpu0/trace")
+    world.open(b"trace", os.O_WRONLY).close()
+    emit(world, event, 1)
+    one.close()
+    emit(world, event, 2)
+    assert world.cat(b"tracing_on") == b"1\n"
+    assert errno_of(world.w, b"trace_marker", b"x") == errno.EBADF
+    two.close()
+    two.close()
+    emit(world, event, 3)
+    assert world.bodies() == [b"alpha: n=0x3 (3)"]
+
+
+def test_records_of_events_that_are_gone(world: World, event: Event) -> None:
+    emit(world, event, 1)
+    number = event.id
+    world.w(b"events/enable", b"0")
+    world.let_go(event)
+    assert world.bodies() == [b"Unknown type %d" % number]
+    again = world.event(b"beta u32 m")
+    assert again.id == number
+    assert world.bodies() == [b"beta: m=0x1 (1)"]  # as the kernel: an id is all that a record has
+
+
+def test_overwritten_records_are_counted(world: World, event: Event) -> None:
+    world.w(b"buffer_size_kb", b"8")
+    emit(world, event, *range(2000))
+    left = len(world.trace_lines())
+    assert (HEADER % (left, 2000)).splitlines()[2] in world.cat(b"trace")
+    stats = world.cat(b"per_cpu/cpu0/stats")
+    assert b"entries: %d\noverrun: %d\ncommit overrun: 0\n" % (left, 2000 - left) in stats
+    assert world.cat(b"trace_pipe").startswith(b"CPU:0 [LOST %d EVENTS]\n" % (2000 - left))
+
+
+# trace_pipe
+
+
+def test_pipe_consumes_without_header(world: World, event: Event) -> None:
+    emit(world, event, 1)
+    emit(world, event, 2, cpu=1)
+    emit(world, event, 3)
+    assert world.cat(b"trace_pipe") == line(1) + line(2, cpu=1) + line(3)
+    assert world.cat(b"trace_pipe") == b""
+    assert world.cat(b"trace") == HEADER % (0, 0)
+    emit(world, event, 4)
+    assert world.cat(b"per_cpu/cpu1/trace_pipe") == b""
+    assert world.cat(b"per_cpu/cpu0/trace_pipe") == line(4)
+
+
+def test_pipe_reads_are_short_and_lose_nothing(world: World, event: Event) -> None:
+    emit(world, event, *range(1, 300))
+    file = world.open(b"trace_pipe", os.O_NONBLOCK)
+    whole = b"".join(line(number) for number in range(1, 300))
+    got = file.read(1_000_000)
+    assert 8000 < len(got) <= 8192
+    while len(got) < len(whole):
+        piece = file.read(100)
+        assert 0 < len(piece) <= 100
+        got += piece
+    assert got == whole
+    assert errno_of(file.read, 100) == errno.EAGAIN
+
+
+def test_small_reads_leave_records_in_the_buffer(world: World, event: Event) -> None:
+    emit(world, event, *range(1, 100))
+    file = world.open(b"trace_pipe", os.O_NONBLOCK)
+    assert file.read(10) == line(1)[:10]
+    assert file.read(0) == b""
+    assert len(world.trace_lines()) == 98  # only what was formatted is gone
+    assert file.read(1000) == line(1)[10:]  # the rest first, alone
+
+
+def test_pipe_without_data(world: World, event: Event) -> None:
+    waiting, polling = world.open(b"trace_pipe"), None
+    assert waiting.blocking
+    assert errno_of(waiting.read, 100) == errno.EAGAIN
+    assert not waiting.has_data()
+    world.w(b"tracing_on", b"0")
+    assert errno_of(waiting.read, 100) == errno.EAGAIN  # it has returned nothing yet: goes on waiting
+    world.w(b"tracing_on", b"1")
+    emit(world, event, 1)
+    assert waiting.has_data()
+    assert waiting.read(100) == line(1)
+    assert errno_of(waiting.read, 100) == errno.EAGAIN
+    world.w(b"tracing_on", b"0")
+    assert waiting.has_data()
+    assert waiting.read(100) == b""  # the end
+    world.w(b"tracing_on", b"1")
+    emit(world, event, 2)
+    assert waiting.read(100) == line(2)
+    waiting.close()
+    polling = world.open(b"trace_pipe", os.O_NONBLOCK)
+    emit(world, event, 3)
+    assert polling.read(100) == line(3)
+    world.w(b"tracing_on", b"0")
+    assert errno_of(polling.read, 100) == errno.EAGAIN  # never the end when it does not block
+    assert not polling.blocking
+
+
+def test_pipe_has_one_opener(world: World) -> None:
+    whole = world.open(b"trace_pipe")
+    for path in (b"trace_pipe", b"per_cpu/cpu0/trace_pipe", b"per_cpu/cpu1/trace_pipe"):
+        assert errno_of(world.open, path) == errno.EBUSY
+    whole.close()
+    zero, one = world.open(b"per_cpu/cpu0/trace_pipe"), world.open(b"per_cpu/cpu1/trace_pipe")
+    for path in (b"trace_pipe", b"per_cpu/cpu0/trace_pipe"):
+        assert errno_of(world.open, path) == errno.EBUSY
+    zero.close()
+    assert errno_of(world.open, b"trace_pipe") == errno.EBUSY
+    one.close()
+    world.open(b"trace_pipe").close()
+    world.open(b"per_cpu/cpu0/trace_pipe_raw")
+    world.open(b"per_cpu/cpu0/trace_pipe_raw")
+
+
+def test_pipe_follows_options_clocks_and_buffers(world: World, event: Event) -> None:
+    file = world.open(b"trace_pipe", os.O_NONBLOCK)
+    emit(world, event, 1)
+    assert file.read(1000) == line(1)
+    world.w(b"trace_options", b"nocontext-info")
+    emit(world, event, 2)
+    assert file.read(1000) == b"alpha: n=0x2 (2)\n"
+    world.w(b"buffer_subbuf_size_kb", b"8")
+    emit(world, event, 3)
+    assert file.has_data()
+    assert file.read(1000) == b"alpha: n=0x3 (3)\n"
+    world.w(b"options/context-info", b"1")
+    world.w(b"trace_clock", b"counter")
+    emit(world, event, 4)
+    assert b"." not in file.read(1000).split(b"] ..... ")[1].split(b":")[0]
+
+
+def test_pipe_in_latency_format_loses_nothing(world: World, event: Event) -> None:
+    world.w(b"trace_options", b"latency-format")
+    emit(world, event, *range(1, 10))
+    file = world.open(b"trace_pipe", os.O_NONBLOCK)
+    text = b""
+    for _ in range(1000):
+        if not file.has_data():
+            break
+        text += file.read(60)
+    assert [piece.split(b"n=")[1] for piece in text.splitlines()] == [
+        b"0x%x (%d)" % (n, n) for n in range(1, 10)
+    ]
+
+
+# trace_pipe_raw
+
+
+def test_raw_pages(world: World, event: Event) -> None:
+    path = b"per_cpu/cpu0/trace_pipe_raw"
+    assert world.cat(path) == b""
+    emit(world, event, 1, 2, 3)
+    file = world.open(path)
+    assert file.has_data()
+    data = file.read(65536)
+    assert len(data) == 4096
+    records = decode_page(data).records
+    assert [int.from_bytes(record.data[8:12], "little") for record in records] == [1, 2, 3]
+    assert records[0].data[:8] == event.id.to_bytes(2, "little") + b"\0\0" + (46).to_bytes(4, "little")
+    assert not file.has_data()
+    assert file.blocking
+    assert errno_of(file.read, 4096) == errno.EAGAIN
+    assert world.trace_lines() == []
+    assert b"read events: 3\n" in world.cat(b"per_cpu/cpu0/stats")
+
+
+def test_raw_in_small_pieces(world: World, event: Event) -> None:
+    emit(world, event, *range(10))
+    file = world.open(b"per_cpu/cpu0/trace_pipe_raw", os.O_NONBLOCK)
+    assert file.read(0) == b""
+    assert file.read(16) == b""  # no room for a record: nothing is consumed
+    assert len(world.trace_lines()) == 10
+    first = file.read(100)
+    assert len(first) == 100
+    rest = file.read(65536)
+    assert len(rest) == 3996  # of the same page, before anything new
+    taken = decode_page(first + rest).records
+    assert 0 < len(taken) < 10
+    assert len(world.trace_lines()) == 10 - len(taken)
+    assert len(decode_page(file.read(4096)).records) == 10 - len(taken)
+
+
+def test_raw_in_larger_sub_buffers(world: World, event: Event) -> None:
+    file = world.open(b"per_cpu/cpu0/trace_pipe_raw", os.O_NONBLOCK)
+    world.w(b"buffer_subbuf_size_kb", b"8")
+    emit(world, event, 1)
+    assert len(file.read(65536)) == 8192
+
+
+# stats
+
+
+def test_stats(world: World, event: Event) -> None:
+    for cpu in (0, 1):
+        stats = world.cat(b"per_cpu/cpu%d/stats" % cpu)
+        assert stats.startswith(
+            b"entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\noldest event ts:     0.000000\nnow ts: "
+        )
+        assert stats.endswith(b"\ndropped events: 0\nread events: 0\n")
+    emit(world, event, 1, 2)
+    assert world.cat(b"per_cpu/cpu0/stats").startswith(
+        b"entries: 2\noverrun: 0\ncommit overrun: 0\nbytes: 32\noldest event ts:     1.000001\nnow ts: "
+    )
+    world.w(b"trace_clock", b"counter")
+    emit(world, event, 1)
+    assert world.cat(b"per_cpu/cpu0/stats").split(b"oldest event ts: ")[1].split(b"\n")[0].isdigit()
+
+
+def test_dropped_records_are_lost_in_the_events_stats(world: World, event: Event) -> None:
+    world.w(b"buffer_size_kb", b"1")
+    world.w(b"options/overwrite", b"0")
+    emit(world, event, *range(2000))
+    kept = len(world.trace_lines())
+    assert world.cat(b"events/user_events/alpha/stats") == (
+        b"emitted: 2000\nftrace: recorded %d filtered 0 lost %d\n" % (kept, 2000 - kept)
+    )
+    assert b"dropped events: %d\n" % (2000 - kept) in world.cat(b"per_cpu/cpu0/stats")
