@@ -1,0 +1,106 @@
+"""Typed events for applications, at nearly no cost until somebody listens.
+
+    import utracefs
+
+    request = utracefs.event("http_request u16 status; u32 usec; __rel_loc char[] path")
+
+    if request:                       # one byte of shared memory
+        request.emit(200, 1834, path)
+
+Tracing that is missing is never an error: without a daemon the event is off, and it comes alive when a daemon
+appears. A wrong declaration is a ValueError at once.
+
+The functions of this module use one session per process, made by the first call; a library or a test that wants one
+of its own takes a `Session`. Importing this module starts nothing and changes nothing.
+"""
+
+from utracefs._producer import Event
+
+TYPE_CHECKING = (
+    False  # typing.TYPE_CHECKING without its import, which takes longer than the rest of this module
+)
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from utracefs.logging_handler import LoggingHandler
+    from utracefs.session import Session, Stats
+
+__all__ = [
+    "Event",
+    "LoggingHandler",
+    "Session",
+    "Stats",
+    "close",
+    "default_session",
+    "event",
+    "events",
+    "flush",
+    "stats",
+]
+
+# At most one entry. A dict, because `setdefault` settles a race between two threads without a lock.
+_sessions: "dict[str, Session]" = {}
+
+_LAZY = {
+    "LoggingHandler": "utracefs.logging_handler",
+    "Session": "utracefs.session",
+    "Stats": "utracefs.session",
+}
+
+
+def __getattr__(name: str) -> "Any":
+    """Names that cost an import nobody may need."""
+    if name in _LAZY:
+        import importlib
+
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'utracefs' has no attribute {name!r}")
+
+
+def default_session() -> "Session":
+    """The session behind the functions of this module."""
+    found = _sessions.get("default")
+    if found is None:
+        from utracefs.session import Session
+
+        found = _sessions.setdefault("default", Session())
+    return found
+
+
+def event(declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
+    """Declare an event: `name type field; type field ...`, the command string of the kernel's user_events.
+
+    The same declaration gives the same Event. Registering with the daemon happens in the background.
+    persist: keep the event in the daemon when nothing refers to it (needs an administrator).
+    multi_format: other programs may use the name with other fields.
+
+    ValueError: the declaration is wrong.
+    """
+    return default_session().event(declaration, persist=persist, multi_format=multi_format)
+
+
+def events(
+    declarations: "Iterable[str | bytes]", *, persist: bool = False, multi_format: bool = False
+) -> list[Event]:
+    """Declare several events at once; when one declaration is wrong, none is made."""
+    return default_session().events(declarations, persist=persist, multi_format=multi_format)
+
+
+def flush(timeout_s: float = 1.0) -> bool:
+    """Wait until everything emitted so far has reached the attached consumers; False when that took too long or the
+    connection was lost."""
+    return default_session().flush(timeout_s)
+
+
+def close() -> None:
+    """Send what is pending (at most half a second), disconnect, and turn all events off for good. Happens by itself
+    when the interpreter exits."""
+    default_session().close()
+
+
+def stats() -> "Stats":
+    """What this process emitted, and what became of it."""
+    return default_session().stats()

@@ -1,0 +1,65 @@
+"""From a command string to an Event: what `utracefs.event` does before anybody is asked.
+
+A declaration is checked here and now, by the rules that the daemon has, so that a mistake in it is a ValueError at the
+line that made it, whether or not anybody traces. What only the daemon can know (another program declared other fields
+under this name, there are too many events) turns up later as `Event.error`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from utracefs._producer import KINDS, Event, Sink
+from utracefs_protocol.declaration import Declaration, check_command_length, parse
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_PAYLOAD
+
+if TYPE_CHECKING:
+    from utracefs.session import Session
+
+__all__ = ["MULTI_FORMAT", "PERSIST", "Event", "check_declaration", "make_event", "name_args", "reduce_event"]
+
+# REG_PERSIST and REG_MULTI_FORMAT of utracefs_protocol.messages, which is not needed before a daemon answers.
+PERSIST = 0x1
+MULTI_FORMAT = 0x2
+
+
+def check_declaration(text: bytes) -> Declaration:
+    """Parse a command string; ValueError for what DIAG_IOCSREG would refuse with EINVAL, in the same words."""
+    try:
+        check_command_length(text)
+        declaration = parse(text)
+    except TraceError as error:
+        raise ValueError(f"{text.decode('utf-8', 'backslashreplace')!r}: {error.text}") from None
+    return declaration
+
+
+def make_event(session: "Session", sink: Sink, declaration: Declaration, flags: int) -> Event:
+    """An Event that is off and unknown to any daemon."""
+    fields = [
+        (field.name, KINDS[field.kind.name], field.payload_offset, field.size, field.signed, field.is_string)
+        for field in declaration.fields
+    ]
+    return Event(session, sink, declaration.name, declaration.canonical(), flags, fields, MAX_PAYLOAD)
+
+
+def name_args(event: Event) -> bytes:
+    """The command string to register with: the canonical spelling, because every spelling of the same fields matches
+    it, while some cannot be matched again, not even by themselves (user_fields_match in
+    kernel/trace/trace_events_user.c). It may be longer than what was declared, by the spaces after `;`: without them
+    where it would not fit."""
+    text = event.declaration.encode("utf-8", "surrogateescape")
+    return text if len(text) <= MAX_COMMAND_STRING else text.replace(b"; ", b";")
+
+
+def reduce_event(event: Event) -> tuple[Any, ...]:
+    """Pickling an event of the default session: the other process declares it, too."""
+    import utracefs
+
+    if event.session is not utracefs.default_session():
+        raise TypeError("an event of a session of its own cannot be pickled; declare it in the other process")
+    return _declare_again, (event.declaration, event.flags)
+
+
+def _declare_again(declaration: str, flags: int) -> Event:
+    import utracefs
+
+    return utracefs.event(declaration, persist=bool(flags & PERSIST), multi_format=bool(flags & MULTI_FORMAT))

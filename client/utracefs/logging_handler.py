@@ -1,0 +1,80 @@
+"""Log records as events: `logging.getLogger().addHandler(utracefs.LoggingHandler())`.
+
+A logger asks `record.levelno >= handler.level` before it calls a handler (Logger.callHandlers in the standard library).
+Here `level` follows the event: while nobody listens it is higher than any level, so the handler is never entered and
+nothing is formatted.
+"""
+
+import logging
+
+from utracefs import default_session
+from utracefs.session import Session
+from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
+
+__all__ = ["LoggingHandler"]
+
+FIELDS = (
+    "s32 level; u32 line; __rel_loc char[] logger; __rel_loc char[] message; "
+    "__rel_loc char[] pathname; __rel_loc char[] func"
+)
+
+OFF = 1 << 62
+"""Above every level: nobody listens."""
+
+_FIXED_SIZE = 6 * 4 + 4
+"""Bytes of the fixed part, and a NUL for each of the four texts."""
+
+_SHORT = 512
+"""Bytes that the texts other than the message may have."""
+
+
+class LoggingHandler(logging.Handler):
+    """Writes one record of the event `name` per log record, while somebody listens to it.
+
+    The message is what the handler's formatter makes of the record (by default message and traceback), cut to what a
+    record of the ring buffer can hold. session: None is the default session. Never closes a session.
+    ValueError: `name` cannot be the name of an event.
+    """
+
+    def __init__(
+        self, name: str = "python_log", level: int | str = logging.NOTSET, *, session: Session | None = None
+    ) -> None:
+        self._level = logging.NOTSET
+        self._event = (session or default_session()).event(f"{name} {FIELDS}")
+        super().__init__(level)
+
+    @property
+    def event(self) -> object:
+        return self._event
+
+    @property
+    def level(self) -> int:
+        """What was set, while somebody listens; OFF otherwise."""
+        return self._level if self._event else OFF
+
+    @level.setter
+    def level(self, level: int) -> None:
+        self._level = level
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            logger, pathname, func = _text(record.name), _text(record.pathname), _text(record.funcName or "")
+            room = MAX_FTRACE_PAYLOAD - _FIXED_SIZE - len(logger) - len(pathname) - len(func)
+            message = self.format(record).encode("utf-8", "backslashreplace")
+            if len(message) > room:
+                message = _cut(message, room - 3) + b"..."
+            level = min(max(record.levelno, -(1 << 31)), (1 << 31) - 1)
+            self._event.emit(level, max(record.lineno, 0), logger, message, pathname, func)
+        except Exception:  # noqa: BLE001  # what logging.Handler asks of every emit()
+            self.handleError(record)
+
+
+def _text(text: str) -> bytes:
+    """UTF-8, at most _SHORT bytes; the end of a path says more than its beginning."""
+    data = text.encode("utf-8", "backslashreplace")
+    return data if len(data) <= _SHORT else b"..." + data[-(_SHORT - 3) :]
+
+
+def _cut(text: bytes, size: int) -> bytes:
+    """At most `size` bytes, without half a character at the end."""
+    return text[:size].decode("utf-8", "ignore").encode("utf-8")

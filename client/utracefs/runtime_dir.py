@@ -1,0 +1,67 @@
+"""Where the daemon's sockets are, from the client's side (docs/protocol.md, section 1).
+
+    | asked for           | directories tried, in this order                                              |
+    |---------------------|-------------------------------------------------------------------------------|
+    | explicitly          | that one only                                                                 |
+    | UTRACEFS_DIR is set | that one only                                                                 |
+    | neither             | $XDG_RUNTIME_DIR/utracefs (unset: /tmp/utracefs-UID), then /run/utracefs        |
+
+/tmp belongs to everybody: whoever makes /tmp/utracefs-UID first could read what we emit. So it counts only when it
+is a directory of ours that nobody else may enter; that is the daemon's rule for it, too.
+"""
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Mapping
+
+DATA_SOCKET = "user_events_data"
+TRACEFS_SOCKET = "tracefs"
+SYSTEM_DIRECTORY = "/run/utracefs"
+
+
+def candidates(directory: str | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The socket directories to try, best first. Touches nothing."""
+    if directory:
+        return [directory]
+    if chosen := environ.get("UTRACEFS_DIR"):
+        return [chosen]
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        return [os.path.join(runtime, "utracefs"), SYSTEM_DIRECTORY]
+    return [temporary_directory(), SYSTEM_DIRECTORY]
+
+
+def temporary_directory() -> str:
+    """The user daemon's place where XDG_RUNTIME_DIR is unset."""
+    return f"/tmp/utracefs-{os.geteuid()}"
+
+
+def connect_one(sock: socket.socket, directory: str, name: str) -> None:
+    """Connect `sock` to the socket `name` in one directory. OSError: what connect(2) said, or EPERM for a directory in
+    /tmp that is not ours alone."""
+    if directory == temporary_directory():
+        found = os.lstat(directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "not a directory of ours with mode 0700", directory)
+    sock.connect(os.path.join(directory, name))
+
+
+def connect(name: str, directory: str | None = None) -> socket.socket:
+    """A connected, blocking stream socket: the first of the candidates that answers.
+
+    OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the path.
+    """
+    worst: OSError | None = None
+    for candidate in candidates(directory):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connect_one(sock, candidate, name)
+        except OSError as error:
+            sock.close()
+            if worst is None or worst.errno == errno.ENOENT:
+                worst = OSError(error.errno, error.strerror or str(error), os.path.join(candidate, name))
+        else:
+            return sock
+    assert worst is not None
+    raise worst
