@@ -53,7 +53,7 @@ class Counter:
         self._of(event, system).attached = False
 
     def take(self, batch: Sequence[Record]) -> None:
-        """Records of all attached events, in the order of time."""
+        """Records of one of the attached events, in order."""
         for record in batch:
             counts = self._of(record.event, record.system)
             counts.records += 1

@@ -20,7 +20,7 @@ A program writes a record once, however many consumers are attached; each of the
 
 **A plug-in** is the form of this for other people's Python: a class behind an entry point of the group
 `utracefs.consumers`, described by `Consumer` below. It never meets a probe: it is attached by an
-administrator through `consumers/NAME/set_event`, gets `Record`s in batches and in the order of time, and what
+administrator through `consumers/NAME/set_event`, gets `Record`s in batches, and what
 it raises is counted, not spread. examples/count_plugin is a whole one.
 """
 
@@ -85,5 +85,9 @@ class Consumer(Protocol):
     """
 
     def take(self, batch: Sequence[Record]) -> None:
-        """Take records of all attached events, in the order of time. An exception loses the whole batch,
-        counted."""
+        """Take records of one event, in the order in which they were taken in. An exception loses them,
+        counted.
+
+        Whoever needs the order across events compares `ts_ns`; a round of taking in calls this once per
+        event.
+        """

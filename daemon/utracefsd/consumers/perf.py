@@ -64,11 +64,11 @@ class PerfEvent:
         |---|---|---|
         | ENABLE, DISABLE | ignored | nil |
         | RESET | ignored | nil; the count is 0 |
-        | PERIOD | the new sample_period, or sample_freq of an event that was opened with one | nil |
+        | PERIOD | the new sample_period | nil |
         | ID | ignored | the identifier in its samples |
         | SET_FILTER | an expression | EOPNOTSUPP |
 
-        Raises TraceError: EINVAL (PERIOD out of range, or of an event that takes no samples), ENOTTY (another
+        Raises TraceError: EINVAL (PERIOD out of range, or of an event without a period), ENOTTY (another
         name).
         """
         sink = self._sink
@@ -79,8 +79,10 @@ class PerfEvent:
                 sink.reset()
             case "PERIOD":
                 if sink.sample_freq:
-                    sink.sample_freq = wire_int(arg, "sample_freq", 1, 100_000)
-                elif sink.sample_period:
+                    raise TraceError(
+                        errno.EINVAL, "it was opened with sample_freq; open another with sample_period"
+                    )
+                if sink.sample_period:
                     sink.sample_period = wire_int(arg, "sample_period", 1, _MAX_PERIOD)
                 else:
                     raise TraceError(
@@ -149,6 +151,8 @@ class PerfEvents:
                 data_pages=wanted.data_pages,
                 enabled=not wanted.disabled,
             )
+        except ValueError as error:  # what the sink cannot do, with its reason
+            raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no perf ring: {error.strerror}") from error
         self._last_id += 1

@@ -11,12 +11,11 @@ somebody attaches the plug-in or reads its report; a broken one costs nothing to
     record ──> BatchProbe, one per event: kept in memory, in the core
                     │  flush, once after each pump of the daemon
                     v
-               all events of the plug-in, sorted by time ──> take(batch)
+               take(batch), once for each event that has records
 
 A plug-in cannot hurt the record path. What does not fit into a probe until the next flush is lost and
-counted. A `take` that raises loses its batch, counted as lost for each event in it; the plug-in stays
-attached and is tried again with the next. The first failure of a row is logged, the others are counted
-(`failures`), and the next success ends the row.
+counted. A `take` that raises loses its batch, counted as lost; the plug-in stays attached and is tried again
+with the next. The first failure of each of its methods is logged in one line, the others are only counted.
 """
 
 import errno
@@ -25,7 +24,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from importlib import metadata
-from operator import itemgetter
 from typing import Any
 
 from utracefs_protocol.errors import TraceError
@@ -39,17 +37,8 @@ logger = logging.getLogger("utracefsd")
 MAX_PENDING = 65536
 """Records of one event that wait for the next flush; a pump takes in a few thousand."""
 
-_Pending = list[tuple[int, int, int, int, bytes]]
-
-
-class _Attachment:
-    """One plug-in on one event."""
-
-    def __init__(self, consumer: str, event: Event, max_pending: int) -> None:
-        self.event = event
-        self.layout = Layout(event.declaration.fields)
-        self.pending: _Pending = []
-        self.probe = BatchProbe(consumer, self.pending.extend, max_pending)
+_Taken = tuple[int, int, int, int, bytes]
+"""What a BatchProbe keeps of a record: ts_ns, cpu, pid, tgid, payload."""
 
 
 class Plugin:
@@ -65,63 +54,49 @@ class Plugin:
         self._table = table
         self._max_pending = max_pending
         self._object: Consumer | None = None
-        self._attachments: dict[Event, _Attachment] = {}
-        self._failing = False
+        self._probes: dict[Event, BatchProbe] = {}
+        self._logged: set[str] = set()
 
     def attach(self, event: Event) -> None:
         """Attach to `event`; already attached is success. ConsumerError(EIO) when the plug-in cannot be
         loaded."""
-        if event in self._attachments:
+        if event in self._probes:
             return
-        self._consumer()
-        attachment = _Attachment(self.name, event, self._max_pending)
-        self._table.attach(event, attachment.probe)
-        self._attachments[event] = attachment
+        consumer = self._consumer()
+        layout = Layout(event.declaration.fields)
+
+        def deliver(batch: list[_Taken]) -> None:
+            name, system = event.tracepoint_name, event.system
+            records = [Record(name, system, ts, cpu, pid, data, layout) for ts, cpu, pid, _, data in batch]
+            try:
+                consumer.take(records)
+            except Exception as error:
+                self._failed("take", error)
+                raise  # the probe counts the batch as lost
+
+        probe = BatchProbe(self.name, deliver, self._max_pending)
+        self._table.attach(event, probe)
+        self._probes[event] = probe
         self._tell("attached", event)
 
     def detach(self, event: Event, now_ns: int) -> None:
         """Hand over what waits, then detach; not attached is success."""
-        attachment = self._attachments.get(event)
-        if attachment is None:
-            return
-        self.flush()
-        del self._attachments[event]
-        self._table.detach(event, attachment.probe, now_ns)
-        self._tell("detached", event)
+        probe = self._probes.pop(event, None)
+        if probe is not None:
+            self._table.detach(event, probe, now_ns)
+            self._tell("detached", event)
 
     def events(self) -> list[Event]:
         """What it is attached to, in the order of attaching."""
-        return list(self._attachments)
+        return list(self._probes)
 
     def flush(self) -> None:
-        """Hand over everything that waits, in the order of time; records of one instant in the order of
-        attaching."""
-        merged: list[tuple[int, _Attachment, int, int, bytes]] = []
-        for attachment in self._attachments.values():
-            if attachment.probe.pending:
-                attachment.probe.flush()
-                merged += [(ts, attachment, cpu, pid, data) for ts, cpu, pid, _, data in attachment.pending]
-                attachment.pending.clear()
-        if not merged:
-            return
-        merged.sort(key=itemgetter(0))
-        batch = [
-            Record(of.event.tracepoint_name, of.event.system, ts_ns, cpu, pid, payload, of.layout)
-            for ts_ns, of, cpu, pid, payload in merged
-        ]
-        try:
-            self._consumer().take(batch)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the plug-in's, and it is counted
-            self._failed("take", error)
-            for _, attachment, _, _, _ in merged:
-                attachment.probe.recorded -= 1
-                attachment.probe.lost += 1
-        else:
-            self._failing = False
+        """Hand over everything that waits."""
+        for probe in self._probes.values():
+            probe.flush()
 
-    def report(self) -> bytes:
-        """The text of its report, ended by a newline; empty when it makes none. ConsumerError(EIO) when that
-        fails."""
+    def report(self) -> str:
+        """The text of its report; empty when it makes none. ConsumerError(EIO) when that fails."""
         self.flush()
         make = getattr(self._consumer(), "report", None)
         if make is None:
@@ -156,8 +131,8 @@ class Plugin:
 
     def _failed(self, method: str, error: Exception) -> None:
         self.failures += 1
-        if not self._failing:
-            self._failing = True
+        if method not in self._logged:
+            self._logged.add(method)
             logger.warning(
                 "plug-in %s: %s raised %r; its further failures are only counted", self.name, method, error
             )
