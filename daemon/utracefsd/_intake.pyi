@@ -34,6 +34,9 @@ class DataRing:
     def ring_doorbell_seen(self) -> None:
         """Empty the doorbell, so that it wakes again."""
 
+    def want_wakeup(self, wanted: bool) -> None:
+        """Ask this ring's producer to ring the doorbell, or not to."""
+
 class Intake:
     """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim."""
 

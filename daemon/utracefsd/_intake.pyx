@@ -168,6 +168,10 @@ cdef class DataRing:
         except BlockingIOError:
             pass
 
+    def want_wakeup(self, bint wanted):
+        """Ask this ring's producer to ring the doorbell, or not to."""
+        dr_want_wakeup(&self.c, wanted)
+
     cdef bint refill(self) noexcept:
         """The next record of this round into `head`. False: none."""
         cdef int state

@@ -12,7 +12,8 @@ reference on each event in it until it closes.
     mmap_status []              mmap of user_events_status            3.4
     write [bin]                 write(2), acknowledged                3.5
     sync []                     all of mine has reached the consumers 3.6
-    mmap_ring, adopt_ring       ENOSYS: the socket path is offered    3.7
+    mmap_ring [{size}]          a data ring for this connection       3.7
+    adopt_ring [{}]             go on with one from before a restart  3.7
     (bare bin)                  write(2), one way                     2, 3.5
 
 **Order.** Messages are carried out one after another as they came, so a record may use the write_index of a
@@ -47,7 +48,7 @@ from utracefs_protocol.connection import (
     encode_response,
 )
 from utracefs_protocol.errors import ProtocolError, TraceError
-from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
+from utracefs_protocol.limits import DATA_RING_SIZE, ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import (
     EventRegistration,
     EventUnregistration,
@@ -55,10 +56,14 @@ from utracefs_protocol.messages import (
     params_of,
     text_bytes,
     wire_bytes,
+    wire_int,
+    wire_map,
 )
+from utracefsd._intake import DataRing
 from utracefsd._probes import IndexTable
 from utracefsd.event_table import Event, EventTable
 from utracefsd.peer import Peer
+from utracefsd.rings import Rings
 
 Outgoing = list[tuple[bytes, list[int]]]
 """One message each, in order; descriptors go beside the first byte of their message, and the edge closes them
@@ -91,6 +96,7 @@ _TRACEFS_METHODS = frozenset(
         "perf_ioctl",
     ]
 )
+DATA_RING_VERSION = 1
 _NO_DATA_RING = "this daemon offers no data ring; send records over this socket as bare bin objects"
 
 
@@ -103,7 +109,8 @@ class DataConnection:
 
     table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL, to take in what
     all connections sent before (a close among it); it may call `receive` of this very connection, whose bytes
-    then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches.
+    then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches. rings: where
+    data rings are made; None offers none (ENOSYS).
 
     `closing` is set when the connection must end: send what `receive` returned, then `close`.
     """
@@ -115,6 +122,7 @@ class DataConnection:
         *,
         take_in_all: Callable[[], None] = _nothing,
         flush: Callable[[], None] = _nothing,
+        rings: Rings | None = None,
     ) -> None:
         self.table = table
         self.peer = peer
@@ -122,6 +130,8 @@ class DataConnection:
         self.index_table = IndexTable()
         self._take_in_all = take_in_all
         self._flush = flush
+        self._rings = rings
+        self._ring: DataRing | None = None
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self._write_index_of: dict[Event, int] = {}
         self._outgoing: Outgoing = []
@@ -141,8 +151,8 @@ class DataConnection:
             "mmap_status": self._mmap_status,
             "write": self._write,
             "sync": self._sync,
-            "mmap_ring": self._no_data_ring,
-            "adopt_ring": self._no_data_ring,
+            "mmap_ring": self._mmap_ring,
+            "adopt_ring": self._adopt_ring,
         }
         table.enablers.hold(peer.pid)
 
@@ -192,6 +202,9 @@ class DataConnection:
         for _, fds in self._outgoing:
             _close_all(fds)
         self._outgoing.clear()
+        if self._ring is not None and self._rings is not None:
+            self._rings.drop(self._ring)
+            self._ring = None
         self.index_table.clear()
         self.table.release_all(self._write_index_of, now_ns)
         self._write_index_of.clear()
@@ -335,13 +348,47 @@ class DataConnection:
         self._send(encode_response(msgid, taken))
 
     def _sync(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        # Everything before this request was carried out before it; what is left are the batches of plug-ins.
+        # Everything sent before this request was carried out before it; what is left is what was committed to the
+        # ring, and the batches of plug-ins.
         params_of("sync", params)
+        if self._ring is not None and self._rings is not None:
+            self._rings.take_in()
         self._flush()
         self._send(encode_response(msgid, None))
 
-    def _no_data_ring(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        raise TraceError(errno.ENOSYS, _NO_DATA_RING)
+    def _mmap_ring(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        (given,) = params_of("mmap_ring", params, "map")
+        rings = self._may_have_ring()
+        size = wire_int(wire_map(given, "mmap_ring").get("size", DATA_RING_SIZE), "size", 0, 1 << 32)
+        ring = self._ring = rings.create(self.index_table, self.peer, size, self._ring_failed)
+        result = {"size": ring.size, "version": DATA_RING_VERSION}
+        self._send(encode_response(msgid, result), [os.dup(ring.fd), os.dup(ring.doorbell)])
+
+    def _adopt_ring(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        (given,) = params_of("adopt_ring", params, "map")
+        rings = self._may_have_ring()
+        wire_map(given, "adopt_ring")
+        fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
+        ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
+        rings.take_in()
+        self._send(encode_response(msgid, {"size": ring.size, "version": DATA_RING_VERSION}))
+
+    def _may_have_ring(self) -> Rings:
+        if self._rings is None:
+            raise TraceError(errno.ENOSYS, _NO_DATA_RING)
+        if self._ring is not None:
+            raise TraceError(
+                errno.EEXIST, "this connection has a data ring; one serves all threads of a process"
+            )
+        return self._rings
+
+    def _ring_failed(self, error: TraceError) -> None:
+        if not self.closing:
+            self._fail(error)
+
+    def take_ring_refusals(self) -> None:
+        """Count what was refused of the records in the ring, for the next `write_error`."""
+        self._note_refused()
 
     def _fd(self, index: int, what: str) -> int:
         if index >= len(self._fds):

@@ -95,3 +95,6 @@ MAX_PERF_PAYLOAD: Final = MAX_PERF_ENTRY - ENTRY_HEADER_SIZE
 
 MAX_PERF_DATA_PAGES: Final = 1024
 """4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages. Above: EINVAL."""
+
+DATA_RING_SIZE: Final = 1 << 20
+"""Bytes of a data ring where a client names none: some ten thousand records, which the daemon takes in within milliseconds."""
