@@ -1,0 +1,159 @@
+"""The data rings of all producers: who may have one, their doorbells, and taking them in together.
+
+One `Rings` for the daemon. It makes a ring for a connection or adopts one from before a restart, counts the memory that
+each user's rings take, and hangs all doorbells on one epoll(7) descriptor for the edge to wait on. The record path itself is
+compiled (`_intake`).
+
+How the edge (server.py) uses it:
+
+    asleep ── doorbell ──> awake: every POLL_S take_in; producers do not ring, except where a ring passes half full
+      ^                      │
+      └── want_wakeup(True), once more take_in: nothing ── after LINGER_ROUNDS rounds without a record
+
+A ring whose memory says what cannot be is `corrupt`: `failed` names its owner, whose connection ends with EPROTO.
+"""
+
+import errno
+import os
+import select
+from collections.abc import Callable
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefsd._intake import DataRing, Intake
+from utracefsd._probes import IndexTable
+from utracefsd.peer import Peer
+
+# Memory that the rings of one plain producer's user may take together: the default ring for 256 processes.
+MAX_RING_BYTES_PER_UID = 256 << 20
+
+# A record is visible after this long at most while the daemon is awake (the promise is 20 ms).
+POLL_S = 0.002
+
+# How many empty rounds before producers are asked for the doorbell again. A program that emits every few milliseconds then
+# costs neither itself a system call per record nor the daemon a wake-up.
+LINGER_ROUNDS = 10
+
+# Records in one round before others have their turn: some milliseconds.
+ROUND_RECORDS = 50_000
+
+
+@attrs.define(eq=False)
+class _Owned:
+    ring: DataRing
+    uid: int
+    failed: Callable[[TraceError], None]
+
+
+class Rings:
+    """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it."""
+
+    def __init__(self, nr_cpus: int, max_bytes_per_uid: int = MAX_RING_BYTES_PER_UID) -> None:
+        self._intake = Intake(nr_cpus)
+        self._max_bytes_per_uid = max_bytes_per_uid
+        self._owned: dict[DataRing, _Owned] = {}
+        self._bytes: dict[int, int] = {}
+        self._epoll = select.epoll()
+        self._taking_in = False
+
+    def fileno(self) -> int:
+        """Readable when a doorbell rang."""
+        return self._epoll.fileno()
+
+    def __len__(self) -> int:
+        return len(self._owned)
+
+    def create(
+        self, table: IndexTable, peer: Peer, size: int, failed: Callable[[TraceError], None]
+    ) -> DataRing:
+        """A new ring of `size` bytes for the connection that `table` belongs to; `failed` is told when it turns corrupt.
+
+        TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the machine's).
+        """
+        self._check_share(peer, size)
+        try:
+            ring = DataRing.create(table, peer.pid, size)
+        except ValueError as error:
+            raise TraceError(errno.EINVAL, str(error)) from None
+        except (OSError, MemoryError) as error:
+            raise TraceError(errno.ENOMEM, f"no memory for a data ring: {error}") from error
+        return self._own(ring, peer, failed)
+
+    def adopt(
+        self, table: IndexTable, peer: Peer, fd: int, doorbell: int, failed: Callable[[TraceError], None]
+    ) -> DataRing:
+        """Go on with a ring that a daemon before this one made, and take in what waits in it.
+
+        The descriptors stay the caller's. TraceError: EINVAL with what is wrong with them, ENOMEM as for `create`.
+        """
+        try:
+            ring = DataRing.adopt(table, peer.pid, os.dup(fd), os.dup(doorbell))
+        except ValueError as error:
+            raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
+        except (OSError, MemoryError) as error:
+            raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
+        self._check_share(peer, ring.size)
+        return self._own(ring, peer, failed)
+
+    def drop(self, ring: DataRing) -> None:
+        """Its producer is gone: take what it committed, and forget it."""
+        owned = self._owned.pop(ring)
+        ring.dead = True
+        self.take_in()
+        self._intake.remove(ring)
+        self._epoll.unregister(ring.doorbell)
+        self._bytes[owned.uid] -= ring.size
+        if not self._bytes[owned.uid]:
+            del self._bytes[owned.uid]
+
+    def take_in(self, budget: int | None = None) -> int:
+        """Take what was committed before this call (at most `budget` records), oldest first; returns how many."""
+        if self._taking_in:
+            return 0
+        self._taking_in = True
+        try:
+            return self._intake.take_in() if budget is None else self._intake.take_in(budget)
+        finally:
+            self._taking_in = False
+
+    def end_corrupt(self) -> None:
+        """Tell the owners of rings that turned out corrupt. They will drop them."""
+        for owned in [owned for owned in self._owned.values() if owned.ring.corrupt]:
+            owned.failed(TraceError(errno.EPROTO, "the data ring's memory says what cannot be"))
+
+    def answer_doorbells(self) -> None:
+        """Empty those that rang, so that they wake again."""
+        rung = {fd for fd, _ in self._epoll.poll(0, len(self._owned) + 1)}
+        if rung:
+            for ring in self._owned:
+                if ring.doorbell in rung:
+                    ring.ring_doorbell_seen()
+
+    def want_wakeup(self, wanted: bool) -> None:
+        """Whether producers shall ring. After asking for it, take in once more before sleeping."""
+        self._intake.want_wakeup(wanted)
+
+    def close(self) -> None:
+        """Forget all rings; nothing more is taken in."""
+        for ring in list(self._owned):
+            self.drop(ring)
+        self._epoll.close()
+
+    def _check_share(self, peer: Peer, size: int) -> None:
+        used = self._bytes.get(peer.uid, 0)
+        if not peer.privileged and used + size > self._max_bytes_per_uid:
+            raise TraceError(
+                errno.ENOMEM,
+                f"the rings of user {peer.uid} take {used >> 10} KiB; {self._max_bytes_per_uid >> 10} KiB are the limit",
+            )
+
+    def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> DataRing:
+        self._owned[ring] = _Owned(ring, peer.uid, failed)
+        self._bytes[peer.uid] = self._bytes.get(peer.uid, 0) + ring.size
+        self._epoll.register(ring.doorbell, select.EPOLLIN)
+        self._intake.add(ring)
+        # The daemon may be asleep: whoever commits next shall ring.
+        ring.want_wakeup(True)
+        os.eventfd_write(ring.doorbell, 1)  # and look at once at what an adopted one holds
+        return ring
