@@ -1,0 +1,194 @@
+"""Blocking calls over one of the daemon's two sockets, for tools.
+
+    caller ── call("read_file", ["trace"]) ──▶ request ──▶ socket ──▶ response ──▶ result or OSError
+
+Applications do not use this: their records go through `utracefs.session`, which never blocks them. Tools want the
+opposite: one answer per question, errors as exceptions, and for whole directories or many pages many questions at
+once (`call_many`), which saves a round trip each.
+
+Errors are OSError with the daemon's errno and text, and what was asked for as `filename`; OSError itself chooses the
+subclass (FileNotFoundError, PermissionError). A lost connection is ConnectionResetError with the socket's path.
+"""
+
+import array
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+import attrs
+
+from utracefs import runtime_dir
+from utracefs_protocol.connection import Connection, Notification, Response, encode_request
+from utracefs_protocol.errors import ProtocolError
+
+__all__ = ["Call", "Rpc"]
+
+WINDOW: Final = 64
+"""Requests under way at a time in `call_many`. Below the daemon's 256, and so few bytes that sending them never has
+to wait for the answers to be read."""
+
+_PIECE_BYTES: Final = 1 << 18
+_MAX_FDS: Final = 4
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_MAX_FDS * struct.calcsize("i"))
+
+
+@attrs.frozen
+class Call:
+    """One request of `call_many`."""
+
+    method: str
+    params: Sequence[Any]
+    about: str
+    """What an error of it names: the path, the event."""
+
+
+Outcome: TypeAlias = Any | OSError
+
+
+class Rpc:
+    """One connection; a context manager that closes it. Not for several threads at once.
+
+    `name`: the socket, `tracefs` or `user_events_data`. `directory`: where it is; None looks at UTRACEFS_DIR, then the
+    user's, then the system's. `timeout_s`: longest wait for an answer, None for ever; TimeoutError ends the connection.
+    """
+
+    def __init__(self, name: str, directory: str | None = None, *, timeout_s: float | None = None) -> None:
+        self._socket = runtime_dir.connect(name, directory)
+        self._socket.settimeout(timeout_s)
+        self.address: Final = os.fsdecode(self._socket.getpeername())
+        """Path of the socket that answered."""
+        self._connection = Connection(max_object=None)
+        self._messages: Iterator[Any] = iter(())
+        self._msgid = 0
+        self._fds: list[int] = []
+
+    @property
+    def directory(self) -> str:
+        """Where the daemon's sockets are."""
+        return os.path.dirname(self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and with it all that was opened on it. Twice is harmless."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        self._socket.close()
+
+    def call(self, method: str, params: Sequence[Any], about: str) -> Any:
+        """One request, its result. OSError(errno, text, about)."""
+        msgid = self._send(method, params)
+        return _unwrap(self._response(msgid), about)
+
+    def call_many(self, calls: Iterable[Call]) -> list[Outcome]:
+        """The outcomes in the order of the calls: a result, or the OSError of that call, not raised."""
+        outcomes: list[Outcome] = []
+        places: dict[int, tuple[int, str]] = {}
+        waiting = iter(calls)
+        exhausted = False
+        while True:
+            while not exhausted and len(places) < WINDOW:
+                following = next(waiting, None)
+                if following is None:
+                    exhausted = True
+                    break
+                places[self._send(following.method, following.params)] = (len(outcomes), following.about)
+                outcomes.append(None)
+            if not places:
+                return outcomes
+            response = self._next_response()
+            place, about = places.pop(response.msgid, (-1, ""))
+            if place < 0:
+                continue  # of a call that was interrupted
+            try:
+                outcomes[place] = _unwrap(response, about)
+            except OSError as error:
+                outcomes[place] = error
+
+    def take_fds(self) -> list[int]:
+        """The descriptors that came with the last response; the caller's from now on."""
+        fds, self._fds = self._fds, []
+        return fds
+
+    def _send(self, method: str, params: Sequence[Any]) -> int:
+        self._msgid = self._msgid + 1 & 0xFFFF_FFFF
+        try:
+            self._socket.sendall(encode_request(self._msgid, method, list(params)))
+        except TimeoutError:
+            raise self._timed_out() from None
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon may have said why before it hung up.
+            with contextlib.suppress(ConnectionResetError):
+                while True:
+                    self._next_response()
+            raise self._lost() from None
+        return self._msgid
+
+    def _response(self, msgid: int) -> Response:
+        while True:
+            response = self._next_response()
+            if response.msgid == msgid:
+                return response
+
+    def _next_response(self) -> Response:
+        while True:
+            try:
+                for message in self._messages:
+                    if isinstance(message, Response):
+                        return message
+                    if isinstance(message, Notification) and message.method == "error":
+                        raise self._refused(message.params)
+            except ProtocolError as error:
+                raise OSError(error.errno, f"what came is no answer: {error.text}", self.address) from None
+            self._messages = self._connection.receive(self._receive())
+
+    def _receive(self) -> bytes:
+        try:
+            data, ancillary, _flags, _address = self._socket.recvmsg(
+                _PIECE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
+        except TimeoutError:
+            raise self._timed_out() from None
+        except ConnectionResetError:
+            raise self._lost() from None
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+                self._fds += fds
+        if not data:
+            raise self._lost()
+        return data
+
+    def _lost(self) -> OSError:
+        return ConnectionResetError(errno.ECONNRESET, "the daemon closed the connection", self.address)
+
+    def _timed_out(self) -> OSError:
+        self._socket.close()
+        return TimeoutError(errno.ETIMEDOUT, "the daemon does not answer", self.address)
+
+    def _refused(self, params: list[Any]) -> OSError:
+        """The notification `["error", [errno, text]]`: the daemon hangs up, and says why."""
+        match params:
+            case [int() as number, str() as text]:
+                return OSError(number, text, self.address)
+        return OSError(errno.EPROTO, "the daemon refused without saying why", self.address)
+
+
+def _unwrap(response: Response, about: str) -> Any:
+    if response.error is not None:
+        number, text = response.error
+        raise OSError(number, text, about)
+    return response.result
