@@ -344,6 +344,7 @@ class DataPort:
             data_link.link.queue(encode_notification("error", [reason.errno, reason.text]))
         now_ns = self._now_ns()
         data_link.connection.close(now_ns)
+        data_link.link.stop_receiving()
         data_link.ending_ns = now_ns + LAST_WORDS_NS
         self._ending.add(data_link)
         self._flush(data_link)

@@ -113,6 +113,11 @@ class Link:
             self._sent(sent)
         return True
 
+    def stop_receiving(self) -> None:
+        """The peer's next send, or the one it is blocked in, is EPIPE; it can still read what it is sent."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RD)
+
     def close(self) -> None:
         """Close now, whatever still waits. Twice is harmless."""
         if not self.closed:

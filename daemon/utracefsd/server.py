@@ -80,6 +80,9 @@ class Serving:
     daemon: Daemon
     """What answers there."""
 
+    server: "Server"
+    """The tasks that carry the questions to it."""
+
 
 async def serve(
     directory: str | os.PathLike[str] | None = None,
@@ -135,7 +138,7 @@ async def serve(
             nursery.start_soon(server.accept, listeners[1])
             nursery.start_soon(server.timers)
             logger.info("sockets in %s, status file %s", place.directory, place.status_file)
-            task_status.started(Serving(place, daemon))
+            task_status.started(Serving(place, daemon, server))
 
 
 class Server:
