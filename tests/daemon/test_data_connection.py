@@ -531,7 +531,7 @@ def test_unknown_methods(client: Client) -> None:
 
 
 @pytest.mark.parametrize("method", ["mmap_ring", "adopt_ring"])
-def test_no_data_ring(client: Client, method: str) -> None:
+def test_no_data_ring_where_none_is_offered(client: Client, method: str) -> None:
     assert client.fails(method, {"size": 65536}) == "ENOSYS"
     assert client.fails(method, {}, fds=(0, 0)) == "ENOSYS"
 
@@ -729,6 +729,8 @@ def test_what_was_not_sent_is_closed(table: EventTable) -> None:
 
 # Anything at all
 
+MEMBERS = ["name_args", "flags", "size", "enable_fd", "enable_addr", "enable_bit", "enable_size"]
+MEMBERS += ["disable_fd", "disable_addr", "disable_bit"]
 MESSAGE = st.one_of(
     st.binary(max_size=40),
     st.builds(
@@ -742,18 +744,7 @@ MESSAGE = st.one_of(
                 st.binary(max_size=8),
                 st.text(st.characters(codec="utf-8"), max_size=8),
                 st.dictionaries(
-                    st.sampled_from(
-                        [
-                            "name_args",
-                            "flags",
-                            "size",
-                            "enable_fd",
-                            "enable_addr",
-                            "enable_bit",
-                            "enable_size",
-                        ]
-                        + ["disable_fd", "disable_addr", "disable_bit"]
-                    ),
+                    st.sampled_from(MEMBERS),
                     st.one_of(
                         st.integers(-1, 9), st.integers(-(2**63), 2**64 - 1), st.sampled_from(["t", "t u8 a"])
                     ),
