@@ -672,12 +672,12 @@ cdef class PerfSink:
         data_tail is the reader's word and worth nothing: it decides only how much we may write, never where. One
         that lies ahead of us or more than a ring behind means full. At least one byte stays free, as in the kernel.
         """
-        cdef uint64_t used = self.head - LOAD_TAIL(self.map + DATA_TAIL_AT)
+        cdef uint64_t tail = LOAD_TAIL(self.map + DATA_TAIL_AT), used = self.head - tail
         cdef uint64_t lost_size = 0
         cdef PerfHeader header
         if self.pending_lost:
             lost_size = 24 + self.trailer_size()
-        if used > self.size or self.size - used <= need + lost_size:
+        if tail > self.head or used > self.size or self.size - used <= need + lost_size:
             return False
         if lost_size:
             header.type = 2
