@@ -2,6 +2,7 @@
 
     serve                          one daemon until cancelled, inside any trio program
      ├── data                      waits for the data port (all producers hang on one epoll descriptor), pumps in turns
+     ├── rings                     asleep until a doorbell rings; then takes in from all data rings in short rounds
      ├── accept                    the tracefs socket; starts one Session for each connection
      │    └── Session              reads requests, sends replies; a writer only while something waits to be sent
      └── timers                    sleeps until the daemon's next deadline; without one, until there is one
@@ -42,6 +43,7 @@ from utracefsd import runtime, sd_notify
 from utracefsd.daemon import Daemon
 from utracefsd.link import Link, peer_of
 from utracefsd.listeners import given_sockets, group_id, listening
+from utracefsd.rings import LINGER_ROUNDS, POLL_S, ROUND_RECORDS, Rings
 from utracefsd.tracefs_connection import Reply, TracefsConnection
 
 logger = logging.getLogger("utracefsd")
@@ -135,6 +137,8 @@ async def serve(
         async with trio.open_nursery() as nursery:
             server = Server(daemon)
             nursery.start_soon(server.data)
+            if daemon.rings is not None:
+                nursery.start_soon(server.rings, daemon.rings)
             nursery.start_soon(server.accept, listeners[1])
             nursery.start_soon(server.timers)
             logger.info("sockets in %s, status file %s", place.directory, place.status_file)
@@ -160,6 +164,35 @@ class Server:
                 self.settle()
                 await trio.lowlevel.checkpoint()
             self.settle()
+
+    async def rings(self, rings: Rings) -> None:
+        """Take in what producers commit to their data rings.
+
+        Asleep there is no timer: the first record rings a doorbell. Awake nobody rings, except where a ring passes half
+        full; records are looked for every POLL_S, until nothing came for LINGER_ROUNDS.
+        """
+        while True:
+            await trio.lowlevel.wait_readable(rings.fileno())
+            rings.want_wakeup(False)
+            empty_rounds = 0
+            while True:
+                rings.answer_doorbells()
+                taken = self.daemon.take_in_rings(ROUND_RECORDS)
+                self.settle()
+                if taken == ROUND_RECORDS:
+                    await trio.lowlevel.checkpoint()
+                    continue
+                empty_rounds = 0 if taken else empty_rounds + 1
+                if empty_rounds > LINGER_ROUNDS:
+                    rings.want_wakeup(True)
+                    # Whoever committed before it could see that is found now, whoever commits later rings.
+                    if not self.daemon.take_in_rings():
+                        break
+                    rings.want_wakeup(False)
+                    self.settle()
+                    empty_rounds = 0
+                with trio.move_on_after(POLL_S):
+                    await trio.lowlevel.wait_readable(rings.fileno())
 
     async def accept(self, listener: socket.socket) -> None:
         """Accept administrators, each into a task of its own."""
@@ -490,7 +523,6 @@ def main(
             functools.partial(
                 _process, start, ready_fd=ready_fd, exit_with_parent=exit_with_parent, notifier=notifier
             ),
-            strict_exception_groups=True,
         )
     except* (TraceError, OSError) as failures:
         failure = _first(failures)

@@ -1,6 +1,7 @@
 """The daemon as a process: its command line, signals, the parent, systemd's sockets and its watchdog."""
 
 import contextlib
+import grp
 import mmap
 import os
 import re
@@ -11,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -254,6 +256,45 @@ def test_idle_it_sleeps(start: Callable[..., Process]) -> None:
     finally:
         for sock in socks:
             sock.close()
+
+
+STRANGER = """
+import errno, msgpack, os, socket, sys
+directory = sys.argv[1]
+with socket.socket(socket.AF_UNIX) as tree:
+    print(errno.errorcode[tree.connect_ex(directory + "/tracefs")])
+data = socket.socket(socket.AF_UNIX)
+data.connect(directory + "/user_events_data")
+for method, params in (
+    ("DIAG_IOCSREG", [{"name_args": "mine u32 n"}]),
+    ("DIAG_IOCSREG", [{"name_args": "kept u32 n", "flags": 1}]),
+    ("DIAG_IOCSDEL", ["admins"]),
+):
+    data.sendall(msgpack.packb([0, 1, method, params]))
+    error = msgpack.unpackb(data.recv(4096))[2]
+    print(errno.errorcode[error[0]] if error else "ok")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_a_member_of_the_group_is_a_plain_producer(start: Callable[..., Process]) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # tmp_path lets nobody else through
+        os.chmod(folder, 0o755)
+        group = grp.getgrgid(65534).gr_name
+        process = start("--group", group, directory=Path(folder) / "d")
+        assert process.ready == b"READY\n"
+        call(process.place.tracefs_socket, "write_file", "dynamic_events", b"u:admins u32 n\n", False)
+        told = subprocess.run(
+            [sys.executable, "-c", STRANGER, os.fspath(process.place.directory)],
+            user=12345,
+            group=65534,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert told.stdout.split() == ["EACCES", "ok", "EPERM", "EPERM"], told.stderr
+        assert process.end()[0] == 0
 
 
 class Manager:
