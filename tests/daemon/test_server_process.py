@@ -261,6 +261,10 @@ def test_idle_it_sleeps(start: Callable[..., Process]) -> None:
 STRANGER = """
 import errno, msgpack, os, socket, sys
 directory = sys.argv[1]
+# only now: the interpreter may lie where a stranger cannot read
+os.setgroups([])
+os.setgid(65534)
+os.setuid(12345)
 with socket.socket(socket.AF_UNIX) as tree:
     print(errno.errorcode[tree.connect_ex(directory + "/tracefs")])
 data = socket.socket(socket.AF_UNIX)
@@ -286,9 +290,6 @@ def test_a_member_of_the_group_is_a_plain_producer(start: Callable[..., Process]
         call(process.place.tracefs_socket, "write_file", "dynamic_events", b"u:admins u32 n\n", False)
         told = subprocess.run(
             [sys.executable, "-c", STRANGER, os.fspath(process.place.directory)],
-            user=12345,
-            group=65534,
-            extra_groups=[],
             capture_output=True,
             text=True,
             check=False,
