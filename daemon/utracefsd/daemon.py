@@ -3,7 +3,8 @@
     DataPort ── DataConnection ──┐                                   ┌── Instance (ftrace)
      (one per producer)          ├── EventTable ── StatusFile        ├── PerfEvents
     TracefsConnection ── Tree ───┘       └── tracepoints, probes ────┴── Plugins
-     (one per administrator)
+     (one per administrator)                         ^
+    Rings (data rings of all producers) ─────────────┘
 
 Whoever runs it (server.py) waits for `data` and for administrators, and calls `settle` after each step and `on_time`
 when `next_deadline_ns` has come. Nothing here waits; the clock is given.
@@ -28,6 +29,7 @@ from utracefsd.data_connection import DataConnection
 from utracefsd.data_port import DataPort
 from utracefsd.event_table import EventTable
 from utracefsd.peer import Peer
+from utracefsd.rings import Rings
 from utracefsd.status_file import StatusFile
 from utracefsd.tracefs_connection import TracefsConnection
 from utracefsd.tree import Tree
@@ -44,7 +46,7 @@ class Daemon:
 
     status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when something is
     enabled. user_events_max: events at once. plugins: the names of those that may be used, None for all that are installed.
-    max_connections: producers at once.
+    max_connections: producers at once. data_rings: offer them; without, everything comes over the socket.
 
     Raises TraceError(EEXIST) when something else stands where the status file belongs, and OSError.
     """
@@ -59,6 +61,7 @@ class Daemon:
         user_events_max: int = USER_EVENTS_MAX,
         plugins: Collection[str] | None = None,
         max_connections: int = 1 << 20,
+        data_rings: bool = True,
     ) -> None:
         installed = Installed()
 
@@ -83,6 +86,7 @@ class Daemon:
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
         self.plugins = Plugins(self.table, entry_points=offered)
         self.tree = Tree(self.table, self.instance, self.perf, self.plugins, self.comms, now_ns)
+        self.rings = Rings(nr_cpus) if data_rings else None
         self.data = DataPort(
             self._open_data,
             now_ns=now_ns,
@@ -104,7 +108,17 @@ class Daemon:
     def take_in_all(self) -> None:
         """What producers sent before this call is with the consumers when it returns."""
         self.data.take_in_all()
+        self.take_in_rings()
         self.plugins.flush()
+
+    def take_in_rings(self, budget: int | None = None) -> int:
+        """What was committed to data rings before this call, at most `budget` records; ends those that make no sense."""
+        if self.rings is None:
+            return 0
+        taken = self.rings.take_in(budget)
+        if self.rings.end_corrupt():
+            self.data.end_failed()
+        return taken
 
     def settle(self) -> None:
         """A step is done: hand on what it left for later."""
@@ -126,12 +140,16 @@ class Daemon:
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone."""
         self.data.close()
+        if self.rings is not None:
+            self.rings.close()
         self.plugins.close(self.now_ns())
         self.status.close()
 
     def _open_data(self, peer: Peer) -> DataConnection:
         self.comms.remember(peer.pid)
-        return DataConnection(self.table, peer, take_in_all=self.take_in_all, flush=self.plugins.flush)
+        return DataConnection(
+            self.table, peer, take_in_all=self.take_in_all, flush=self.plugins.flush, rings=self.rings
+        )
 
     def _data_closed(self, peer: Peer) -> None:
         # A process that ended is a zombie for a moment, and /proc still tells how it was called in the end.

@@ -220,6 +220,14 @@ class DataPort:
         finally:
             self._taking_in = False
 
+    def end_failed(self) -> None:
+        """End connections that failed outside of a pump: their data ring made no sense."""
+        for data_link in list(self._links.values()):
+            if not data_link.connection.closing or data_link.ending_ns is not None or data_link.pumping:
+                continue
+            self.send(data_link, data_link.connection.handle_timer(self._now_ns()))
+            self._end(data_link, None)
+
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None while nothing has a deadline."""
         deadlines = [data_link.ending_ns for data_link in self._ending]

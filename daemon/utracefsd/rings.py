@@ -117,10 +117,12 @@ class Rings:
         finally:
             self._taking_in = False
 
-    def end_corrupt(self) -> None:
-        """Tell the owners of rings that turned out corrupt. They will drop them."""
-        for owned in [owned for owned in self._owned.values() if owned.ring.corrupt]:
+    def end_corrupt(self) -> int:
+        """Tell the owners of rings that turned out corrupt, who will drop them; returns how many there were."""
+        corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
+        for owned in corrupt:
             owned.failed(TraceError(errno.EPROTO, "the data ring's memory says what cannot be"))
+        return len(corrupt)
 
     def answer_doorbells(self) -> None:
         """Empty those that rang, so that they wake again."""
