@@ -96,13 +96,18 @@ class Daemon:
         self._handles = itertools.count(1)
 
     def open_tracefs(self, peer: Peer) -> TracefsConnection:
-        """A connection to the tree. Whom the socket's mode and group let in is an administrator."""
+        """A connection to the tree. Whom the socket's mode and group let in is an administrator.
+
+        It shows that its process lives, like a data connection: enable words go with a process's last connection.
+        """
+        self.table.enablers.hold(peer.pid)
         return TracefsConnection(
             self.tree,
             self.perf,
             attrs.evolve(peer, privileged=True),
             take_in_all=self.take_in_all,
             new_handle=self._handles.__next__,
+            closed=lambda: self.table.release_all(self.table.enablers.drop(peer.pid), self.now_ns()),
         )
 
     def take_in_all(self) -> None:

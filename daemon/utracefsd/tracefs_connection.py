@@ -135,12 +135,14 @@ class TracefsConnection:
         *,
         take_in_all: Callable[[], None],
         new_handle: Callable[[], int],
+        closed: Callable[[], None] | None = None,
     ) -> None:
         self._files = files
         self._perf = perf
         self._peer = peer
         self._take_in_all = take_in_all
         self._new_handle = new_handle
+        self._closed = closed
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
         self._handles: dict[int, OpenFile | PerfHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
@@ -215,6 +217,9 @@ class TracefsConnection:
                 logger.exception("closing handle %d failed", handle)
         self._open_files.clear()
         self._perf_handles.clear()
+        if self._closed is not None:
+            self._closed, closed = None, self._closed
+            closed()
 
     def _answer(self, request: Request) -> Iterator[Reply]:
         method = self._methods.get(request.method)

@@ -118,7 +118,7 @@ def entries(serving: Serving) -> int:
 async def until(condition: Any) -> None:
     with trio.fail_after(5):
         while not condition():
-            await trio.sleep(0.001)  # noqa: ASYNC110 - the state of another thread of control, not ours to signal
+            await trio.sleep(0.001)
 
 
 async def test_the_doorbell_wakes_the_daemon(serving: Serving, producer: Producer) -> None:

@@ -134,7 +134,7 @@ def numbers(text: bytes, name: str = "hello") -> list[int]:
 
 async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10) -> None:
     with trio.fail_after(timeout_s):
-        while not await condition():  # noqa: ASYNC110 - what is waited for is in another process
+        while not await condition():
             await trio.sleep(0.005)
 
 
