@@ -197,6 +197,8 @@ cdef class Sink:
     """Records committed since the beginning (of this process)."""
     cdef readonly uint64_t lost
     """Records given up: no room, or their event could not be registered again."""
+    cdef readonly uint64_t dropped
+    """Those among the lost that had been committed before."""
 
     cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
         return NULL
@@ -353,6 +355,12 @@ cdef class SocketSink(Sink):
             position += ut_record_size(self.memory + (position & (self.capacity - 1)), &header)
             count += 1
         return count
+
+    def counts(self):
+        """(emitted, sent, pending, lost) of one moment: emitted = sent + pending + lost."""
+        cdef Py_ssize_t pending = self.pending()
+        kept = self.records_in - self.dropped
+        return kept + self.lost, kept - pending, pending, self.lost
 
     def wake(self):
         """The session thread has something to do: registrations, flush, close. From any thread."""
@@ -576,6 +584,7 @@ cdef class SocketSink(Sink):
             event = <Event>old_events[old] if old < <uint32_t>len(old_events) else None
             if event is None or event.write_index < 0:
                 self.lost += 1
+                self.dropped += 1
                 if event is not None:
                     event.lost += 1
                 continue
@@ -601,6 +610,7 @@ cdef class SocketSink(Sink):
             position += ut_record_size(place, &header)
             index = ut_get_le32(place + header)
             self.lost += 1
+            self.dropped += 1
             if index < <uint32_t>len(by_index):
                 event = by_index[index]
                 if event is not None:
@@ -612,6 +622,7 @@ cdef class SocketSink(Sink):
         self._begin_at(0)
         self.records_in = 0
         self.lost = 0
+        self.dropped = 0
         self.wake_fd = -1
         self.wishes = 0
         self.control = None
@@ -779,7 +790,7 @@ cdef class Event:
         return f"<utracefs.Event {self.declaration!r}, {state}>"
 
     def __reduce__(self):
-        from utracefs.event import reduce_event
+        from utracefs.declaring import reduce_event
         return reduce_event(self)
 
     # -- the pointer; all of this is the session's business

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from utracefs import _producer
 from utracefs._producer import Event, StatusMap
-from utracefs.event import name_args
+from utracefs.declaring import name_args
 from utracefs.session import CONNECTING, PATIENCE_S, UP, Flush, Session
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
 from utracefs_protocol.errors import ProtocolError, TraceError

@@ -49,7 +49,7 @@ import attrs
 
 from utracefs import _producer
 from utracefs._producer import Event, SocketSink
-from utracefs.event import MULTI_FORMAT, PERSIST, check_declaration, make_event
+from utracefs.declaring import MULTI_FORMAT, PERSIST, check_declaration, make_event
 from utracefs.runtime_dir import DATA_SOCKET, candidates, connect_one
 from utracefs_protocol.errors import ProtocolError, TraceError
 
@@ -118,12 +118,15 @@ class Session:
     buffer_kb: room for records not yet sent, rounded up to a power of two; None asks UTRACEFS_BUFFER_KB, else 1 MiB.
 
     Making one starts nothing; the first `event` does. Owns its thread, socket and descriptors until `close`.
+    ValueError: a directory or a size that cannot be.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, buffer_kb: int | None = None
     ) -> None:
-        self._directory = None if directory is None else os.fspath(directory)
+        self._directory = None if directory is None else os.fsdecode(directory)
+        if self._directory is not None and (not self._directory or "\0" in self._directory):
+            raise ValueError(f"{self._directory!r} cannot be a directory")
         self.sink = SocketSink(_capacity(buffer_kb))
         self.state = NEW
         self._by_text: dict[tuple[bytes, int], Event] = {}
@@ -199,7 +202,6 @@ class Session:
         self.sink.wake()
         if ended.acquire(timeout=max(deadline - time.monotonic(), 0.1)):
             ended.release()
-            self.sink.give_up(self.events_by_index())
 
     def __enter__(self) -> Self:
         return self
@@ -210,13 +212,13 @@ class Session:
     def stats(self) -> Stats:
         """As `utracefs.stats`."""
         events = list(self.declared)
-        pending = self.sink.pending()
+        emitted, sent, pending, lost = self.sink.counts()
         return Stats(
             connected=self.state == UP,
-            emitted=sum(event.emitted for event in events),
-            sent=sum(event.emitted - event.lost for event in events) - pending,
+            emitted=emitted,
+            sent=sent,
             pending=pending,
-            lost=sum(event.lost for event in events),
+            lost=lost,
             refused=sum(sum(event.refused.values()) for event in events),
             events={
                 event.declaration: EventStats(event.emitted, event.lost, dict(event.refused), event.error)
@@ -241,15 +243,18 @@ class Session:
 
     def _start(self) -> None:
         """Make sure that there is a thread, unless the session is closed."""
-        if self.state not in (NEW, FORKED) or self.closing or not self._starting.acquire(blocking=False):
+        if self.state not in (NEW, FORKED) or self.closing:
+            return
+        # First of all: a fork from here on must find the session.
+        _live[id(self)] = self
+        _install_hooks()
+        if not self._starting.acquire(blocking=False):
             return
         with descriptors:
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._ended = _thread.allocate_lock()
         self._ended.acquire()
         self.patience_s = PATIENCE_S
-        _live[id(self)] = self
-        _install_hooks()
         self.state = CONNECTING
         _producer.use_inherited(self.declared)
         self.sink.set_wake_fd(self._wake_fd)
@@ -351,6 +356,8 @@ class Session:
                 os.close(self._wake_fd)
             self._wake_fd = -1
         self._thread_id = None
+        self.sink.give_up(self.events_by_index())
+        _live.pop(id(self), None)
         if self._ended is not None:
             self._ended.release()
 

@@ -1,5 +1,6 @@
 """A directory for sockets, a fake daemon in it, sessions that are closed again; and nothing left behind."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -27,10 +28,19 @@ def daemon(directory: Path) -> Iterator[FakeDaemon]:
     yield from running(directory)
 
 
+def descriptors() -> set[str]:
+    """Number and file of all that this process has open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return found
+
+
 @pytest.fixture
 def new_session(directory: Path) -> Iterator[Callable[..., Session]]:
     made: list[Session] = []
-    descriptors = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
 
     def make(**options: int) -> Session:
         made.append(Session(directory, **options))
@@ -40,7 +50,8 @@ def new_session(directory: Path) -> Iterator[Callable[..., Session]]:
     for session in made:
         session.close()
     wait_for(lambda: not [t for t in threading.enumerate() if t.name == "utracefs"])
-    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+    # (Their number: a daemon that was started again has other ones than before.)
+    wait_for(lambda: len(descriptors()) <= len(before), what=lambda: descriptors() - before)
 
 
 @pytest.fixture

@@ -27,11 +27,13 @@ from utracefs_protocol.connection import (
 from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_UNANSWERED
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 5.0) -> Any:
-    """What `condition` returns once it is true; fails after the deadline."""
+def wait_for(
+    condition: Callable[[], Any], timeout_s: float = 5.0, *, what: Callable[[], object] = lambda: "it"
+) -> Any:
+    """What `condition` returns once it is true; fails after the deadline, with `what` did not happen."""
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, f"{what()} did not happen in time"
         time.sleep(0.002)
     return result
 
@@ -84,6 +86,9 @@ class FakeDaemon:
         self._listener.bind(str(self.directory / "user_events_data"))
         self._listener.listen(64)
         self._bell, self._wake = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._selector.register(self._bell, selectors.EVENT_READ, None)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="fake daemon")
         self._thread.start()
@@ -125,9 +130,7 @@ class FakeDaemon:
     # -- the thread
 
     def _run(self) -> None:
-        selector = selectors.DefaultSelector()
-        selector.register(self._listener, selectors.EVENT_READ, None)
-        selector.register(self._bell, selectors.EVENT_READ, None)
+        selector = self._selector
         while not self._stopping:
             for key, _ in selector.select():
                 if key.fileobj is self._bell:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.client.fake_daemon import wait_for
 from utracefs import _producer
 from utracefs._producer import Event, SocketSink, StatusMap
-from utracefs.event import check_declaration, make_event
+from utracefs.declaring import check_declaration, make_event
 from utracefs_protocol.connection import Connection, Record, Request, encode_request
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
