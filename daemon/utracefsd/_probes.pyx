@@ -167,6 +167,8 @@ cdef class Tracepoint:
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
         probe.finish()
+        if probe not in self._probes:
+            return  # a plug-in that was handed its last batch detached itself
         self.set_probes(tuple([other for other in self._probes if other is not probe]))
         numbers = (probe.recorded, probe.filtered, probe.lost)
         for i, (consumer, *before) in enumerate(self.past):

@@ -46,7 +46,7 @@ class RingBuffer:
         """Take over folder/cpu0, cpu1, ... from a process that is gone. ValueError if they make no sense, OSError from opening."""
 
     def unlink(self) -> None:
-        """Remove the files (if any). The buffer itself stays usable."""
+        """Remove the files (if any); `folder` is None then. The buffer itself stays usable."""
 
     @property
     def max_entry_size(self) -> int:

@@ -797,7 +797,16 @@ def test_detaching_delivers_the_rest() -> None:
     assert event.past == [("count", 1, 0, 0)]
 
 
-def test_a_plug_in_may_emit_and_detach_while_it_is_handed_a_batch() -> None:
+def test_a_plug_in_may_detach_itself() -> None:
+    event = tracepoint()
+    probe = BatchProbe("once", lambda batch: event.detach(probe))
+    event.attach(probe)
+    write(event, bytes(4))
+    event.detach(probe)
+    assert (event.probes, event.past) == ((), [("once", 1, 0, 0)])
+
+
+def test_a_plug_in_may_emit_and_attach_while_it_is_handed_a_batch() -> None:
     event = tracepoint()
 
     def again(batch: list[tuple[int, int, int, int, bytes]]) -> None:

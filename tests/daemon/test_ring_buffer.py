@@ -909,6 +909,9 @@ def test_nonsense_in_ring_and_pages_is_refused(tmp_path: Path) -> None:
     pages = [at for at in range(4096, len(content), 4096) if struct.unpack_from("<Q", content, at + 8)[0]]
     assert len(pages) == 3
     for at in pages:
+        if struct.unpack_from("<Q", content, at + 8)[0] == 4080:  # an empty page that is not the last
+            with pytest.raises(ValueError, match="records"):
+                adopt_changed(tmp_path, at + 8, bytes(8))
         for offset, data in [
             (8, struct.pack("<Q", 4084)),  # commit past the page
             (8, struct.pack("<Q", 63)),

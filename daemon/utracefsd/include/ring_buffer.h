@@ -424,8 +424,8 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
     b->last_ts = b->meta[s->reader_id].entries ? end_ts : 0;
     for (uint64_t pos = s->head; pos <= s->tail; pos++) {
         uint32_t id = b->ring[pos % b->nr];
-        if (rb_check_page(b, id, 0, &end_ts, &ts, &entries))
-            goto nonsense;
+        if (rb_check_page(b, id, 0, &end_ts, &ts, &entries) || (pos < s->tail && b->meta[id].entries == 0))
+            goto nonsense; /* only the tail page can be empty: rb_is_empty counts on it */
         if (b->meta[id].entries && end_ts > b->last_ts)
             b->last_ts = end_ts;
     }
