@@ -75,6 +75,16 @@ test: lint check
 bench: build
 	$(BIN)/python -m bench
 
+# The compiled core under AddressSanitizer and UndefinedBehaviorSanitizer, in a tree of its own: what runs in .venv
+# stays as it is. Python itself leaks by design at exit, so leaks are not looked for.
+SANITIZED := build/sanitize
+SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_producer.py
+sanitize: build
+	SANITIZE=1 $(BIN)/python setup.py -q build --force --build-lib $(SANITIZED) --build-temp build/sanitize-temp
+	env PYTHONPATH=$(CURDIR)/$(SANITIZED) PYTHONMALLOC=malloc LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+		$(BIN)/python -m pytest -q -p no:cacheprovider -o timeout=600 $(SANITIZE_TESTS)
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info trace.dat
 	find protocol client daemon -name '*.so' -delete -o -name '_*.c' -delete

@@ -26,6 +26,7 @@ if os.environ.get("SANITIZE"):
     FLAGS = ["-O1", "-g", "-fno-strict-aliasing", "-fno-omit-frame-pointer", "-Wno-unused-function", *LINK]
 
 wanted = {name for name in os.environ.get("EXT", "").split(",") if name}
+HEADERS = [str(p) for folder in ("protocol", "daemon") for p in Path(folder).glob("*/include/*.h")]
 chosen = {n: p for n, p in MODULES.items() if (n in wanted if wanted else Path(p).exists())}
 
 setup(
@@ -37,6 +38,7 @@ setup(
                 include_dirs=["protocol/utracefs_protocol/include", "daemon/utracefsd/include"],
                 extra_compile_args=FLAGS,
                 extra_link_args=LINK,
+                depends=HEADERS,
             )
             for name, path in chosen.items()
         ],

@@ -233,7 +233,7 @@ class PageWriter:
         """Append an entry; False, and nothing changed, when it does not fit any more. ValueError when it would
         not fit an empty page (the kernel's bound: 8 bytes are kept for a time extend)."""
         record = _encode_record(data)
-        if len(record) > self._size - SUBBUF_HEADER_SIZE - 8:
+        if len(data) > self._size - SUBBUF_HEADER_SIZE - 8:
             raise ValueError(f"entry of {len(data)} bytes is too large for a page of {self._size}")
         base = ts if self._ts is None else self._ts
         delta = ts - base
