@@ -1,0 +1,203 @@
+"""`utracefs`: the command line.
+
+| module | commands |
+|---|---|
+| record | record |
+| report | report |
+| status | status, list |
+| switch | enable, disable |
+| files | cat, write, ls, stream |
+| events | reg, emit |
+| attach | attach |
+| perf | perf stat, perf record |
+| doctor | doctor |
+| daemon | daemon, completion |
+
+    main ─▶ group ─▶ a command's module, imported only when that command is called ─▶ Tracefs ─▶ daemon
+
+A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what to say. It
+becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is status 2. There are no
+tracebacks, not even for mistakes of ours, unless UTRACEFS_DEBUG is set. A command returns its exit status, None is 0.
+
+The name and short help of every command stand here, so that `utracefs --help` imports none of them.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from utracefs_protocol.errors import TraceError
+
+__all__ = ["Failure", "LazyGroup", "cli", "main", "version"]
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class Failure(Exception):
+    """The operation failed, and this is all there is to say: `utracefs: ABOUT: REASON`."""
+
+    def __init__(self, about: str, reason: str, status: int = 1) -> None:
+        super().__init__(about, reason)
+        self.about = about
+        self.reason = reason
+        self.status = status
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are known by name, place and short help: name -> (module:function, help)."""
+
+    def __init__(
+        self, *args: Any, lazy: Mapping[str, tuple[str, str]], aliases: Mapping[str, str], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+        self._aliases = aliases
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        place = self._lazy.get(self._aliases.get(name, name))
+        if place is None:
+            return None
+        module, _, function = place[0].partition(":")
+        command = getattr(importlib.import_module(module), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As click's, with our way to say what went wrong. Not standalone: returns the exit status."""
+
+        def run() -> Any:
+            return super(LazyGroup, self).main(
+                args, prog_name or "utracefs", complete_var, standalone_mode=False, **extra
+            )
+
+        status = _guarded(run)
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+
+def _guarded(run: Callable[[], Any]) -> int:
+    try:
+        result = run()
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has enough of it; closing stdout at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Failure as error:
+        return _say(error.about, error.reason, error.status)
+    except TraceError as error:
+        return _say("", error.text)
+    except OSError as error:
+        about = error.filename
+        if isinstance(about, bytes):
+            about = os.fsdecode(about)
+        return _say(str(about or "stdout"), error.strerror or str(error))
+    except Exception as error:
+        if os.environ.get("UTRACEFS_DEBUG"):
+            raise
+        return _say(
+            "internal error", f"{type(error).__name__}: {error} (UTRACEFS_DEBUG=1 shows where it happened)"
+        )
+    return result if isinstance(result, int) else 0
+
+
+def _say(about: str, reason: str, status: int = 1) -> int:
+    # The daemon's reasons often begin with the path; once is enough.
+    reason = reason.removeprefix(f"{about}: ")
+    text = ": ".join(part for part in ("utracefs", about, reason) if part)
+    click.echo(" ".join(text.encode("utf-8", "backslashreplace").decode().split()), err=True)
+    return status
+
+
+COMMANDS = {
+    "record": ("utracefs.cli.record:record", "Record events of a command, or until Ctrl-C, into trace.dat."),
+    "report": ("utracefs.cli.report:report", "Print a trace.dat."),
+    "status": ("utracefs.cli.status:status", "Events, who uses them, what was recorded and lost."),
+    "list": ("utracefs.cli.status:list_events", "Events that programs have declared."),
+    "enable": ("utracefs.cli.switch:enable", "Record events into the ring buffer."),
+    "disable": ("utracefs.cli.switch:disable", "Stop recording events."),
+    "cat": ("utracefs.cli.files:cat", "Print files of the tree."),
+    "write": ("utracefs.cli.files:write", "Write to a file of the tree, as echo TEXT > FILE does."),
+    "ls": ("utracefs.cli.files:ls", "List a directory of the tree."),
+    "stream": ("utracefs.cli.files:stream", "Print records as they come (trace_pipe), until Ctrl-C."),
+    "reg": ("utracefs.cli.events:reg", "Declare a persistent event, or delete one."),
+    "emit": ("utracefs.cli.events:emit", "Emit one record, from a shell script."),
+    "attach": ("utracefs.cli.attach:attach", "Give events to a plug-in, and show its report."),
+    "perf": ("utracefs.cli.perf:perf", "Count and sample events."),
+    "doctor": ("utracefs.cli.doctor:doctor", "Say why nothing arrives."),
+    "daemon": ("utracefs.cli.daemon:daemon", "Run a daemon (the same as utracefsd)."),
+    "completion": ("utracefs.cli.daemon:completion", "Print the completion script of a shell."),
+}
+
+
+def version() -> str:
+    """Of the installed distribution."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("utracefs")
+    except metadata.PackageNotFoundError:
+        return "0 (not installed)"
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"utracefs {version()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    aliases={"echo": "write"},
+    context_settings=CONTEXT,
+    epilog="Events are named as perf and trace-cmd do: user_events:NAME, NAME, or globs of either.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    help="Directory of the daemon's sockets. [default: $UTRACEFS_DIR, else yours, else the system's]",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def cli(directory: str | None) -> None:
+    """Trace programs with user_events: record them, look into them, without root and without the kernel's help."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """The installed command `utracefs`."""
+    cli.main(args, prog_name="utracefs")
+    raise AssertionError

@@ -1,0 +1,84 @@
+"""A daemon of one's own: for `record` where none is running.
+
+It is a process, `python -m utracefsd`, in a directory that only we may enter, in a process group of its own so that
+Ctrl-C does not reach it before everything is drained. It ends with us, whatever happens to us; the directory goes too,
+unless we are killed (then it holds two sockets that nobody listens to).
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from utracefs.cli import Failure
+
+__all__ = ["embedded_daemon"]
+
+START_S = 20.0
+"""Starting takes some 0.3 s, most of it Python's imports; this is for machines that swap."""
+
+END_S = 5.0
+
+
+@contextlib.contextmanager
+def embedded_daemon(*options: str) -> Iterator[str]:
+    """Run a daemon; the directory of its sockets. Failure when it does not start; what it says goes to our stderr."""
+    # Socket paths have at most 107 bytes, so not below a TMPDIR that may be deep.
+    folder = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+    directory = tempfile.mkdtemp(
+        prefix="utracefs-", dir=folder if len(folder) < 60 and os.access(folder, os.W_OK) else "/tmp"
+    )
+    try:
+        daemon = _start(directory, options)
+        try:
+            yield directory
+        finally:
+            _end(daemon)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start(directory: str, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    ready, ready_w = os.pipe()
+    try:
+        words = [sys.executable, "-m", "utracefsd", "--dir", directory, "--ready-fd", str(ready_w)]
+        words += ["--exit-with-parent", "--log-level", "warning", *options]
+        daemon = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[ready_w],
+            process_group=0,
+            preexec_fn=_unblock,  # noqa: PLW1509 - no threads here
+        )
+        os.close(ready_w)
+        deadline = time.monotonic() + START_S
+        readable, _, _ = select.select([ready], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            _end(daemon)
+            raise Failure("daemon", f"did not start within {START_S:.0f} s")
+        if not os.read(ready, 16):
+            daemon.wait()
+            raise Failure("daemon", f"did not start (exit status {daemon.returncode})")
+    finally:
+        os.close(ready)
+    return daemon
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _end(daemon: "subprocess.Popen[bytes]") -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(END_S)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()

@@ -1,0 +1,229 @@
+"""`utracefs record`: events of a command, or of everything until Ctrl-C, into a trace.dat.
+
+    a daemon answers           it is used, and left as it was found
+    none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
+    none, and no COMMAND       an error: nobody would find a daemon of ours
+
+In order: settings, clear, wait for events (cli/subscription.py); run the command, read pages (cli/recorder.py); then
+no new events, formats, disable, drain, write the file, restore. Each step of the tree takes in first what applications
+sent before it, so what the command wrote before it ended is in the file.
+"""
+
+import contextlib
+import math
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from utracefs.cli import Failure, version
+from utracefs.cli.common import ANSWER_S, COMMAND_SETTINGS, connect, directory_option, events_option
+from utracefs.cli.recorder import Recorder, Summary
+from utracefs.cli.running import environment, run_steps, signals_blocked
+from utracefs.cli.subscription import Subscription
+from utracefs.tracefs import Tracefs
+
+__all__ = ["record"]
+
+DEFAULT_EVENTS = ("user_events*:*",)
+"""Both systems: user_events and user_events_multi."""
+
+_WALL_CLOCK_OF = {
+    "local": time.CLOCK_MONOTONIC,
+    "global": time.CLOCK_MONOTONIC,
+    "perf": time.CLOCK_MONOTONIC,
+    "mono": time.CLOCK_MONOTONIC,
+    "mono_raw": time.CLOCK_MONOTONIC_RAW,
+    "boot": time.CLOCK_BOOTTIME,
+    "tai": time.CLOCK_TAI,
+}
+"""Clocks whose distance to the wall clock can be told; the first three are CLOCK_MONOTONIC in this daemon."""
+
+
+@click.command(context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
+@directory_option
+@events_option("Events to record: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="trace.dat",
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="Where to write.",
+)
+@click.option(
+    "-b", "--buffer-size-kb", metavar="KB", type=click.IntRange(min=1), help="Ring buffer of each cpu."
+)
+@click.option(
+    "-C", "--clock", metavar="CLOCK", help="Trace clock: mono, boot, counter, ... [default: as it is]"
+)
+@click.option(
+    "--overwrite/--no-overwrite", default=None, help="A full buffer drops the oldest, or the newest, records."
+)
+@click.option("--keep", is_flag=True, help="Do not clear the buffer first.")
+@click.option(
+    "--duration",
+    "duration_s",
+    metavar="S",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to record.",
+)
+@click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
+@click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def record(
+    directory: str | None,
+    events: tuple[str, ...],
+    output: str,
+    buffer_size_kb: int | None,
+    clock: str | None,
+    overwrite: bool | None,
+    keep: bool,
+    duration_s: float | None,
+    wall_clock: bool,
+    embedded: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat.
+
+    Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit status is
+    that of COMMAND; 128+N when signal N ended it, 127 when it was not found.
+    """
+    patterns = events or DEFAULT_EVENTS
+    if embedded and (directory or not command):
+        raise click.UsageError("--embedded goes with a COMMAND and without --dir")
+    with contextlib.ExitStack() as stack:
+        taken = stack.enter_context(signals_blocked())
+        tree = stack.enter_context(_daemon(directory, embedded, bool(command), buffer_size_kb))
+        subscription = Subscription(tree, patterns)
+        stack.callback(_give_back, subscription)
+        if clock is not None:
+            subscription.set("trace_clock", clock)
+        if buffer_size_kb is not None:
+            subscription.set("buffer_size_kb", str(buffer_size_kb))
+        if overwrite is not None:
+            subscription.set("options/overwrite", str(int(overwrite)))
+        offset_ns = _wall_clock_offset_ns(tree) if wall_clock else None
+        if not keep:
+            tree.write_file("trace", b"\n")
+        recorder = stack.enter_context(Recorder(tree, output))
+        subscription.set("tracing_on", "1")
+        subscription.start()
+        if not command:
+            _tell_that_it_runs(output, duration_s)
+        watch = _Watch(recorder)
+        status = run_steps(
+            command, watch.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
+        )
+        with watch.until_the_daemon_goes():
+            subscription.stop_new()
+            recorder.read_texts()
+            subscription.disable()
+            recorder.drain()
+        uname = os.uname()
+        summary = recorder.finish(
+            uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
+            version=f"utracefs {version()}",
+            trace_id=secrets.randbits(63),
+            offset_ns=offset_ns,
+        )
+    _tell_what_came(output, summary, patterns)
+    if watch.error is not None:
+        raise Failure(
+            str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
+        )
+    return status
+
+
+class _Watch:
+    """Steps of a recorder as long as the daemon is there; the command is left alone when it goes."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.error: OSError | None = None
+
+    def step(self) -> float:
+        with self.until_the_daemon_goes():
+            return self._recorder.step()
+        return math.inf
+
+    @contextlib.contextmanager
+    def until_the_daemon_goes(self) -> Iterator[None]:
+        """Does what is inside until the connection is lost, which is remembered and not raised."""
+        try:
+            yield
+        except (ConnectionError, TimeoutError) as error:
+            self.error = self.error or error
+
+
+@contextlib.contextmanager
+def _daemon(
+    directory: str | None, embedded: bool, has_command: bool, buffer_size_kb: int | None
+) -> Iterator[Tracefs]:
+    """The daemon that is running, or one of our own."""
+    if not embedded:
+        try:
+            tree = Tracefs(directory, timeout_s=ANSWER_S)
+        except OSError:
+            if directory or not has_command:
+                connect(directory)  # says what is wrong
+                raise
+        else:
+            with tree:
+                yield tree
+            return
+    from utracefs.cli.embedded import embedded_daemon
+
+    options = ["--buffer-size-kb", str(buffer_size_kb)] if buffer_size_kb else []
+    with embedded_daemon(*options) as own, Tracefs(own, timeout_s=ANSWER_S) as tree:
+        yield tree
+
+
+def _give_back(subscription: Subscription) -> None:
+    """Whatever happened before: leave the daemon as it was. Where it is gone there is nothing to give back."""
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        try:
+            subscription.stop_new()
+        finally:
+            try:
+                subscription.disable()
+            finally:
+                subscription.restore()
+
+
+def _wall_clock_offset_ns(tree: Tracefs) -> int:
+    """CLOCK_REALTIME less the trace clock: read in between two readings of the latter, the closest of a few tries."""
+    from utracefs.trace_dat import clock_in_use
+
+    name = clock_in_use(tree.read_file("trace_clock"))
+    clock = _WALL_CLOCK_OF.get(name)
+    if clock is None:
+        raise Failure(
+            "trace_clock", f"{name} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
+        )
+    tries = []
+    for _ in range(5):
+        before = time.clock_gettime_ns(clock)
+        wall = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        after = time.clock_gettime_ns(clock)
+        tries.append((after - before, wall - (before + after) // 2))
+    return min(tries)[1]
+
+
+def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
+    if sys.stderr.isatty():
+        end = "Ctrl-C ends it" if duration_s is None else f"for {duration_s:g} s"
+        click.echo(f"utracefs: recording into {output}; {end}", err=True)
+
+
+def _tell_what_came(output: str, summary: Summary, patterns: tuple[str, ...]) -> None:
+    size = f"{summary.size / 1e6:.1f} MB" if summary.size >= 1e5 else f"{summary.size / 1e3:.1f} kB"
+    lost = f"{summary.lost} lost (a larger buffer, -b KB, keeps more)" if summary.lost else "nothing lost"
+    text = f"utracefs: {output}: {summary.records} records, {size}, {lost}"
+    if not summary.records:
+        text += f"; no record of {' '.join(patterns)} came, `utracefs doctor` may know why"
+    click.echo(text, err=True)

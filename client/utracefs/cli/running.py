@@ -1,0 +1,171 @@
+"""Do something again and again while a command runs, or until Ctrl-C; then stop in order.
+
+    while running:
+        step()  ──▶ how long nothing needs to be done
+        wait for that long, or for a signal
+
+SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked and taken with sigtimedwait(2), so that they come between two steps and
+never within one: nothing has to be made safe against KeyboardInterrupt, and si_code tells where a signal came from.
+
+| signal | without a command | with a command |
+|---|---|---|
+| Ctrl-C in the terminal | end | the terminal sends it to the command, too; end when that ends, at the second one at once |
+| kill -INT | end | passed on; the rest as above |
+| SIGTERM, SIGHUP | end | passed on; end when the command ends, after TERM_GRACE_S at the latest |
+
+The command keeps running if it does not end by itself; it is then named on stderr.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import click
+
+from utracefs.cli import Failure
+
+__all__ = ["NOT_EXECUTABLE", "NOT_FOUND", "environment", "run_steps", "signals_blocked"]
+
+TERM_GRACE_S = 5.0
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+"""As env(1) and the shells."""
+
+_SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal's Ctrl-C comes from the kernel
+_LONGEST_WAIT_S = 3600.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
+    """Block the signals that run_steps takes; those that our parent ignores (nohup, `&` in a script) stay ignored."""
+    taken = frozenset(
+        {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+    try:
+        yield taken
+    finally:
+        while signal.sigtimedwait(taken, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_steps(
+    command: Sequence[str],
+    step: Callable[[], float],
+    *,
+    taken: frozenset[signal.Signals],
+    env: Mapping[str, str] | None = None,
+    duration_s: float | None = None,
+) -> int:
+    """Run `command` (none: until a signal) and call `step` until it ends; the exit status to end with.
+
+    step: returns how many seconds may pass until its next call. taken: from signals_blocked. duration_s: the longest
+    time; a command is then sent SIGTERM, and dying of that is success.
+
+    The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with status 127 or
+    126 when the command cannot be run.
+    """
+    child = _start(command, taken, env) if command else None
+    loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s)
+    try:
+        while not loop.over():
+            loop.wait(step())
+    finally:
+        if child is not None and child.poll() is None:
+            loop.leave_behind()
+    return loop.status()
+
+
+def _start(
+    command: Sequence[str], taken: frozenset[signal.Signals], env: Mapping[str, str] | None
+) -> "subprocess.Popen[bytes]":
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
+
+    try:
+        return subprocess.Popen(command, env=env, preexec_fn=unblock)  # noqa: PLW1509 - no threads here
+    except FileNotFoundError:
+        raise Failure(command[0], "command not found", NOT_FOUND) from None
+    except OSError as error:
+        raise Failure(command[0], error.strerror or str(error), NOT_EXECUTABLE) from None
+
+
+class _Loop:
+    """Whether to go on."""
+
+    def __init__(
+        self, child: "subprocess.Popen[bytes] | None", taken: frozenset[signal.Signals], end: float
+    ) -> None:
+        self._child = child
+        self._taken = taken
+        self._end = end
+        """When the duration is over, on time.monotonic."""
+        self._grace_end = math.inf
+        """When a command that was told to end is not waited for any longer."""
+        self._signal = 0
+        """The first that asked us to end."""
+        self._stop = False
+        self._timed_out = False
+        self._left_behind = False
+
+    def over(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is not None or self._stop
+        return self._stop or bool(self._signal)
+
+    def wait(self, seconds: float) -> None:
+        """Until a signal comes, or that time has passed."""
+        due = min(self._end, self._grace_end) - time.monotonic()
+        info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
+        if info is not None and info.si_signo != signal.SIGCHLD:
+            self._asked_to_end(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
+        now = time.monotonic()
+        if now >= self._grace_end:
+            self._stop = True
+        elif now >= self._end:
+            self._end = math.inf
+            self._timed_out = True
+            if self._child is None:
+                self._stop = True
+            else:
+                self._asked_to_end(signal.SIGTERM, from_terminal=False)
+
+    def _asked_to_end(self, number: signal.Signals, *, from_terminal: bool) -> None:
+        if self._child is not None and not from_terminal:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.send_signal(number)
+        if number != signal.SIGINT:
+            self._grace_end = min(self._grace_end, time.monotonic() + TERM_GRACE_S)
+        elif self._signal:
+            self._stop = True
+        self._signal = self._signal or number
+
+    def leave_behind(self) -> None:
+        """The command outlives the loop."""
+        assert self._child is not None
+        self._left_behind = True
+        click.echo(f"utracefs: the command goes on without being watched (pid {self._child.pid})", err=True)
+        # Not ours to wait for any more; subprocess would warn about that.
+        self._child.returncode = 0
+
+    def status(self) -> int:
+        if self._child is None:
+            return 0
+        if self._left_behind:
+            return 128 + self._signal
+        returncode: int = self._child.returncode
+        if self._timed_out and returncode == -signal.SIGTERM:
+            return 0  # the end that was asked for
+        return returncode if returncode >= 0 else 128 - returncode
+
+
+def environment(directory: str) -> dict[str, str]:
+    """Ours, and where the command finds the daemon."""
+    return {**os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
