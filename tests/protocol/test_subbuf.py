@@ -138,10 +138,10 @@ def test_what_does_not_fit() -> None:
     assert (writer.room, writer.count) == (0, 2)
     assert [row.ts for row in decode_page(writer.page()).records] == [0, 1]
     with pytest.raises(ValueError, match="too large"):
-        PageWriter(64).add(0, bytes(37))
-    assert PageWriter().add(0, bytes(4064))
+        PageWriter(64).add(0, bytes(41))
+    assert PageWriter().add(0, bytes(4072))  # the largest that a kernel stores
     with pytest.raises(ValueError, match="too large"):
-        PageWriter().add(0, bytes(4065))
+        PageWriter().add(0, bytes(4073))
 
 
 def test_missed_events() -> None:
