@@ -38,9 +38,9 @@ _MAX_DESCRIPTORS: Final = 4
 class DataConnection:
     """What is said on one connection: requests out, answers in. Used by the session thread only."""
 
-    def __init__(self, session: Session, descriptors: threading.RLock) -> None:
+    def __init__(self, session: Session, no_fork: threading.RLock) -> None:
         self._session = session
-        self._descriptors = descriptors
+        self._no_fork = no_fork
         self._messages = Connection(max_object=None)
         self._requests: dict[int, str | Event | list[Flush]] = {}
         self._next_msgid = 0
@@ -96,7 +96,7 @@ class DataConnection:
 
     def receive(self, sock: socket.socket) -> bool:
         """Read and act on it; False at the end of the connection. ProtocolError: not a daemon of ours."""
-        with self._descriptors:
+        with self._no_fork:
             try:
                 data, fds, _, _ = socket.recv_fds(
                     sock, _RECEIVE_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
@@ -157,7 +157,7 @@ class DataConnection:
             self._map = StatusMap(fd, size)
         except OSError as error:
             raise ProtocolError(error.errno or errno.EPROTO, f"mmap_status: {error.strerror}") from None
-        with self._descriptors:
+        with self._no_fork:
             self._session.received_fds.remove(fd)
             os.close(fd)
 

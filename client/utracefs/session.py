@@ -28,8 +28,9 @@ itself when a daemon goes and another comes). It sends nothing that its parent l
 
 **Locks.** The application's threads, its signal handlers and fork share this with the session thread, and none of them
 waits for a lock that another could hold: state changes in steps that are atomic under the GIL (append, setdefault, one
-assignment), and a waiter waits on a lock of its own. The one shared lock, `descriptors`, is held by the session thread
-around the making of a descriptor and by fork, so that a child knows all it has to close.
+assignment), and a waiter waits on a lock of its own. The one shared lock, `no_fork`, is taken by fork, and held by the
+session thread for short times that a child must not be born in: while a descriptor was made and is not noted yet (the
+child could not close it), and while a module is being imported (the child would wait for its lock for ever).
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ class Session:
         _install_hooks()
         if not self._starting.acquire(blocking=False):
             return
-        with descriptors:
+        with no_fork:
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._ended = _thread.allocate_lock()
         self._ended.acquire()
@@ -351,7 +352,7 @@ class Session:
         self.wake_waiters()
         self._fail_flushes()
         self.sink.set_wake_fd(-1)
-        with descriptors:
+        with no_fork:
             if self._wake_fd >= 0:
                 os.close(self._wake_fd)
             self._wake_fd = -1
@@ -363,7 +364,7 @@ class Session:
 
     def _connect(self, places: list[str]) -> bool:
         for directory in places:
-            with descriptors:
+            with no_fork:
                 sock = self._socket = socket.socket(
                     socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
                 )
@@ -378,7 +379,7 @@ class Session:
         return False
 
     def _close_socket(self) -> None:
-        with descriptors:
+        with no_fork:
             if self._socket is not None:
                 self._socket.close()
             self._socket = None
@@ -403,10 +404,11 @@ class Session:
     def _talk(self) -> bool:
         """Be a client until the connection ends. Returns whether the daemon ever answered as one."""
         assert self._socket is not None
-        # Only a process that finds a daemon pays for this import.
-        from utracefs.data_connection import DataConnection
+        with no_fork:
+            # Only a process that finds a daemon pays for this import.
+            from utracefs.data_connection import DataConnection
 
-        talk = self._connection = DataConnection(self, descriptors)
+        talk = self._connection = DataConnection(self, no_fork)
         fd = self._socket.fileno()
         try:
             while not self._is_over():
@@ -422,7 +424,8 @@ class Session:
         return talk.answered
 
     def warn(self, message: str, *values: object) -> None:
-        import logging
+        with no_fork:
+            import logging
 
         logging.getLogger("utracefs").warning(message, *values)
 
@@ -497,9 +500,8 @@ def _capacity(buffer_kb: int | None) -> int:
 _live: dict[int, Session] = {}
 """Sessions with something to close, by id(). Strong: a session lives until it is closed or the process ends."""
 
-descriptors = threading.RLock()
-"""Held while a descriptor is made and noted, and over a fork: see the head of the file. Reentrant, since a signal
-handler may fork while this thread is about to."""
+no_fork = threading.RLock()
+"""See "Locks" at the head of the file. Reentrant, since a signal handler may fork while its thread is about to."""
 
 _hooks: list[str] = []
 _for_multiprocessing: list[object] = []
@@ -521,16 +523,16 @@ def _install_hooks() -> None:
 
 def _before_fork() -> None:
     _hook_multiprocessing()
-    descriptors.acquire()
+    no_fork.acquire()
 
 
 def _after_fork_in_parent() -> None:
-    descriptors.release()
+    no_fork.release()
 
 
 def _after_fork_in_child() -> None:
-    global descriptors
-    descriptors = threading.RLock()
+    global no_fork
+    no_fork = threading.RLock()
     for session in list(_live.values()):
         session._after_fork_in_child()
 
