@@ -23,7 +23,7 @@ while n < deadline or deadline < 0:
         if n == 5000:
             print("going", flush=True)
 utracefs.flush(20)
-print(utracefs.stats()["lost"], flush=True)
+print(utracefs.stats().lost, flush=True)
 """
 
 
