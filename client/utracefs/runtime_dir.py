@@ -59,7 +59,7 @@ def connect(name: str, directory: str | None = None) -> socket.socket:
             connect_one(sock, candidate, name)
         except OSError as error:
             sock.close()
-            if worst is None or worst.errno == errno.ENOENT:
+            if worst is None or (worst.errno == errno.ENOENT and error.errno != errno.ENOENT):
                 worst = OSError(error.errno, error.strerror or str(error), os.path.join(candidate, name))
         else:
             return sock

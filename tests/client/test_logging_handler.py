@@ -1,0 +1,132 @@
+"""The handler that costs nothing while nobody listens."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+import utracefs
+from tests.client.fake_daemon import FakeDaemon, wait_for
+from utracefs import LoggingHandler, Session
+from utracefs.declaring import check_declaration
+from utracefs.logging_handler import FIELDS, OFF
+from utracefs_protocol.layout import Layout
+from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
+
+DECLARATION = f"python_log {FIELDS}".encode()
+
+
+@pytest.fixture
+def logger() -> logging.Logger:
+    """One that is in no hierarchy, so that nobody else's handler formats its records."""
+    return logging.Logger("shop.checkout")  # noqa: LOG001
+
+
+def entries(daemon: FakeDaemon, session: Session) -> list[dict[str, object]]:
+    assert session.flush()
+    layout = Layout(check_declaration(DECLARATION).fields)
+    return [dict(layout.unpack(payload)) for payload in daemon.last.payloads(DECLARATION)]
+
+
+def test_records_become_events_while_somebody_listens(
+    daemon: FakeDaemon, session: Session, logger: logging.Logger
+) -> None:
+    handler = LoggingHandler(session=session)
+    logger.addHandler(handler)
+    logger.warning("nobody listens to %s", "this")
+    assert handler.level == OFF
+    daemon.enable(DECLARATION)
+    wait_for(lambda: handler.level == logging.NOTSET)
+    logger.warning("%d items", 3, stacklevel=1)
+    handler.setLevel(logging.ERROR)
+    logger.warning("below the level")
+    assert handler.level == logging.ERROR
+    daemon.set_status(DECLARATION, 0)
+    assert handler.level == OFF
+    logger.error("nobody again")
+    (entry,) = entries(daemon, session)
+    assert entry["level"] == logging.WARNING
+    assert entry["logger"] == "shop.checkout"
+    assert entry["message"] == "3 items"
+    assert entry["pathname"] == __file__
+    assert entry["func"] == "test_records_become_events_while_somebody_listens"
+    assert "LoggingHandler" in repr(handler)
+
+
+def test_nothing_is_formatted_while_it_is_off(session: Session, logger: logging.Logger) -> None:
+    class Argument:
+        def __str__(self) -> str:
+            raise AssertionError("was formatted")
+
+    logger.addHandler(LoggingHandler("other_log", session=session))
+    logger.critical("%s", Argument())
+
+
+def test_long_and_strange_texts(daemon: FakeDaemon, session: Session, logger: logging.Logger) -> None:
+    daemon.enabled_from_start = {DECLARATION}
+    handler = LoggingHandler(session=session)
+    logger.addHandler(handler)
+    logger.log(1 << 40, "é" * 5000)
+    logger.error("half of a pair: \ud800")
+    try:
+        raise KeyError("what was looked for")
+    except KeyError:
+        logger.exception("it failed")
+    handler.handle(logging.LogRecord("n" * 1000, 10, "/x" * 500, -1, "m", (), None))
+    long, strange, failed, named = entries(daemon, session)
+    assert long["level"] == (1 << 31) - 1
+    message = str(long["message"])
+    assert message.endswith("é...")
+    assert len(daemon.last.payloads(DECLARATION)[0]) in (MAX_FTRACE_PAYLOAD, MAX_FTRACE_PAYLOAD - 1)
+    assert strange["message"] == "half of a pair: \\ud800"
+    assert "Traceback" in str(failed["message"])
+    assert "what was looked for" in str(failed["message"])
+    assert str(named["pathname"]).endswith("/x/x")
+    assert named["func"] == ""
+    assert named["line"] == 0
+
+
+def test_an_error_while_formatting_is_the_handlers_own(
+    daemon: FakeDaemon, session: Session, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.enabled_from_start = {DECLARATION}
+    logger.addHandler(LoggingHandler(session=session))
+    monkeypatch.setattr("sys.stderr", err := io.StringIO())
+    logger.error("%d", "not a number")
+    assert "--- Logging error ---" in err.getvalue()
+    assert entries(daemon, session) == []
+
+
+def test_the_sessions_own_warnings_may_go_through_it(daemon: FakeDaemon, session: Session) -> None:
+    """The session thread logs that an event was refused, while the handler's event is pending: it must not wait for
+    itself."""
+    daemon.refuse[b"refused u8 a"] = (16, "busy")
+    daemon.answering.clear()
+    root = logging.getLogger("utracefs")
+    handler = LoggingHandler(session=session)
+    root.addHandler(handler)
+    try:
+        session.event("refused u8 a")
+        wait_for(lambda: len(daemon.clients) and len(daemon.last.requests) == 3)
+        daemon.answering.set()
+        daemon.kick()
+        event = session.event("refused u8 a")
+        wait_for(lambda: event.error)
+    finally:
+        root.removeHandler(handler)
+
+
+def test_a_bad_name(session: Session) -> None:
+    with pytest.raises(ValueError, match="':'"):
+        LoggingHandler("a:b", session=session)
+
+
+def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utracefs, "_sessions", {})
+    handler = LoggingHandler()
+    try:
+        assert utracefs.default_session().declared == [handler.event]
+    finally:
+        utracefs.close()
