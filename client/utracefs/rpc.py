@@ -80,6 +80,10 @@ class Rpc:
     ) -> None:
         self.close()
 
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Longest wait for an answer from now on; None for ever."""
+        self._socket.settimeout(timeout_s)
+
     def close(self) -> None:
         """End the connection, and with it all that was opened on it. Twice is harmless."""
         for fd in self._fds:

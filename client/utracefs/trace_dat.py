@@ -518,8 +518,9 @@ class TraceDatReader:
 
     def _read(self) -> None:
         file = _Cursor(self._map)
-        if file.take(len(MAGIC)) != MAGIC:
+        if self._map[: len(MAGIC)] != MAGIC:
             raise TraceError(errno.EINVAL, f"{self._path}: is no trace.dat")
+        file.take(len(MAGIC))
         version = file.string()
         if version not in (b"6", b"7"):
             raise TraceError(

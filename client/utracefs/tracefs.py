@@ -64,6 +64,10 @@ class Tracefs:
     ) -> None:
         self.close()
 
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Longest wait for an answer from now on; None for ever."""
+        self._rpc.set_timeout(timeout_s)
+
     def close(self) -> None:
         """End the connection; the daemon closes every handle of it."""
         self._paths.clear()

@@ -1,0 +1,259 @@
+"""`utracefs doctor`: why does nothing arrive? Asks, in the order of a record's way, what has to be true.
+
+    sockets ── permission ── daemon answers ── status page ── event registered ── enabled ── tracing_on ── buffer ── lost
+
+Each answer is `ok`, `note` (may be meant so) or `FAIL` with what to do; exit status 1 with a FAIL. What cannot be asked
+without the one before is left out.
+"""
+
+import contextlib
+import mmap
+import os
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import attrs
+import click
+
+from utracefs.cli import version
+from utracefs.cli.common import (
+    ANSWER_S,
+    COMMAND_SETTINGS,
+    available_events,
+    consumer_stats,
+    directory_option,
+    echo_json,
+    events_argument,
+    json_option,
+    why_no_connection,
+)
+from utracefs.cli.status import buffer_state, users_of
+from utracefs.event_names import EventName, matches, select
+from utracefs.rpc import Rpc
+from utracefs.runtime_dir import DATA_SOCKET, TRACEFS_SOCKET, candidates
+from utracefs.tracefs import Tracefs
+
+__all__ = ["Finding", "doctor", "examine"]
+
+MANY = 3
+"""Names shown of a list."""
+
+
+@attrs.frozen
+class Finding:
+    """One answer."""
+
+    level: str
+    """`ok`, `note`, `FAIL`."""
+    what: str
+    """What was looked at."""
+    text: str
+    """What was found, and what to do about it."""
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@events_argument(required=False)
+@json_option
+def doctor(directory: str | None, events: tuple[str, ...], as_json: bool) -> int:
+    """Say why nothing arrives: at all, or of EVENTs."""
+    findings: list[Finding] = []
+    for finding in examine(directory, events):
+        findings.append(finding)
+        if not as_json:
+            line = f"{finding.level:<4}  {finding.what}: {finding.text}"
+            click.echo(line.encode("utf-8", "surrogateescape"))
+    if as_json:
+        echo_json([attrs.asdict(finding) for finding in findings])
+    return int(any(finding.level == "FAIL" for finding in findings))
+
+
+def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Finding]:
+    """The answers one by one, as they are found."""
+    yield Finding("ok", "client", f"utracefs {version()}, Python {sys.version.split()[0]}, {_compiled()}")
+    found, chosen = yield from _examine_directories(directory)
+    if chosen is None:
+        return
+    if len(found) > 1:
+        yield Finding("note", "daemons", f"{' and '.join(found)} both have sockets; programs use the first")
+    yield from _examine_data_socket(chosen)
+    try:
+        tree = Tracefs(chosen, timeout_s=ANSWER_S)
+    except OSError as error:
+        yield Finding("FAIL", os.path.join(chosen, TRACEFS_SOCKET), why_no_connection(error))
+        return
+    with tree:
+        try:
+            yield from _examine_tree(tree, patterns)
+        except OSError as error:
+            yield Finding("FAIL", str(error.filename), error.strerror or str(error))
+
+
+def _compiled() -> str:
+    try:
+        import utracefs._producer  # noqa: F401
+    except ImportError as error:
+        return f"but its compiled module is missing ({error})"
+    return "compiled module there"
+
+
+def _examine_directories(directory: str | None) -> Generator[Finding, None, tuple[list[str], str | None]]:
+    """Returns the directories that have sockets, and the one that programs would use."""
+    places = candidates(directory)
+    if directory is None and os.environ.get("UTRACEFS_DIR"):
+        yield Finding("note", "UTRACEFS_DIR", f"is {places[0]}; no other directory is looked at")
+    there = [place for place in places if os.path.exists(os.path.join(place, DATA_SOCKET))]
+    hidden = [place for place in places if place not in there and not _may_look(place)]
+    for place in hidden:
+        yield Finding("note", place, "we may not look into it; whoever runs a daemon there has to let us in")
+    if not there:
+        yield Finding(
+            "FAIL", "sockets", f"none in {' nor '.join(places)}; start a daemon with `utracefs daemon`"
+        )
+        return there, None
+    yield Finding("ok", "sockets", f"in {there[0]}")
+    return there, there[0]
+
+
+def _may_look(place: str) -> bool:
+    try:
+        os.stat(os.path.join(place, DATA_SOCKET))
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _examine_data_socket(directory: str) -> Iterator[Finding]:
+    """What an application does first: connect, and map the status page."""
+    path = os.path.join(directory, DATA_SOCKET)
+    try:
+        with Rpc(DATA_SOCKET, directory, timeout_s=ANSWER_S) as data:
+            size = data.call("mmap_status", [], path)["size"]
+            (fd, *_) = data.take_fds()
+            try:
+                mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ).close()
+            finally:
+                os.close(fd)
+    except PermissionError:
+        mode = _mode(path)
+        yield Finding(
+            "FAIL", path, f"we may not connect (mode {mode}); the group `tracing` may, where it exists"
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        text = why_no_connection(error) if isinstance(error, OSError) else f"bad answer: {error}"
+        yield Finding("FAIL", path, text)
+    else:
+        yield Finding("ok", path, f"applications can connect; status page of {size - 1} events can be read")
+
+
+def _mode(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return f"{os.stat(path).st_mode & 0o777:04o}"
+    return "unknown"
+
+
+def _examine_tree(tree: Tracefs, patterns: tuple[str, ...]) -> Iterator[Finding]:
+    state = buffer_state(tree)
+    yield Finding("ok", "daemon", f"answers in {tree.directory}")
+    events = available_events(tree)
+    standing = tree.read_file("standing_events").decode("utf-8", "surrogateescape").split()
+    yield from _examine_events(tree, patterns, events, standing)
+    yield from _examine_buffer(tree, state)
+
+
+def _examine_events(
+    tree: Tracefs, patterns: tuple[str, ...], events: list[EventName], standing: list[str]
+) -> Iterator[Finding]:
+    for pattern in patterns:
+        if not select([pattern], events):
+            yield Finding(
+                "FAIL",
+                pattern,
+                "no program that runs has declared it (or the program was started before the daemon and has not "
+                "noticed it yet, or uses another UTRACEFS_DIR)",
+            )
+    chosen = select(patterns, events) if patterns else events
+    if not events:
+        yield Finding("note", "events", "none; no program has declared one, or none found this daemon")
+    elif not patterns:
+        yield Finding("ok", "events", f"{len(events)} declared: {_some(events)}")
+    users = users_of(tree)
+    off = [event for event in chosen if not users.get(event.name)]
+    used = [event for event in chosen if users.get(event.name)]
+    if patterns:
+        for event in off:
+            yield Finding("FAIL", str(event), f"nobody listens to it; `utracefs enable {event}` records it")
+    elif off:
+        level = "note" if used else "FAIL"
+        yield Finding(
+            level, "enabled", f"nobody listens to {_some(off)}; `utracefs enable EVENT` records an event"
+        )
+    elif used:
+        yield Finding("ok", "enabled", "somebody listens to every event")
+    if standing:
+        yield Finding("ok", "standing_events", " ".join(standing))
+    for event, text in zip(used, tree.read_files(f"{event.directory}/stats" for event in used), strict=True):
+        if isinstance(text, bytes):
+            yield from _examine_stats(event, text, asked=any(matches(p, event) for p in patterns))
+
+
+def _examine_stats(event: EventName, text: bytes, *, asked: bool) -> Iterator[Finding]:
+    emitted, consumers = consumer_stats(text)
+    if not emitted:
+        yield Finding("note", str(event), "nothing was emitted while somebody listened")
+        return
+    quiet = True
+    for consumer, counts in consumers.items():
+        if counts["lost"]:
+            quiet = False
+            yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}")
+        if counts["filtered"]:
+            quiet = False
+            yield Finding(
+                "note",
+                str(event),
+                f"{consumer} kept {counts['filtered']} away: tracing_on, pid lists, tracing_cpumask, sample period",
+            )
+    if asked and quiet:
+        yield Finding("ok", str(event), f"{emitted} emitted, all recorded")
+
+
+def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
+    if state["tracing_on"]:
+        yield Finding("ok", "tracing_on", "1")
+    else:
+        yield Finding("FAIL", "tracing_on", "0, nothing is recorded; `utracefs write tracing_on 1`")
+    if pids := tree.read_file("set_event_pid").decode().split():
+        text = f"only {len(pids)} threads are recorded ({_some(pids)}); `utracefs write set_event_pid ''` lifts that"
+        yield Finding("note", "set_event_pid", text)
+    if pids := tree.read_file("set_event_notrace_pid").decode().split():
+        yield Finding(
+            "note", "set_event_notrace_pid", f"{len(pids)} threads are not recorded ({_some(pids)})"
+        )
+    mask = tree.read_file("tracing_cpumask").decode().strip()
+    if not int(mask.replace(",", ""), 16):
+        yield Finding("FAIL", "tracing_cpumask", "0, nothing is recorded")
+    size = f"{state['size_kb']} KiB on each of {state['cpus']} cpus, {state['entries']} records unread"
+    yield Finding("ok", "buffer_size_kb", size)
+    if state["overrun"]:
+        yield Finding(
+            "note",
+            "overrun",
+            f"{state['overrun']} records were overwritten by newer ones before anybody read them; a larger "
+            "buffer_size_kb keeps more",
+        )
+    if state["dropped"]:
+        yield Finding(
+            "FAIL",
+            "dropped events",
+            f"{state['dropped']} records found the buffer full and options/overwrite off; a larger buffer_size_kb, or "
+            "a reader, helps",
+        )
+
+
+def _some(things: Sequence[object]) -> str:
+    text = " ".join(str(thing) for thing in things[:MANY])
+    return text if len(things) <= MANY else f"{text} and {len(things) - MANY} more"

@@ -1,0 +1,143 @@
+"""`utracefs reg` and `utracefs emit`: events for administrators and for shell scripts."""
+
+import errno
+import struct
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import ANSWER_S, COMMAND_SETTINGS, connect, directory_option, why_no_connection
+from utracefs.rpc import Rpc
+from utracefs.runtime_dir import DATA_SOCKET
+from utracefs.tracefs import Tracefs
+from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.layout import Layout
+from utracefs_protocol.messages import EventRegistration, Registered
+
+__all__ = ["emit", "reg"]
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option("-d", "--delete", is_flag=True, help="Delete the event; its fields need not be repeated.")
+@click.argument("declaration")
+def reg(directory: str | None, delete: bool, declaration: str) -> None:
+    """Declare a persistent event, 'NAME TYPE FIELD; TYPE FIELD ...', or delete one.
+
+    It stays until it is deleted, whether or not a program uses it (dynamic_events).
+    """
+    declared = _parse(declaration)
+    with connect(directory) as tree:
+        if not delete:
+            _write_dynamic(tree, b"u:" + declared.canonical(), declared.name)
+            return
+        lines = [b"u:" + declared.canonical()] if declared.fields else _dynamic_lines(tree, declared.name)
+        for line in lines:
+            _write_dynamic(tree, b"!" + line, declared.name)
+
+
+@click.command(context_settings={**COMMAND_SETTINGS, "ignore_unknown_options": True})
+@directory_option
+@click.argument("declaration")
+@click.argument("values", nargs=-1, type=click.UNPROCESSED)
+def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> None:
+    """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an event that exists.
+
+    Integers may be 0x hexadecimal; structs and arrays that are no text are hexadecimal bytes. The exit status tells
+    whether the record was taken: 1 when nobody listens to the event.
+
+        utracefs emit 'backup_done u64 bytes; s32 status' 123456 0
+    """
+    declared, found = _declared(directory, declaration, has_values=bool(values))
+    name = _text(declared.name)
+    payload = _payload(declared, values)
+    try:
+        data = Rpc(DATA_SOCKET, directory, timeout_s=ANSWER_S)
+    except OSError as error:
+        raise Failure(str(error.filename or name), why_no_connection(error)) from None
+    with data:
+        try:
+            registration = EventRegistration(found or declared.canonical())
+            result = data.call("DIAG_IOCSREG", registration.to_wire(), name)
+            index = Registered.from_wire(result).write_index
+            data.call("write", [struct.pack("<i", index) + payload], name)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                raise Failure(name, "nobody listens to it") from None
+            raise
+
+
+def _parse(declaration: str) -> Declaration:
+    try:
+        return parse(declaration.encode("utf-8", "surrogateescape"))
+    except TraceError as error:
+        raise Failure(declaration.partition(" ")[0], error.text) from None
+
+
+def _declared(directory: str | None, declaration: str, *, has_values: bool) -> tuple[Declaration, bytes]:
+    """The declaration meant, and its text where it was found in the daemon. A bare name that no event has means an event
+    without fields, if there are no values."""
+    if " " in declaration.strip():
+        return _parse(declaration), b""
+    declared = _parse(declaration.strip())
+    try:
+        with Tracefs(directory, timeout_s=ANSWER_S) as tree:
+            for line in _dynamic_lines(tree, declared.name):
+                return parse(line[2:]), line[2:]
+    except OSError as error:
+        # Only administrators may look the fields up.
+        if has_values and not isinstance(error, FileNotFoundError):
+            reason = f"its fields cannot be looked up ({error.strerror}); give the whole declaration"
+            raise Failure(declaration, reason) from None
+    if has_values:
+        raise Failure(declaration, "no such event; give the whole declaration: 'NAME TYPE FIELD; ...'")
+    return declared, b""
+
+
+def _dynamic_lines(tree: Tracefs, name: bytes) -> list[bytes]:
+    """The lines `u:NAME ...` of dynamic_events; FileNotFoundError when there is none."""
+    lines = [
+        line
+        for line in tree.read_file("dynamic_events").split(b"\n")
+        if line.startswith(b"u:") and line[2:].partition(b" ")[0] == name
+    ]
+    if not lines:
+        raise FileNotFoundError(errno.ENOENT, "no such event; `utracefs list` shows all", _text(name))
+    return lines
+
+
+def _write_dynamic(tree: Tracefs, line: bytes, name: bytes) -> None:
+    try:
+        tree.write_all("dynamic_events", line + b"\n", truncate=False)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, _text(name)) from None
+
+
+def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
+    if len(values) != len(declared.fields):
+        names = " ".join(_text(field.name) for field in declared.fields) or "none"
+        raise click.UsageError(
+            f"{_text(declared.name)} has {len(declared.fields)} fields ({names}), {len(values)} values were given"
+        )
+    converted = [_value(field, value) for field, value in zip(declared.fields, values, strict=True)]
+    try:
+        return Layout(declared.fields).pack(*converted)
+    except (ValueError, OverflowError) as error:
+        raise Failure(_text(declared.name), str(error)) from None
+
+
+def _value(field: Field, text: str) -> int | str | bytes:
+    try:
+        if field.kind is FieldKind.INTEGER:
+            return int(text, 0)
+        if field.kind is FieldKind.STRUCT or (field.is_loc and not field.is_string):
+            return bytes.fromhex(text)
+    except ValueError:
+        wanted = "an integer" if field.kind is FieldKind.INTEGER else "hexadecimal bytes"
+        raise click.UsageError(f"{_text(field.name)} takes {wanted}, not {text!r}") from None
+    return text
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

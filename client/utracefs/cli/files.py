@@ -1,0 +1,122 @@
+"""`utracefs cat`, `write`, `ls`, `stream`: the tree, as one works with tracefs in a shell."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+import click
+
+from utracefs.cli.common import COMMAND_SETTINGS, connect, directory_option, events_option
+from utracefs.cli.subscription import Subscription
+from utracefs.tracefs import Tracefs
+
+__all__ = ["cat", "ls", "stream", "write"]
+
+_PIECE_BYTES = 1 << 16
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def cat(directory: str | None, paths: tuple[str, ...]) -> None:
+    """Print files of the tree: trace, events/user_events/NAME/format, ... trace_pipe waits for more, until Ctrl-C."""
+    with _ended_by_signals(), connect(directory) as tree:
+        for path in paths:
+            _copy_out(tree, path)
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@events_option("Enable these events while streaming: SYSTEM:NAME, NAME, or globs; later ones, too.")
+@click.option("--cpu", type=click.IntRange(min=0), help="Only this cpu.")
+def stream(directory: str | None, events: tuple[str, ...], cpu: int | None) -> None:
+    """Print records as they come (trace_pipe), until Ctrl-C. What is printed is consumed."""
+    path = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
+    with contextlib.ExitStack() as stack:
+        # A connection of its own: the other one waits for records when the end comes.
+        control = stack.enter_context(connect(directory))
+        subscription = Subscription(control, events)
+        stack.enter_context(_ended_by_signals())
+        stack.callback(_unsubscribe, subscription)
+        if events:
+            subscription.start()
+        tree = stack.enter_context(Tracefs(control.directory))
+        _copy_out(tree, path)
+
+
+def _unsubscribe(subscription: Subscription) -> None:
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        subscription.stop_new()
+        subscription.disable()
+
+
+def _copy_out(tree: Tracefs, path: str) -> None:
+    out = sys.stdout.buffer
+    tree.set_timeout(None)
+    handle = tree.open(path)
+    while data := tree.read(handle, _PIECE_BYTES):
+        out.write(data)
+        out.flush()
+    tree.close_handle(handle)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ctrl-C is how a stream ends, and so is SIGTERM: no error."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option("-a", "--append", is_flag=True, help="As `>>` does: set_event and others keep what they have.")
+@click.option("-n", "no_newline", is_flag=True, help="No newline behind TEXT.")
+@click.argument("path")
+@click.argument("words", metavar="[TEXT...]", nargs=-1)
+def write(directory: str | None, append: bool, no_newline: bool, path: str, words: tuple[str, ...]) -> None:
+    """Write TEXT, or else what stdin gives, to a file of the tree, as echo TEXT > PATH does."""
+    if words:
+        data = " ".join(words).encode("utf-8", "surrogateescape") + (b"" if no_newline else b"\n")
+    else:
+        data = sys.stdin.buffer.read()
+    with connect(directory) as tree:
+        tree.write_all(path, data, truncate=not append)
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option("-l", "long", is_flag=True, help="Show modes.")
+@click.argument("path", default="")
+def ls(directory: str | None, long: bool, path: str) -> None:
+    """List a directory of the tree; directories end in /."""
+    with connect(directory) as tree:
+        if path and tree.stat(path).kind != "d":
+            entries = [(path, "f")]
+            prefix = ""
+        else:
+            entries = sorted(tree.list_dir(path))
+            prefix = f"{path.rstrip('/')}/" if path else ""
+        modes = {}
+        if long:
+            for name, _ in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    modes[name] = tree.stat(prefix + name).mode
+    for name, kind in entries:
+        slash = "/" if kind == "d" else ""
+        mode = f"{'d' if kind == 'd' else '-'}{_mode_text(modes[name])} " if name in modes else ""
+        click.echo(f"{mode}{name}{slash}".encode("utf-8", "surrogateescape"))
+
+
+def _mode_text(mode: int) -> str:
+    return "".join(letter if mode & 1 << 8 - place else "-" for place, letter in enumerate("rwxrwxrwx"))

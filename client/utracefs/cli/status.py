@@ -1,0 +1,183 @@
+"""`utracefs status` and `utracefs list`: what there is, who uses it, what became of it."""
+
+from typing import Any
+
+import click
+
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    available_events,
+    connect,
+    consumer_stats,
+    directory_option,
+    echo_json,
+    events_argument,
+    json_option,
+    numbers,
+    selected,
+)
+from utracefs.event_names import EventName, parse_event_list
+from utracefs.trace_dat import clock_in_use
+from utracefs.tracefs import Tracefs
+from utracefs_protocol.declaration import parse_format
+from utracefs_protocol.errors import TraceError
+
+__all__ = ["buffer_state", "list_events", "status", "users_of"]
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@events_argument(required=False)
+@json_option
+def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> None:
+    """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its records.
+
+    recorded, filtered and lost add up what all consumers say: with two of them a record counts twice. --json has
+    them one by one.
+    """
+    with connect(directory) as tree:
+        chosen = selected(tree, events) if events else available_events(tree)
+        state = buffer_state(tree)
+        rows = _event_rows(tree, chosen)
+        standing = tree.read_file("standing_events").decode("utf-8", "surrogateescape").split()
+        where = tree.directory
+    if as_json:
+        echo_json({"directory": where, "buffer": state, "standing_events": standing, "events": rows})
+        return
+    click.echo(f"daemon    {where}")
+    on = "recording" if state["tracing_on"] else "tracing_on is 0"
+    click.echo(
+        f"buffer    {on}, clock {state['clock']}, {state['size_kb']} KiB on each of {state['cpus']} cpus: "
+        f"{state['entries']} records, {state['overrun']} overwritten, {state['dropped']} dropped"
+    )
+    if standing:
+        click.echo(f"standing  {' '.join(standing)}")
+    if not rows:
+        click.echo("events    none")
+        return
+    table: list[tuple[str, ...]] = [("EVENT", "USED BY", "EMITTED", "RECORDED", "FILTERED", "LOST")]
+    for row in rows:
+        sums = [sum(c[key] for c in row["consumers"].values()) for key in ("recorded", "filtered", "lost")]
+        name = f"{row['system']}:{row['name']}"
+        table.append((name, " ".join(row["used_by"]) or "-", str(row["emitted"]), *map(str, sums)))
+    _echo_table(table, left=2)
+
+
+@click.command("list", context_settings=COMMAND_SETTINGS)
+@directory_option
+@events_argument(required=False)
+@click.option("-F", "--fields", is_flag=True, help="Show the fields, too.")
+@json_option
+def list_events(directory: str | None, events: tuple[str, ...], fields: bool, as_json: bool) -> None:
+    """List the EVENTs that programs have declared (default: all), oldest first."""
+    with connect(directory) as tree:
+        chosen = selected(tree, events) if events else available_events(tree)
+        if not as_json and not fields:
+            for event in chosen:
+                _echo(str(event))
+            return
+        enabled = set(parse_event_list(tree.read_file("set_event")))
+        formats = tree.read_files(f"{event.directory}/format" for event in chosen)
+    described: list[dict[str, Any]] = []
+    for event, text in zip(chosen, formats, strict=True):
+        if not isinstance(text, bytes):
+            continue  # gone in between
+        try:
+            format_ = parse_format(text)
+        except TraceError:
+            continue
+        described.append(
+            {
+                "system": event.system,
+                "name": event.name,
+                "id": format_.id,
+                "enabled": event in enabled,
+                "fields": [
+                    {
+                        "type": _text(field.type),
+                        "name": _text(field.name),
+                        "offset": field.offset,
+                        "size": field.size,
+                        "signed": field.signed,
+                    }
+                    for field in format_.fields
+                ],
+            }
+        )
+    if as_json:
+        echo_json(described)
+        return
+    for one in described:
+        declared = "; ".join(f"{field['type']} {field['name']}" for field in one["fields"])
+        _echo(f"{one['system']}:{one['name']} {declared}".rstrip())
+
+
+def users_of(tree: Tracefs) -> dict[str, list[str]]:
+    """Tracepoint name to `ftrace`, `perf`, `other`: user_events_status."""
+    found = {}
+    for line in tree.read_file("user_events_status").decode("utf-8", "surrogateescape").split("\n"):
+        if not line:
+            break
+        name, _, users = line.partition(" # Used by ")
+        found[name] = users.split()
+    return found
+
+
+def buffer_state(tree: Tracefs) -> dict[str, Any]:
+    """The ring buffer, all cpus together."""
+    cpus = [name for name, kind in tree.list_dir("per_cpu") if kind == "d"]
+    stats = [
+        numbers(text)
+        for text in tree.read_files(f"per_cpu/{cpu}/stats" for cpu in cpus)
+        if isinstance(text, bytes)
+    ]
+    size = tree.read_file("buffer_size_kb").decode().strip()
+    return {
+        "tracing_on": tree.read_file("tracing_on").strip() != b"0",
+        "clock": clock_in_use(tree.read_file("trace_clock")),
+        "overwrite": tree.read_file("options/overwrite").strip() == b"1",
+        "size_kb": int(size) if size.isdigit() else size,
+        "cpus": len(cpus),
+        "entries": sum(one.get("entries", 0) for one in stats),
+        "overrun": sum(one.get("overrun", 0) for one in stats),
+        "dropped": sum(one.get("dropped events", 0) for one in stats),
+        "read": sum(one.get("read events", 0) for one in stats),
+    }
+
+
+def _event_rows(tree: Tracefs, events: list[EventName]) -> list[dict[str, Any]]:
+    users = users_of(tree)
+    rows = []
+    texts = tree.read_files(f"{event.directory}/stats" for event in events)
+    for event, text in zip(events, texts, strict=True):
+        if isinstance(text, bytes):
+            emitted, consumers = consumer_stats(text)
+            rows.append(
+                {
+                    "system": event.system,
+                    "name": event.name,
+                    "used_by": users.get(event.name, []),
+                    "emitted": emitted,
+                    "consumers": consumers,
+                }
+            )
+    return rows
+
+
+def _echo_table(rows: list[tuple[str, ...]], *, left: int) -> None:
+    """Columns as wide as needed; the first `left` of them to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        _echo("  ".join(cells).rstrip())
+
+
+def _echo(text: str) -> None:
+    click.echo(text.encode("utf-8", "surrogateescape"))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

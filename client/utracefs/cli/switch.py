@@ -1,0 +1,53 @@
+"""`utracefs enable` and `utracefs disable`: the switches events/SYSTEM/NAME/enable."""
+
+import click
+
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    available_events,
+    connect,
+    directory_option,
+    events_argument,
+    selected,
+)
+from utracefs.event_names import select
+from utracefs.tracefs import Tracefs
+
+__all__ = ["disable", "enable"]
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option("--standing", is_flag=True, help="Events that are registered later, too (standing_events).")
+@events_argument(required=True)
+def enable(directory: str | None, standing: bool, events: tuple[str, ...]) -> None:
+    """Record EVENTs into the ring buffer: SYSTEM:NAME, NAME, or globs of either."""
+    with connect(directory) as tree:
+        if standing:
+            for pattern in events:
+                data = pattern.encode("utf-8", "surrogateescape")
+                tree.write_all("standing_events", data + b"\n", truncate=False)
+        else:
+            _switch(tree, events, b"1\n")
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@events_argument(required=True)
+def disable(directory: str | None, events: tuple[str, ...]) -> None:
+    """Stop recording EVENTs. A line of standing_events that reads the same is taken away, too."""
+    with connect(directory) as tree:
+        standing = tree.read_file("standing_events").decode("utf-8", "surrogateescape").split("\n")
+        stood = [pattern for pattern in events if pattern in standing]
+        for pattern in stood:
+            data = pattern.encode("utf-8", "surrogateescape")
+            tree.write_all("standing_events", b"!" + data + b"\n", truncate=False)
+        # A pattern that stood there need not match anything now.
+        _switch(tree, [pattern for pattern in events if pattern not in stood], b"0\n")
+        for event in select(stood, available_events(tree)):
+            tree.write_file(f"{event.directory}/enable", b"0\n")
+
+
+def _switch(tree: Tracefs, patterns: "list[str] | tuple[str, ...]", value: bytes) -> None:
+    for event in selected(tree, patterns):
+        tree.write_file(f"{event.directory}/enable", value)
