@@ -22,6 +22,8 @@ thread takes away at `tail` without the GIL. A sink over shared memory fulfils t
 `commit`.
 """
 
+from sys import intern
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
@@ -731,7 +733,7 @@ cdef class Event:
                 raise MemoryError
         keywords = []
         for field_name, kind, offset, size, is_signed, is_string in fields:
-            keywords.append(field_name.decode("utf-8", "surrogateescape"))
+            keywords.append(intern((<bytes>field_name).decode("utf-8", "surrogateescape")))
             self.steps[i].kind = kind
             self.steps[i].offset = offset
             self.steps[i].size = size
@@ -742,7 +744,7 @@ cdef class Event:
             self.min_size = offset + size
             i += 1
         self.keywords = tuple(keywords)
-        self.ambiguous = len(set(keywords)) < len(keywords)
+        self.ambiguous = self.nr_fields > 1 and len(set(keywords)) < self.nr_fields
 
     def __dealloc__(self):
         PyMem_Free(self.steps)
@@ -1003,7 +1005,7 @@ cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, 
 
 
 cdef Py_ssize_t find_keyword(tuple keywords, PyObject *name) except -2:
-    """Names in a call are interned and so are these, nearly always: look at the addresses first."""
+    """Names in a call are interned, nearly always, and so are these: look at the addresses first."""
     cdef Py_ssize_t i
     for i in range(len(keywords)):
         if PyTuple_GET_ITEM(<PyObject *>keywords, i) == name:

@@ -8,14 +8,16 @@ under this name, there are too many events) turns up later as `Event.error`.
 from typing import TYPE_CHECKING, Any
 
 from utracefs._producer import KINDS, Event, Sink
-from utracefs_protocol.declaration import Declaration, check_command_length, parse
+from utracefs_protocol.declaration import Declaration, FieldKind, check_command_length, parse
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_PAYLOAD
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_COMMAND_STRING, MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from utracefs.session import Session
 
 __all__ = ["MULTI_FORMAT", "PERSIST", "Event", "check_declaration", "make_event", "name_args", "reduce_event"]
+
+_INTEGER = KINDS["INTEGER"]
 
 # REG_PERSIST and REG_MULTI_FORMAT of utracefs_protocol.messages, which is not needed before a daemon answers.
 PERSIST = 0x1
@@ -35,7 +37,16 @@ def check_declaration(text: bytes) -> Declaration:
 def make_event(session: "Session", sink: Sink, declaration: Declaration, flags: int) -> Event:
     """An Event that is off and unknown to any daemon."""
     fields = [
-        (field.name, KINDS[field.kind.name], field.payload_offset, field.size, field.signed, field.is_string)
+        (field.name, _INTEGER, field.offset - ENTRY_HEADER_SIZE, field.size, field.signed, False)
+        if field.kind is FieldKind.INTEGER  # most are, and thousands of events may be declared at start-up
+        else (
+            field.name,
+            KINDS[field.kind.name],
+            field.payload_offset,
+            field.size,
+            field.signed,
+            field.is_string,
+        )
         for field in declaration.fields
     ]
     return Event(session, sink, declaration.name, declaration.canonical(), flags, fields, MAX_PAYLOAD)

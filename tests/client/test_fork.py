@@ -16,12 +16,19 @@ from tests.client.fake_daemon import FakeDaemon, wait_for
 EVENT = b"work u32 who; u32 number"
 
 
-def run(tmp_path: Path, program: str, timeout_s: float = 30) -> str:
-    """Run a program of its own; the daemon is found by UTRACEFS_DIR."""
+def run(tmp_path: Path, program: str, timeout_s: float = 30, *, bare: bool = False) -> str:
+    """Run a program of its own; the daemon is found by UTRACEFS_DIR. bare: without what coverage would import and
+    register in it."""
+    environ = {k: v for k, v in os.environ.items() if not (bare and k.startswith("COVERAGE_PROCESS"))}
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(program))
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=timeout_s, check=False
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=environ,
     )
     assert done.stderr == ""
     assert done.returncode == 0
@@ -302,6 +309,7 @@ def test_multiprocessing_that_is_imported_after_the_first_event(daemon: FakeDaem
     with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
         assert list(pool.map(work, range(6))) == list(range(6))
     """,
+        bare=True,
     )
     assert records(daemon) == sum((expected(who, 30) for who in range(6)), Counter())
 
@@ -480,6 +488,7 @@ def test_importing_changes_nothing(tmp_path: Path) -> None:
     except AttributeError as error:
         print(error)
     """,
+        bare=True,
     )
     assert out == "module 'utracefs' has no attribute 'nothing'\n"
 

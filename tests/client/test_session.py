@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import logging
 import os
@@ -603,3 +604,21 @@ def test_sizes_and_directories_that_cannot_be() -> None:
     for directory in ("", "a\0b"):
         with pytest.raises(ValueError, match="cannot be a directory"):
             Session(directory)
+
+
+def test_when_no_thread_can_be_started_events_are_off(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for name in ("_thread.start_new_thread", "threading.Thread.start"):
+        session = new_session()
+        with monkeypatch.context() as patch:
+            patch.setattr(f"utracefs.session.{name}", refuse)
+            event = session.event(ONE)
+            wait_for(functools.partial(lambda ended: ended.state == "closed", session))
+        assert not event
+        event.emit(1)
+        assert not session.stats().connected
+    assert daemon.clients == []
