@@ -17,9 +17,9 @@ for fork, without any lock that could be found locked. An emit can be entered ag
 arguments (`__index__` of an argument is Python code), and then it has touched nothing. For the same reason a status map
 may be unmapped as soon as no pointer leads into it: nobody is between loading the pointer and loading the byte.
 
-The sink is where records go. SocketSink is a bounded FIFO of bytes: emits append at `head` under the GIL, one sender
-thread takes away at `tail` without the GIL. A sink over shared memory fulfils the same two calls, `reserve` and
-`commit`.
+The sink is where records go. With a data ring (shared memory, protocol.md section 5) an emit reserves there, fills and
+commits, and nothing else happens: no system call, no thread of ours. Without one they go into a bounded FIFO of bytes:
+emits append at `head` under the GIL, one sender thread takes away at `tail` without the GIL.
 """
 
 from sys import intern
@@ -28,14 +28,29 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strerror
+
+from utracefs_protocol.data_ring cimport (
+    DR_DEFAULT_SIZE,
+    data_ring,
+    dr_commit,
+    dr_file_bytes,
+    dr_empty,
+    dr_init,
+    dr_map,
+    dr_record,
+    dr_reserve,
+    dr_unmap,
+    dr_walk,
+)
 
 cdef extern from *:
     """
     #include <endian.h>
     #include <poll.h>
+    #include <sched.h>
     #include <stddef.h>
     #include <stdint.h>
     #include <sys/mman.h>
@@ -63,6 +78,16 @@ cdef extern from *:
         clock_gettime(CLOCK_MONOTONIC, &t);
         return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
     }
+
+    /* The thread id without a system call per record. The forked child's one thread forgets it (ut_forget_tid). */
+    static __thread uint32_t ut_tid_known = 0;
+    static inline uint32_t ut_tid(void) {
+        if (!ut_tid_known) ut_tid_known = (uint32_t)gettid();
+        return ut_tid_known;
+    }
+    static inline void ut_forget_tid(void) { ut_tid_known = 0; }
+    /* rseq or the vDSO: no system call either. */
+    static inline uint16_t ut_cpu(void) { int cpu = sched_getcpu(); return cpu < 0 ? 0 : (uint16_t)cpu; }
 
     /* Little-endian stores of 1, 2, 4 or 8 bytes at any address. */
     static inline void ut_put(unsigned char *at, uint64_t value, unsigned size) {
@@ -114,6 +139,9 @@ cdef extern from *:
     uint64_t ut_now_ns() noexcept nogil
     void ut_put(unsigned char *at, uint64_t value, unsigned size) noexcept nogil
     uint32_t ut_get_le32(const unsigned char *at) noexcept nogil
+    uint32_t ut_tid() noexcept nogil
+    void ut_forget_tid() noexcept nogil
+    uint16_t ut_cpu() noexcept nogil
     void ut_ring(int fd) noexcept nogil
     void ut_unring(int fd) noexcept nogil
     unsigned ut_bin_header_size(size_t size) noexcept nogil
@@ -269,6 +297,13 @@ cdef class SocketSink(Sink):
     cdef size_t control_left
     cdef bint held
     cdef uint64_t control_after
+    cdef data_ring ring
+    """Mapped while header is not NULL; records go there while use_ring is set."""
+    cdef bint use_ring
+    cdef int doorbell
+    cdef dr_record *reserved
+    cdef uint32_t reserved_size
+    cdef int half
 
     def __cinit__(self, size_t capacity):
         if capacity < 4096 or capacity & (capacity - 1):
@@ -276,9 +311,11 @@ cdef class SocketSink(Sink):
         self.capacity = capacity
         self.wrap_at = NO_WRAP
         self.wake_fd = -1
+        self.doorbell = -1
 
     def __dealloc__(self):
         free(self.memory)
+        dr_unmap(&self.ring)
 
     def __reduce__(self):
         raise TypeError("a sink belongs to one process")
@@ -292,6 +329,8 @@ cdef class SocketSink(Sink):
         cdef size_t at = head & (self.capacity - 1)
         cdef size_t skipped = 0
         cdef unsigned char *place
+        if self.use_ring:
+            return self.reserve_in_ring(write_index, size)
         if at + need > self.capacity:
             skipped = self.capacity - at
             at = 0
@@ -310,8 +349,24 @@ cdef class SocketSink(Sink):
         ut_put(place, write_index, 4)
         return place + 4
 
+    cdef inline unsigned char *reserve_in_ring(self, uint32_t write_index, size_t size) noexcept:
+        cdef dr_record *record = dr_reserve(&self.ring, write_index, <uint32_t>size, &self.half)
+        if record == NULL:
+            return NULL
+        record.ts_ns = ut_now_ns()
+        record.tid = ut_tid()
+        record.cpu = ut_cpu()
+        record.zero = 0
+        self.reserved = record
+        self.reserved_size = <uint32_t>size
+        return record.payload
+
     cdef void commit(self) noexcept:
         self.records_in += 1
+        if self.use_ring:
+            if dr_commit(&self.ring, self.reserved, self.reserved_size) or self.half:
+                ut_ring(self.doorbell)
+            return
         ut_store_release(&self.head, self.reserved_end)
         if self.need_wakeup:
             self.need_wakeup = False
@@ -394,6 +449,7 @@ cdef class SocketSink(Sink):
         held: records wait until `take_over` has given them the write_index they have here.
         """
         self.held = held
+        self.use_ring = False
         self.tail = self.boundary
         self.control = None
         self.control_left = 0
@@ -544,6 +600,43 @@ cdef class SocketSink(Sink):
 
     # -- a new connection, a new process
 
+    @property
+    def ring_size(self):
+        """Bytes of the data ring that is mapped, 0 without one."""
+        return self.ring.size
+
+    def map_ring(self, int fd, int doorbell, uint32_t size):
+        """Map the daemon's ring; both descriptors stay the caller's. It is used after the next `take_over`. OSError."""
+        cdef data_ring ring
+        cdef int error = dr_map(&ring, fd, size)
+        if error:
+            raise OSError(-error, strerror(-error).decode())
+        self.use_ring = False
+        dr_unmap(&self.ring)
+        self.ring = ring
+        self.doorbell = doorbell
+
+    def drop_ring(self, list by_index):
+        """Unmap the ring. What no daemon took out of it yet is lost: it cannot be adopted. by_index as in `take_over`."""
+        cdef uint64_t position = 0
+        cdef uint32_t index
+        cdef Event event
+        if self.ring.header != NULL:
+            while dr_walk(&self.ring, &position, &index):
+                self.lost += 1
+                self.dropped += 1
+                if index < <uint32_t>len(by_index):
+                    event = by_index[index]
+                    if event is not None:
+                        event.lost += 1
+        self.forget_ring()
+
+    def forget_ring(self):
+        """Unmap the ring without a look at it: it is the parent's, or the daemon has it."""
+        self.use_ring = False
+        dr_unmap(&self.ring)
+        self.doorbell = -1
+
     def take_over(self, list moves, list by_old_index):
         """A connection is up: give every event its place there, and what is pending its new write_index. One step.
 
@@ -573,6 +666,7 @@ cdef class SocketSink(Sink):
         for move in moves:
             (<Event>move[0]).settle_on(<StatusMap>move[1], move[2], move[3])
         self.held = False
+        self.use_ring = self.ring.header != NULL
         if position == self.head:
             return
         while position < self.head:
@@ -631,6 +725,8 @@ cdef class SocketSink(Sink):
         self.control_left = 0
         self.need_wakeup = False
         self.held = False
+        ut_forget_tid()
+        self.forget_ring()
 
     cdef void _begin_at(self, uint64_t head) noexcept:
         """The FIFO holds bytes 0 to head of the memory."""
@@ -1132,3 +1228,42 @@ After an error nothing was written. Never blocks: what does not fit is counted i
 # Cython's `def emit(self, *args, **kwargs)` builds a tuple and a dict per call, even to find the event off.
 (<dict>(<PyTypeObject *>Event).tp_dict)["emit"] = PyDescr_NewMethod(Event, &emit_method)
 PyType_Modified(Event)
+
+
+def _bench_ring(uint64_t count, uint32_t payload):
+    """Nanoseconds a record of reserving, filling and committing `count` records of `payload` bytes in a C loop.
+
+    The ring is a private one; it is emptied, without being read, whenever it is full (the time of that is not counted).
+    """
+    import os
+
+    cdef data_ring ring
+    cdef dr_record *record
+    cdef uint64_t i, begin, spent = 0, done = 0
+    cdef uint32_t size = DR_DEFAULT_SIZE
+    cdef int half, error
+    cdef size_t room = size // ((24 + payload + 7) // 8 * 8)
+    fd = os.memfd_create("bench", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, dr_file_bytes(size))
+        error = dr_map(&ring, fd, size)
+        if error:
+            raise OSError(-error, strerror(-error).decode())
+    finally:
+        os.close(fd)
+    dr_init(&ring)
+    while done < count:
+        begin = ut_now_ns()
+        for i in range(room):
+            record = dr_reserve(&ring, 1, payload, &half)
+            record.ts_ns = ut_now_ns()
+            record.tid = ut_tid()
+            record.cpu = ut_cpu()
+            record.zero = 0
+            memset(record.payload, <int>i, payload)
+            dr_commit(&ring, record, payload)
+        spent += ut_now_ns() - begin
+        done += room
+        dr_empty(&ring)
+    dr_unmap(&ring)
+    return spent / done

@@ -1,10 +1,16 @@
 """One connection to the daemon: what the session thread asks on it, and what it makes of the answers.
 
-    ask        mmap_status, then DIAG_IOCSREG for every event, in the order of their declaration; `sync` for each flush
-    receive    the status file is mapped; answered events follow their byte; refused ones stay off
+    ask        mmap_status, mmap_ring, then DIAG_IOCSREG for every event, in the order of their declaration; `sync` for
+               each flush
+    receive    the status file and the data ring are mapped; answered events follow their byte; refused ones stay off
 
 Events move to a connection together (see session.py, "Reconnect"): until the status file is mapped and every event that
 the connection before this one knew is answered, nothing but requests is sent. What is declared later moves by itself.
+
+The data ring outlives a connection: what was committed while no daemon looked is still in it. On the next connection it
+is offered for adoption (adopt_ring) once the old events are answered, if they have the write_index they had, because that
+is what its records carry. Otherwise, or when the daemon does not want it, what it holds is lost, which is counted, and a new
+one is asked for. A daemon that gives none, or UTRACEFS_DATA_RING=0, leaves the socket: everything works there, too.
 
 The daemon is trusted with what it says, but not with what would crash the application: numbers out of range and a status
 file shorter than it claims end the connection (EPROTO).
@@ -23,13 +29,26 @@ from utracefs.declaring import name_args
 from utracefs.session import CONNECTING, PATIENCE_S, UP, Flush, Session
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
 from utracefs_protocol.errors import ProtocolError, TraceError
-from utracefs_protocol.limits import MAX_UNANSWERED
+from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING, MAX_UNANSWERED, MIN_DATA_RING
 from utracefs_protocol.messages import Registered, wire_text
 
 if TYPE_CHECKING:
     import threading
 
 __all__ = ["DataConnection"]
+
+
+def _wants_ring() -> bool:
+    return os.environ.get("UTRACEFS_DATA_RING", "1") != "0"
+
+
+def _ring_size() -> int:
+    """Bytes: UTRACEFS_RING_KB rounded up to what a ring can have. Nonsense there is not the application's fault: ignored."""
+    text = os.environ.get("UTRACEFS_RING_KB", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        return DATA_RING_SIZE
+    return min(max(1 << (int(text) * 1024 - 1).bit_length(), MIN_DATA_RING), MAX_DATA_RING)
+
 
 _RECEIVE_BYTES: Final = 64 << 10
 _MAX_DESCRIPTORS: Final = 4
@@ -43,6 +62,9 @@ class DataConnection:
         self._no_fork = no_fork
         self._messages = Connection(max_object=None)
         self._requests: dict[int, str | Event | list[Flush]] = {}
+        # Until the ring is settled, one way or the other, no event moves to this connection.
+        self._ring_settled = not _wants_ring()
+        self._adopts = not self._ring_settled and session.sink.ring_size > 0
         self._next_msgid = 0
         self._asked = 0
         self._map: StatusMap | None = None
@@ -70,6 +92,8 @@ class DataConnection:
         after = 0
         if not self._next_msgid:
             requests.append(self._request("mmap_status", [], "mmap_status"))
+            if not self._ring_settled and not self._adopts:
+                requests.append(self._ask_ring())
         declared = self._session.declared
         while self._asked < len(declared) and len(self._requests) < MAX_UNANSWERED - 1:
             event = declared[self._asked]
@@ -87,6 +111,9 @@ class DataConnection:
             requests.append(self._request("sync", [], flushes))
         if requests:
             sink.set_control(b"".join(requests), after)
+
+    def _ask_ring(self) -> bytes:
+        return self._request("mmap_ring", [{"size": _ring_size()}], "mmap_ring")
 
     def _request(self, method: str, params: list[Any], about: str | Event | list[Flush]) -> bytes:
         msgid = self._next_msgid
@@ -116,7 +143,14 @@ class DataConnection:
             else:
                 raise ProtocolError(errno.EPROTO, f"the daemon sent a {type(message).__name__}")
         self._settle_answers()
+        if self._adopts and not self._requests and self._map is not None and self._asked_first_batch:
+            self._offer_ring(sock)
         return True
+
+    @property
+    def _asked_first_batch(self) -> bool:
+        """Whether every event that the connection before this one knew was asked for and answered."""
+        return self._first_batch <= {id(event) for event, _, _ in self._answers}
 
     def _take_response(self, response: Response) -> None:
         about = self._requests.pop(response.msgid, None)
@@ -138,8 +172,12 @@ class DataConnection:
                     if flush.done:
                         self._session.flushed_records = max(self._session.flushed_records, flush.records)
                     flush.release()
-            case _:
+            case "mmap_status":
                 self._map_status(response)
+            case "mmap_ring":
+                self._map_ring(response)
+            case _:
+                self._adopted(response)
 
     def _map_status(self, response: Response) -> None:
         if response.error is not None:
@@ -160,6 +198,56 @@ class DataConnection:
         with self._no_fork:
             self._session.received_fds.remove(fd)
             os.close(fd)
+
+    def _map_ring(self, response: Response) -> None:
+        """Refused for whatever reason: the socket will do."""
+        self._ring_settled = True
+        if response.error is not None:
+            return
+        session = self._session
+        match response.result:
+            case {"size": int() as size, "version": 1} if len(session.received_fds) >= 2:
+                fd, doorbell = session.received_fds[:2]
+            case _:
+                raise ProtocolError(errno.EPROTO, "mmap_ring: no size, another version, or no descriptors")
+        try:
+            if os.fstat(fd).st_size < size:
+                raise ProtocolError(errno.EPROTO, f"mmap_ring: the memory has less than {size} bytes")
+            session.sink.map_ring(fd, doorbell, size)
+        except OSError as error:
+            session.warn("no data ring: %s", error.strerror)
+            return
+        with self._no_fork:
+            del session.received_fds[:2]
+            session.ring_fds[:] = [fd, doorbell]
+
+    def _offer_ring(self, sock: socket.socket) -> None:
+        """Every old event is answered: offer the ring that there is, or give it up and ask for another."""
+        session = self._session
+        places = {id(event): write_index for event, _, write_index in self._answers}
+        same = all(
+            event is None or places.get(id(event)) == index for index, event in enumerate(self._by_old_index)
+        )
+        self._adopts = False
+        if same:
+            request = self._request("adopt_ring", [{}], "adopt_ring")
+            # Nothing else is being sent: records are held, and requests wait for one another.
+            if socket.send_fds(sock, [request], session.ring_fds) != len(request):
+                raise ProtocolError(errno.EPROTO, "the socket does not take a request")
+        else:
+            self._give_up_ring()
+
+    def _adopted(self, response: Response) -> None:
+        if response.error is None:
+            self._ring_settled = True
+        else:
+            self._session.warn("the data ring was not taken over: %s", response.error[1])
+            self._give_up_ring()
+
+    def _give_up_ring(self) -> None:
+        self._session.sink.drop_ring(self._by_old_index)
+        self._session.close_ring_fds()
+        self._session.sink.set_control(self._ask_ring(), 0)
 
     def _refuse(self, event: Event, error: TraceError) -> None:
         self._first_batch.discard(id(event))
@@ -197,7 +285,7 @@ class DataConnection:
                 if self._taken_over:
                     _producer.settle(moves)
                     self._answers.clear()
-                elif self._first_batch <= {id(event) for event, _, _ in self._answers}:
+                elif self._ring_settled and self._asked_first_batch:
                     session.sink.take_over(moves, self._by_old_index)
                     self._taken_over = True
                     self._answers.clear()

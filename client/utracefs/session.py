@@ -146,6 +146,8 @@ class Session:
         self._socket: socket.socket | None = None
         self._wake_fd = -1
         self.received_fds: list[int] = []
+        # The data ring's memfd and doorbell; they outlive a connection, to be offered on the next one.
+        self.ring_fds: list[int] = []
         self._connection: DataConnection | None = None
 
     # -- what applications call
@@ -358,6 +360,8 @@ class Session:
             self._wake_fd = -1
         self._thread_id = None
         self.sink.give_up(self.events_by_index())
+        self.sink.forget_ring()
+        self.close_ring_fds()
         _live.pop(id(self), None)
         if self._ended is not None:
             self._ended.release()
@@ -385,6 +389,11 @@ class Session:
             self._socket = None
             while self.received_fds:
                 os.close(self.received_fds.pop())
+
+    def close_ring_fds(self) -> None:
+        with no_fork:
+            while self.ring_fds:
+                os.close(self.ring_fds.pop())
 
     def _disconnect(self) -> None:
         """Also when there is no connection. Events go off before anything else."""
@@ -436,12 +445,13 @@ class Session:
         attribute is either made anew here or was changed in one step."""
         if self._socket is not None:
             self._socket.close()  # not shutdown(): the connection is the parent's
-        for fd in (*self.received_fds, self._wake_fd):
+        for fd in (*self.received_fds, *self.ring_fds, self._wake_fd):
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         self._socket = None
         self.received_fds = []
+        self.ring_fds = []
         self._wake_fd = -1
         self._connection = None
         self._starting = _thread.allocate_lock()

@@ -70,8 +70,7 @@ def report_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str
     prefixes = {
         name: (f"{name:>{width}}: " if name else " " * (width + 2)) if width else "" for name in names
     }
-    for name in names:
-        yield f"{prefixes[name]}cpus={reader.nr_cpus}"
+    yield f"cpus={reader.nr_cpus}"
     printers = _Printers(reader, options.events)
     for record in reader.records(options.cpus):
         prefix = prefixes[record.buffer.name]

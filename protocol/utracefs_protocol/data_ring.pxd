@@ -62,6 +62,9 @@ cdef extern from "data_ring.h" nogil:
     dr_record *dr_reserve(data_ring *r, uint32_t write_index, uint32_t payload, int *half)
     int dr_commit(data_ring *r, dr_record *rec, uint32_t payload)
 
+    int dr_walk(data_ring *r, uint64_t *position, uint32_t *write_index)
+    void dr_empty(data_ring *r)
+
     # the daemon
     int dr_consumer_start(dr_consumer *c)
     int dr_next(dr_consumer *c, dr_taken *out, unsigned char *payload, uint32_t room, int dead, uint64_t *holes)

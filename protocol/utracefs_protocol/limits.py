@@ -98,3 +98,9 @@ MAX_PERF_DATA_PAGES: Final = 1024
 
 DATA_RING_SIZE: Final = 1 << 20
 """Bytes of a data ring where a client names none: some ten thousand records, which the daemon takes in within milliseconds."""
+
+MIN_DATA_RING: Final = 64 << 10
+"""Bytes of the smallest data ring: it must hold the largest record. DR_MIN_SIZE of include/data_ring.h."""
+
+MAX_DATA_RING: Final = 64 << 20
+"""Bytes of the largest data ring. DR_MAX_SIZE of include/data_ring.h."""

@@ -24,7 +24,9 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def daemon(directory: Path) -> Iterator[FakeDaemon]:
+def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
+    """It offers no data ring, and what is asked of it can be counted without the question for one."""
+    monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
     yield from running(directory)
 
 

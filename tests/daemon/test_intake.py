@@ -200,7 +200,7 @@ def test_positions_that_cannot_be_end_the_ring(world: World, head: int, tail_mov
 
 
 @pytest.mark.parametrize(
-    "word", [COMMITTED | 0xFFFFFF, COMMITTED | 65001, COMMITTED | 0x01000008, COMMITTED | 100]
+    "word", [COMMITTED | 0xFFFFFF, COMMITTED | 65530, COMMITTED | 0x01000008, COMMITTED | 100]
 )
 def test_lengths_that_cannot_be_end_the_ring(world: World, word: int) -> None:
     world.producers[0].emit(0, number(1), 1, word=word)

@@ -85,8 +85,8 @@
 #define DR_DEFAULT_SIZE (1u << 20)
 #define DR_COMMITTED 0x80000000u
 #define DR_LENGTH_MASK 0x00ffffffu
-/* One record's payload; what the socket path takes, too (64 KiB objects). */
-#define DR_MAX_PAYLOAD 65000u
+/* One record's payload: what the socket path takes, too (a bin object of 64 KiB, less its header and the index). */
+#define DR_MAX_PAYLOAD 65529u
 
 /* Each field that somebody writes while others read stands on a cache line of its own. */
 struct dr_header {
@@ -240,6 +240,35 @@ static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t
 	if (atomic_load_explicit(&r->header->need_wakeup, memory_order_seq_cst) == 0)
 		return 0;
 	return atomic_exchange_explicit(&r->header->need_wakeup, 0, memory_order_seq_cst) == 1;
+}
+
+/* For a producer that gives its ring up: steps through the records that nobody took. `*position` begins at 0. 1: a record
+ * of `*write_index`; 0: no more (or one without a length, behind which nothing can be found). */
+static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
+{
+	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire);
+	struct dr_record *rec;
+	uint32_t length;
+
+	if (*position == 0)
+		*position = atomic_load_explicit(&r->header->tail, memory_order_acquire);
+	if (head - *position == 0 || head - *position > r->size)
+		return 0;
+	rec = (struct dr_record *)(r->data + (*position & (r->size - 1)));
+	length = atomic_load_explicit(&rec->length_word, memory_order_acquire) & DR_LENGTH_MASK;
+	if (atomic_load_explicit(&rec->length_word, memory_order_relaxed) == 0 || length > DR_MAX_PAYLOAD)
+		return 0;
+	*write_index = rec->write_index;
+	*position += dr_need(length);
+	return 1;
+}
+
+/* For measurements: empty a ring that nobody else uses, as the daemon would leave it. */
+static inline void dr_empty(struct data_ring *r)
+{
+	memset(r->data, 0, r->size);
+	atomic_store_explicit(&r->header->tail, atomic_load_explicit(&r->header->head, memory_order_relaxed),
+			      memory_order_release);
 }
 
 /* ------------------------------------------------------------------------------------------------ the daemon */

@@ -1,0 +1,267 @@
+"""Records through shared memory: the client's end of the data ring, against the real daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.fake_daemon import wait_for
+from tests.client.test_with_utracefsd import Utracefsd
+from utracefs import Session
+from utracefs.tracefs import Tracefs
+
+pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs shared memory")
+
+
+@pytest.fixture
+def transport(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("UTRACEFS_DATA_RING", raising=False)
+    return "ring"
+
+
+@pytest.fixture
+def utracefsd(directory: Path, transport: str) -> Iterator[Utracefsd]:
+    daemon = Utracefsd(directory)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        log = daemon.stop()
+    assert "Traceback" not in log, log
+
+
+@pytest.fixture
+def tree(utracefsd: Utracefsd) -> Iterator[Tracefs]:
+    with Tracefs(str(utracefsd.directory)) as made:
+        made.write_file("buffer_size_kb", b"16384\n")
+        yield made
+
+
+@pytest.fixture
+def session(utracefsd: Utracefsd, new_session: Callable[..., Session]) -> Session:
+    return new_session()
+
+
+def numbers(tree: Tracefs, event: str = "ring") -> list[int]:
+    return [
+        int(n) for n in re.findall(rb" %s: n=0x[0-9a-f]+ \((\d+)\)" % event.encode(), tree.read_file("trace"))
+    ]
+
+
+def enable(tree: Tracefs, event: str = "ring") -> None:
+    tree.write_file(f"events/user_events/{event}/enable", b"1\n")
+
+
+def test_a_record_is_there_without_a_flush(session: Session, tree: Tracefs) -> None:
+    event = session.event("ring u64 n; __rel_loc char[] s")
+    assert not event
+    enable(tree)
+    assert session.sink.ring_size == 1 << 20
+    for n in range(1000):
+        event.emit(n, "x" * (n % 40))
+    assert numbers(tree) == list(range(1000))
+    assert session.sink.pending_bytes == 0
+
+
+def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    ids: list[int] = []
+
+    def emit() -> None:
+        ids.append(threading.get_native_id())
+        event.emit(len(ids))
+
+    for _ in range(3):
+        thread = threading.Thread(target=emit)
+        thread.start()
+        thread.join()
+    event.emit(4)
+    text = tree.read_file("trace").decode()
+    found = [int(n) for n in re.findall(r"-(\d+) +\[\d+\]", text)]
+    assert found[-1] == os.getpid()
+    # A thread that is gone cannot be looked up any more; then the process stands for it.
+    assert all(tid in (own, os.getpid()) for tid, own in zip(found, ids, strict=False))
+
+
+def test_a_forked_child_has_a_ring_of_its_own(session: Session, tree: Tracefs) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    event.emit(1)
+    pid = os.fork()
+    if not pid:
+        status = 1
+        with contextlib.suppress(BaseException):
+            assert session.sink.ring_size == 0
+            for n in range(100, 200):
+                event.emit(n)
+            assert session.flush(10)
+            event.emit(200)
+            assert session.sink.ring_size > 0
+            status = 0
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    event.emit(2)
+    assert sorted(numbers(tree)) == [1, 2, *range(100, 201)]
+    text = tree.read_file("trace").decode()
+    assert re.search(rf"-{pid} +\[\d+\] .*ring: n=0xc8 \(200\)", text)
+
+
+def test_the_child_of_a_process_whose_threads_emit(session: Session, tree: Tracefs) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    stop = threading.Event()
+
+    def busy() -> None:
+        while not stop.is_set():
+            event.emit(7)
+
+    threads = [threading.Thread(target=busy) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for n in range(5):
+            pid = os.fork()
+            if not pid:
+                event.emit(1000 + n)
+                os._exit(0 if session.flush(10) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    stats = tree.read_file("events/user_events/ring/stats").decode()
+    emitted, recorded, lost = map(
+        int, re.findall(r"emitted: (\d+)\nftrace: recorded (\d+) filtered 0 lost (\d+)", stats)[0]
+    )
+    assert emitted == recorded + lost
+    assert emitted == event.emitted + 5
+
+
+def test_a_signal_handler_emits(session: Session, tree: Tracefs) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    before = signal.signal(signal.SIGALRM, lambda *_: event.emit(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for _ in range(20_000):
+            event.emit(0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert session.flush(10)
+    assert len(numbers(tree)) == event.emitted - event.lost
+
+
+def test_a_full_ring_loses_and_counts(
+    utracefsd: Utracefsd, session: Session, tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    assert utracefsd.process is not None
+    utracefsd.process.send_signal(signal.SIGSTOP)
+    begin = time.perf_counter()
+    for n in range(100_000):
+        event.emit(n)
+    took = time.perf_counter() - begin
+    utracefsd.process.send_signal(signal.SIGCONT)
+    assert took < 5, "an application never waits for the daemon"
+    assert event.lost > 0
+    found = numbers(tree)
+    assert found == list(range(len(found)))
+    assert len(found) + event.lost == 100_000
+    assert (
+        f"emitted: 100000\nftrace: recorded {len(found)} filtered 0 lost {event.lost}"
+        in tree.read_file("events/user_events/ring/stats").decode()
+    )
+
+
+def test_the_size_may_be_asked_for(
+    utracefsd: Utracefsd, new_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text, size in [("100", 128 << 10), ("1", 64 << 10), ("4096", 4 << 20), ("nonsense", 1 << 20)]:
+        monkeypatch.setenv("UTRACEFS_RING_KB", text)
+        session = new_session()
+        assert not session.event("ring u64 n")
+        assert session.sink.ring_size == size
+        session.close()
+
+
+KILLED = """
+import utracefs
+event = utracefs.event("ring u64 n")
+while not event:
+    pass
+n = 0
+while True:
+    event.emit(n)
+    n += 1
+    if n % 1000 == 0:
+        # written after the records that it speaks of were committed
+        import os
+        os.pwrite(1, b"%020d %020d" % (n, event.lost), 0)
+"""
+
+
+def test_a_killed_producer_loses_nothing_that_it_committed(
+    utracefsd: Utracefsd, tree: Tracefs, directory: Path, tmp_path: Path
+) -> None:
+    tree.write_file("standing_events", b"ring\n")
+    told = tmp_path / "told"
+    with told.open("w+b") as file:
+        process = subprocess.Popen([sys.executable, "-c", KILLED], stdout=file, stdin=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: told.stat().st_size and int(told.read_bytes().split()[0]) > 300_000)
+        finally:
+            process.kill()
+            process.wait()
+    emitted, lost = map(int, told.read_bytes().split())
+    # Its end is seen when the tree is asked.
+    stats = tree.read_file("events/user_events/ring/stats").decode()
+    all_emitted, recorded, all_lost = map(
+        int, re.findall(r"emitted: (\d+)\nftrace: recorded (\d+) filtered 0 lost (\d+)", stats)[0]
+    )
+    assert all_emitted == recorded + all_lost
+    assert emitted <= all_emitted
+    assert lost <= all_lost
+
+
+def worker(first: int) -> None:
+    import utracefs
+
+    event = utracefs.event("ring u64 n")
+    deadline = time.monotonic() + 10
+    while not event and time.monotonic() < deadline:
+        pass
+    for n in range(first, first + 100):
+        event.emit(n)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_multiprocessing(utracefsd: Utracefsd, tree: Tracefs, method: str) -> None:
+    tree.write_file("standing_events", b"ring\n")
+    context: Any = multiprocessing.get_context(method)
+    processes = [context.Process(target=worker, args=(k * 1000,)) for k in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    assert sorted(numbers(tree)) == [k * 1000 + n for k in range(3) for n in range(100)]
