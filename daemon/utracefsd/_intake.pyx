@@ -13,12 +13,16 @@ Losses: a producer that finds its ring full counts there, in all and per write_i
 anything else happens to an event and go into its `emitted` and into `lost` of every probe that is attached: the record
 was emitted, and nobody got it.
 
+Killed anywhere in here, the daemon leaves a state from which its successor takes in every committed record exactly once:
+`Journal` says for each ring how far it was consumed (include/journal.h has the argument).
+
 Single-threaded, with the GIL; the other side of the shared memory is argued in include/data_ring.h.
 """
 
 import errno
 import fcntl
 import os
+import stat
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -26,11 +30,35 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
+from posix.mman cimport mmap as map_file
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from utracefs_protocol.data_ring cimport *
 
-from utracefsd._probes cimport IndexTable, Probe, Record, Tracepoint
+from utracefsd._probes cimport FtraceSink, IndexTable, Probe, Record, Tracepoint
+from utracefsd._ring_buffer cimport RingBuffer, rb_cpu
+
+cdef extern from "journal.h" nogil:
+    const uint64_t JR_MAGIC
+    const uint32_t JR_VERSION
+    const uint32_t JR_SLOT_BYTES
+    const uint64_t JR_RECORDED
+    ctypedef struct jr_header "struct jr_header":
+        uint64_t magic
+        uint32_t version
+        uint32_t slot_bytes
+    ctypedef struct jr_slot "struct jr_slot":
+        uint64_t used
+        uint64_t dev
+        uint64_t ino
+        uint64_t tail
+        uint64_t begun_cpu
+    void jr_begin(jr_slot *slot, uint64_t position, uint64_t cpu, uint64_t count)
+    void jr_done(jr_slot *slot, uint64_t tail)
+    void jr_take_slot(jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail)
+    void jr_free_slot(jr_slot *slot)
+    void jr_judge(jr_slot *slot, uint64_t count)
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -38,6 +66,9 @@ cdef enum:
     KNOWN_TIDS = 64
     # Give space back to the producer about this often, so that a full ring can go on while we are still taking.
     PUBLISH_BYTES = 65536
+    # As many data rings as a process may have descriptors for at most in practice; the file grows by the page.
+    JOURNAL_SLOTS = 65536
+    SLOTS_A_PAGE = 64
 
 
 cdef inline uint64_t monotonic_ns() noexcept:
@@ -66,9 +97,13 @@ cdef class DataRing:
     cdef uint64_t lost_seen
     cdef uint32_t *lost_seen_of
     cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to belong to the process
+    cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
+    cdef jr_slot no_slot
+    cdef Journal journal                # keeps the slot mapped
 
     def __cinit__(self):
         self.fd = self.doorbell = -1
+        self.slot = &self.no_slot
         self.copy = <unsigned char *>PyMem_Malloc(DR_MAX_PAYLOAD)
         self.lost_seen_of = <uint32_t *>PyMem_Malloc(DR_LOST_BYTES)
         if self.copy == NULL or self.lost_seen_of == NULL:
@@ -161,6 +196,11 @@ cdef class DataRing:
         """Bytes reserved and not yet taken, as the producer's memory says; not to be trusted."""
         return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
 
+    def key(self):
+        """(st_dev, st_ino) of its memory: whoever passes it on, and under whatever descriptor, it is this ring."""
+        found = os.fstat(self.fd)
+        return found.st_dev, found.st_ino
+
     def ring_doorbell_seen(self):
         """Empty the doorbell, so that it wakes again."""
         try:
@@ -186,6 +226,8 @@ cdef class DataRing:
         if state == DR_CORRUPT:
             self.corrupt = True
             return False
+        if self.dead:
+            jr_done(self.slot, self.c.tail)     # what was stepped over is zero already
         self.has_head = state == DR_RECORD
         return self.has_head
 
@@ -227,15 +269,203 @@ cdef class DataRing:
 
 
 @cython.final
+cdef class Journal:
+    """How far each data ring is consumed, in the file `path`, where a successor finds it (include/journal.h).
+
+    What a dead daemon left there is kept for rings that are adopted later; `buffer` is its ring buffer if that was taken
+    over, too: then a record that was under way when it died is found in there or not. `refused`: what was wrong with the
+    file that stood there, which then was replaced. OSError.
+    """
+
+    cdef readonly object path
+    cdef readonly object refused
+    cdef dict waiting                   # (st_dev, st_ino) -> slot: left by the daemon before, nobody came for it yet
+    cdef list unused
+    cdef int fd
+    cdef unsigned char *map
+    cdef size_t map_bytes
+    cdef Py_ssize_t slots               # in the file
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __init__(self, path, RingBuffer buffer=None):
+        cdef Py_ssize_t i
+        cdef jr_slot *slot
+        cdef uint64_t cpu
+        if self.fd >= 0:
+            raise RuntimeError("made already")
+        self.path = os.fspath(path)
+        self.waiting = {}
+        self.unused = []
+        self.map_bytes = (1 + <size_t>JOURNAL_SLOTS) * JR_SLOT_BYTES
+        self.refused = self.open_old()
+        if self.fd < 0:
+            self.make_new()
+        for i in range(self.slots):
+            slot = self.at(i)
+            key = (slot.dev, slot.ino)
+            if slot.used != 1 or key in self.waiting:
+                jr_free_slot(slot)
+                self.unused.append(i)
+                continue
+            cpu = slot.begun_cpu
+            jr_judge(slot, buffer.cpus[cpu].appends if buffer is not None and cpu < <uint64_t>buffer.nr_cpus else 0)
+            self.waiting[key] = i
+        self.unused.reverse()
+
+    def __dealloc__(self):
+        if self.map != NULL:
+            munmap(self.map, self.map_bytes)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def __len__(self):
+        """Slots that stand for a ring, here or still to be adopted."""
+        return self.slots - len(self.unused)
+
+    cdef inline jr_slot *at(self, Py_ssize_t i) noexcept:
+        return <jr_slot *>(self.map + (1 + i) * JR_SLOT_BYTES)
+
+    cdef object open_old(self):
+        """The file that is there; None, or why it is of no use."""
+        cdef jr_header *header
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        found = os.fstat(fd)
+        slots = found.st_size // JR_SLOT_BYTES - 1
+        if not stat.S_ISREG(found.st_mode) or found.st_size % JR_SLOT_BYTES or not 0 <= slots <= JOURNAL_SLOTS:
+            os.close(fd)
+            return "its length is that of no journal"
+        self.map_it(fd)
+        header = <jr_header *>self.map
+        if header.magic != JR_MAGIC or header.version != JR_VERSION or header.slot_bytes != JR_SLOT_BYTES:
+            munmap(self.map, self.map_bytes)
+            self.map = NULL
+            os.close(fd)
+            return "it is no journal of this version"
+        self.fd = fd
+        self.slots = slots
+        return None
+
+    cdef int make_new(self) except -1:
+        """An empty journal, put in place as a whole."""
+        cdef jr_header *header
+        new = f"{self.path}.new"
+        try:
+            os.unlink(new)
+        except FileNotFoundError:
+            pass
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, JR_SLOT_BYTES)
+            self.map_it(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+        header = <jr_header *>self.map
+        header.magic = JR_MAGIC
+        header.version = JR_VERSION
+        header.slot_bytes = JR_SLOT_BYTES
+        os.rename(new, self.path)
+        return 0
+
+    cdef int map_it(self, int fd) except -1:
+        # All of it that there may ever be, so that slots never move; only what the file has by now is touched.
+        cdef void *at = map_file(NULL, self.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            raise MemoryError("the journal cannot be mapped")
+        self.map = <unsigned char *>at
+        return 0
+
+    cdef Py_ssize_t unused_slot(self) except -1:
+        if not self.unused:
+            if self.slots < JOURNAL_SLOTS:
+                # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
+                more = min(SLOTS_A_PAGE, JOURNAL_SLOTS - self.slots)
+                os.posix_fallocate(self.fd, (1 + self.slots) * JR_SLOT_BYTES, more * JR_SLOT_BYTES)
+                self.unused.extend(range(self.slots + more - 1, self.slots - 1, -1))
+                self.slots += more
+            elif self.waiting:
+                key = next(iter(self.waiting))
+                self.unused.append(self.waiting.pop(key))
+            else:
+                raise MemoryError("no room in the journal for another data ring")
+        return self.unused.pop()
+
+    cdef int give(self, DataRing ring, object key, Py_ssize_t i) except -1:
+        jr_take_slot(self.at(i), key[0], key[1], ring.c.tail)
+        ring.journal = self
+        ring.slot = self.at(i)
+        return 0
+
+    def begin(self, DataRing ring not None):
+        """Keep account of a ring that was just made. OSError, MemoryError: there is no room for it."""
+        key = ring.key()
+        i = self.waiting.pop(key, None)     # a file that is gone, and its number was given again
+        self.give(ring, key, self.unused_slot() if i is None else i)
+
+    def resume(self, DataRing ring not None):
+        """Go on where the daemon before was in an adopted ring; before anything of it is taken in. Errors as `begin`."""
+        cdef Py_ssize_t i
+        cdef uint64_t tail, told = ring.c.tail
+        cdef jr_slot *slot
+        key = ring.key()
+        if key not in self.waiting:
+            self.give(ring, key, self.unused_slot())
+            return
+        i = self.waiting.pop(key)
+        slot = self.at(i)
+        tail = slot.tail & ~JR_RECORDED
+        if tail & 7 or tail - told > dr_head(&ring.c) - told:
+            self.give(ring, key, i)         # not what we left: then its own memory has to be believed
+            return
+        ring.journal = self
+        ring.slot = slot
+        # Consumed, but perhaps not zeroed to the end. The producers did not get it back before it is published here.
+        dr_advance(&ring.c, <uint32_t>(tail - told))
+        dr_publish(&ring.c)
+        if slot.tail & JR_RECORDED:
+            if dr_next(&ring.c, &ring.head, ring.copy, DR_MAX_PAYLOAD, False, &ring.holes) == DR_RECORD:
+                tail += ring.head.bytes
+            jr_done(slot, tail)
+            dr_advance(&ring.c, <uint32_t>(tail - ring.c.tail))
+            dr_publish(&ring.c)
+
+    def end(self, DataRing ring not None):
+        """The ring is given up; its memory says where it stands."""
+        if ring.journal is self:
+            self.unused.append(((<unsigned char *>ring.slot) - self.map) // JR_SLOT_BYTES - 1)
+            jr_free_slot(ring.slot)
+            self.leave(ring)
+
+    def leave(self, DataRing ring not None):
+        """Nothing more is taken from the ring here; its slot waits for whoever adopts it from a later daemon."""
+        ring.slot = &ring.no_slot
+        ring.journal = None
+
+
+@cython.final
 cdef class Intake:
-    """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim."""
+    """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim.
+
+    sink: the ftrace instance whose ring buffer a successor takes over: a record that is under way counts as recorded
+    when it is in there. None: there is none.
+    """
 
     cdef readonly list rings
     cdef readonly int nr_cpus
+    cdef public FtraceSink sink
+    cdef rb_cpu *cpus                   # of sink's ring buffer, as long as take_in runs
+    cdef int nr_buffers
 
-    def __init__(self, int nr_cpus):
+    def __init__(self, int nr_cpus, FtraceSink sink=None):
         self.rings = []
         self.nr_cpus = nr_cpus
+        self.sink = sink
 
     def add(self, DataRing ring not None):
         self.rings.append(ring)
@@ -259,8 +489,13 @@ cdef class Intake:
         cdef DataRing ring, best
         cdef PyObject **heads
         cdef uint64_t now, until
+        cdef RingBuffer buffer = None       # keeps `cpus` alive
         if n == 0:
             return 0
+        if self.sink is not None:
+            buffer = self.sink._buffer
+            self.cpus = buffer.cpus
+            self.nr_buffers = buffer.nr_cpus
         heads = <PyObject **>PyMem_Malloc(n * sizeof(PyObject *))
         if heads == NULL:
             raise MemoryError
@@ -291,6 +526,7 @@ cdef class Intake:
                 while True:
                     self.dispatch(best, now)
                     done += 1
+                    jr_done(best.slot, best.c.tail + best.head.bytes)
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.told >= PUBLISH_BYTES:
                         dr_publish(&best.c)
@@ -307,6 +543,7 @@ cdef class Intake:
                 ring.fold_lost()
         finally:
             PyMem_Free(heads)
+            self.cpus = NULL
         return done
 
     cdef inline void dispatch(self, DataRing ring, uint64_t now):
@@ -314,6 +551,7 @@ cdef class Intake:
         cdef int error
         cdef dr_taken *head = &ring.head
         cdef list tracepoints = ring.table.tracepoints
+        cdef int cpu
         ring.taken += 1
         if head.write_index >= <uint32_t>PyList_GET_SIZE(tracepoints):
             ring.table.refuse(errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index)
@@ -327,6 +565,9 @@ cdef class Intake:
         r.tgid = ring.pid
         r.payload = ring.copy
         r.size = head.length
+        if self.cpus != NULL:
+            cpu = r.cpu if r.cpu < self.nr_buffers else r.cpu % self.nr_buffers     # as FtraceSink.store chooses
+            jr_begin(ring.slot, ring.c.tail, cpu, self.cpus[cpu].appends)
         error = (<Tracepoint>PyList_GET_ITEM(tracepoints, head.write_index)).emit(&r)
         if error:
             ring.table.refuse(-error, head.write_index)

@@ -17,6 +17,7 @@ cdef extern from "ring_buffer.h":
         uint32_t size
     ctypedef struct rb_cpu:
         uint32_t nr
+        uint64_t appends                # records stored or refused since the last clear
     ctypedef struct rb_iter:
         uint32_t overtaken
         rb_record next

@@ -193,13 +193,14 @@ cdef class RingBuffer:
                     rb_cpu_number(&first) != cpu
                     or rb_cpu_count(&first) != nr_cpus
                     or rb_subbuf_size(&first) != <uint32_t>buffer.subbuf_size
-                    or (cpu and rb_overwrite(&first) != rb_overwrite(&buffer.cpus[0]))
                 ):
                     raise ValueError(f"{path}: it does not belong to the others")
             except BaseException:
                 rb_unmap(&first)
                 raise
             buffer.cpus[cpu] = first
+            # Differs when the process died while it changed this, cpu by cpu.
+            rb_set_overwrite(&first, rb_overwrite(&buffer.cpus[0]))
             cpu += 1
         return buffer
 

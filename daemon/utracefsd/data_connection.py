@@ -369,6 +369,7 @@ class DataConnection:
         rings = self._may_have_ring()
         wire_map(given, "adopt_ring")
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
+        self._take_in_all()  # sees the end of a connection that had this ring until a moment ago
         ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
         rings.take_in()
         self._send(encode_response(msgid, {"size": ring.size, "version": DATA_RING_VERSION}))

@@ -10,6 +10,8 @@ How the edge (server.py) uses it:
       ^                      │
       └── want_wakeup(True), once more take_in: nothing ── after LINGER_ROUNDS rounds without a record
 
+With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it (`_intake.Journal`).
+
 A ring whose memory says what cannot be is `corrupt`: `failed` names its owner, whose connection ends with EPROTO.
 """
 
@@ -21,8 +23,8 @@ from collections.abc import Callable
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd._intake import DataRing, Intake
-from utracefsd._probes import IndexTable
+from utracefsd._intake import DataRing, Intake, Journal
+from utracefsd._probes import FtraceSink, IndexTable
 from utracefsd.peer import Peer
 
 # Memory that the rings of one plain producer's user may take together: the default ring for 256 processes.
@@ -47,10 +49,23 @@ class _Owned:
 
 
 class Rings:
-    """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it."""
+    """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
-    def __init__(self, nr_cpus: int, max_bytes_per_uid: int = MAX_RING_BYTES_PER_UID) -> None:
-        self._intake = Intake(nr_cpus)
+    journal: where it is kept how far each ring is consumed; sink: the ftrace instance whose ring buffer a successor takes
+    over together with that.
+    """
+
+    def __init__(
+        self,
+        nr_cpus: int,
+        max_bytes_per_uid: int = MAX_RING_BYTES_PER_UID,
+        *,
+        journal: Journal | None = None,
+        sink: FtraceSink | None = None,
+    ) -> None:
+        self._intake = Intake(nr_cpus, None if journal is None else sink)
+        self._journal = journal
+        self._handing_over = False
         self._max_bytes_per_uid = max_bytes_per_uid
         self._owned: dict[DataRing, _Owned] = {}
         self._bytes: dict[int, int] = {}
@@ -74,6 +89,8 @@ class Rings:
         self._check_share(peer, size)
         try:
             ring = DataRing.create(table, peer.pid, size)
+            if self._journal is not None:
+                self._journal.begin(ring)
         except ValueError as error:
             raise TraceError(errno.EINVAL, str(error)) from None
         except (OSError, MemoryError) as error:
@@ -85,7 +102,8 @@ class Rings:
     ) -> DataRing:
         """Go on with a ring that a daemon before this one made, and take in what waits in it.
 
-        The descriptors stay the caller's. TraceError: EINVAL with what is wrong with them, ENOMEM as for `create`.
+        The descriptors stay the caller's. TraceError: EINVAL with what is wrong with them, EBUSY when another connection has
+        this ring, ENOMEM as for `create`.
         """
         try:
             ring = DataRing.adopt(table, peer.pid, os.dup(fd), os.dup(doorbell))
@@ -93,15 +111,26 @@ class Rings:
             raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
+        key = ring.key()
+        if any(owned.key() == key for owned in self._owned):
+            raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         self._check_share(peer, ring.size)
+        if self._journal is not None:
+            try:
+                self._journal.resume(ring)
+            except (OSError, MemoryError) as error:
+                raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
         return self._own(ring, peer, failed)
 
     def drop(self, ring: DataRing) -> None:
         """Its producer is gone: take what it committed, and forget it."""
         owned = self._owned.pop(ring)
-        ring.dead = True
-        self.take_in()
+        if not self._handing_over:
+            ring.dead = True
+            self.take_in()
         self._intake.remove(ring)
+        if self._journal is not None:
+            (self._journal.leave if self._handing_over else self._journal.end)(ring)
         self._epoll.unregister(ring.doorbell)
         self._bytes[owned.uid] -= ring.size
         if not self._bytes[owned.uid]:
@@ -135,6 +164,10 @@ class Rings:
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring. After asking for it, take in once more before sleeping."""
         self._intake.want_wakeup(wanted)
+
+    def hand_over(self) -> None:
+        """The daemon ends, the producers go on: rings that are dropped from now on stay as they are, for its successor."""
+        self._handing_over = True
 
     def close(self) -> None:
         """Forget all rings; nothing more is taken in."""

@@ -115,6 +115,7 @@ typedef struct rb_cpu {
     struct rb_page_meta *tail_meta;
     uint32_t write;         /* == tail_page->commit */
     uint64_t last_ts;       /* of the last record, in trace-clock units */
+    uint64_t appends;       /* records stored or refused since the last clear; a successor finds the same number */
     /* consuming reader */
     uint64_t read_ts;       /* running time at read_off of the reader page */
     uint64_t read_entries;  /* records of the reader page before read_off */
@@ -349,6 +350,8 @@ static inline int rb_check_page(const rb_cpu *b, uint32_t id, uint32_t upto, uin
 }
 
 static inline void rb_clear(rb_cpu *b);
+static inline uint64_t rb_entries(const rb_cpu *b);
+static inline uint64_t rb_read(const rb_cpu *b);
 
 /* Take over the ring in a file of a process that is gone. Everything in it is doubted: 0, -errno, or -EINVAL for nonsense
  * with *why set. */
@@ -430,6 +433,7 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
             b->last_ts = end_ts;
     }
     rb_find_tail(b);
+    b->appends = rb_entries(b) + rb_read(b) + s->overrun + s->dropped;
     return 0;
 nonsense:
     rb_unmap(b);
@@ -513,6 +517,7 @@ static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void 
             break;
         if (!rb_move_tail(b)) {
             rb_state(b)->dropped++;
+            b->appends++;
             return 1;
         }
     }
@@ -548,6 +553,7 @@ static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void 
     RB_COMMIT(page->commit, b->write); /* now it exists */
     b->tail_meta->entries++;
     b->last_ts = ts;
+    b->appends++;
     return 0;
 }
 
@@ -576,7 +582,7 @@ static inline void rb_clear(rb_cpu *b)
     s->head = s->tail = tail + 2;
     rb_flip(b);
     rb_find_tail(b);
-    b->last_ts = b->read_ts = b->read_entries = 0;
+    b->last_ts = b->read_ts = b->read_entries = b->appends = 0;
     b->changes++;
 }
 
@@ -824,6 +830,7 @@ static inline void rb_copy(rb_cpu *to, const rb_cpu *from)
     to->last_ts = from->last_ts;
     to->read_ts = from->read_ts;
     to->read_entries = from->read_entries;
+    to->appends = from->appends;
     to->changes = from->changes + 1;
 }
 
