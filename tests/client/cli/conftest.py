@@ -1,0 +1,69 @@
+"""Fixtures: a folder with a short path, a real daemon in it, and the command line with and without that daemon."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.kit import Cli
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path, since sockets live below it."""
+    folder = tempfile.mkdtemp(prefix="ut-", dir="/tmp")
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cli(home: Path) -> Cli:
+    """Without a daemon."""
+    return Cli(home)
+
+
+@pytest.fixture
+def daemon(home: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """`python -m utracefsd` in home/d."""
+    ready, ready_w = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "utracefsd", "--dir", str(home / "d"), "--ready-fd", str(ready_w)],
+        pass_fds=[ready_w],
+        stderr=subprocess.PIPE,
+    )
+    os.close(ready_w)
+    try:
+        assert os.read(ready, 16).startswith(b"READY")
+        yield process
+    finally:
+        os.close(ready)
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert b"Traceback" not in log, log.decode()
+
+
+@pytest.fixture
+def traced(home: Path, daemon: object) -> Cli:
+    """With a daemon."""
+    return Cli(home, str(home / "d"))
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object], str], None]:
+    """Wait for a condition with a deadline."""
+
+    def wait(condition: Callable[[], object], what: str, timeout_s: float = 20) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+            time.sleep(0.01)
+
+    return wait

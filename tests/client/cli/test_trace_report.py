@@ -1,0 +1,238 @@
+"""The text of records: every kind of field, what a print fmt may hold, what a broken record gives; trace-cmd as judge."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.kit import Events, needs_trace_cmd, trace_cmd
+from utracefs.event_names import EventName, is_glob, matches, parse_event_list, select
+from utracefs.trace_dat import Contents, TraceDatReader, TraceDatWriter
+from utracefs.trace_report import EventPrinter, ReportOptions, json_lines, report_lines
+from utracefs_protocol.declaration import EventFormat, Field, FieldKind, parse_format
+from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+
+EVENTS = Events(
+    100,
+    b"ints s8 a; u8 b; s16 c; u16 d; s32 e; u32 f; s64 g; u64 h",
+    b"text char[8] fixed; unsigned char[4] raw; __data_loc char[] data; __rel_loc char[] rel",
+    b"odd struct foo three 3; struct foo four 4; __rel_loc u8[] bytes; char c",
+    b"empty",
+    b"a_name_that_is_longer_than_its_column u32 n",
+)
+
+COMMON = (
+    b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
+    b"\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n"
+    b"\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n"
+    b"\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n"
+)
+PRINT = (
+    b"name: print\nID: 5\nformat:\n" + COMMON + b"\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
+    b'\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:1;\n\nprint fmt: "%ps: %s", (void *)REC->ip, REC->buf\n'
+)
+RAW_DATA = (
+    b"name: raw_data\nID: 19\nformat:\n"
+    + COMMON
+    + b"\tfield:unsigned int id;\toffset:8;\tsize:4;\tsigned:0;\n"
+    b"\tfield:char buf[];\toffset:12;\tsize:0;\tsigned:1;\n\n"
+    b'print fmt: "id:%04x %08x", REC->id, (int)REC->buf[0]\n'
+)
+MARKER_IP = 0xFFFF_FFFF_8100_0000
+
+ENTRIES = [
+    EVENTS.entry(100, 11, 1, 2, 3, 4, -5, 6, -7, 2**64 - 1),
+    EVENTS.entry(101, 11, "12345678", b"ab", "größer", ""),
+    EVENTS.entry(101, 11, "", b"\xff\x01\n", b"not \xfc utf-8", 'quote " and\ttab'),
+    EVENTS.entry(103, 12),
+    EVENTS.entry(104, 0, 4_000_000_000),
+    EVENTS.entry(104, 4_000_000, 1),
+    struct.pack("<HBBiQ", 5, 0, 0, 11, MARKER_IP) + b"a marker\n\0",
+    struct.pack("<HBBiQ", 5, 0, 0, 11, MARKER_IP) + b"two\nlines\n\0",
+    struct.pack("<HBBiQ", 5, 0, 0, 11, 0x1234) + b"no symbol\n\0",
+    struct.pack("<HBBiI", 19, 0, 0, 11, 0x1234) + b"raw",
+]
+
+
+def write(path: Path, entries: list[bytes], *, clock: bytes = b"[mono]", **more: int) -> Path:
+    page = PageWriter()
+    ts = 3
+    for entry in entries:
+        ts = ts * 10 + 501
+        assert page.add(ts, entry)
+    with TraceDatWriter(path, nr_cpus=2) as writer:
+        writer.add_page(1, page.page(42))
+        writer.finish(
+            Contents(
+                header_page=header_page_text(),
+                header_event=HEADER_EVENT_TEXT,
+                ftrace_formats=[PRINT, RAW_DATA],
+                formats={b"user_events": EVENTS.formats()},
+                kallsyms=b"ffffffff81000000 t tracing_mark_write\n",
+                cmdlines=b"11 alpha\n12 a name longer than the column\n",
+                trace_clock=clock,
+                offset_ns=more.get("offset_ns"),
+            )
+        )
+    return path
+
+
+def lines(path: Path, options: ReportOptions | None = None) -> list[str]:
+    with TraceDatReader(path) as reader:
+        return list(report_lines(reader, options or ReportOptions()))
+
+
+def text(number: int, *values: object) -> str:
+    fields = EVENTS.formats()[number - 100]
+    return EventPrinter(parse_format(fields)).text(EVENTS.entry(number, 1, *values))
+
+
+@needs_trace_cmd
+@pytest.mark.parametrize("full_ns", [False, True])
+@pytest.mark.parametrize("clock", ["mono", "local", "tai", "uptime", "boot", "counter", "x86-tsc"])
+def test_the_same_as_trace_cmd(tmp_path: Path, clock: str, full_ns: bool) -> None:
+    path = write(tmp_path / "trace.dat", ENTRIES, clock=f"[{clock}]".encode())
+    words = ["-t"] if full_ns else []
+    ours = "\n".join(lines(path, ReportOptions(full_ns=full_ns))) + "\n"
+    assert ours == trace_cmd("report", *words, "-i", str(path))
+
+
+@needs_trace_cmd
+def test_the_same_as_trace_cmd_in_wall_clock_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.dat", ENTRIES, offset_ns=1795227563238091000)
+    assert "\n".join(lines(path)) + "\n" == trace_cmd("report", "-i", str(path))
+
+
+def test_signed_fields_keep_their_sign() -> None:
+    """trace-cmd prints 255, 65535 here."""
+    assert text(100, -1, 255, -1, 65535, -1, 2**32 - 1, -1, 2**64 - 1) == (
+        "a=-1 b=255 c=-1 d=65535 e=-1 f=4294967295 g=-1 h=18446744073709551615"
+    )
+
+
+def test_bytes_that_are_no_text() -> None:
+    """trace-cmd prints 0 and the location word."""
+    assert text(102, b"\1\2\3", b"\1\0\0\0", b"\xff\0\x10", -3) == "three=010203 four=1 bytes=ff0010 c=-3"
+
+
+def test_no_fields() -> None:
+    assert text(103) == ""
+
+
+@pytest.mark.parametrize("cut", range(8, 33))
+def test_an_entry_that_is_too_short(cut: int) -> None:
+    entry = EVENTS.entry(101, 1, "a", b"b", "c", "d")
+    printer = EventPrinter(parse_format(EVENTS.formats()[1]))
+    if cut < len(entry):
+        assert printer.text(entry[:cut]) == "<OVERFLOW>"
+    assert printer.values(entry[: min(cut, 24)]) == {}
+
+
+def test_a_location_that_points_outside() -> None:
+    entry = bytearray(EVENTS.entry(101, 1, "a", b"b", "c", "d"))
+    entry[20:24] = struct.pack("<HH", 0xFFF0, 20)
+    printer = EventPrinter(parse_format(EVENTS.formats()[1]))
+    assert printer.text(bytes(entry)) == "<OVERFLOW>"
+    assert printer.values(bytes(entry)) == {}
+
+
+FIELDS = (
+    Field(b"int", b"a", 8, 4, True, FieldKind.INTEGER),
+    Field(b"unsigned long", b"b", 12, 8, False, FieldKind.INTEGER),
+    Field(b"char[4]", b"s", 20, 4, True, FieldKind.CHAR_ARRAY),
+)
+ENTRY = struct.pack("<HBBi", 9, 0, 0, 1) + struct.pack("<iQ4s", -2, 0x1F, b"xyz")
+
+
+@pytest.mark.parametrize(
+    ("print_fmt", "expected"),
+    [
+        (b'"a=%d b=%lu", REC->a, REC->b', "a=-2 b=31"),
+        (b'"%5d|%-5d|%05d", REC->a, REC->a, REC->b', "   -2|-2   |00031"),
+        (b'"%x %#lx %o %X", REC->a, REC->b, REC->b, REC->b', "fffffffe 0x1f 37 1F"),
+        (b'"%s|%6s|%.2s", REC->s, REC->s, REC->s', "xyz|   xyz|xy"),
+        (b'"100%% \\"%c\\"\\t%p", REC->b, (void *)REC->b', '100% "\x1f"\t0x1f'),
+        (b'"one" " two %d", (unsigned int)(REC->a)', "one two -2"),
+        (b'"%pS %ps", (void *)REC->b, (void *)REC->a', "here 0xfffffffe"),
+        (b'"no arguments"', "no arguments"),
+        (b'"%d %d", REC->a', "a=-2 b=31 s=xyz"),
+        (b'"%d", REC->a, REC->b', "a=-2 b=31 s=xyz"),
+        (b'"%s", __print_symbolic(REC->a, {1, "one"})', "a=-2 b=31 s=xyz"),
+        (b'"%d", REC->nosuch', "a=-2 b=31 s=xyz"),
+        (b'"%d", REC->a + 1', "a=-2 b=31 s=xyz"),
+        (b"nonsense", "a=-2 b=31 s=xyz"),
+    ],
+)
+def test_print_fmt(print_fmt: bytes, expected: str) -> None:
+    printer = EventPrinter(EventFormat(b"e", 9, FIELDS, print_fmt), symbols={0x1F: "here"})
+    assert printer.text(ENTRY) == expected
+
+
+def test_an_unknown_event_is_named_by_its_id(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.dat", [struct.pack("<HBBi", 999, 0, 0, 11)])
+    assert lines(path)[2].endswith("[UNKNOWN EVENT]:      id 999")
+
+
+def test_only_some_cpus_and_events(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.dat", ENTRIES)
+    assert lines(path, ReportOptions(cpus=frozenset({0}))) == ["cpus=2"]
+    assert len(lines(path, ReportOptions(cpus=frozenset({1, 7})))) == len(lines(path))
+    shown = lines(path, ReportOptions(events=("user_events:t*", "empty")))
+    assert [line.split(": ")[1] for line in shown[2:]] == ["text", "text", "empty"]
+    assert lines(path, ReportOptions(events=("nosuch",))) == ["cpus=2", "CPU:1 [42 EVENTS DROPPED]"]
+
+
+def test_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.dat", [*ENTRIES, EVENTS.entry(102, 11, b"abc", b"\1\0\0\0", b"\xff", -1)])
+    with TraceDatReader(path) as reader:
+        objects = [json.loads(line) for line in json_lines(reader, ReportOptions())]
+    assert objects[0] == {"lost": 42, "cpu": 1}
+    assert objects[1] == {
+        "ts_ns": 531,
+        "cpu": 1,
+        "pid": 11,
+        "comm": "alpha",
+        "system": "user_events",
+        "event": "ints",
+        "fields": {"a": 1, "b": 2, "c": 3, "d": 4, "e": -5, "f": 6, "g": -7, "h": 2**64 - 1},
+    }
+    assert objects[3]["fields"] == {
+        "fixed": "",
+        "raw": "ff010a00",
+        "data": "not \ufffd utf-8",
+        "rel": 'quote " and\ttab',
+    }
+    assert objects[-1]["fields"] == {"three": "616263", "four": "01000000", "bytes": "ff", "c": -1}
+
+
+def test_json_of_a_clock_that_does_not_tell_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.dat", ENTRIES, clock=b"[counter]")
+    with TraceDatReader(path) as reader:
+        first = json.loads(list(json_lines(reader, ReportOptions()))[1])
+    assert first["ts"] == 531
+    assert "ts_ns" not in first
+
+
+@pytest.mark.parametrize(
+    ("pattern", "means"),
+    [
+        ("user_events:a", ["user_events:a"]),
+        ("a", ["user_events:a"]),
+        ("user_events:b*", ["user_events:bc", "user_events:bd"]),
+        ("b?", ["user_events:bc", "user_events:bd"]),
+        ("user_events", ["user_events:a", "user_events:bc", "user_events:bd"]),
+        ("user_events:", ["user_events:a", "user_events:bc", "user_events:bd"]),
+        (":a.0", ["user_events_multi:a.0"]),
+        ("user_events*:*", ["user_events:a", "user_events:bc", "user_events:bd", "user_events_multi:a.0"]),
+        ("A", []),
+    ],
+)
+def test_names_of_events(pattern: str, means: list[str]) -> None:
+    text = b"user_events:a\nuser_events:bc\nuser_events:bd\nuser_events_multi:a.0\n"
+    assert [str(event) for event in select([pattern], parse_event_list(text))] == means
+
+
+def test_what_a_glob_is() -> None:
+    assert [is_glob(p) for p in ("a", "s:a", "s:", ":a", "s:*", "a?", "[ab]")] == [False, False] + [True] * 5
+    assert matches("s:a", EventName("s", "a"))
