@@ -24,6 +24,7 @@ All text is bytes, as in the kernel.
 
 import enum
 import errno
+import functools
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -311,7 +312,9 @@ def parse(command: bytes) -> Declaration:
     return Declaration(name, tuple(fields))
 
 
+@functools.lru_cache(2048)
 def _parse_field(text: bytes, offset: int) -> Field:
+    """One field. Cached: a program's events have many fields in common, and parsing is most of what declaring costs."""
     if _CONTROL_BUT_TAB.search(text):
         raise TraceError(errno.EINVAL, f"field {_show(text)}: has a control character")
     prefix = next((p for p in _TWO_WORD_PREFIXES if text.startswith(p)), b"")
