@@ -22,6 +22,7 @@ tracebacks, not even for mistakes of ours, unless UTRACEFS_DEBUG is set. A comma
 The name and short help of every command stand here, so that `utracefs --help` imports none of them.
 """
 
+import contextlib
 import importlib
 import os
 import sys
@@ -106,8 +107,8 @@ def _guarded(run: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # Whoever read our output has enough of it; closing stdout at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has enough of it.
+        _give_up_stdout()
         return 1
     except Failure as error:
         return _say(error.about, error.reason, error.status)
@@ -117,6 +118,8 @@ def _guarded(run: Callable[[], Any]) -> int:
         about = error.filename
         if isinstance(about, bytes):
             about = os.fsdecode(about)
+        if not about:
+            _give_up_stdout()
         return _say(str(about or "stdout"), error.strerror or str(error))
     except Exception as error:
         if os.environ.get("UTRACEFS_DEBUG"):
@@ -125,6 +128,12 @@ def _guarded(run: Callable[[], Any]) -> int:
             "internal error", f"{type(error).__name__}: {error} (UTRACEFS_DEBUG=1 shows where it happened)"
         )
     return result if isinstance(result, int) else 0
+
+
+def _give_up_stdout() -> None:
+    """What is still in its buffer must not fail once more, at exit."""
+    with contextlib.suppress(OSError, ValueError):  # a stdout that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(about: str, reason: str, status: int = 1) -> int:

@@ -30,12 +30,36 @@ def cli(home: Path) -> Cli:
     return Cli(home)
 
 
+PLUGIN = """
+class Tally:
+    name = "tally"
+    def __init__(self):
+        self.count = 0
+    def take(self, batch):
+        self.count += len(batch)
+    def report(self):
+        return f"{self.count} records"
+"""
+
+
 @pytest.fixture
-def daemon(home: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def plugin_path(tmp_path: Path) -> Path:
+    """A folder for PYTHONPATH in which the plug-in `tally` is installed."""
+    (tmp_path / "tally_plugin.py").write_text(PLUGIN)
+    info = tmp_path / "tally_plugin-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tally-plugin\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[utracefs.consumers]\ntally = tally_plugin:Tally\n")
+    return tmp_path
+
+
+@pytest.fixture
+def daemon(home: Path, plugin_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """`python -m utracefsd` in home/d."""
     ready, ready_w = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "utracefsd", "--dir", str(home / "d"), "--ready-fd", str(ready_w)],
+        env={**os.environ, "PYTHONPATH": str(plugin_path)},
         pass_fds=[ready_w],
         stderr=subprocess.PIPE,
     )

@@ -1,0 +1,311 @@
+"""`utracefs record`: with a daemon of its own and with one that runs, however it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.kit import Cli, interrupt, needs_trace_cmd, trace_cmd
+
+Eventually = Callable[[Callable[[], object], str], None]
+
+EMITTER = """
+import signal, sys, time, utracefs
+count, then = int(sys.argv[1]), sys.argv[2]
+event = utracefs.event("ticks u32 n; s32 minus; __rel_loc char[] text")
+bool(event)
+for n in range(count):
+    event.emit(n, -n, "text %d" % n)
+utracefs.flush(20)
+if then == "wait":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+print("emitted", flush=True)
+if then == "wait":
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        event.emit(10**6, 0, "last words")
+        sys.exit(5)
+if then == "stubborn":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("stubborn", flush=True)
+    time.sleep(60)
+sys.exit(int(then) if then.isdigit() else 0)
+"""
+
+
+def emitter(count: int, then: str = "0") -> list[str]:
+    return ["--", sys.executable, "-c", EMITTER, str(count), then]
+
+
+def fields(cli: Cli, file: str = "trace.dat") -> list[dict[str, object]]:
+    found = [json.loads(line) for line in cli.out("report", "--json", file).splitlines()]
+    assert not [one for one in found if "lost" in one]
+    return [one["fields"] for one in found]
+
+
+def left_behind(cli: Cli) -> set[str]:
+    """What an embedded daemon could leave: its directory, its status folder, temporary files."""
+    shm = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    return {str(path) for path in cli.home.iterdir()} | shm
+
+
+def test_a_daemon_of_its_own(cli: Cli) -> None:
+    before = left_behind(cli)
+    done = cli.run("record", *emitter(3000))
+    assert left_behind(cli) - before <= {str(cli.home / "trace.dat")}
+    assert re.fullmatch(rb"utracefs: trace.dat: 3000 records, [\d.]+ k?MB?, nothing lost\n", done.stderr), (
+        done.stderr
+    )
+    assert done.stdout == b"emitted\n"
+    assert fields(cli) == [{"n": n, "minus": -n, "text": f"text {n}"} for n in range(3000)]
+
+
+@needs_trace_cmd
+def test_trace_cmd_agrees(cli: Cli) -> None:
+    cli.run("record", "-o", "out.dat", "-C", "mono", *emitter(500))
+    path = str(cli.home / "out.dat")
+    assert "is a valid trace-cmd file" in trace_cmd("dump", "--validate", "-i", path)
+    for words in ([], ["-t"]):
+        assert trace_cmd("report", *words, "-i", path) == cli.out("report", *words, path)
+    assert "entries: 0" in trace_cmd("report", "--stat", "-i", path)
+    assert "entries: 0" in cli.out("report", "--stat", path)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137)],
+)
+def test_the_exit_status_is_the_command_s(cli: Cli, command: list[str], status: int) -> None:
+    done = cli.run("record", "--", *command, status=status)
+    assert b"0 records" in done.stderr
+    assert b"utracefs doctor" in done.stderr
+    assert re.fullmatch(r"cpus=\d+\n", cli.out("report"))
+
+
+def test_commands_that_cannot_be_run(cli: Cli) -> None:
+    before = left_behind(cli)
+    assert cli.fails("record", "--", "nosuch", status=127) == "utracefs: nosuch: command not found\n"
+    assert cli.fails("record", "--", "/etc/passwd", status=126).startswith("utracefs: /etc/passwd: ")
+    assert left_behind(cli) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-o", "no/where.dat"], "utracefs: no/where.dat: No such file or directory"),
+        (["-C", "nosuch"], "utracefs: trace_clock: "),
+        (["-e", "fine", "-b", "99999999999"], "utracefs: buffer_size_kb: "),
+        (["--wall-clock", "-C", "counter"], "utracefs: trace_clock: counter does not tell times"),
+    ],
+)
+def test_what_cannot_be_done_leaves_nothing(traced: Cli, words: list[str], says: str) -> None:
+    state = traced.out("cat", "trace_clock", "standing_events", "set_event", "tracing_on")
+    error = traced.run("record", *words, "--", "true", status=1).stderr
+    assert error.decode().startswith(says)
+    assert traced.out("cat", "trace_clock", "standing_events", "set_event", "tracing_on") == state
+    assert [p.name for p in traced.home.iterdir()] == ["d"]
+
+
+def test_the_daemon_that_runs_is_left_as_it_was(traced: Cli) -> None:
+    traced.run("reg", "kept u32 a")
+    traced.run("reg", "ticks u32 n; s32 minus; __rel_loc char[] text")
+    traced.run("enable", "kept")
+    traced.run("emit", "kept", "1")
+    traced.run("write", "tracing_on", "0")
+    traced.run("enable", "--standing", "other*")
+    files = (
+        "tracing_on",
+        "trace_clock",
+        "buffer_size_kb",
+        "options/overwrite",
+        "standing_events",
+        "set_event",
+    )
+    before = traced.out("cat", *files)
+    traced.run(
+        "record", "-e", "ticks", "-e", "kept", "-C", "mono", "-b", "4000", "--no-overwrite", *emitter(1000)
+    )
+    assert traced.out("cat", *files) == before
+    assert [one["n"] for one in fields(traced)] == list(range(1000))
+
+
+def test_keep_what_is_in_the_buffer(traced: Cli) -> None:
+    traced.run("reg", "kept u32 a")
+    traced.run("enable", "kept")
+    traced.run("emit", "kept", "1")
+    traced.run("record", "--keep", *emitter(1))
+    assert [list(one) for one in fields(traced)] == [["a"], ["n", "minus", "text"]]
+
+
+def test_embedded_beside_a_running_one(traced: Cli) -> None:
+    traced.run("record", "--embedded", *emitter(10))
+    assert len(fields(traced)) == 10
+    assert traced.out("list") == ""
+
+
+def test_events_that_are_not_asked_for(cli: Cli) -> None:
+    cli.run("record", "-e", "user_events:tocks", *emitter(10))
+    assert fields(cli) == []
+
+
+def test_until_ctrl_c_without_a_command(traced: Cli, eventually: Eventually) -> None:
+    process = traced.start("record")
+    try:
+        eventually(lambda: traced.out("cat", "standing_events"), "it records")
+        traced.run("emit", "later u32 a", "3")
+    finally:
+        _, error = interrupt(process)
+    assert process.returncode == 0
+    assert b"1 records" in error
+    assert fields(traced) == [{"a": 3}]
+    assert traced.out("cat", "standing_events", "set_event") == ""
+
+
+def test_for_some_time(traced: Cli) -> None:
+    began = time.monotonic()
+    traced.run("record", "--duration", "0.3")
+    assert 0.3 <= time.monotonic() - began < 20
+    traced.run("record", "--duration", "0.3", *emitter(5, "sleep"), status=0)
+    assert len(fields(traced)) == 5
+    traced.run("record", "--duration", "0.3", "--", "sleep", "60", status=0)
+
+
+def started(cli: Cli, then: str, **options: object) -> "subprocess.Popen[bytes]":
+    """A recording whose command has emitted 100 records."""
+    process = cli.start("record", *emitter(100, then), **options)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"emitted\n"
+    return process
+
+
+def test_ctrl_c_in_the_terminal_goes_to_both(cli: Cli) -> None:
+    process = started(cli, "wait", start_new_session=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert fields(cli)[-1] == {"n": 10**6, "minus": 0, "text": "last words"}
+    assert b"101 records" in error
+
+
+def test_a_signal_to_the_recorder_is_passed_on(cli: Cli) -> None:
+    process = started(cli, "wait")
+    interrupt(process)
+    assert process.returncode == 5
+    assert len(fields(cli)) == 101
+    process = started(cli, "wait")
+    interrupt(process, signal.SIGTERM)
+    assert process.returncode == 9
+    assert len(fields(cli)) == 100
+
+
+def test_a_command_that_does_not_end(cli: Cli) -> None:
+    process = started(cli, "stubborn")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"stubborn\n"
+    process.send_signal(signal.SIGINT)
+    time.sleep(
+        0.2
+    )  # two signals of one number at the same time are one; nothing tells when the first was taken
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    assert process.stderr is not None
+    error = process.stderr.readline()
+    goes_on = re.search(rb"goes on without being watched \(pid (\d+)\)", error)
+    assert goes_on, error
+    os.kill(int(goes_on[1]), signal.SIGKILL)
+    process.stderr.read()
+    process.stderr.close()
+    assert process.wait(30) == 130
+    assert len(fields(cli)) == 100
+
+
+def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    process = started(traced, "wait")
+    assert process.stderr is not None
+    eventually(lambda: _read_events(traced) >= 100, "all pages are read")
+    daemon.kill()
+    daemon.wait()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)  # the command is left alone
+    _, error = interrupt(process)
+    assert process.returncode == 1
+    assert b"trace.dat holds what came until then" in error
+    assert len(fields(traced)) == 100
+
+
+def _read_events(cli: Cli) -> int:
+    read: int = json.loads(cli.out("status", "--json"))["buffer"]["read"]
+    return read
+
+
+def test_a_killed_recorder_takes_its_daemon_with_it(cli: Cli, eventually: Eventually) -> None:
+    process = started(cli, "wait")
+    (directory,) = (path for path in cli.home.iterdir() if path.is_dir())
+    pid = int((directory / "utracefsd.lock").read_text())
+    child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[-1])
+    process.kill()
+    os.kill(child, signal.SIGKILL)
+    process.communicate(timeout=30)
+    eventually(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid), "the daemon ended")
+    assert not (cli.home / "trace.dat").exists()
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
+def test_wall_clock(cli: Cli) -> None:
+    before = time.time()
+    cli.run("record", "--wall-clock", *emitter(3))
+    stamps = [json.loads(line)["ts_ns"] / 1e9 for line in cli.out("report", "--json").splitlines()]
+    assert all(before - 0.01 <= stamp <= time.time() + 0.01 for stamp in stamps)
+
+
+def test_markers(traced: Cli, eventually: Eventually) -> None:
+    process = traced.start("record")
+    try:
+        eventually(lambda: traced.out("cat", "standing_events"), "it records")
+        traced.run("write", "trace_marker", "a marker")
+    finally:
+        interrupt(process)
+    line = traced.out("report").splitlines()[1]
+    assert re.search(r"-\d+ .*: print: +tracing_mark_write: a marker$", line), line
+
+
+FLOOD = """
+import sys, time, utracefs
+event = utracefs.event("flood u64 n; u64 m")
+bool(event)
+n = 0
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    for _ in range(500):
+        event.emit(n, n)
+        n += 1
+    time.sleep(0.002)
+utracefs.flush(20)
+print(n, utracefs.stats().lost)
+"""
+
+
+def test_a_busy_program_is_recorded_whole(cli: Cli) -> None:
+    """About 200,000 records/s for two seconds: many times the ring buffer."""
+    done = cli.run("record", "--", sys.executable, "-c", FLOOD, "2")
+    emitted = int(done.stdout.split()[0])
+    found = re.search(rb": (\d+) records, .*?, (nothing|\d+) lost", done.stderr)
+    assert found, done.stderr
+    assert found[2] == b"nothing", done.stderr
+    assert int(found[1]) >= emitted - int(done.stdout.split()[1])
+    assert len(cli.out("report").splitlines()) == int(found[1]) + 1

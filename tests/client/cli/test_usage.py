@@ -1,0 +1,245 @@
+"""The command line before any daemon is asked: help, wrong usage, completion, and how failures are told."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.client.cli.kit import Cli
+from utracefs.cli import COMMANDS, Failure, cli
+from utracefs.cli.common import consumer_stats, numbers
+from utracefs_protocol.errors import TraceError
+
+
+def invoke(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, list(words), env={"UTRACEFS_DIR": "/nonexistent"})
+    return result.exit_code, result.output
+
+
+def test_help_names_every_command_and_imports_none() -> None:
+    program = (
+        "import sys; from utracefs.cli import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in sys.modules if m.startswith(('utracefs.cli.', 'utracefs.tracefs', 'rich', 'trio'))])\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    for name, (_, text) in COMMANDS.items():
+        assert f"\n  {name} " in out
+        assert text[:30] in out
+    assert out.endswith("\n[]\n")
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "echo"])
+def test_help_of_every_command(name: str) -> None:
+    if name == "daemon":
+        return  # is utracefsd's own
+    status, out = invoke(name, "--help")
+    assert status == 0
+    assert out.startswith("Usage: ")
+    if name not in ("report", "completion", "perf"):
+        assert "--dir" in out
+
+
+@pytest.mark.parametrize("name", ["stat", "record"])
+def test_help_of_perf(name: str) -> None:
+    status, out = invoke("perf", name, "-h")
+    assert status == 0
+    assert f" perf {name} [OPTIONS]" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nosuch"], "No such command 'nosuch'"),
+        (["report", "--nosuch"], "No such option"),
+        (["report", "--cpu", "1-"], None),
+        (["report", "--cpu", "x"], "is no list of cpus"),
+        (["report", "--cpu", "3-1"], "is no list of cpus"),
+        (["report", "-e", "a:b:c"], "more than one ':'"),
+        (["record", "-e", "a b", "--", "true"], "is no event"),
+        (["record", "-e", "!a", "--", "true"], "is no event"),
+        (["record", "-e", "x" * 128, "--", "true"], "longer than 127 bytes"),
+        (["record", "-b", "0", "--", "true"], "0 is not in the range"),
+        (["record", "--duration", "0", "--", "true"], "0.0 is not in the range"),
+        (["record", "--embedded"], "--embedded goes with a COMMAND"),
+        (["record", "--embedded", "--dir", "/x", "--", "true"], "--embedded goes with a COMMAND"),
+        (["enable"], "Missing argument"),
+        (["disable"], "Missing argument"),
+        (["cat"], "Missing argument"),
+        (["write"], "Missing argument"),
+        (["reg"], "Missing argument"),
+        (["emit"], "Missing argument"),
+        (["emit", "ev u32 a"], "has 1 fields (a), 0 values were given"),
+        (["emit", "ev u32 a", "1", "2"], "2 values were given"),
+        (["emit", "ev u32 a", "x"], "a takes an integer, not 'x'"),
+        (["emit", "ev struct s a 2", "xy"], "a takes hexadecimal bytes"),
+        (["perf"], None),
+        (["perf", "nosuch"], "No such command"),
+        (["perf", "record", "-c", "1", "-F", "1"], "exclude each other"),
+        (["perf", "record", "-m", "3"], "3 is no power of two"),
+        (["completion"], "Missing argument"),
+        (["completion", "tcsh"], "is not one of"),
+        (["attach"], "Missing argument 'NAME'"),
+    ],
+)
+def test_wrong_usage_is_status_2(words: list[str], says: str | None) -> None:
+    status, out = invoke(*words)
+    if says is None:
+        assert status in (0, 1, 2)
+        assert "Traceback" not in out
+        return
+    assert status == 2
+    assert says in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["list"],
+        ["enable", "a"],
+        ["disable", "a"],
+        ["cat", "trace"],
+        ["write", "trace", "x"],
+        ["ls"],
+        ["stream"],
+        ["reg", "a u32 b"],
+        ["emit", "a u32 b", "1"],
+        ["emit", "a"],
+        ["attach", "count", "-e", "a"],
+        ["attach", "--list"],
+        ["perf", "stat"],
+        ["perf", "record"],
+        ["record", "--duration", "1"],
+        ["record", "--dir", "/nonexistent", "--", "true"],
+    ],
+)
+def test_no_daemon_is_one_line_and_status_1(cli: Cli, words: list[str]) -> None:
+    error = cli.fails(*words)
+    assert "no daemon is there; start one with `utracefs daemon`" in error
+
+
+def test_dir_stands_before_or_behind(cli: Cli) -> None:
+    assert "/one/tracefs" in cli.fails("--dir", "/one", "status")
+    assert "/two/tracefs" in cli.fails("--dir", "/one", "status", "--dir", "/two")
+
+
+@pytest.mark.parametrize(
+    ("declaration", "says"),
+    [("ev long a", "use s64 or u64"), ("ev u32", "has no name"), ("a:b u32 c", "':'"), ("a/b", "'/'")],
+)
+def test_a_wrong_declaration_says_what_is_wrong(cli: Cli, declaration: str, says: str) -> None:
+    for command in ("reg", "emit"):
+        assert says in cli.fails(command, declaration)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(2, "no such file", "trace"), "utracefs: trace: no such file"),
+        (OSError(22, "trace: what for\nindeed", "trace"), "utracefs: trace: what for indeed"),
+        (OSError(28, "No space left on device"), "utracefs: stdout: No space left on device"),
+        (OSError(5, "bad", b"\xff"), "utracefs: \\udcff: bad"),
+        (TraceError(22, "FILE: is no trace.dat"), "utracefs: FILE: is no trace.dat"),
+        (Failure("cmd", "command not found", 127), "utracefs: cmd: command not found"),
+        (ZeroDivisionError("x"), "utracefs: internal error: ZeroDivisionError: x"),
+    ],
+)
+def test_how_failures_are_told(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
+    import utracefs.cli.report
+
+    def fail(_path: str) -> None:
+        raise error
+
+    monkeypatch.setattr(utracefs.cli.report, "TraceDatReader", fail)
+    result = CliRunner().invoke(cli, ["report"])
+    assert result.exit_code == (127 if isinstance(error, Failure) else 1)
+    assert result.output.startswith(line)
+    assert result.output.count("\n") == 1
+
+
+def test_a_traceback_for_whoever_asks(cli: Cli) -> None:
+    program = (
+        "import utracefs.cli.report as r; from utracefs.cli import main\n"
+        "def fail(path): raise ZeroDivisionError\n"
+        "r.TraceDatReader = fail; main(['report'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**cli.env, "UTRACEFS_DEBUG": "1"},
+        capture_output=True,
+        check=False,
+    )
+    assert b"Traceback" in done.stderr
+
+
+def test_whoever_reads_our_output_may_have_enough(cli: Cli, tmp_path: Path) -> None:
+    for words in (["--help"], ["completion", "bash"]):
+        process = cli.start(*words)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.stderr.close()
+        process.wait(30)
+
+
+def test_a_full_disk_is_told(cli: Cli) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            cli.command("completion", "zsh"), env=cli.env, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"utracefs: stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    status, out = invoke("completion", shell)
+    assert status == 0
+    assert f"_UTRACEFS_COMPLETE={shell}_complete" in out
+
+
+def complete(cli: Cli, line: str) -> list[str]:
+    words = line.split(" ")
+    env = {
+        **cli.env,
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "_UTRACEFS_COMPLETE": "bash_complete",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from utracefs.cli import main; main()"],
+        env=env,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stderr == b""
+    return [text.partition(",")[2] for text in done.stdout.decode().splitlines()]
+
+
+def test_completion_of_commands_and_options(cli: Cli) -> None:
+    assert complete(cli, "utracefs re") == ["record", "report", "reg"]
+    assert "--wall-clock" in complete(cli, "utracefs record --")
+    assert complete(cli, "utracefs enable x") in ([], [""]), "no daemon, no events"
+
+
+def test_completion_of_events(traced: Cli) -> None:
+    traced.run("reg", "http_request u16 status")
+    assert complete(traced, "utracefs record -e http") == ["http_request"]
+    assert complete(traced, "utracefs enable user_ev") == ["user_events:http_request"]
+
+
+def test_reading_stats() -> None:
+    text = b"emitted: 7\nftrace: recorded 4 filtered 2 lost 1\nperf:3: recorded 7 filtered 0 lost 0\n"
+    assert consumer_stats(text) == (
+        7,
+        {
+            "ftrace": {"recorded": 4, "filtered": 2, "lost": 1},
+            "perf:3": {"recorded": 7, "filtered": 0, "lost": 0},
+        },
+    )
+    assert numbers(b"entries: 3\noldest event ts:  1.5\nread events: 0\n") == {"entries": 3, "read events": 0}
