@@ -1,6 +1,7 @@
 /* Two processes, one ring: a child with several threads writes numbered records, the parent judges every byte.
  * `data_ring_stress SIZE RECORDS THREADS KILL`: KILL 1 ends the child by SIGKILL in the middle.
- * Prints `taken N committed N lost N holes N`; exit status 1 when anything is wrong. */
+ * `data_ring_stress produce FD SIZE RECORDS THREADS` only writes, into a ring that somebody else judges.
+ * The first form prints `taken N committed N lost N holes N`; exit status 1 when anything is wrong. */
 #include "data_ring.h"
 
 #include <pthread.h>
@@ -43,8 +44,32 @@ static void *produce(void *argument)
 	return NULL;
 }
 
+static void run_producers(int threads)
+{
+	pthread_t t[MOST_THREADS];
+
+	for (long i = 0; i < threads; i++)
+		pthread_create(&t[i], NULL, produce, (void *)i);
+	for (int i = 0; i < threads; i++)
+		pthread_join(t[i], NULL);
+}
+
+static int only_produce(char **argv)
+{
+	records = strtoull(argv[4], NULL, 0);
+	counts = calloc(1, sizeof(*counts));
+	if (!counts || dr_map(&ring, atoi(argv[2]), (uint32_t)atoi(argv[3])))
+		return 2;
+	run_producers(atoi(argv[5]));
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 6 && !strcmp(argv[1], "produce"))
+		return only_produce(argv);
+	if (argc != 5)
+		return 2;
 	uint32_t size = (uint32_t)atoi(argv[1]);
 	int threads = atoi(argv[3]), kill_it = atoi(argv[4]);
 	struct dr_consumer c = {0};
@@ -54,8 +79,6 @@ int main(int argc, char **argv)
 	int fd = memfd_create("stress", 0), dead = 0;
 	pid_t child;
 
-	if (argc != 5)
-		return 2;
 	records = strtoull(argv[2], NULL, 0);
 	if (ftruncate(fd, (off_t)dr_file_bytes(size)) || dr_map(&ring, fd, size) || dr_map(&c.ring, fd, size))
 		return 2;
@@ -64,11 +87,7 @@ int main(int argc, char **argv)
 	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	child = fork();
 	if (!child) {
-		pthread_t t[MOST_THREADS];
-		for (long i = 0; i < threads; i++)
-			pthread_create(&t[i], NULL, produce, (void *)i);
-		for (int i = 0; i < threads; i++)
-			pthread_join(t[i], NULL);
+		run_producers(threads);
 		_exit(0);
 	}
 	for (;;) {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import re
+import struct
 import subprocess
 from pathlib import Path
 
@@ -70,3 +73,55 @@ def test_a_killed_producer_loses_nothing_that_it_committed(stress: Path, threads
 def test_under_sanitizers(sanitized: Path) -> None:
     got = run(sanitized, 64 << 10, 60_000, 2, 0)
     assert got["taken"] + got["lost"] == 120_000
+
+
+def length_of(i: int) -> int:
+    return 8 + (((i * 2654435761) % (1 << 64)) >> 7) % (1 << 32) % 200
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_judged_by_a_plain_model(stress: Path, threads: int) -> None:
+    """The consumer here is docs/protocol.md in Python: struct, a memfd, and no line of the header."""
+    size, records = 64 << 10, 30_000
+    fd = os.memfd_create("model")
+    os.ftruncate(fd, 4096 + size + 16384)
+    with mmap.mmap(fd, 0) as memory:
+        struct.pack_into("<IIII", memory, 0, 0x52525455, 1, size, 24)
+        process = subprocess.Popen(
+            [stress, "produce", str(fd), str(size), str(records), str(threads)], pass_fds=[fd]
+        )
+        os.close(fd)
+        tail, taken, following = 0, 0, [0] * threads
+        done = False
+        while True:
+            (head,) = struct.unpack_from("<Q", memory, 64)
+            assert 0 <= head - tail <= size
+            place = 4096 + tail % size
+            (word,) = struct.unpack_from("<I", memory, place)
+            if head == tail or not word >> 31:
+                if done:
+                    break
+                done = process.poll() is not None  # then look once more
+                continue
+            length = word & 0xFFFFFF
+            need = (24 + length + 7) // 8 * 8
+            record = memory[place : min(place + need, 4096 + size)]
+            record += memory[4096 : 4096 + need - len(record)]
+            _, index, ts, tid, cpu, zero = struct.unpack_from("<IIQIHH", record)
+            (number,) = struct.unpack_from("<Q", record, 24)
+            assert (ts, tid, cpu, zero) == (number, index, 0, 0)
+            assert length == length_of(number)
+            assert record[32 : 24 + length] == bytes([(number + index) % 256]) * (length - 8)
+            assert number >= following[index], "in order"
+            following[index] = number + 1
+            first = min(need, 4096 + size - place)
+            memory[place : place + first] = bytes(first)
+            memory[4096 : 4096 + need - first] = bytes(need - first)
+            tail += need
+            taken += 1
+            struct.pack_into("<Q", memory, 128, tail)
+        assert process.wait() == 0
+        (lost,) = struct.unpack_from("<Q", memory, 192)
+        assert head == tail
+        assert taken + lost == records * threads
+        assert sum(struct.unpack_from(f"<{threads}I", memory, 4096 + size)) == lost
