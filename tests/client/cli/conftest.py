@@ -1,6 +1,7 @@
 """Fixtures: a folder with a short path, a real daemon in it, and the command line with and without that daemon."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,10 @@ def daemon(home: Path, plugin_path: Path) -> Iterator["subprocess.Popen[bytes]"]
         os.close(ready)
         process.terminate()
         _, log = process.communicate(timeout=20)
+        # A daemon that a test killed could not remove it.
+        status_file = re.search(rb"status file (/dev/shm/utracefs-[0-9a-f]{16})/", log)
+        if status_file:
+            shutil.rmtree(status_file[1].decode(), ignore_errors=True)
     assert b"Traceback" not in log, log.decode()
 
 
