@@ -238,7 +238,8 @@ class PageWriter:
         base = ts if self._ts is None else self._ts
         delta = ts - base
         stamp = b""
-        if delta < 0:
+        if delta < 0 or delta > _STAMP_MASK:
+            # Back, or further than the 59 bits of a time extend: where it is, not how far.
             stamp = _encode_time(TYPE_TIME_STAMP, ts & _STAMP_MASK)
             delta = 0
         elif delta > _DELTA_MAX:

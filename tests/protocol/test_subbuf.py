@@ -279,3 +279,10 @@ def test_header_texts() -> None:
         b"\n\n\tpadding     : type == 29\n\ttime_extend : type == 30\n"
         b"\ttime_stamp : type == 31\n\tdata max type_len  == 28\n"
     )
+
+
+def test_a_gap_of_centuries() -> None:
+    writer = PageWriter()
+    assert writer.add(5, b"abcd")
+    assert writer.add((1 << 59) - 1, b"efgh")
+    assert [row.ts for row in decode_page(writer.page()).records] == [5, (1 << 59) - 1]
