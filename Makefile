@@ -38,8 +38,8 @@ test-tools: tools
 
 $(VENV)/.installed: pyproject.toml setup.py | tools
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1' 'setuptools>=77' 'Cython>=3.1'
-	$(BIN)/python -m pip install -q --no-build-isolation --group dev -e .
+	$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1' 'setuptools>=77' 'Cython>=3.1'
+	$(BIN)/python -m pip install -qq --no-build-isolation --group dev -e .
 	@touch $@
 
 # The editable install builds the compiled modules; after that only what changed is built again.
