@@ -2,6 +2,8 @@
 
 import os
 
+from collections.abc import Callable
+
 from utracefsd._probes import FtraceSink, IndexTable
 from utracefsd._ring_buffer import RingBuffer
 
@@ -13,6 +15,8 @@ class DataRing:
     table: IndexTable
     pid: int
     """The peer's process, by SO_PEERCRED."""
+    new_thread: Callable[[int], None] | None
+    """Told of a thread id when it is first seen, while the thread may still be asked for its name."""
     dead: bool
     """The connection is gone: take what is there, step over what never will be committed."""
     corrupt: bool
@@ -36,6 +40,9 @@ class DataRing:
 
     def key(self) -> tuple[int, int]:
         """(st_dev, st_ino) of its memory: whoever passes it on, and under whatever descriptor, it is this ring."""
+
+    def threads(self) -> list[int]:
+        """The threads whose records were taken last, at most a few dozen."""
 
     def ring_doorbell_seen(self) -> None:
         """Empty the doorbell, so that it wakes again."""

@@ -32,6 +32,7 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
 from posix.mman cimport mmap as map_file
+from posix.unistd cimport close as close_fd
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from utracefs_protocol.data_ring cimport *
@@ -86,6 +87,7 @@ cdef class DataRing:
     cdef readonly int doorbell
     cdef readonly IndexTable table
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
+    cdef public object new_thread       # told of a thread id when it is first seen, while the thread may still be asked for its name
     cdef public bint dead               # the connection is gone: take what is there, step over what never will be
     cdef readonly bint corrupt
     cdef readonly uint64_t taken        # records, those refused included
@@ -114,10 +116,11 @@ cdef class DataRing:
         dr_unmap(&self.c.ring)
         PyMem_Free(self.copy)
         PyMem_Free(self.lost_seen_of)
+        # not os.close: at the interpreter's end the module may be gone before its objects
         if self.fd >= 0:
-            os.close(self.fd)
+            close_fd(self.fd)
         if self.doorbell >= 0:
-            os.close(self.doorbell)
+            close_fd(self.doorbell)
 
     @staticmethod
     def create(IndexTable table not None, int pid, uint64_t size):
@@ -264,8 +267,14 @@ cdef class DataRing:
             0 < tid < 0x7fffffff and os.path.exists(f"/proc/{self.pid}/task/{tid}")
         ):
             self.known[slot] = tid
+            if self.new_thread is not None:
+                self.new_thread(<int32_t>tid)
             return <int32_t>tid
         return self.pid
+
+    def threads(self):
+        """The threads whose records were taken last, at most a few dozen."""
+        return [tid for tid in self.known[:KNOWN_TIDS] if tid]
 
 
 @cython.final
@@ -318,7 +327,7 @@ cdef class Journal:
         if self.map != NULL:
             munmap(self.map, self.map_bytes)
         if self.fd >= 0:
-            os.close(self.fd)
+            close_fd(self.fd)
 
     def __len__(self):
         """Slots that stand for a ring, here or still to be adopted."""

@@ -9,12 +9,16 @@
 Whoever runs it (server.py) waits for `data` and for administrators, and calls `settle` after each step and `on_time`
 when `next_deadline_ns` has come. Nothing here waits; the clock is given.
 
+What outlives it lies in `state_folder` (state.py): a Daemon that is made there later goes on where this one was, unless
+this one was closed in good order and keeps nothing.
+
 Three rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was written before it
 is in its answer. Consumers that take records in batches get them in `settle`. What is due later, the end of an event that
 nobody refers to or a notification that was held back, has a deadline; without one the daemon can sleep.
 """
 
 import itertools
+import logging
 import os
 from collections.abc import Callable, Collection
 from importlib import metadata
@@ -22,14 +26,16 @@ from importlib import metadata
 import attrs
 
 from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefsd._intake import Journal
 from utracefsd.consumers.ftrace import Instance
 from utracefsd.consumers.perf import PerfEvents
 from utracefsd.consumers.plugins import Installed, Plugins
 from utracefsd.data_connection import DataConnection
 from utracefsd.data_port import DataPort
-from utracefsd.event_table import EventTable
+from utracefsd.event_table import Event, EventTable
 from utracefsd.peer import Peer
 from utracefsd.rings import Rings
+from utracefsd.state import State, StateError, StateFolder, check_events, restore
 from utracefsd.status_file import StatusFile
 from utracefsd.tracefs_connection import TracefsConnection
 from utracefsd.tree import Tree
@@ -41,12 +47,21 @@ from utracefsd.tree.procfs import current_cpu, free_memory_kb, make_comm_table, 
 FIRST_EVENT_ID = 1039
 
 
+# How long events that only programs referred to wait for them after a restart. A client tries again within a second.
+GRACE_NS = 10_000_000_000
+
+logger = logging.getLogger("utracefsd")
+
+
 class Daemon:
     """`status_path`: the status file, None for one without a name. `close` ends it.
 
     status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when something is
     enabled. user_events_max: events at once. plugins: the names of those that may be used, None for all that are installed.
     max_connections: producers at once. data_rings: offer them; without, everything comes over the socket.
+
+    state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked. None: keep
+    everything in memory. discard_state: do not go on with what is found.
 
     Raises TraceError(EEXIST) when something else stands where the status file belongs, and OSError.
     """
@@ -62,6 +77,8 @@ class Daemon:
         plugins: Collection[str] | None = None,
         max_connections: int = 1 << 20,
         data_rings: bool = True,
+        state_folder: str | os.PathLike[str] | None = None,
+        discard_state: bool = False,
     ) -> None:
         installed = Installed()
 
@@ -73,6 +90,19 @@ class Daemon:
         self.table = EventTable(self.status, user_events_max=user_events_max, first_id=FIRST_EVENT_ID)
         self.comms = make_comm_table()
         nr_cpus = possible_cpus()
+        folder = None if state_folder is None else StateFolder(state_folder)
+        taken = None
+        restored: list[Event] = []
+        if folder is not None:
+            if discard_state:
+                folder.discard()
+            taken = folder.take_over(nr_cpus)
+            if taken is not None:
+                try:
+                    restored = check_events(taken, self.table)
+                except StateError as error:
+                    folder.set_aside(str(error))
+                    taken = None
         self.instance = Instance(
             self.table,
             self.comms,
@@ -80,13 +110,36 @@ class Daemon:
             nr_cpus=nr_cpus,
             current_cpu=current_cpu,
             free_memory_kb=free_memory_kb,
+            storage=folder,
         )
-        if buffer_size_kb is not None:
+        if taken is not None:
+            restore(taken, self.instance, self.comms, restored)
+        elif buffer_size_kb is not None:
             self.instance.resize(buffer_size_kb)
+        # Programs that registered them have this long to come back; until then they count as referring to them.
+        self._held = [event for event in restored if not event.persistent]
+        self._grace_ends_ns = now_ns() + GRACE_NS
+        for event in self._held:
+            self.table.acquire(event)
+        self.keep_state = False
+        """Whether `close` leaves the state to a successor."""
+        self.state = None if folder is None else State(folder, self.table, self.instance, self.comms)
+        journal = None
+        if folder is not None:
+            # Before anything is recorded: it looks at what the ring buffer holds.
+            journal = Journal(folder.journal, None if taken is None else self.instance.buffer)
+            if journal.refused:
+                logger.warning("%s is replaced: %s", folder.journal, journal.refused)
+        if taken is not None:
+            logger.info("went on with %d events of the daemon before this one", len(restored))
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
         self.plugins = Plugins(self.table, entry_points=offered)
         self.tree = Tree(self.table, self.instance, self.perf, self.plugins, self.comms, now_ns)
-        self.rings = Rings(nr_cpus) if data_rings else None
+        self.rings = (
+            Rings(nr_cpus, journal=journal, sink=self.instance.sink, new_thread=self.comms.remember)
+            if data_rings
+            else None
+        )
         self.data = DataPort(
             self._open_data,
             now_ns=now_ns,
@@ -101,14 +154,25 @@ class Daemon:
         It shows that its process lives, like a data connection: enable words go with a process's last connection.
         """
         self.table.enablers.hold(peer.pid)
+        self.comms.remember(peer.pid)  # it may write markers
         return TracefsConnection(
             self.tree,
             self.perf,
             attrs.evolve(peer, privileged=True),
-            take_in_all=self.take_in_all,
+            take_in_all=self._before_operation,
             new_handle=self._handles.__next__,
-            closed=lambda: self.table.release_all(self.table.enablers.drop(peer.pid), self.now_ns()),
+            closed=lambda: self._tracefs_closed(peer),
         )
+
+    def _before_operation(self) -> None:
+        self.take_in_all()
+        if self.state is not None:
+            self.state.touch()
+
+    def _tracefs_closed(self, peer: Peer) -> None:
+        self.table.release_all(self.table.enablers.drop(peer.pid), self.now_ns())
+        if self.state is not None:
+            self.state.touch()  # closing a file may change settings, too
 
     def take_in_all(self) -> None:
         """What producers sent before this call is with the consumers when it returns."""
@@ -120,6 +184,7 @@ class Daemon:
         """What was committed to data rings before this call, at most `budget` records; ends those that make no sense."""
         if self.rings is None:
             return 0
+        self.save()
         taken = self.rings.take_in(budget)
         if self.rings.end_corrupt():
             self.data.end_failed()
@@ -127,23 +192,50 @@ class Daemon:
 
     def settle(self) -> None:
         """A step is done: hand on what it left for later."""
+        if self.comms.record_tgid and self.rings is not None:
+            for tid in self.rings.threads():
+                self.comms.wrote(tid)
         self.plugins.flush()
+        self.save()
+
+    def save(self) -> None:
+        """Write down what a successor must know; before anybody is answered who could rely on it."""
+        if self.state is not None:
+            self.state.save()
 
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None: never, as things are."""
-        reap_ns = self.table.next_reap_ns()
-        data_ns = self.data.next_deadline_ns()
-        if reap_ns is None or data_ns is None:
-            return data_ns if reap_ns is None else reap_ns
-        return min(reap_ns, data_ns)
+        deadlines = (
+            self.table.next_reap_ns(),
+            self.data.next_deadline_ns(),
+            self._grace_ends_ns if self._held else None,
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_time(self, now_ns: int) -> None:
         """Do what is due."""
         self.data.on_time(now_ns)
+        if self._held and self._grace_ends_ns <= now_ns:
+            held, self._held = self._held, []
+            self.table.release_all(held, now_ns)
         self.table.reap(now_ns)
+        self.save()
 
     def close(self) -> None:
-        """End every connection and attachment; every status byte is zero and the status file is gone."""
+        """End every connection and attachment; every status byte is zero and the status file is gone.
+
+        With `keep_state` the rest stays as it is for a successor, what was sent until now included; else that goes, too.
+        """
+        if self.state is not None:
+            if self.keep_state:
+                self.take_in_all()
+                self.save()
+            else:
+                self.take_in_rings()
+            self.state.close(keep=self.keep_state)
+            self.state = None
+        if self.rings is not None:
+            self.rings.hand_over()
         self.data.close()
         if self.rings is not None:
             self.rings.close()
@@ -153,7 +245,13 @@ class Daemon:
     def _open_data(self, peer: Peer) -> DataConnection:
         self.comms.remember(peer.pid)
         return DataConnection(
-            self.table, peer, take_in_all=self.take_in_all, flush=self.plugins.flush, rings=self.rings
+            self.table,
+            peer,
+            take_in_all=self.take_in_all,
+            flush=self.plugins.flush,
+            rings=self.rings,
+            save=self.save,
+            wrote=self.comms.wrote,
         )
 
     def _data_closed(self, peer: Peer) -> None:

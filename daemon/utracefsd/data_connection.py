@@ -110,7 +110,9 @@ class DataConnection:
     table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL, to take in what
     all connections sent before (a close among it); it may call `receive` of this very connection, whose bytes
     then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches. rings: where
-    data rings are made; None offers none (ENOSYS).
+    data rings are made; None offers none (ENOSYS). save: called before records are taken in and before
+    anything is answered, to write down events for a daemon that comes after this one. wrote: told the peer's pid when it has
+    sent records.
 
     `closing` is set when the connection must end: send what `receive` returned, then `close`.
     """
@@ -123,6 +125,8 @@ class DataConnection:
         take_in_all: Callable[[], None] = _nothing,
         flush: Callable[[], None] = _nothing,
         rings: Rings | None = None,
+        save: Callable[[], None] = _nothing,
+        wrote: Callable[[int], None] | None = None,
     ) -> None:
         self.table = table
         self.peer = peer
@@ -131,6 +135,8 @@ class DataConnection:
         self._take_in_all = take_in_all
         self._flush = flush
         self._rings = rings
+        self._wrote = wrote
+        self._save = save
         self._ring: DataRing | None = None
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self._write_index_of: dict[Event, int] = {}
@@ -176,6 +182,7 @@ class DataConnection:
                 self._packet(*self._waiting.pop(0), now_ns)
         finally:
             self._busy = False
+        self._save()
         self._note_refused()
         self._tell_refused(now_ns)
         return self._take_outgoing()
@@ -245,7 +252,10 @@ class DataConnection:
             self._drop_fds()
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        self._save()
         end = self.index_table.take_in(buffer, offset, self.peer.pid)
+        if self._wrote is not None:
+            self._wrote(self.peer.pid)
         if self._straddling:
             self._message_done()
         return end
@@ -343,6 +353,8 @@ class DataConnection:
     def _write(self, msgid: int, params: list[Any], now_ns: int) -> None:
         (record,) = params_of("write", params, "bin")
         taken = self.index_table.write(wire_bytes(record, "record"), self.peer.pid)
+        if taken >= 0 and self._wrote is not None:
+            self._wrote(self.peer.pid)
         if taken < 0:
             raise TraceError(-taken, _why_refused(-taken))
         self._send(encode_response(msgid, taken))

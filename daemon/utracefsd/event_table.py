@@ -36,7 +36,7 @@ All text is bytes. Errors are TraceError with the kernel's errno, in the kernel'
 
 import errno
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import attrs
 
@@ -133,6 +133,29 @@ class Event:
             self.matched_args = args
             return True
         return False
+
+
+@attrs.frozen
+class SavedEvent:
+    """An event as one daemon hands it to the next."""
+
+    id: int
+    """Trace event id: the ring buffer may hold records with it."""
+
+    status_index: int
+    """Its byte, in a status file that is gone; kept where the new one has room for all."""
+
+    flags: int
+    """REG_PERSIST and REG_MULTI_FORMAT."""
+
+    owner_uid: int
+    """Whose limit it counts against."""
+
+    tracepoint_name: bytes
+    """NAME, or NAME.<hex> for multi-format."""
+
+    command: bytes
+    """A command string that declares it."""
 
 
 class EventTable:
@@ -258,16 +281,73 @@ class EventTable:
         event = Event(
             declaration, tracepoint_name, system, event_id, status_index, flags, tracepoint, owner_uid
         )
-        self._events[event_id] = event
-        self._by_path[system, tracepoint_name] = event
-        if flags & REG_MULTI_FORMAT:
-            self._multi.setdefault(name, []).append(event)
-        else:
-            self._single[name] = event
-        self._events_of_uid[owner_uid] = self._events_of_uid.get(owner_uid, 0) + 1
+        self._insert(event)
         for created in self.on_created:
             created(event)
         return event
+
+    def _insert(self, event: Event) -> None:
+        self._events[event.id] = event
+        self._by_path[event.system, event.tracepoint_name] = event
+        if event.multi_format:
+            self._multi.setdefault(event.name, []).append(event)
+        else:
+            self._single[event.name] = event
+        self._events_of_uid[event.owner_uid] = self._events_of_uid.get(event.owner_uid, 0) + 1
+
+    def restore(self, saved: Collection[SavedEvent]) -> list[Event]:
+        """Fill an empty table with a predecessor's events, in the order of their creation, without references.
+
+        Nobody is told. TraceError or ValueError, with the table as it was, when they cannot be: a declaration that does
+        not parse, ids or names twice, EMFILE when the status file is too small.
+        """
+        if self._events:
+            raise ValueError("only an empty table can be filled")
+        events: list[Event] = []
+        paths: set[tuple[bytes, bytes]] = set()
+        next_multi_id = 0
+        for one in saved:
+            name, args = split_name(one.command)
+            declaration = self._declaration(name, args, one.command)
+            system = SYSTEM
+            if one.flags & REG_MULTI_FORMAT:
+                system = SYSTEM_MULTI
+                prefix, _, number = one.tracepoint_name.rpartition(b".")
+                next_multi_id = max(next_multi_id, int(number, 16) + 1)
+            else:
+                prefix = one.tracepoint_name
+            if prefix != name or one.flags & ~(REG_PERSIST | REG_MULTI_FORMAT) or one.id > MAX_EVENT_ID:
+                raise ValueError(f"event {_show(one.tracepoint_name)} contradicts itself")
+            tracepoint = Tracepoint(one.id, one.tracepoint_name, declaration.fields)
+            events.append(
+                Event(
+                    declaration,
+                    one.tracepoint_name,
+                    system,
+                    one.id,
+                    one.status_index,
+                    one.flags,
+                    tracepoint,
+                    one.owner_uid,
+                )
+            )
+            paths.add((system, one.tracepoint_name))
+        ids = {event.id for event in events}
+        if len(ids) != len(events) or len(paths) != len(events):
+            raise ValueError("two events are the same")
+        if len(events) > self.status.capacity:
+            raise TraceError(errno.EMFILE, f"the status file has no room for {len(events)} events")
+        if not self.status.reserve([event.status_index for event in events]):
+            for event in events:
+                event.status_index = self.status.allocate()
+        for event in events:
+            self._insert(event)
+        self._freed_ids = [
+            event_id for event_id in range(self._next_id, max(ids, default=0)) if event_id not in ids
+        ]
+        self._next_id = max(self._next_id, max(ids, default=0) + 1)
+        self._next_multi_id = next_multi_id
+        return events
 
     def _declaration(self, name: bytes, args: bytes, command: bytes) -> Declaration:
         """Parse, or take the fields of another event that was declared with the very same text."""

@@ -52,7 +52,7 @@ class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
     journal: where it is kept how far each ring is consumed; sink: the ftrace instance whose ring buffer a successor takes
-    over together with that.
+    over together with that. new_thread: told of each thread that is seen writing.
     """
 
     def __init__(
@@ -62,7 +62,9 @@ class Rings:
         *,
         journal: Journal | None = None,
         sink: FtraceSink | None = None,
+        new_thread: Callable[[int], None] | None = None,
     ) -> None:
+        self._new_thread = new_thread
         self._intake = Intake(nr_cpus, None if journal is None else sink)
         self._journal = journal
         self._handing_over = False
@@ -146,6 +148,10 @@ class Rings:
         finally:
             self._taking_in = False
 
+    def threads(self) -> set[int]:
+        """Threads that were seen writing."""
+        return {tid for ring in self._owned for tid in ring.threads()}
+
     def end_corrupt(self) -> int:
         """Tell the owners of rings that turned out corrupt, who will drop them; returns how many there were."""
         corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
@@ -184,6 +190,7 @@ class Rings:
             )
 
     def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> DataRing:
+        ring.new_thread = self._new_thread
         self._owned[ring] = _Owned(ring, peer.uid, failed)
         self._bytes[peer.uid] = self._bytes.get(peer.uid, 0) + ring.size
         self._epoll.register(ring.doorbell, select.EPOLLIN)

@@ -96,6 +96,7 @@ async def serve(
     group: str | None = None,
     tracefs_group: str | None = None,
     listen_fds: Sequence[sd_notify.ListenFd] = (),
+    discard_state: bool = False,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
@@ -104,7 +105,10 @@ async def serve(
     group exists), `tracefs_group` may administer. `listen_fds` are sockets that systemd opened; their names say which is
     which, and the files stay systemd's.
 
-    At the end, however it comes, the sockets made here are removed and every status byte is zero.
+    What a daemon left in the same directory that died is gone on with, unless `discard_state`.
+
+    At the end, however it comes, the sockets made here are removed and every status byte is zero; what has been recorded
+    and set is removed, too, unless the daemon's `keep_state` says that a successor shall have it.
 
     Raises TraceError when it cannot start: EBUSY, EADDRINUSE (a daemon is there already), EPERM, ENOTDIR,
     ENAMETOOLONG (the directory), EINVAL (no such group), ENOENT (no such plug-in); and OSError from the sockets.
@@ -127,6 +131,8 @@ async def serve(
             plugins=plugins,
             max_connections=_max_connections(),
             now_ns=time.monotonic_ns,
+            state_folder=place.status_folder,
+            discard_state=discard_state,
         )
         stack.callback(daemon.close)
         listeners = [
@@ -291,6 +297,7 @@ class Session:
             if not data:
                 return
             for reply in self.connection.receive(data):
+                self.server.daemon.save()
                 self._send(reply)
                 self.server.settle()
                 await trio.lowlevel.checkpoint()
@@ -359,10 +366,11 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _until_signal(cancel_scope: trio.CancelScope) -> None:
+async def _until_signal(cancel_scope: trio.CancelScope, ending: Callable[[int], None]) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
             logger.info("ending: %s", signal.Signals(number).name)
+            ending(number)
             cancel_scope.cancel()
 
 
@@ -400,11 +408,24 @@ async def _process(
     *,
     ready_fd: int | None,
     exit_with_parent: bool,
+    keep_state: bool,
     notifier: sd_notify.Notifier,
 ) -> None:
-    """`start` as a whole process: until a signal comes, or the parent's end."""
+    """`start` as a whole process: until a signal comes, or the parent's end.
+
+    SIGTERM is how a service is stopped, perhaps to be started again: what is there is kept for that when anybody could
+    miss it. Ctrl-C, a terminal that hangs up and the end of the parent mean that this is over.
+    """
+    running: list[Daemon] = []
+
+    def ending(number: int) -> None:
+        for daemon in running:
+            daemon.keep_state = (
+                number == signal.SIGTERM and not exit_with_parent and (keep_state or len(daemon.data) > 0)
+            )
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_signal, nursery.cancel_scope)
+        nursery.start_soon(_until_signal, nursery.cancel_scope, ending)
         if exit_with_parent:
             nursery.start_soon(_until_parent_is_gone, nursery.cancel_scope)
 
@@ -413,6 +434,7 @@ async def _process(
 
         try:
             serving = await nursery.start(started)
+            running.append(serving.daemon)
             notifier.ready(f"sockets in {serving.runtime.directory}")
             if notifier.watchdog_interval_s is not None:
                 nursery.start_soon(_keep_alive, notifier, notifier.watchdog_interval_s)
@@ -477,6 +499,12 @@ def _tell_ready(fd: int, cancel_scope: trio.CancelScope | None) -> None:
 )
 @click.option("--exit-with-parent", is_flag=True, help="End when the process that started this one is gone.")
 @click.option(
+    "--keep-state",
+    is_flag=True,
+    help="On SIGTERM keep events, settings and records for the next daemon, also when no program is connected.",
+)
+@click.option("--discard-state", is_flag=True, help="Do not go on with what a daemon before this one left.")
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -494,11 +522,17 @@ def main(
     plugins: tuple[str, ...],
     ready_fd: int | None,
     exit_with_parent: bool,
+    keep_state: bool,
+    discard_state: bool,
     log_level: str,
 ) -> None:
     """Bring user_events and tracefs to the processes of this machine, without the kernel's help.
 
     Applications connect to DIR/user_events_data, tools to DIR/tracefs. SIGTERM and Ctrl-C end it cleanly.
+
+    Killed, or ended by SIGTERM while programs are connected, it leaves events, settings and records in /dev/shm, and a
+    daemon that is started with the same DIR goes on with them. Ctrl-C removes them, as does any end with
+    --exit-with-parent.
     """
     _set_up_log(log_level)
     _raise_descriptor_limit()
@@ -515,13 +549,19 @@ def main(
             group=group,
             tracefs_group=tracefs_group,
             listen_fds=listen_fds,
+            discard_state=discard_state,
             task_status=task_status,
         )
 
     try:
         trio.run(
             functools.partial(
-                _process, start, ready_fd=ready_fd, exit_with_parent=exit_with_parent, notifier=notifier
+                _process,
+                start,
+                ready_fd=ready_fd,
+                exit_with_parent=exit_with_parent,
+                keep_state=keep_state,
+                notifier=notifier,
             ),
         )
     except* (TraceError, OSError) as failures:

@@ -28,6 +28,7 @@ import heapq
 import mmap
 import os
 import stat
+from collections.abc import Collection
 
 from utracefs_protocol.errors import TraceError
 
@@ -86,6 +87,15 @@ class StatusFile:
             )
         self._next += 1
         return self._next - 1
+
+    def reserve(self, indexes: Collection[int]) -> bool:
+        """Give out exactly these to begin with, all 0; False, and nothing is given out, when one of them is not there."""
+        taken = set(indexes)
+        if self._next != 1 or len(taken) != len(indexes) or not all(0 < index < self.size for index in taken):
+            return False
+        self._next = max(taken, default=0) + 1
+        self._freed = [index for index in range(1, self._next) if index not in taken]  # ascending: a heap
+        return True
 
     def free(self, index: int) -> None:
         """Give `index` back; its byte becomes 0 at once, so a program that still looks at it stays quiet."""

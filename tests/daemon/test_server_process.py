@@ -185,8 +185,9 @@ def test_after_a_kill_the_next_one_starts_and_old_mappings_are_turned_off(
             successor = start()
             assert successor.ready == b"READY\n"
             assert not any(status[:])
-    assert call(successor.place.tracefs_socket, "read_file", "events/enable") == b"?\n"
+    assert call(successor.place.tracefs_socket, "read_file", "events/enable") == b"1\n", "gone on with"
     assert successor.end()[0] == 0
+    assert not successor.place.status_folder.exists()
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_tmpfiles(tmp_path: Path) -> None:
 
 def test_the_command_line_is_understood() -> None:
     _program, *arguments = unit("utracefsd.service")["Service"]["ExecStart"].split()
-    assert arguments == ["--dir", str(runtime.SYSTEM_DIRECTORY)]
+    assert arguments == ["--dir", str(runtime.SYSTEM_DIRECTORY), "--keep-state"]
     assert CliRunner().invoke(main, [*arguments, "--help"]).exit_code == 0
 
 

@@ -20,10 +20,10 @@ Nothing here waits, reads a clock or looks into /proc: `now_ns` and the rest are
 import errno
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import translate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from utracefsd.event_table import Event, EventTable
     from utracefsd.tree.comms import CommTable
 
-__all__ = ["EXPANDED_SIZE_KB", "MARKER_IP", "PRINT_ID", "RAW_DATA_ID", "Instance"]
+__all__ = ["EXPANDED_SIZE_KB", "MARKER_IP", "PRINT_ID", "RAW_DATA_ID", "BufferStorage", "Instance"]
 
 EXPANDED_SIZE_KB = 1408
 """KiB per cpu once something is recorded (TRACE_BUF_SIZE_DEFAULT is 1441792 bytes); until then a buffer has two pages."""
@@ -67,6 +67,23 @@ _CLOCKS_NOT_NS = frozenset({"counter", "uptime", "x86-tsc"})
 """Clocks that count something other than nanoseconds; their stamps are printed as bare numbers."""
 
 
+class BufferStorage(Protocol):
+    """Where an instance's ring buffer lives, so that another process can take it over (state.StateFolder)."""
+
+    @property
+    def adopted(self) -> RingBuffer | None:
+        """The one that was taken over; None: make one."""
+
+    def new_folder(self) -> str:
+        """An empty folder for another one. OSError."""
+
+    def used(self, folder: str) -> None:
+        """From now on it is the one in `folder`."""
+
+    def unused(self, folder: str) -> None:
+        """`folder` is not needed after all."""
+
+
 class Instance:
     """One ftrace instance.
 
@@ -82,12 +99,13 @@ class Instance:
         *,
         nr_cpus: int,
         name: bytes = b"",
-        folder: str | None = None,
+        storage: BufferStorage | None = None,
         current_cpu: Callable[[], int] = lambda: 0,
         free_memory_kb: Callable[[], int] | None = None,
     ) -> None:
         """now_ns: CLOCK_MONOTONIC. nr_cpus: how many per-cpu buffers (/sys/devices/system/cpu/possible).
 
+        storage: where the ring buffer lives; None: in memory of this process alone.
         current_cpu: where markers are recorded; free_memory_kb: what a larger buffer may take (None: unbounded).
         """
         self.name = name
@@ -98,7 +116,11 @@ class Instance:
         self.nr_cpus = nr_cpus
         self.options = Options(top=not name)
         self.expanded = bool(name)
-        self.buffer = RingBuffer(nr_cpus, EXPANDED_SIZE_KB if name else 1, folder=folder)
+        self._storage = storage
+        if storage is not None and storage.adopted is not None:
+            self.buffer = storage.adopted
+        else:
+            self.buffer = self._new_buffer(EXPANDED_SIZE_KB if name else 1)
         self.sink = FtraceSink(self.buffer)
         self.clear_pending = False
         self.text_generation = 0
@@ -109,7 +131,6 @@ class Instance:
         self.pipe_readers: set[int] = set()
         """Cpus that an open trace_pipe consumes, -1 for all of them."""
 
-        self._folder = folder
         self._current_cpu = current_cpu
         self._free_memory_kb = free_memory_kb
         self._tracing_on = True
@@ -120,6 +141,9 @@ class Instance:
         self._pids: set[int] = set()
         self._notrace_pids: set[int] = set()
         self._error_log: list[bytes] = []
+
+        self.on_switched: list[Callable[[Event, bool], None]] = []
+        """Told of every event that was enabled or disabled here."""
 
         self.system_sizes = Counter(event.system for event in table.events())
         """How many events each system has, so that nobody needs to walk over all of them to know that there is one."""
@@ -150,12 +174,20 @@ class Instance:
         self.table.attach(event, probe)
         self._probes[event] = probe
         self._was_enabled.add(event)
+        for switched in self.on_switched:
+            switched(event, True)
 
     def disable(self, event: "Event") -> None:
         """Detach; nothing if it is not attached. The event may go with it, if this was its last reference."""
         probe = self._probes.pop(event, None)
         if probe is not None:
             self.table.detach(event, probe, self.now_ns())
+            for switched in self.on_switched:
+                switched(event, False)
+
+    def was_enabled(self, event: "Event") -> bool:
+        """Whether the buffer may hold records of it."""
+        return event in self._was_enabled
 
     def set_enabled(self, events: Iterable["Event"], value: bool) -> None:
         """Enable or disable all of them; at the first that fails it stops."""
@@ -246,6 +278,52 @@ class Instance:
     def _dynamic_removed(self) -> None:
         if self.clear_pending:
             self.clear()
+
+    # Handing over to a daemon that comes after this one.
+
+    def saved(self) -> dict[str, Any]:
+        """The settings, as plain values; `state.SETTINGS` says what each looks like. Sizes are the buffer's own."""
+        return {
+            "expanded": self.expanded,
+            "tracing_on": self._tracing_on,
+            "clock": self.clock,
+            "options": sorted(self.options.on),
+            "cpumask": f"{self.cpumask:x}",
+            "pids": sorted(self._pids),
+            "notrace_pids": sorted(self._notrace_pids),
+            "standing": list(self._standing),
+            "clear_pending": self.clear_pending,
+            "buffer_percent": self.buffer_percent,
+            "time_start": self.time_start,
+            "error_log": list(self._error_log),
+        }
+
+    def restore(
+        self, settings: Mapping[str, Any], *, enabled: Iterable["Event"], ever_enabled: Iterable["Event"]
+    ) -> None:
+        """Be as the instance was that `saved` these; the buffer is adopted already, and nothing is cleared.
+
+        Of an interrupted `saved`, what is not there stays at its default.
+        """
+        self.options.restore(settings.get("options", self.options.on))
+        self.buffer.overwrite = self.options["overwrite"]
+        self.comms.record_tgid = self.options["record-tgid"]
+        self.sink.clock = settings.get("clock", self.sink.clock)
+        self.cpumask = int(settings.get("cpumask", f"{self.cpumask:x}"), 16)
+        self.add_pids(settings.get("pids", ()), notrace=False)
+        self.add_pids(settings.get("notrace_pids", ()), notrace=True)
+        self._standing.update(dict.fromkeys(settings.get("standing", ())))
+        self.clear_pending = settings.get("clear_pending", False)
+        self.buffer_percent = settings.get("buffer_percent", self.buffer_percent)
+        self.time_start = settings.get("time_start", 0)
+        self._error_log.extend(settings.get("error_log", ()))
+        self.expanded = settings.get("expanded", False)
+        self.tracing_on = settings.get("tracing_on", True)
+        self.set_enabled(enabled, True)
+        for event in ever_enabled:
+            self._was_enabled.add(event)
+            event.ever_enabled = True
+        self.text_generation += 1
 
     # Recording.
 
@@ -397,13 +475,29 @@ class Instance:
             for cpu in range(self.nr_cpus)
         ]
         with _memory_errors():
-            buffer = RingBuffer(self.nr_cpus, room_kb[0], subbuf_size=size, folder=self._folder)
-            for cpu in range(1, self.nr_cpus):
-                if room_kb[cpu] != room_kb[0]:
-                    buffer.resize(room_kb[cpu], cpu)
-        buffer.overwrite = self.buffer.overwrite
+            buffer = self._new_buffer(room_kb[0], room_kb, size)
         self.sink.ring_buffer = self.buffer = buffer
         self.text_generation += 1
+
+    def _new_buffer(
+        self, size_kb: int, sizes_kb: Sequence[int] = (), subbuf_size: int = SUBBUF_SIZE
+    ) -> RingBuffer:
+        """An empty buffer, in a folder of its own where there is storage: a process that is killed meanwhile has the old
+        one or the new one, never half of each. MemoryError, OSError."""
+        folder = None if self._storage is None else self._storage.new_folder()
+        try:
+            buffer = RingBuffer(self.nr_cpus, size_kb, subbuf_size=subbuf_size, folder=folder)
+            for cpu, own_kb in enumerate(sizes_kb):
+                if own_kb != size_kb:
+                    buffer.resize(own_kb, cpu)
+        except BaseException:
+            if self._storage is not None and folder is not None:
+                self._storage.unused(folder)
+            raise
+        buffer.overwrite = self.options["overwrite"]
+        if self._storage is not None and folder is not None:
+            self._storage.used(folder)
+        return buffer
 
     def clear(self, cpu: int = -1) -> None:
         """Forget what is recorded, of one cpu or all."""

@@ -11,6 +11,7 @@ them goes on, and have no effect.
 """
 
 import errno
+from collections.abc import Iterable
 
 import attrs
 
@@ -93,6 +94,10 @@ class Options:
 
     def __getitem__(self, name: str) -> bool:
         return name in self._on
+
+    def restore(self, on: Iterable[str]) -> None:
+        """Exactly these are on, as they were in another process."""
+        self._on = set(on)
 
     def files(self) -> list[str]:
         """Names below options/."""

@@ -13,7 +13,7 @@ option is on: `wrote` is for whoever takes records in and costs a set lookup.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -63,6 +63,20 @@ class CommTable:
         self._read_tgid = read_tgid
         self._tasks: dict[int, Task] = {}
         self._tgids: dict[int, int] = {}
+        self.on_kept: Callable[[int, Task], None] | None = None
+        """Told of every name that is new."""
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def tasks(self) -> list[tuple[int, Task]]:
+        """What is known, oldest first."""
+        return list(self._tasks.items())
+
+    def restore(self, tasks: Mapping[int, Task]) -> None:
+        """What a daemon before this one knew."""
+        self._tasks.update(tasks)
+        self._forget_oldest()
 
     def remember(self, pid: int) -> None:
         """Learn the name of a task that is known to be there."""
@@ -106,8 +120,10 @@ class CommTable:
         self._forget_oldest()
 
     def _keep(self, pid: int, task: Task) -> None:
-        self._tasks.pop(pid, None)
+        before = self._tasks.pop(pid, None)
         self._tasks[pid] = task
+        if task != before and self.on_kept is not None:
+            self.on_kept(pid, task)
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
