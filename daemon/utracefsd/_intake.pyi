@@ -1,7 +1,6 @@
 """Taking in: the daemon's side of the data rings, merged by time into the probes."""
 
 import os
-
 from collections.abc import Callable
 
 from utracefsd._probes import FtraceSink, IndexTable

@@ -16,12 +16,14 @@ from typing import Any
 
 import msgpack
 import pytest
+import trio
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.daemon import FIRST_EVENT_ID, GRACE_NS, Daemon
 from utracefsd.event_table import Event
 from utracefsd.peer import Peer
+from utracefsd.server import serve
 from utracefsd.state import MAGIC, VERSION, StateError, parse_log
 from utracefsd.tree.procfs import possible_cpus
 
@@ -535,3 +537,22 @@ def test_the_end(folder: Path, keep: bool) -> None:
     assert (b"n=0x1" in read(new, b"trace")) == keep
     new.close()
     assert list(folder.iterdir()) == []
+
+
+async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a real server: what is kept is found by the next one, which lets go of it in time, with nothing else to do."""
+    monkeypatch.setattr("utracefsd.daemon.GRACE_NS", 50_000_000)
+    async with trio.open_nursery() as nursery:
+        serving = await nursery.start(serve, tmp_path / "d")
+        register(serving.daemon, b"a")
+        serving.daemon.keep_state = True
+        serving.daemon.settle()
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        serving = await nursery.start(serve, tmp_path / "d")
+        assert len(serving.daemon.table) == 1
+        with trio.fail_after(10):
+            while len(serving.daemon.table):
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert not serving.runtime.status_folder.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from utracefs.tracefs import Tracefs
+from utracefsd.runtime import locate
 
 
 class DaemonProcess:
@@ -67,7 +69,11 @@ class DaemonProcess:
 @pytest.fixture
 def directory() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
-        yield path
+        try:
+            yield path
+        finally:
+            # What a daemon keeps for its successor; here none comes.
+            shutil.rmtree(locate(path).status_folder, ignore_errors=True)
 
 
 @pytest.fixture

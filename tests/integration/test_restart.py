@@ -1,0 +1,293 @@
+"""The daemon is killed, or stopped, and started again: nothing committed is lost or recorded twice, and all is as before.
+
+The producer is written from docs/protocol.md with struct and a socket, so that it depends on nothing of ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from tests.integration.conftest import DaemonProcess
+from utracefsd.runtime import locate
+
+SIZE = 64 << 10
+COMMITTED = 1 << 31
+HEAD, TAIL, NEED_WAKEUP = 64, 128, 256
+
+
+class Producer:
+    """Registers `a u64 n`, emits into a data ring, and brings that along to the next daemon."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, "user_events_data")
+        self.ring: tuple[int, int] | None = None
+        self.memory = mmap.mmap(-1, 1)
+        self.status = mmap.mmap(-1, 1)
+        self.emitted = 0
+        self.connect()
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(10)
+        self.sock.connect(self.path)
+        self.unpacker = msgpack.Unpacker()
+        registered = self.call("DIAG_IOCSREG", {"name_args": "a u64 n"})
+        assert registered["write_index"] == 0
+        self.status_index = registered["status_index"]
+        self.id = registered["id"]
+        fds: list[int] = []
+        size = self.call("mmap_status", got=fds)["size"]
+        self.status = mmap.mmap(fds[0], size, prot=mmap.PROT_READ)
+        os.close(fds[0])
+        if self.ring is None:
+            fds = []
+            assert self.call("mmap_ring", {"size": SIZE}, got=fds)["size"] == SIZE
+            self.ring = (fds[0], fds[1])
+            self.memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
+        else:
+            assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 1}
+
+    def call(self, method: str, *params: Any, fds: tuple[int, ...] = (), got: list[int] | None = None) -> Any:
+        socket.send_fds(self.sock, [msgpack.packb([0, 1, method, list(params)])], fds)
+        while True:
+            for message in self.unpacker:
+                if message[0] == 1:
+                    assert message[2] is None, message[2]
+                    return message[3]
+            data, came, _, _ = socket.recv_fds(self.sock, 65536, 4)
+            assert data, "the daemon hung up"
+            if got is not None:
+                got += came
+            self.unpacker.feed(data)
+
+    def enabled(self) -> bool:
+        return bool(self.status[self.status_index])
+
+    def emit(self, count: int) -> None:
+        """The next numbers; waits for nobody, so what has no room is not emitted."""
+        for _ in range(count):
+            (head,) = struct.unpack_from("<Q", self.memory, HEAD)
+            (tail,) = struct.unpack_from("<Q", self.memory, TAIL)
+            if head + 32 - tail > SIZE:
+                return
+            struct.pack_into(
+                "<IIQIHHQ",
+                self.memory,
+                4096 + head % SIZE,
+                *(COMMITTED | 8, 0, time.monotonic_ns(), os.getpid(), 0, 0, self.emitted),
+            )
+            struct.pack_into("<Q", self.memory, HEAD, head + 32)
+            self.emitted += 1
+            if struct.unpack_from("<I", self.memory, NEED_WAKEUP)[0] == 1:
+                struct.pack_into("<I", self.memory, NEED_WAKEUP, 0)
+                assert self.ring is not None
+                os.eventfd_write(self.ring[1], 1)
+
+    def close(self) -> None:
+        self.sock.close()
+        if self.ring is not None:
+            os.close(self.ring[0])
+            os.close(self.ring[1])
+
+
+@pytest.fixture
+def producer(daemon: DaemonProcess) -> Iterator[Producer]:
+    made = Producer(daemon.directory)
+    yield made
+    made.close()
+
+
+def numbers(trace: bytes) -> list[int]:
+    return [int(n) for n in re.findall(rb" a: n=0x[0-9a-f]+ \((\d+)\)", trace)]
+
+
+def read(daemon: DaemonProcess, *paths: str) -> list[bytes]:
+    with daemon.tree() as tree:
+        return [tree.read_file(path) for path in paths]
+
+
+def write(daemon: DaemonProcess, **files: bytes) -> None:
+    with daemon.tree() as tree:
+        for path, data in files.items():
+            tree.write_file(path.replace("__", "/"), data)
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+def test_what_was_committed_is_there_once(daemon: DaemonProcess, producer: Producer, kill: bool) -> None:
+    write(daemon, events__user_events__a__enable=b"1")
+    assert producer.enabled()
+    producer.emit(500)
+    daemon.stop(kill)
+    assert producer.enabled() == kill, "the bytes of a daemon that was killed stay"
+    producer.emit(500)
+    old_status, old_id = producer.status, producer.id
+    daemon.start()
+    assert not any(old_status[:]), "whoever only maps the old file stops"
+    before = numbers(read(daemon, "trace")[0])
+    assert before == list(range(len(before))), "what it took in; the rest is still in the ring"
+    assert kill or len(before) == 500
+    producer.emit(100)
+    producer.sock.close()
+    producer.connect()
+    assert producer.id == old_id
+    assert producer.enabled()
+    producer.emit(100)
+    text, stats = read(daemon, "trace", "events/user_events/a/stats")
+    assert numbers(text) == list(range(1200))
+    assert stats.startswith(b"emitted: %d\n" % (1200 - len(before))), "these begin anew"
+
+
+def test_killed_again_and_again_while_it_takes_in(daemon: DaemonProcess, producer: Producer) -> None:
+    chance = random.Random(3)
+    write(daemon, buffer_size_kb=b"4096", events__enable=b"1")
+    for _ in range(8):
+        until = time.monotonic() + chance.random() * 0.02
+        while time.monotonic() < until:
+            producer.emit(200)
+        daemon.stop(kill=True)
+        producer.emit(100)
+        daemon.start()
+        producer.sock.close()
+        producer.connect()
+    text, overrun = read(daemon, "trace", "per_cpu/cpu0/stats")
+    assert b"overrun: 0\n" in overrun
+    assert producer.emitted > 1000
+    assert numbers(text) == list(range(producer.emitted))
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+def test_events_and_settings_come_back(daemon: DaemonProcess, producer: Producer, kill: bool) -> None:
+    with daemon.tree() as tree:
+        tree.write_file("dynamic_events", b"u:kept u32 n\n", truncate=False)
+        tree.write_file("events/user_events/a/enable", b"1")
+        for path, data in {
+            "buffer_subbuf_size_kb": b"8",
+            "buffer_size_kb": b"128",
+            "trace_clock": b"boot",
+            "standing_events": b"user_events:later*\n",
+            "options/overwrite": b"0",
+            "set_event_pid": b"1 2",
+            "buffer_percent": b"25",
+            "tracing_on": b"0",
+        }.items():
+            tree.write_file(path, data)
+    paths = [
+        *(
+            "set_event",
+            "dynamic_events",
+            "buffer_subbuf_size_kb",
+            "buffer_size_kb",
+            "trace_clock",
+            "standing_events",
+        ),
+        *("trace_options", "set_event_pid", "buffer_percent", "tracing_on", "user_events_status"),
+    ]
+    before = read(daemon, *paths)
+    daemon.stop(kill)
+    daemon.start()
+    assert dict(zip(paths, read(daemon, *paths), strict=True)) == dict(zip(paths, before, strict=True))
+    producer.sock.close()
+    producer.connect()
+    producer.call("DIAG_IOCSREG", {"name_args": "later2"})
+    assert b"later2" in read(daemon, "set_event")[0]
+
+
+def test_the_socket_path_goes_on(daemon: DaemonProcess, producer: Producer) -> None:
+    write(daemon, events__enable=b"1")
+    for life in range(3):
+        producer.sock.sendall(msgpack.packb(struct.pack("<IQ", 0, life)))
+        producer.call("sync")
+        daemon.stop(kill=True)
+        daemon.start()
+        producer.sock.close()
+        producer.connect()
+    assert numbers(read(daemon, "trace")[0]) == [0, 1, 2]
+
+
+def end(daemon: DaemonProcess, number: int) -> Path:
+    """End it by a signal; returns its status folder."""
+    assert daemon.process is not None
+    daemon.process.send_signal(number)
+    daemon.process.wait(20)
+    daemon.stop()
+    return locate(daemon.directory).status_folder
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "connected", "kept"),
+    [
+        (signal.SIGTERM, [], False, False),
+        (signal.SIGTERM, [], True, True),
+        (signal.SIGTERM, ["--keep-state"], False, True),
+        (signal.SIGTERM, ["--exit-with-parent", "--keep-state"], True, False),
+        (signal.SIGINT, ["--keep-state"], True, False),
+        (signal.SIGHUP, ["--keep-state"], True, False),
+        (signal.SIGKILL, [], False, True),
+    ],
+)
+def test_which_ends_leave_something(
+    directory: str, number: int, options: list[str], connected: bool, kept: bool
+) -> None:
+    daemon = DaemonProcess(directory, *options)
+    daemon.start()
+    try:
+        with daemon.tree() as tree:
+            tree.write_file("dynamic_events", b"u:kept u32 n\n", truncate=False)
+        producer = Producer(directory) if connected else None
+        folder = end(daemon, number)
+        assert folder.exists() == kept
+        if producer is not None:
+            producer.close()
+        daemon.options = ()
+        daemon.start()
+        assert (b"kept" in read(daemon, "dynamic_events")[0]) == kept
+        assert not end(daemon, signal.SIGTERM).exists()
+    finally:
+        daemon.stop(kill=True)
+
+
+def test_discard(daemon: DaemonProcess) -> None:
+    with daemon.tree() as tree:
+        tree.write_file("dynamic_events", b"u:kept u32 n\n", truncate=False)
+    daemon.stop(kill=True)
+    daemon.options = ("--discard-state",)
+    daemon.start()
+    assert read(daemon, "dynamic_events") == [b""]
+
+
+def test_nonsense_does_not_stop_it(daemon: DaemonProcess) -> None:
+    folder = locate(daemon.directory).status_folder
+    daemon.stop(kill=True)
+    for name in ("state", "journal"):
+        (folder / name).write_bytes(b"nonsense")
+    daemon.start()
+    assert read(daemon, "dynamic_events") == [b""]
+    log = daemon.stop()
+    assert log.count(b"set-aside") == 1
+    assert log.count(b"journal is replaced") == 1
+
+
+def test_a_ring_in_use_is_not_adopted_twice(daemon: DaemonProcess, producer: Producer) -> None:
+    other = Producer(daemon.directory)
+    try:
+        with pytest.raises(AssertionError, match=rf"\[{errno.EBUSY}, "):
+            other.ring, mine = producer.ring, other.ring
+            other.sock.close()
+            other.connect()
+        other.ring = mine
+    finally:
+        other.close()
