@@ -217,8 +217,8 @@ class TracefsConnection:
                 logger.exception("closing handle %d failed", handle)
         self._open_files.clear()
         self._perf_handles.clear()
-        if self._closed is not None:
-            self._closed, closed = None, self._closed
+        closed, self._closed = self._closed, None
+        if closed is not None:
             closed()
 
     def _answer(self, request: Request) -> Iterator[Reply]:

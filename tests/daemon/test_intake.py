@@ -7,7 +7,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -273,13 +273,14 @@ class TestAdopting:
 
         good = 4096 + SIZE + 16384
         every = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        for make, message in [
+        cases: list[tuple[Callable[[], int], str]] = [
             (lambda: os.open("/dev/null", os.O_RDWR), "memfd|sealed"),
             (lambda: memfd(good, fcntl.F_SEAL_SHRINK), "sealed"),
             (lambda: memfd(good + 8, every), "length"),
             (lambda: memfd(0, every), "length"),
             (lambda: memfd(good, every), "no data ring"),
-        ]:
+        ]
+        for make, message in cases:
             with pytest.raises(ValueError, match=message):
                 DataRing.adopt(IndexTable(), os.getpid(), make(), os.eventfd(0))
         ring = DataRing.create(IndexTable(), os.getpid(), SIZE)
