@@ -46,7 +46,10 @@ class Tracepoint:
         """0 or -errno: EINVAL payload too short, EBADF nothing attached, EFAULT bad dynamic field (user_events.md 6)."""
 
     def stats_text(self) -> bytes:
-        """protocol.md section 4: `emitted: N`, then `CONSUMER: recorded N filtered N lost N` per consumer, attached ones first."""
+        """protocol.md section 4: `emitted: N`, then `CONSUMER: recorded N filtered N lost N` per consumer, attached ones first.
+
+        All count from 0 in each daemon: they are not taken over from one that died.
+        """
 
 class FtraceSink:
     """The compiled side of one ftrace instance: what all its FtraceProbes write through."""

@@ -13,6 +13,8 @@ import re
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,3 +293,38 @@ def test_a_ring_in_use_is_not_adopted_twice(daemon: DaemonProcess, producer: Pro
         other.ring = mine
     finally:
         other.close()
+
+
+def inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return -1
+
+
+def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Producer) -> None:
+    """Daemons that die on their way up, at any moment of it, hand on what they found."""
+    chance = random.Random(4)
+    write(daemon, events__enable=b"1", standing_events=b"later\n")
+    producer.emit(300)
+    status = locate(daemon.directory).status_file
+    daemon.stop(kill=True)
+    for _ in range(10):
+        old = inode(status)
+        starting = subprocess.Popen(
+            [sys.executable, "-m", "utracefsd", "--dir", daemon.directory], stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 10
+        while inode(status) == old:  # the first thing that it does in there
+            assert time.monotonic() < deadline
+        time.sleep(chance.random() * 0.01)
+        starting.kill()
+        starting.wait()
+    daemon.start()
+    producer.sock.close()
+    producer.connect()
+    trace, standing, enabled = read(daemon, "trace", "standing_events", "set_event")
+    assert numbers(trace) == list(range(300))
+    assert standing == b"later\n"
+    assert enabled == b"user_events:a\n"
+    assert b"set-aside" not in daemon.stop()
