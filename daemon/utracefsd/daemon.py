@@ -226,12 +226,12 @@ class Daemon:
 
         With `keep_state` the rest stays as it is for a successor, what was sent until now included; else that goes, too.
         """
+        if self.keep_state:
+            self.take_in_all()
+        else:
+            self.take_in_rings()
+        self.save()
         if self.state is not None:
-            if self.keep_state:
-                self.take_in_all()
-                self.save()
-            else:
-                self.take_in_rings()
             self.state.close(keep=self.keep_state)
             self.state = None
         if self.rings is not None:

@@ -28,6 +28,10 @@
  * The judgement is stored before the successor records anything: as bit 0 of tail, which is a multiple of 8 otherwise, so
  * that "this record was recorded" and "where" change in one store, too, and then the successor may be killed as well.
  *
+ * Not covered: records that a producer reserved and never committed, when its connection ended before the daemon did. They
+ * are zeroed and stepped over before tail says so; a daemon killed between the two leaves such a ring stuck for a process that
+ * lives on and brings it back. What it held is then not taken in, and nothing is taken in twice.
+ *
  * Memory order: the reader of these stores is another process that starts after this one is dead. A process is killed
  * between two instructions: all stores before that point are done and reach memory, none behind it is, whatever the
  * machine's own order towards other processors is; and the successor gets the folder's lock from the kernel only after
