@@ -725,7 +725,6 @@ cdef class SocketSink(Sink):
         self.control_left = 0
         self.need_wakeup = False
         self.held = False
-        ut_forget_tid()
         self.forget_ring()
 
     cdef void _begin_at(self, uint64_t head) noexcept:
@@ -966,6 +965,11 @@ def set_pending_off(list events):
     for event in events:
         if event.status == &ut_pending_byte and event.inherited == NULL:
             event._leave_map()
+
+
+def forget_thread_id():
+    """In a forked child: the thread that lives on has another id than in the parent, whoever remembered it there."""
+    ut_forget_tid()
 
 
 def start_child(list events):

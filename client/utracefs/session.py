@@ -543,6 +543,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global no_fork
     no_fork = threading.RLock()
+    _producer.forget_thread_id()
     for session in list(_live.values()):
         session._after_fork_in_child()
 

@@ -65,6 +65,8 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 cdef enum:
     KNOWN_TIDS = 64
+    LOOKUPS_IN_A_ROUND = 32
+    UNKNOWN_NS = 1000000000
     # Give space back to the producer about this often, so that a full ring can go on while we are still taking.
     PUBLISH_BYTES = 65536
     # As many data rings as a process may have descriptors for at most in practice; the file grows by the page.
@@ -99,6 +101,9 @@ cdef class DataRing:
     cdef uint64_t lost_seen
     cdef uint32_t *lost_seen_of
     cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to belong to the process
+    cdef uint32_t unknown[KNOWN_TIDS]   # and those that were not, since unknown_since
+    cdef uint64_t unknown_since
+    cdef int lookups                    # in /proc, in this round
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
     cdef Journal journal                # keeps the slot mapped
@@ -258,11 +263,21 @@ cdef class DataRing:
                         probe = <Probe>tp.probe_array[k]
                         probe.lost += delta
 
-    cdef int32_t checked_tid(self, uint32_t tid):
-        """The claimed thread id if it is a thread of the peer, else the peer's process id."""
+    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now):
+        """The claimed thread id if it is a thread of the peer, else the peer's process id.
+
+        Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a producer in another
+        pid namespace never names a thread that we can see), and a round asks a bounded number of times.
+        """
         cdef uint32_t slot = tid % KNOWN_TIDS
         if self.known[slot] == tid and tid != 0:
             return <int32_t>tid
+        if now - self.unknown_since > UNKNOWN_NS:
+            memset(self.unknown, 0, sizeof(self.unknown))
+            self.unknown_since = now
+        if self.unknown[slot] == tid or self.lookups >= LOOKUPS_IN_A_ROUND:
+            return self.pid
+        self.lookups += 1
         if tid == <uint32_t>self.pid or (
             0 < tid < 0x7fffffff and os.path.exists(f"/proc/{self.pid}/task/{tid}")
         ):
@@ -270,6 +285,7 @@ cdef class DataRing:
             if self.new_thread is not None:
                 self.new_thread(<int32_t>tid)
             return <int32_t>tid
+        self.unknown[slot] = tid
         return self.pid
 
     def threads(self):
@@ -512,6 +528,7 @@ cdef class Intake:
             now = monotonic_ns()
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
+                ring.lookups = 0
                 ring.limit = dr_head(&ring.c)
                 if ring.limit - ring.c.tail > ring.c.ring.size:
                     ring.corrupt = True     # behind our tail (then it is huge), or further than the ring is long
@@ -570,7 +587,7 @@ cdef class Intake:
         if ring.known[head.tid % KNOWN_TIDS] == head.tid and head.tid != 0:
             r.pid = <int32_t>head.tid
         else:
-            r.pid = ring.checked_tid(head.tid)
+            r.pid = ring.checked_tid(head.tid, now)
         r.tgid = ring.pid
         r.payload = ring.copy
         r.size = head.length

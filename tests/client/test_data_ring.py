@@ -121,6 +121,31 @@ def test_a_forked_child_has_a_ring_of_its_own(session: Session, tree: Tracefs) -
     assert re.search(rf"-{pid} +\[\d+\] .*ring: n=0xc8 \(200\)", text)
 
 
+def test_a_child_forked_between_two_sessions_knows_its_own_id(
+    utracefsd: Utracefsd, new_session: Callable[..., Session], tree: Tracefs
+) -> None:
+    first = new_session()
+    event = first.event("ring u64 n")
+    assert not event
+    enable(tree)
+    event.emit(1)
+    assert first.flush(10)
+    first.close()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        with contextlib.suppress(BaseException):
+            second = Session(utracefsd.directory)
+            event = second.event("ring u64 n")
+            assert event
+            event.emit(2)
+            second.close()
+            status = 0
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert re.search(rf"-{pid} +\[\d+\] .*ring: n=0x2 \(2\)", tree.read_file("trace").decode())
+
+
 def test_the_child_of_a_process_whose_threads_emit(session: Session, tree: Tracefs) -> None:
     event = session.event("ring u64 n")
     assert not event

@@ -188,6 +188,26 @@ def test_claims_are_checked(world: World) -> None:
     assert world.tables[0].total_refused == 2
 
 
+def test_threads_that_cannot_be_found_cost_little(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def exists(path: str) -> bool:
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr("os.path.exists", exists)
+    for n in range(500):
+        world.producers[0].emit(0, number(n), n, tid=1)
+    world.intake.take_in()
+    assert len(asked) == 1, "the answer holds for a while"
+    for n in range(500):
+        world.producers[0].emit(0, number(n), n, tid=1000 + n)
+    world.intake.take_in()
+    assert len(asked) <= 40, "a round asks a bounded number of times"
+    world.seen.probe.flush()
+    assert {record[2] for record in world.seen.records} == {os.getpid()}
+
+
 @pytest.mark.parametrize(
     ("head", "tail_moved"),
     [(-8, 0), (SIZE + 8, 0), (1 << 63, 0), (4, 0), ((1 << 64) - 8, 0), (SIZE * 3, 0)],
