@@ -105,7 +105,6 @@ def produce(directory: str, count: int, go: Any, done: Any) -> None:
         emit(i, i)
     session.flush(60)
     done.release()
-    go.clear()
     session.close()
 
 
@@ -141,33 +140,32 @@ def stats(tree: Tracefs) -> tuple[int, int, int]:
 
 
 def many_producers() -> Iterator[Row]:
-    rates: dict[tuple[int, str], float] = {}
+    emitted_rate: dict[tuple[int, str], float] = {}
+    taken_rate: dict[tuple[int, str], float] = {}
     total = 6_400_000
     for producers, ring_kb in ((1, "4096"), (2, "4096"), (1, "1024"), (64, "1024")):
         os.environ["UTRACEFS_RING_KB"] = ring_kb
         with daemon("--buffer-size-kb", "16384") as directory, Tracefs(directory) as tree:
             tree.write_file("standing_events", b"bench_flat\n")
-            best, most_lost = 0.0, 0.0
+            fastest, most_taken, most_lost = float("inf"), 0.0, 0.0
             for _ in range(5):
                 took, emitted, recorded, lost = flat_out(producers, total // producers, directory, tree)
                 if emitted != total or recorded + lost != emitted:
                     raise SystemExit(f"bench: {total} emitted, {emitted} counted, {recorded} + {lost}")
-                best = max(best, recorded / took)
+                fastest = min(fastest, took)
+                most_taken = max(most_taken, recorded / took)
                 most_lost = max(most_lost, lost / total)
         os.environ.pop("UTRACEFS_RING_KB")
-        rates[producers, ring_kb] = best
+        emitted_rate[producers, ring_kb] = total / fastest
+        taken_rate[producers, ring_kb] = most_taken
         name = f"{producers} in Python flat out, {ring_kb} KiB rings"
-        yield at_least_row(f"{name}: lost at most {most_lost:.1%}, counted", best, 0, "records/s")
-    one, many = rates[1, "1024"], rates[64, "1024"]
-    yield Row(
-        "64 producers: taken in, all together",
-        many,
-        "records/s",
-        ">= 0.8 x",
-        many >= 0.8 * one,
-        one,
-        "1 producer",
-    )
+        yield at_least_row(f"{name}: lost at most {most_lost:.0%}, counted", total / fastest, 0, "records/s")
+    for what, rate in (("emitted", emitted_rate), ("taken in", taken_rate)):
+        one, many = rate[1, "1024"], rate[64, "1024"]
+        held = many >= 0.8 * one
+        yield Row(
+            f"64 producers: {what}, all together", many, "records/s", ">= 0.8 x", held, one, "1 producer"
+        )
 
 
 def memory_of(pid: int) -> tuple[int, int]:
