@@ -137,7 +137,7 @@ def test_a_child_forked_between_two_sessions_knows_its_own_id(
         with contextlib.suppress(BaseException):
             second = Session(utracefsd.directory)
             event = second.event("ring u64 n")
-            assert event
+            wait_for(lambda: event)
             event.emit(2)
             second.close()
             status = 0
