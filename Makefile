@@ -78,7 +78,7 @@ bench: build
 # The compiled core under AddressSanitizer and UndefinedBehaviorSanitizer, in a tree of its own: what runs in .venv
 # stays as it is. Python itself leaks by design at exit, so leaks are not looked for.
 SANITIZED := build/sanitize
-SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_producer.py
+SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_producer.py tests/client/test_data_ring.py
 sanitize: build
 	SANITIZE=1 $(BIN)/python setup.py -q build --force --build-lib $(SANITIZED) --build-temp build/sanitize-temp
 	env PYTHONPATH=$(CURDIR)/$(SANITIZED) PYTHONMALLOC=malloc LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
