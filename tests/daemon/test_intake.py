@@ -237,19 +237,42 @@ def test_a_producer_s_tail_is_not_believed(world: World) -> None:
     assert producer.u64(TAIL) == 32
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=400), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.booleans())
-def test_any_memory_is_survived(junk: bytes, head: int, lost: int, small: bool) -> None:
+@settings(max_examples=300, deadline=None)
+@given(
+    junk=st.binary(max_size=400),
+    head=st.integers(0, 2**64 - 1),
+    fields=st.dictionaries(
+        st.sampled_from([0, 4, 8, 12, TAIL, LOST, NEED_WAKEUP, 4096 + SIZE, 4096 + SIZE + 16376]),
+        st.integers(0, 2**64 - 1),
+    ),
+    small=st.booleans(),
+)
+def test_any_memory_is_survived(junk: bytes, head: int, fields: dict[int, int], small: bool) -> None:
     world = World()
     producer = world.producers[0]
     producer.put(0, junk)
     producer.set_u64(HEAD, head % (SIZE // 8) * 8 if small else head)
-    producer.set_u64(LOST, lost)
+    for offset, value in fields.items():
+        producer.set_u64(offset, value)
+    world.intake.want_wakeup(True)
     world.intake.take_in()
+    world.intake.want_wakeup(False)
     world.rings[0].dead = True
     world.intake.take_in()
     world.intake.remove(world.rings[0])
     producer.close()
+
+
+def test_the_memory_cannot_be_taken_away(world: World) -> None:
+    fd = world.rings[0].fd
+    for change in (lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 1 << 24)):
+        with pytest.raises(PermissionError):
+            change()
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    world.producers[0].emit(0, number(1), 1)
+    world.intake.take_in()
+    assert world.seen.numbers() == [1]
 
 
 def test_the_doorbell(world: World) -> None:
