@@ -21,7 +21,7 @@ registration in the same packet, and everything before a broken byte is kept.
 
 **Refused records.** A bare record has no reply. What the write path refuses is counted by (errno,
 write_index) and told in `write_error` notifications: the first at once, then at most one a second, the
-largest count first. `next_timer_ns` says when the next is due.
+largest count first. Those in a data ring are told with the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
 
 **Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
 them. A request uses those that came with or before its first byte and after the last byte of the message
@@ -398,10 +398,6 @@ class DataConnection:
     def _ring_failed(self, error: TraceError) -> None:
         if not self.closing:
             self._fail(error)
-
-    def take_ring_refusals(self) -> None:
-        """Count what was refused of the records in the ring, for the next `write_error`."""
-        self._note_refused()
 
     def _fd(self, index: int, what: str) -> int:
         if index >= len(self._fds):
