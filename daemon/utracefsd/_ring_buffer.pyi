@@ -38,7 +38,7 @@ class RingBuffer:
     ) -> None:
         """ValueError for nr_cpus < 1, size_kb < 1, or a subbuf_size other than 4096 << 0..7; MemoryError; OSError from `folder`.
 
-        Existing cpuN files in `folder` are replaced.
+        Existing cpuN files in `folder` are replaced. ENOSPC, EDQUOT, EFBIG: there is too little room for them; a MiB stays free.
         """
 
     @staticmethod
@@ -58,10 +58,13 @@ class RingBuffer:
         ValueError: larger than max_entry_size. IndexError: no such cpu.
         """
 
-    def resize(self, size_kb: int, cpu: int = -1) -> None:
+    def resize(self, size_kb: int, cpu: int = -1, *, in_memory: bool = False) -> None:
         """max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers; keeps the newest records that fit.
 
         What does not fit counts as overrun. ValueError for size_kb < 1, MemoryError or OSError with the old ring intact.
+
+        in_memory: every cpu's ring leaves its file for anonymous memory with all that is in it; `folder` is None then. The
+        files stay as they are: the caller removes them when nobody is to adopt them any more.
         """
 
     def shrink_to_minimum(self) -> None:

@@ -5,6 +5,9 @@ The work is done in include/ring_buffer.h, on one mapping per cpu that also hold
 mappings (anonymous memory, or files that a successor process adopts), checks what Python hands in, and merges the
 cpus for readers.
 
+A file has its room before it is mapped: touching a mapping of a file that the file system has no room for is a SIGBUS.
+Where there is not enough, `resize(in_memory=True)` takes the whole buffer out of its files.
+
 Everything runs with the GIL held in one thread, so nothing here is locked. What can happen between two calls is
 any other call: a cursor therefore keeps positions, never pointers, and a copy of the record it stands on.
 """
@@ -55,6 +58,11 @@ cdef extern from "ring_buffer.h" nogil:
     bint rb_iter_peek(rb_cpu *, rb_iter *)
     void rb_iter_advance(rb_cpu *, rb_iter *)
     bint rb_consume_peek(rb_cpu *, rb_iter *)
+
+
+# What making a file leaves free in its file system. The journal and the log of state.py live there, too, and grow.
+cdef enum:
+    KEPT_FREE = 1 << 20
 
 
 @attrs.frozen
@@ -113,11 +121,14 @@ cdef class RingBuffer:
             raise ValueError(f"sub-buffer size of {subbuf_size} bytes: 4096, 8192, ... 524288 are possible")
         n = subbufs(size_kb, subbuf_size)
         self.allocate(nr_cpus, subbuf_size, None if folder is None else os.fspath(folder))
-        for cpu in range(nr_cpus):
-            self.make(&self.cpus[cpu], cpu, n, True)
-        if folder is not None:
+        try:
             for cpu in range(nr_cpus):
-                self.settle(cpu)
+                self.make(&self.cpus[cpu], cpu, n, True, self.folder)
+        except BaseException:
+            self.drop_unsettled(self.cpus)
+            raise
+        for cpu in range(nr_cpus):
+            self.settle(cpu)
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1:
         self.cpus = <rb_cpu *>calloc(nr_cpus, sizeof(rb_cpu))
@@ -128,12 +139,12 @@ cdef class RingBuffer:
         self.folder = folder
         return 0
 
-    cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite) except -1:
+    cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite, folder) except -1:
         """A new, empty ring; with a folder in the file cpuN.new until settle()."""
         cdef int code, fd = -1
-        if self.folder is None:
+        if folder is None:
             return check(rb_create(b, -1, n, self.subbuf_size, cpu, self.nr_cpus, overwrite), f"cpu {cpu}'s ring buffer")
-        path = f"{self.folder}/cpu{cpu}.new"
+        path = f"{folder}/cpu{cpu}.new"
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -142,6 +153,9 @@ cdef class RingBuffer:
         try:
             # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
             os.posix_fallocate(fd, 0, rb_map_size(n, self.subbuf_size))
+            room = os.fstatvfs(fd)
+            if room.f_blocks and room.f_bavail * room.f_frsize < KEPT_FREE:  # f_blocks 0: a tmpfs without a limit
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             code = rb_create(b, fd, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
         except BaseException:
             os.unlink(path)
@@ -156,6 +170,15 @@ cdef class RingBuffer:
         """Put the finished file in its place: rename(2) replaces the old one as a whole or not at all."""
         if self.folder is not None:
             os.rename(f"{self.folder}/cpu{cpu}.new", f"{self.folder}/cpu{cpu}")
+        return 0
+
+    cdef int drop_unsettled(self, rb_cpu *made) except -1:
+        """Take the cpuN.new of these back, so that they do not take up room."""
+        cdef int cpu
+        if self.folder is not None:
+            for cpu in range(self.nr_cpus):
+                if made[cpu].nr:
+                    os.unlink(f"{self.folder}/cpu{cpu}.new")
         return 0
 
     def __dealloc__(self):
@@ -278,29 +301,38 @@ cdef class RingBuffer:
         for i in range(first, end):
             rb_clear(&self.cpus[i])
 
-    def resize(self, size_kb, int cpu=-1):
+    def resize(self, size_kb, int cpu=-1, *, bint in_memory=False):
         """New rings for old; all are made before the first is replaced, so a failure changes nothing."""
         cdef int end, first = self.range_of(cpu, &end), i
-        cdef uint32_t n = subbufs(size_kb, self.subbuf_size)
-        cdef rb_cpu *made = <rb_cpu *>calloc(end - first, sizeof(rb_cpu))
+        cdef uint32_t n = subbufs(size_kb, self.subbuf_size), wanted
+        cdef bint leave = in_memory and self.folder is not None
+        cdef rb_cpu *made = <rb_cpu *>calloc(self.nr_cpus, sizeof(rb_cpu))
         if made == NULL:
             raise MemoryError()
+        folder = None if leave else self.folder
         try:
-            for i in range(first, end):
-                if self.cpus[i].nr != n:
-                    self.make(&made[i - first], i, n, rb_overwrite(&self.cpus[i]))
-            for i in range(first, end):
-                if made[i - first].nr == 0:
+            for i in range(self.nr_cpus):
+                wanted = n if first <= i < end else self.cpus[i].nr
+                if leave or self.cpus[i].nr != wanted:
+                    self.make(&made[i], i, wanted, rb_overwrite(&self.cpus[i]), folder)
+            if leave:
+                self.folder = None
+            for i in range(self.nr_cpus):
+                if made[i].nr == 0:
                     continue
-                rb_copy(&made[i - first], &self.cpus[i])
+                rb_copy(&made[i], &self.cpus[i])
                 self.settle(i)
                 rb_unmap(&self.cpus[i])
-                self.cpus[i] = made[i - first]
-                made[i - first].nr = 0
+                self.cpus[i] = made[i]
+                made[i].nr = 0
+        except BaseException:
+            if not leave:
+                self.drop_unsettled(made)
+            raise
         finally:
-            for i in range(first, end):
-                if made[i - first].nr:
-                    rb_unmap(&made[i - first])
+            for i in range(self.nr_cpus):
+                if made[i].nr:
+                    rb_unmap(&made[i])
             free(made)
 
     def shrink_to_minimum(self):

@@ -17,6 +17,7 @@ is in its answer. Consumers that take records in batches get them in `settle`. W
 nobody refers to or a notification that was held back, has a deadline; without one the daemon can sleep.
 """
 
+import errno
 import itertools
 import logging
 import os
@@ -25,8 +26,10 @@ from importlib import metadata
 
 import attrs
 
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd._intake import Journal
+from utracefsd._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace import Instance
 from utracefsd.consumers.perf import PerfEvents
 from utracefsd.consumers.plugins import Installed, Plugins
@@ -63,7 +66,8 @@ class Daemon:
     state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked. None: keep
     everything in memory. discard_state: do not go on with what is found.
 
-    Raises TraceError(EEXIST) when something else stands where the status file belongs, and OSError.
+    Raises TraceError(EEXIST) when something else stands where the status file belongs, TraceError(ENOSPC) when there is
+    no room for that or the journal, and OSError. (A ring buffer without room in `state_folder` is kept in memory.)
     """
 
     def __init__(
@@ -103,6 +107,10 @@ class Daemon:
                 except StateError as error:
                     folder.set_aside(str(error))
                     taken = None
+        journal = None
+        if folder is not None:
+            # Before anything is recorded, and before the ring buffer takes what room there is.
+            journal = self._journal(folder, None if taken is None else taken.buffer)
         self.instance = Instance(
             self.table,
             self.comms,
@@ -124,12 +132,6 @@ class Daemon:
         self.keep_state = False
         """Whether `close` leaves the state to a successor."""
         self.state = None if folder is None else State(folder, self.table, self.instance, self.comms)
-        journal = None
-        if folder is not None:
-            # Before anything is recorded: it looks at what the ring buffer holds.
-            journal = Journal(folder.journal, None if taken is None else self.instance.buffer)
-            if journal.refused:
-                logger.warning("%s is replaced: %s", folder.journal, journal.refused)
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
@@ -147,6 +149,18 @@ class Daemon:
             closed=self._data_closed,
         )
         self._handles = itertools.count(1)
+
+    def _journal(self, folder: StateFolder, buffer: RingBuffer | None) -> Journal:
+        try:
+            journal = Journal(folder.journal, buffer)
+        except OSError as error:
+            self.status.close()
+            raise TraceError(
+                error.errno or errno.EIO, f"{folder.journal} cannot be made: {error.strerror}"
+            ) from error
+        if journal.refused:
+            logger.warning("%s is replaced: %s", folder.journal, journal.refused)
+        return journal
 
     def open_tracefs(self, peer: Peer) -> TracefsConnection:
         """A connection to the tree. Whom the socket's mode and group let in is an administrator.

@@ -4,13 +4,14 @@ The folder of the status file (runtime.py: ours alone, mode 0700, locked while a
 
     user_events_status    the status bytes; never taken over (status_file.py)
     state                 this file's log: events, what is enabled, the instance's settings, names of threads
-    buffer.N/cpu0 ...     the ring buffer; N grows when the whole buffer is replaced (another sub-buffer size)
+    buffer.N/cpu0 ...     the ring buffer; N grows when the whole buffer is replaced (another sub-buffer size). None when there
+                          is no room for it: then it is in the daemon's own memory and ends with it
     journal               how far each data ring is consumed (include/journal.h)
     set-aside/            the last state that a daemon could not use
 
 The log is MessagePack arrays, appended; each says what is so from now on:
 
-    ["utracefs state", VERSION, buffer folder]                                  once, first
+    ["utracefs state", VERSION, buffer folder]                                  once, first; "": no buffer to adopt
     ["event", id, status_index, flags, owner_uid, tracepoint_name, command]     it exists
     ["gone", id]                                                                it does not exist any more
     ["on", id], ["off", id]                                                     enabled in the instance, or not
@@ -23,6 +24,9 @@ was torn by the end of the process is the last one and is left out. When most of
 beside it and renamed over it, as it is at every start.
 
 Nothing here outlives the machine, nor has to: /dev/shm does not. No fsync, then.
+
+A log without a buffer makes a successor that has the events and settings, and an empty buffer of the same size. It judges
+the journal by no buffer: what the dead daemon was just recording is recorded again, the buffer that may have had it is gone.
 
 A state that makes no sense (another version, foreign, damaged) is set aside and said in one line of the log of the daemon,
 which starts afresh. The journal stays even then: producers come with data rings that were begun.
@@ -77,7 +81,15 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is list and all(type(item) is kind for item in value)
 
 
+def _is_shape(value: Any) -> bool:
+    return _list_of(int)(value) and (
+        not value
+        or (len(value) > 1 and value[0] in (4096 << order for order in range(8)) and min(value[1:]) > 0)
+    )
+
+
 SETTINGS: dict[str, Callable[[Any], bool]] = {
+    "in_memory": _is_shape,
     "expanded": _is(bool),
     "tracing_on": _is(bool),
     "clock": lambda value: value in CLOCKS,
@@ -99,7 +111,7 @@ class Taken:
     """What a dead daemon left, read and checked."""
 
     buffer_folder: str
-    """Name of the folder of its ring buffer, below the state folder."""
+    """Name of the folder of its ring buffer, below the state folder; empty: it was in its memory and is gone."""
 
     events: dict[int, SavedEvent] = attrs.Factory(dict)
     """By id, in the order of their creation."""
@@ -117,7 +129,7 @@ class Taken:
     """Names of threads."""
 
     buffer: RingBuffer | None = None
-    """Adopted; None before that."""
+    """Adopted; None before that, or when there is none."""
 
 
 def parse_log(data: bytes) -> Taken:
@@ -134,13 +146,17 @@ def parse_log(data: bytes) -> Taken:
                 raise StateError(f"the log has version {version}, this daemon reads {VERSION}")
         case _:
             raise StateError("the log does not begin like one")
-    if not _BUFFER.fullmatch(buffer_folder):
+    if not _is_buffer(buffer_folder):
         raise StateError("the log names no buffer folder")
     taken = Taken(buffer_folder)
     for thing in objects[1:]:
         if not _apply(taken, thing):
             raise StateError(f"the log is damaged: {thing!r:.100}")
     return taken
+
+
+def _is_buffer(folder: str) -> bool:
+    return not folder or _BUFFER.fullmatch(folder) is not None
 
 
 def _apply(taken: Taken, thing: Any) -> bool:
@@ -159,7 +175,7 @@ def _apply(taken: Taken, thing: Any) -> bool:
             taken.ever_enabled.add(number)
         case ["off", int(number)] if number in taken.events:
             taken.enabled.discard(number)
-        case ["set", "buffer", str(folder)] if _BUFFER.fullmatch(folder):
+        case ["set", "buffer", str(folder)] if _is_buffer(folder):
             taken.buffer_folder = folder
         case ["set", str(name), value] if name in SETTINGS and SETTINGS[name](value):
             taken.settings[name] = value
@@ -182,7 +198,7 @@ class StateFolder:
         """The ring buffer that was taken over."""
 
         self.buffer_folder = ""
-        """Name of the folder of the ring buffer in use."""
+        """Name of the folder of the ring buffer in use; empty: it lives in none."""
 
         self.changed: Callable[[], None] = lambda: None
         """Called when buffer_folder is another one: it has to be in the log before the old one may go."""
@@ -194,22 +210,26 @@ class StateFolder:
             if data is None:
                 return None
             taken = parse_log(data)
-            try:
-                taken.buffer = RingBuffer.adopt(str(self.path / taken.buffer_folder))
-            except (OSError, ValueError, MemoryError) as error:
-                raise StateError(f"the ring buffer cannot be taken over: {error}") from error
-            if taken.buffer.nr_cpus != nr_cpus:
-                raise StateError(
-                    f"its ring buffer is for {taken.buffer.nr_cpus} cpus, and there are {nr_cpus}"
-                )
+            was_for = nr_cpus
+            if taken.buffer_folder:
+                try:
+                    taken.buffer = RingBuffer.adopt(str(self.path / taken.buffer_folder))
+                except (OSError, ValueError, MemoryError) as error:
+                    raise StateError(f"the ring buffer cannot be taken over: {error}") from error
+                was_for = taken.buffer.nr_cpus
+            elif taken.settings.get("in_memory"):
+                was_for = len(taken.settings["in_memory"]) - 1
+            if was_for != nr_cpus:
+                raise StateError(f"its ring buffer is for {was_for} cpus, and there are {nr_cpus}")
         except StateError as error:
             self.set_aside(str(error))
             return None
         self.use(taken.buffer, taken.buffer_folder)
+        self.clean()  # now, so that what is of no use takes no room from a new one
         return taken
 
-    def use(self, buffer: RingBuffer, name: str) -> None:
-        """`buffer` was taken over from the folder `name`."""
+    def use(self, buffer: RingBuffer | None, name: str) -> None:
+        """`buffer` was taken over from the folder `name`; or there is none."""
         self.adopted = buffer
         self.buffer_folder = name
 
@@ -276,6 +296,20 @@ class StateFolder:
     def unused(self, folder: str) -> None:
         """`folder` is not needed after all."""
         _remove(Path(folder))
+
+    def left(self, why: OSError) -> None:
+        """The instance's ring buffer is in its memory from now on."""
+        logger.warning(
+            "ring buffers will not survive a restart of the daemon: %s has too little room for them (%s). Mount a larger"
+            " %s (docker run --shm-size) or give --buffer-size-kb, KiB per cpu",
+            self.path,
+            why.strerror,
+            self.path.parent,
+        )
+        self.buffer_folder = ""
+        self.changed()
+        self.clean()
+        self.changed()  # once more, in case that it was the log, too, that had no room before
 
 
 def _remove(path: Path) -> None:
@@ -394,7 +428,8 @@ class State:
         return self._pack((kind, subject))
 
     def _changed_settings(self) -> Iterator[bytes]:
-        now = {"buffer": self.folder.buffer_folder, **self._instance.saved()}
+        # The buffer last: torn before it, the old one is adopted, and what else was said is of no importance then.
+        now = {**self._instance.saved(), "buffer": self.folder.buffer_folder}
         for name, value in now.items():
             if name not in self._settings or self._settings[name] != value:
                 yield self._pack(("set", name, value))

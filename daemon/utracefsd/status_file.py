@@ -44,8 +44,8 @@ class StatusFile:
     The folder of `path` must exist and be the daemon's own (see runtime.py); a file that stands there is
     replaced. Owned by whoever makes it; `close` ends it and removes the file.
 
-    Raises TraceError(EEXIST) when something that is not a predecessor's status file stands at `path`; OSError
-    from the file system as it comes.
+    Raises TraceError(EEXIST) when something that is not a predecessor's status file stands at `path`, TraceError(ENOSPC
+    and the like) when there is no room for it; OSError from the file system as it comes.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, pages: int = 1) -> None:
@@ -55,7 +55,7 @@ class StatusFile:
         self.size = pages * PAGE_SIZE
         self._fd = _create_memfd() if self.path is None else _create_file(self.path)
         try:
-            os.ftruncate(self._fd, self.size)
+            self._allocate()
             if self.path is None:
                 seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
                 fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
@@ -65,6 +65,8 @@ class StatusFile:
                     fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
         except BaseException:
             os.close(self._fd)
+            if self.path is not None:
+                os.unlink(self.path)
             raise
         self._freed: list[int] = []
         self._next = 1
@@ -129,6 +131,16 @@ class StatusFile:
                 if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
                     os.unlink(self.path)
         os.close(self._fd)
+
+    def _allocate(self) -> None:
+        # Not ftruncate: in a full file system the first store into a byte would be a SIGBUS, here and in readers.
+        try:
+            os.posix_fallocate(self._fd, 0, self.size)
+        except OSError as error:
+            raise TraceError(
+                error.errno or errno.EIO,
+                f"no room for the status file {self.path or 'in memory'} ({self.size} bytes): {error.strerror}",
+            ) from error
 
     def _check(self, index: int) -> None:
         if not 0 < index < self._next:

@@ -286,6 +286,16 @@ class RingBufferMachine(RuleBasedStateMachine):
             assert self.buffer.nr_subbufs(c) == nr
             assert self.buffer.size_kb(c) == nr * (self.subbuf_size - 16) // 1024
 
+    @precondition(lambda self: self.in_files)
+    @rule(size_kb=st.integers(1, 24), cpu=st.integers(-1, NR_CPUS - 1))
+    def resize_into_memory(self, size_kb: int, cpu: int) -> None:
+        nr = max(2, -(-size_kb * 1024 // (self.subbuf_size - 16)))
+        self.buffer.resize(size_kb, cpu, in_memory=True)
+        self.in_files = False
+        for c in range(NR_CPUS) if cpu < 0 else [cpu]:
+            self.cpus[c].resize(nr)
+        assert [self.buffer.nr_subbufs(c) for c in range(NR_CPUS)] == [model.nr for model in self.cpus]
+
     @rule(cpu=st.integers(-1, NR_CPUS - 1))
     def clear(self, cpu: int) -> None:
         self.buffer.clear(cpu)

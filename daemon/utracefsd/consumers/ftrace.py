@@ -14,10 +14,15 @@ was ever enabled here marks the buffer (`clear_pending`); a removal through dyna
 the buffers that are marked by then (kernel/trace/trace.c, `tracing_reset_all_online_cpus`). Removals of other kinds,
 such as the last reference of an event going away, only mark.
 
+Where does the buffer live? In files of the `storage`, which a successor takes over, as long as there is room for them (a
+container's /dev/shm is often 64 MiB). When there is not, it goes to memory of this process, with all that is in it, and
+stays there. Only then can the want of memory itself make an operation fail.
+
 Nothing here waits, reads a clock or looks into /proc: `now_ns` and the rest are given at construction.
 """
 
 import errno
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +71,12 @@ _ERROR_LOG_ENTRIES = 8
 _CLOCKS_NOT_NS = frozenset({"counter", "uptime", "x86-tsc"})
 """Clocks that count something other than nanoseconds; their stamps are printed as bare numbers."""
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Of posix_fallocate(3), open(2), mkdir(2): the file system is full, our share of it is, or a file may not be so large
+(RLIMIT_FSIZE). In all three cases memory may still be had."""
+
+logger = logging.getLogger("utracefsd")
+
 
 class BufferStorage(Protocol):
     """Where an instance's ring buffer lives, so that another process can take it over (state.StateFolder)."""
@@ -82,6 +93,9 @@ class BufferStorage(Protocol):
 
     def unused(self, folder: str) -> None:
         """`folder` is not needed after all."""
+
+    def left(self, why: OSError) -> None:
+        """The ring buffer is in memory of this process alone from now on, and no folder of any use: `why`."""
 
 
 class Instance:
@@ -117,10 +131,13 @@ class Instance:
         self.options = Options(top=not name)
         self.expanded = bool(name)
         self._storage = storage
+        """None from the moment that it has no room."""
+        self._adopted = storage is not None and storage.adopted is not None
         if storage is not None and storage.adopted is not None:
             self.buffer = storage.adopted
         else:
-            self.buffer = self._new_buffer(EXPANDED_SIZE_KB if name else 1)
+            self.buffer, in_use = self._new_buffer([EXPANDED_SIZE_KB if name else 1] * nr_cpus)
+            in_use()
         self.sink = FtraceSink(self.buffer)
         self.clear_pending = False
         self.text_generation = 0
@@ -282,8 +299,13 @@ class Instance:
     # Handing over to a daemon that comes after this one.
 
     def saved(self) -> dict[str, Any]:
-        """The settings, as plain values; `state.SETTINGS` says what each looks like. Sizes are the buffer's own."""
+        """The settings, as plain values; `state.SETTINGS` says what each looks like. Sizes are the buffer's own, except when
+        it cannot be taken over: then `in_memory` is the size of a sub-buffer in bytes and each cpu's KiB."""
+        in_memory = []
+        if self.buffer.folder is None:
+            in_memory = [self.buffer.subbuf_size, *(self.buffer.size_kb(cpu) for cpu in range(self.nr_cpus))]
         return {
+            "in_memory": in_memory,
             "expanded": self.expanded,
             "tracing_on": self._tracing_on,
             "clock": self.clock,
@@ -301,7 +323,8 @@ class Instance:
     def restore(
         self, settings: Mapping[str, Any], *, enabled: Iterable["Event"], ever_enabled: Iterable["Event"]
     ) -> None:
-        """Be as the instance was that `saved` these; the buffer is adopted already, and nothing is cleared.
+        """Be as the instance was that `saved` these; the buffer is adopted already, and nothing is cleared. Or there was none
+        to adopt: then an empty one gets the size of the one that was lost.
 
         Of an interrupted `saved`, what is not there stays at its default.
         """
@@ -318,12 +341,31 @@ class Instance:
         self.time_start = settings.get("time_start", 0)
         self._error_log.extend(settings.get("error_log", ()))
         self.expanded = settings.get("expanded", False)
+        if not self._adopted:
+            self._restore_sizes(settings.get("in_memory", ()))
         self.tracing_on = settings.get("tracing_on", True)
         self.set_enabled(enabled, True)
         for event in ever_enabled:
             self._was_enabled.add(event)
             event.ever_enabled = True
         self.text_generation += 1
+
+    def _restore_sizes(self, in_memory: Sequence[int]) -> None:
+        if not in_memory:
+            self.expanded = False  # torn log: the buffer gets its size when it is needed
+            return
+        subbuf_size, *sizes_kb = in_memory
+        if (
+            subbuf_size == self.buffer.subbuf_size
+            and [self.buffer.size_kb(n) for n in range(self.nr_cpus)] == sizes_kb
+        ):
+            return
+        try:
+            self._replace(sizes_kb, subbuf_size)
+        except TraceError as error:
+            logger.warning(
+                "the ring buffer stays at its smallest size, write to buffer_size_kb: %s", error.text
+            )
 
     # Recording.
 
@@ -428,15 +470,30 @@ class Instance:
         growth_kb = sum(max(0, size_kb - self.buffer.size_kb(n)) for n in cpus)
         if self._free_memory_kb is not None and growth_kb > self._free_memory_kb():
             raise TraceError(errno.ENOMEM, f"{growth_kb} KiB more are not to be had")
-        with _memory_errors():
-            self.buffer.resize(size_kb, cpu)
+        self._resize(size_kb, cpu)
         self.expanded = True
+
+    def _resize(self, size_kb: int, cpu: int = -1) -> None:
+        with _memory_errors():
+            try:
+                self.buffer.resize(size_kb, cpu)
+            except OSError as error:
+                if self._storage is None or error.errno not in _NO_ROOM:
+                    raise
+                self.buffer.resize(size_kb, cpu, in_memory=True)
+                self._leave_storage(error)
+
+    def _leave_storage(self, why: OSError) -> None:
+        """The buffer is in memory by now."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.left(why)
 
     def shrink_to_minimum(self) -> None:
         """What closing free_buffer does; tracing ends, too, with the option disable_on_free."""
         if self.options["disable_on_free"]:
             self.tracing_on = False
-        self.buffer.shrink_to_minimum()
+        self._resize(1)
         self.expanded = True
 
     def size_text(self) -> bytes:
@@ -474,29 +531,44 @@ class Instance:
             // 1024
             for cpu in range(self.nr_cpus)
         ]
+        self._replace(room_kb, size)
+
+    def _replace(self, sizes_kb: Sequence[int], subbuf_size: int) -> None:
+        """Go on with an empty buffer. ENOMEM, with the old one intact."""
         with _memory_errors():
-            buffer = self._new_buffer(room_kb[0], room_kb, size)
+            buffer, in_use = self._new_buffer(sizes_kb, subbuf_size)
         self.sink.ring_buffer = self.buffer = buffer
         self.text_generation += 1
+        in_use()
 
     def _new_buffer(
-        self, size_kb: int, sizes_kb: Sequence[int] = (), subbuf_size: int = SUBBUF_SIZE
-    ) -> RingBuffer:
-        """An empty buffer, in a folder of its own where there is storage: a process that is killed meanwhile has the old
-        one or the new one, never half of each. MemoryError, OSError."""
-        folder = None if self._storage is None else self._storage.new_folder()
+        self, sizes_kb: Sequence[int], subbuf_size: int = SUBBUF_SIZE
+    ) -> tuple[RingBuffer, Callable[[], None]]:
+        """An empty buffer, in a folder of its own where there is storage, and what to call once it is in use: a process that
+        is killed until then leaves the old one, afterwards the new one, never half of each. MemoryError, OSError."""
+        if self._storage is None:
+            return self._sized_buffer(sizes_kb, subbuf_size, None), lambda: None
+        storage = self._storage
         try:
-            buffer = RingBuffer(self.nr_cpus, size_kb, subbuf_size=subbuf_size, folder=folder)
-            for cpu, own_kb in enumerate(sizes_kb):
-                if own_kb != size_kb:
-                    buffer.resize(own_kb, cpu)
-        except BaseException:
-            if self._storage is not None and folder is not None:
-                self._storage.unused(folder)
-            raise
+            folder = storage.new_folder()
+            try:
+                buffer = self._sized_buffer(sizes_kb, subbuf_size, folder)
+            except BaseException:
+                storage.unused(folder)
+                raise
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            why = error
+            return self._sized_buffer(sizes_kb, subbuf_size, None), lambda: self._leave_storage(why)
+        return buffer, lambda: storage.used(folder)
+
+    def _sized_buffer(self, sizes_kb: Sequence[int], subbuf_size: int, folder: str | None) -> RingBuffer:
+        buffer = RingBuffer(self.nr_cpus, sizes_kb[0], subbuf_size=subbuf_size, folder=folder)
+        for cpu, size_kb in enumerate(sizes_kb):
+            if size_kb != sizes_kb[0]:
+                buffer.resize(size_kb, cpu)
         buffer.overwrite = self.options["overwrite"]
-        if self._storage is not None and folder is not None:
-            self._storage.used(folder)
         return buffer
 
     def clear(self, cpu: int = -1) -> None:

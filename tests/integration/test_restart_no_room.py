@@ -1,0 +1,164 @@
+"""/dev/shm is too small for the ring buffer: tracing goes on in memory, and a restart loses that buffer and nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import DaemonProcess
+from tests.integration.test_restart import Producer, numbers, producer, read, write
+from utracefsd.runtime import locate
+
+__all__ = ["producer"]
+
+WARNING = b"will not survive a restart"
+LIMIT = 1 << 20
+
+
+def limit_files(daemon: DaemonProcess) -> None:
+    """Let none of its files grow beyond 1 MiB: EFBIG, instead of the ENOSPC that a small /dev/shm gives."""
+    assert daemon.process is not None
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+
+
+def restart(daemon: DaemonProcess, producer: Producer) -> bytes:
+    log = daemon.stop(kill=True)
+    daemon.start()
+    producer.sock.close()
+    producer.connect()
+    return log
+
+
+def test_what_was_not_taken_in_is_recorded_by_the_next(daemon: DaemonProcess, producer: Producer) -> None:
+    write(daemon, buffer_subbuf_size_kb=b"8", options__overwrite=b"0")
+    limit_files(daemon)
+    write(daemon, events__user_events__a__enable=b"1")
+    assert producer.enabled()
+    producer.emit(500)
+    settings = ["set_event", "buffer_size_kb", "buffer_subbuf_size_kb", "trace_options", "user_events_status"]
+    trace, *before = read(daemon, "trace", *settings)
+    assert numbers(trace) == list(range(500))
+    old_id = producer.id
+    log = daemon.stop(kill=True)
+    assert log.count(WARNING) == 1
+    assert str(locate(daemon.directory).status_folder).encode() in log
+    producer.emit(500)
+    daemon.start()
+    producer.sock.close()
+    producer.connect()
+    assert producer.id == old_id
+    assert producer.enabled()
+    producer.emit(100)
+    trace, *after = read(daemon, "trace", *settings)
+    assert after == before
+    assert numbers(trace) == list(range(500, 1100))
+
+    # This one had room: all is kept again.
+    assert WARNING not in restart(daemon, producer)
+    assert numbers(read(daemon, "trace")[0]) == list(range(500, 1100))
+
+
+def test_killed_again_and_again(daemon: DaemonProcess, producer: Producer) -> None:
+    """In memory, each successor has one piece of what was emitted: it begins where the one before was, ends at the end."""
+    chance = random.Random(5)
+    write(daemon, events__enable=b"1")
+    seen = 0
+    for _ in range(6):
+        limit_files(daemon)
+        write(daemon, buffer_size_kb=b"%d" % chance.randrange(4000, 5000))
+        until = time.monotonic() + chance.random() * 0.02
+        while time.monotonic() < until:
+            producer.emit(200)
+        found = numbers(read(daemon, "trace")[0])
+        assert found == list(range(producer.emitted - len(found), producer.emitted))
+        seen = producer.emitted
+        while time.monotonic() < until + 0.01:
+            producer.emit(200)
+        restart(daemon, producer)
+        found = numbers(read(daemon, "trace")[0])
+        assert found == list(range(producer.emitted - len(found), producer.emitted))
+        assert producer.emitted - len(found) >= seen, "nothing that was recorded before is recorded again"
+        seen = producer.emitted
+
+
+INSIDE = """
+import os, subprocess, sys, tempfile
+from tests.integration.test_restart_no_room import in_a_small_dev_shm
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", "/dev/shm"], check=True)
+in_a_small_dev_shm(sys.argv[1])
+"""
+
+
+def take_all_room() -> None:
+    with open("/dev/shm/filler", "ab", buffering=0) as filler, pytest.raises(OSError):
+        while True:
+            filler.write(bytes(4096))
+
+
+def in_a_small_dev_shm(directory: str) -> None:
+    """With a /dev/shm of 2.5 MiB, and nobody else's."""
+    daemon = DaemonProcess(directory)
+    daemon.start()
+    producer = Producer(directory)
+    try:
+        write(daemon, buffer_size_kb=b"64", events__enable=b"1")
+        producer.emit(300)
+        restart(daemon, producer)
+        folder = locate(directory).status_folder
+        assert list(folder.glob("buffer.*"))
+        assert numbers(read(daemon, "trace")[0]) == list(range(300)), "small enough for files"
+        write(daemon, buffer_size_kb=b"4096")
+        assert not list(folder.glob("buffer.*"))
+        producer.emit(300)
+        assert numbers(read(daemon, "trace")[0]) == list(range(600))
+        assert WARNING in restart(daemon, producer)
+        trace, size = read(daemon, "trace", "buffer_size_kb")
+        assert numbers(trace) == []
+        assert size == b"4099\n"
+        take_all_room()
+        write(daemon, buffer_subbuf_size_kb=b"16", trace_clock=b"boot", buffer_size_kb=b"100")
+        producer.emit(300)
+        assert numbers(read(daemon, "trace")[0]) == list(range(600, 900))
+        daemon.stop(kill=True)
+        shutil.rmtree(folder)
+        take_all_room()
+        failed = subprocess.run(
+            [sys.executable, "-m", "utracefsd", "--dir", directory],
+            check=False,
+            capture_output=True,
+            timeout=20,
+        )
+        assert failed.returncode == 1
+        assert failed.stderr.count(b"\n") == 1, failed.stderr
+        assert b"No space left on device" in failed.stderr
+    finally:
+        producer.close()
+        daemon.stop()
+    assert b"Traceback" not in daemon.log, daemon.log.decode()
+
+
+def test_in_a_small_dev_shm() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for a mount namespace of its own")
+    probe = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(["unshare", "-m", "sh", "-c", probe], check=False).returncode
+    ):
+        pytest.skip("unshare -m and mount are forbidden here")
+    with tempfile.TemporaryDirectory(prefix="utracefs-test-") as directory:
+        subprocess.run(
+            ["unshare", "-m", "--propagation", "private", sys.executable, "-c", INSIDE, directory],
+            check=True,
+            timeout=60,
+            cwd=Path(__file__).parents[2],
+        )
