@@ -301,7 +301,7 @@ class StateFolder:
         """The instance's ring buffer is in its memory from now on."""
         logger.warning(
             "ring buffers will not survive a restart of the daemon: %s has too little room for them (%s). Mount a larger"
-            " %s (docker run --shm-size) or give --buffer-size-kb, KiB per cpu",
+            " %s (docker run --shm-size) or choose a smaller buffer_size_kb, KiB per cpu; then restart",
             self.path,
             why.strerror,
             self.path.parent,
