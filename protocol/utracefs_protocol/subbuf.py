@@ -36,7 +36,10 @@ from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 
 __all__ = [
     "HEADER_EVENT_TEXT",
+    "MARKER_IP",
     "MISSED_UNKNOWN",
+    "PRINT_ID",
+    "RAW_DATA_ID",
     "Page",
     "PageRecord",
     "PageWriter",
@@ -45,6 +48,14 @@ __all__ = [
     "iter_records",
     "missed_events",
 ]
+
+PRINT_ID: Final = 5
+RAW_DATA_ID: Final = 19
+"""common_type of the records of trace_marker and trace_marker_raw (enum trace_type of kernel/trace/trace.h)."""
+
+MARKER_IP: Final = 0xFFFF_FFFF_8100_0000
+"""The ip of every marker. The kernel stores the address of the function that wrote it, and readers of trace.dat look it
+up in the symbol table of the file; ours needs one line to resolve it: this address is `tracing_mark_write`."""
 
 COMMIT_MASK: Final = (1 << 27) - 1
 MISSED_STORED: Final = 1 << 30

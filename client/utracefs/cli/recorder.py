@@ -20,6 +20,7 @@ from utracefs.cli.common import numbers
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.subbuf import MARKER_IP
 
 __all__ = ["Recorder", "Summary"]
 
@@ -29,8 +30,8 @@ TEXTS_S = 1.0
 MAX_PAGES = 32
 """Pages asked of one cpu in one round."""
 
-MARKER_SYMBOL = b"ffffffff81000000 t tracing_mark_write\n"
-"""The daemon stores this address as ip of trace_marker records; readers look it up here and print the name."""
+MARKER_SYMBOL = b"%x t tracing_mark_write\n" % MARKER_IP
+"""The one line of the symbol table: readers look a marker's ip up in it and print the name."""
 
 
 @attrs.frozen

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
+from utracefs_protocol.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
 from utracefsd import trace_text
 from utracefsd._probes import CLOCKS, FtraceProbe, FtraceSink
 from utracefsd._ring_buffer import RingBuffer
@@ -44,18 +45,10 @@ if TYPE_CHECKING:
     from utracefsd.event_table import Event, EventTable
     from utracefsd.tree.comms import CommTable
 
-__all__ = ["EXPANDED_SIZE_KB", "MARKER_IP", "PRINT_ID", "RAW_DATA_ID", "BufferStorage", "Instance"]
+__all__ = ["EXPANDED_SIZE_KB", "BufferStorage", "Instance"]
 
 EXPANDED_SIZE_KB = 1408
 """KiB per cpu once something is recorded (TRACE_BUF_SIZE_DEFAULT is 1441792 bytes); until then a buffer has two pages."""
-
-PRINT_ID = 5
-RAW_DATA_ID = 19
-"""common_type of the records of trace_marker and trace_marker_raw (enum trace_type of kernel/trace/trace.h)."""
-
-MARKER_IP = 0xFFFF_FFFF_8100_0000
-"""The ip of every marker. The kernel stores the address of the function that wrote it, and readers of trace.dat look it
-up in the symbol table of the file; ours needs one line to resolve it: this address is `tracing_mark_write`."""
 
 _MARKER_HEADER = 16
 _MARKER_TAIL = 2

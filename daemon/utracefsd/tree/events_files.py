@@ -19,7 +19,7 @@ import attrs
 from utracefs_protocol.declaration import format_text
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE
-from utracefsd.consumers.ftrace import PRINT_ID, RAW_DATA_ID
+from utracefs_protocol.subbuf import PRINT_ID, RAW_DATA_ID
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
 
