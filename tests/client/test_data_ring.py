@@ -182,8 +182,13 @@ def test_a_signal_handler_emits(session: Session, tree: Tracefs) -> None:
     event = session.event("ring u64 n")
     assert not event
     enable(tree)
-    before = signal.signal(signal.SIGALRM, lambda *_: event.emit(1))
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+
+    def handler(*_: object) -> None:
+        event.emit(1)
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)  # not before: a slow machine would do nothing else
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005)
     try:
         for _ in range(20_000):
             event.emit(0)
