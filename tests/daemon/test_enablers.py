@@ -18,7 +18,6 @@ from utracefsd._probes import BatchProbe
 from utracefsd.enablers import EnablerTable
 from utracefsd.event_table import Event, EventTable
 from utracefsd.peer import Peer
-from utracefsd.status_file import StatusFile
 
 ROOT = Peer(100, 0, 0, privileged=True)
 PLAIN = Peer(101, 1000, 1000, privileged=False)
@@ -45,13 +44,6 @@ def memory() -> Iterator[Memory]:
     made = Memory()
     yield made
     os.close(made.fd)
-
-
-@pytest.fixture
-def table() -> Iterator[EventTable]:
-    status = StatusFile()
-    yield EventTable(status)
-    status.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,16 +13,8 @@ from utracefs_protocol.messages import REG_MULTI_FORMAT
 from utracefs_protocol.perf_ring import PerfRingReader, Sample
 from utracefsd.consumers.perf import PerfEvents
 from utracefsd.event_table import Event, EventTable
-from utracefsd.status_file import StatusFile
 
 SECOND_NS = 1_000_000_000
-
-
-@pytest.fixture
-def table() -> Iterator[EventTable]:
-    status = StatusFile()
-    yield EventTable(status)
-    status.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import logging
 import struct
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,6 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers import ENTRY_POINT_GROUP, Consumer, ConsumerError, Record
 from utracefsd.consumers.plugins import Installed, Plugins
 from utracefsd.event_table import Event, EventTable
-from utracefsd.status_file import StatusFile
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "count_plugin"
 SECOND_NS = 1_000_000_000
@@ -80,13 +79,6 @@ def cannot_be_made() -> Consumer:
 
 def point(name: str, target: str) -> metadata.EntryPoint:
     return metadata.EntryPoint(name, target, ENTRY_POINT_GROUP)
-
-
-@pytest.fixture
-def table() -> Iterator[EventTable]:
-    status = StatusFile()
-    yield EventTable(status)
-    status.close()
 
 
 @pytest.fixture
