@@ -1,7 +1,8 @@
 """The compiled modules; everything else about the build stands in pyproject.toml.
 
-`EXT=module[,module]` in the environment restricts a build to those modules, for work on one of them.
-`SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer (see `make sanitize`).
+Every .pyx file below protocol/, client/ and daemon/ is one. `EXT=module[,module]` in the environment restricts a build
+to those modules, for work on one of them. `SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer
+(see `make sanitize`).
 """
 
 import os
@@ -10,14 +11,11 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+FOLDERS = ["protocol", "client", "daemon"]
 MODULES = {
-    "utracefs_protocol._framing": "protocol/utracefs_protocol/_framing.pyx",
-    "utracefs._producer": "client/utracefs/_producer.pyx",
-    "utracefsd._atomic": "daemon/utracefsd/_atomic.pyx",
-    "utracefsd._ring_buffer": "daemon/utracefsd/_ring_buffer.pyx",
-    "utracefsd._intake": "daemon/utracefsd/_intake.pyx",
-    "utracefsd._probes": "daemon/utracefsd/_probes.pyx",
-    "utracefsd._trace_text": "daemon/utracefsd/_trace_text.pyx",
+    ".".join(path.relative_to(folder).with_suffix("").parts): str(path)
+    for folder in FOLDERS
+    for path in sorted(Path(folder).rglob("*.pyx"))
 }
 FLAGS = ["-O2", "-g0", "-fno-strict-aliasing", "-Wno-unused-function"]
 LINK: list[str] = []
@@ -26,8 +24,7 @@ if os.environ.get("SANITIZE"):
     FLAGS = ["-O1", "-g", "-fno-strict-aliasing", "-fno-omit-frame-pointer", "-Wno-unused-function", *LINK]
 
 wanted = {name for name in os.environ.get("EXT", "").split(",") if name}
-HEADERS = [str(p) for folder in ("protocol", "daemon") for p in Path(folder).glob("*/include/*.h")]
-chosen = {n: p for n, p in MODULES.items() if (n in wanted if wanted else Path(p).exists())}
+headers = sorted(path for folder in FOLDERS for path in Path(folder).rglob("include/*.h"))
 
 setup(
     ext_modules=cythonize(
@@ -35,14 +32,15 @@ setup(
             Extension(
                 name,
                 [path],
-                include_dirs=["protocol/utracefs_protocol/include", "daemon/utracefsd/include"],
+                include_dirs=sorted({str(header.parent) for header in headers}),
                 extra_compile_args=FLAGS,
                 extra_link_args=LINK,
-                depends=HEADERS,
+                depends=[str(header) for header in headers],
             )
-            for name, path in chosen.items()
+            for name, path in MODULES.items()
+            if not wanted or name in wanted
         ],
-        include_path=["protocol", "daemon", "client"],
+        include_path=FOLDERS,
         compiler_directives={"language_level": 3, "embedsignature": True},
     )
 )

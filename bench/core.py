@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.measure import Row, at_most_row, in_turns
-from utracefsd._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 
 
 def rows() -> Iterator[Row]:

@@ -16,9 +16,11 @@ from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import parse
-from utracefsd._intake import DataRing, Intake
-from utracefsd._probes import FtraceProbe, FtraceSink, IndexTable, Tracepoint
-from utracefsd._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import DataRing, Intake
 
 
 def taking_in() -> Iterator[Row]:

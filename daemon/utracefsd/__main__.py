@@ -1,6 +1,6 @@
 """`python -m utracefsd`: the same as the installed command `utracefsd`."""
 
-from utracefsd.server import main
+from utracefsd.server.serve import main
 
 if __name__ == "__main__":
     main(prog_name="utracefsd")

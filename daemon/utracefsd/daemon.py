@@ -28,21 +28,21 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
-from utracefsd._intake import Journal
-from utracefsd._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace import Instance
-from utracefsd.consumers.perf import PerfEvents
-from utracefsd.consumers.plugins import Installed, Plugins
-from utracefsd.data_connection import DataConnection
-from utracefsd.data_port import DataPort
-from utracefsd.event_table import Event, EventTable
-from utracefsd.peer import Peer
-from utracefsd.rings import Rings
-from utracefsd.state import State, StateError, StateFolder, check_events, restore
-from utracefsd.status_file import StatusFile
-from utracefsd.tracefs_connection import TracefsConnection
+from utracefsd.connections.data_connection import DataConnection
+from utracefsd.connections.data_port import DataPort
+from utracefsd.connections.tracefs_connection import TracefsConnection
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.perf.events import PerfEvents
+from utracefsd.consumers.plugins.plugins import Installed, Plugins
+from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.status_file import StatusFile
+from utracefsd.intake._intake import Journal
+from utracefsd.intake.rings import Rings
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
+from utracefsd.state.living import State, StateError, StateFolder, check_events, restore
 from utracefsd.tree import Tree
-from utracefsd.tree.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
 
 # A kernel's own events have the ids below, and nobody takes one of ours for `sched_switch`. Where they end differs from
 # kernel to kernel; this is where they ended on the 6.12 that gave the transcripts of tests/conformance, and since `trace`

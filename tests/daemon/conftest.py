@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from utracefsd.event_table import EventTable
-from utracefsd.status_file import StatusFile
+from utracefsd.events.event_table import EventTable
+from utracefsd.events.status_file import StatusFile
 
 
 @pytest.fixture

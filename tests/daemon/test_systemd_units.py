@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from utracefsd import runtime
-from utracefsd.server import main
+from utracefsd.server import runtime
+from utracefsd.server.serve import main
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 UNITS = ["utracefsd.service", "utracefsd.socket", "utracefsd-tracefs.socket"]

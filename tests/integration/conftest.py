@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from utracefs.tracefs import Tracefs
-from utracefsd.runtime import locate
+from utracefsd.server.runtime import locate
 
 
 class DaemonProcess:

@@ -24,7 +24,7 @@ import msgpack
 import pytest
 
 from tests.integration.conftest import DaemonProcess
-from utracefsd.runtime import locate
+from utracefsd.server.runtime import locate
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31

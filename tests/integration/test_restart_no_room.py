@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.conftest import DaemonProcess
 from tests.integration.test_restart import Producer, numbers, producer, read, write
-from utracefsd.runtime import locate
+from utracefsd.server.runtime import locate
 
 __all__ = ["producer"]
 

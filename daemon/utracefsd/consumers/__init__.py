@@ -1,93 +1,31 @@
 """Consumers: what takes the records of an event, and the contract that all of them fulfil.
 
-    ftrace.py    an instance: a ring buffer that is read as text or as pages       status bit 0
-    perf.py      perf events: counting, and a ring of samples                      status bit 1
-    plugins.py   what other distributions bring along                              status bit 7
+    ftrace/     instances: ring buffers that are read as text or as pages          status bit 0
+    perf/       perf events: counting, and a ring of samples                       status bit 1
+    plugins/    what other distributions bring along                               status bit 7
 
 **The contract.** A consumer attaches to an event, is handed its records, and detaches:
 
-1. To attach it makes a probe, one for each event, and calls `EventTable.attach(event, probe)`. That takes a
-   reference (the event stays as long as it is attached, even when every program is gone), puts the probe in
-   place, and only then sets the probe's `status_bit` in the event's status byte, which turns the programs on.
-2. For each record that passed the checks of the write path the core calls the probe. It never waits, never
-   raises, and counts the record exactly once: `recorded`, `filtered` (the consumer did not want it) or `lost`
-   (it wanted it and had no room). So at any moment, for every consumer, emitted = recorded + filtered + lost.
-3. `EventTable.detach(event, probe, now_ns)` undoes this in the reverse order. The three numbers stay readable
-in
-   the event's `stats`.
+1. To attach it makes a probe, one for each event, and calls `EventTable.attach(event, probe)`. That takes a reference
+   (the event stays as long as it is attached, even when every program is gone), puts the probe in place, and only then
+   sets the probe's `status_bit` in the event's status byte, which turns the programs on.
+2. For each record that passed the checks of the write path the core calls the probe. It never waits, never raises, and
+   counts the record exactly once: `recorded`, `filtered` (the consumer did not want it) or `lost` (it wanted it and had
+   no room). So at any moment, for every consumer, emitted = recorded + filtered + lost.
+3. `EventTable.detach(event, probe, now_ns)` undoes this in the reverse order. The three numbers stay readable in the
+   event's `stats`.
 
 A program writes a record once, however many consumers are attached; each of them sees the same bytes.
 
-**A plug-in** is the form of this for other people's Python: a class behind an entry point of the group
-`utracefs.consumers`, described by `Consumer` below. It never meets a probe: it is attached by an
-administrator through `consumers/NAME/set_event`, gets `Record`s in batches, and what
-it raises is counted, not spread. examples/count_plugin is a whole one.
+Plug-ins import what they need from here.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
-
-import attrs
-
-from utracefs_protocol.errors import TraceError
-from utracefs_protocol.layout import Layout, Value
-from utracefs_protocol.status_page import StatusBit
+from utracefsd.consumers.plugins.contract import (
+    ENTRY_POINT_GROUP,
+    Consumer,
+    ConsumerError,
+    Record,
+    StatusBit,
+)
 
 __all__ = ["ENTRY_POINT_GROUP", "Consumer", "ConsumerError", "Record", "StatusBit"]
-
-ENTRY_POINT_GROUP = "utracefs.consumers"
-"""The entry points that are plug-ins; the name of an entry point is the NAME in `consumers/NAME/`."""
-
-
-class ConsumerError(TraceError):
-    """A plug-in cannot be used: EIO when it cannot be loaded or its report fails. The daemon goes on."""
-
-
-@attrs.frozen
-class Record:
-    """One record, as a plug-in gets it."""
-
-    event: bytes
-    """Tracepoint name: NAME, or NAME.<hex> for a multi-format event."""
-
-    system: bytes
-    """b"user_events" or b"user_events_multi"."""
-
-    ts_ns: int
-    """CLOCK_MONOTONIC when it was written."""
-
-    cpu: int
-    """Where it was written."""
-
-    pid: int
-    """Thread that wrote it, as far as the daemon could check; over the socket the process."""
-
-    payload: bytes
-    """What the program wrote, without write_index and common fields."""
-
-    _layout: Layout = attrs.field(repr=False, eq=False)
-
-    def fields(self) -> dict[str, Value]:
-        """The payload by field name, unpacked now: integers as int, text as str, everything else as bytes."""
-        return self._layout.unpack(self.payload)
-
-
-@runtime_checkable
-class Consumer(Protocol):
-    """What the class behind an entry point must look like. It is made without arguments, at its first use.
-
-    Three more methods are called when they exist: `attached(event: bytes, system: bytes)` and
-    `detached(event: bytes, system: bytes)`, after the fact, and `report() -> str`, which is the text of
-    `consumers/NAME/report`.
-
-    All methods run in the daemon's only thread, so they must be quick: compute here, do slow output
-    elsewhere.
-    """
-
-    def take(self, batch: Sequence[Record]) -> None:
-        """Take records of one event, in the order in which they were taken in. An exception loses them,
-        counted.
-
-        Whoever needs the order across events compares `ts_ns`; a round of taking in calls this once per
-        event.
-        """

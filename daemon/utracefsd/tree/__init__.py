@@ -8,7 +8,7 @@ instance_files   files of every instance; events_files: events/; trace_files: tr
 comms            names of threads; procfs: the questions to /proc, the only I/O here
 """
 
-from utracefsd.tree.comms import CommTable
+from utracefsd.machine.comms import CommTable
 from utracefsd.tree.nodes import OpenFile, Stat
 from utracefsd.tree.tree import Tree
 

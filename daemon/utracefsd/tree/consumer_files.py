@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.event_words import first_word, glob_matches
+from utracefsd.consumers.ftrace.event_words import first_word, glob_matches
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
 
 if TYPE_CHECKING:
-    from utracefsd.consumers.plugins import Plugins
-    from utracefsd.event_table import EventTable
+    from utracefsd.consumers.plugins.plugins import Plugins
+    from utracefsd.events.event_table import EventTable
 
 __all__ = ["ConsumersDirectory"]
 

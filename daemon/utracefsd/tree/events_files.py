@@ -24,9 +24,9 @@ from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
 
 if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace import Instance
-    from utracefsd.event_table import Event
-    from utracefsd.peer import Peer
+    from utracefsd.consumers.ftrace.instance import Instance
+    from utracefsd.events.event_table import Event
+    from utracefsd.machine.peer import Peer
 
 __all__ = ["EventsDirectory"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace_options import OPTIONS
+from utracefsd.consumers.ftrace.options import OPTIONS
 from utracefsd.tree import values
 from utracefsd.tree.nodes import (
     MARKER,
@@ -29,8 +29,8 @@ from utracefsd.tree.nodes import (
 from utracefsd.tree.trace_files import RawPipe, Trace, TracePipe
 
 if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace import Instance
-    from utracefsd.peer import Peer
+    from utracefsd.consumers.ftrace.instance import Instance
+    from utracefsd.machine.peer import Peer
 
 __all__ = ["INSTANCE_FILES", "OptionsDirectory", "PerCpuDirectory"]
 

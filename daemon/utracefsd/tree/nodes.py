@@ -26,7 +26,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 
 if TYPE_CHECKING:
-    from utracefsd.peer import Peer
+    from utracefsd.machine.peer import Peer
 
 __all__ = [
     "Directory",

@@ -14,11 +14,11 @@ from utracefsd.tree.instance_files import INSTANCE_FILES, OptionsDirectory, PerC
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, FileNode, Node, Row, RowTable
 
 if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace import Instance
-    from utracefsd.consumers.plugins import Plugins
-    from utracefsd.event_table import EventTable
-    from utracefsd.peer import Peer
-    from utracefsd.tree.comms import CommTable
+    from utracefsd.consumers.ftrace.instance import Instance
+    from utracefsd.consumers.plugins.plugins import Plugins
+    from utracefsd.events.event_table import EventTable
+    from utracefsd.machine.comms import CommTable
+    from utracefsd.machine.peer import Peer
 
 __all__ = ["InstanceDirectory", "InstancesDirectory", "Parts", "TopDirectory"]
 

@@ -17,9 +17,9 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.tree.nodes import OpenFile
 
 if TYPE_CHECKING:
-    from utracefsd._ring_buffer import Cursor
-    from utracefsd._trace_text import TextRenderer
-    from utracefsd.consumers.ftrace import Instance
+    from utracefsd.consumers.ftrace._ring_buffer import Cursor
+    from utracefsd.consumers.ftrace._text import TextRenderer
+    from utracefsd.consumers.ftrace.instance import Instance
 
 __all__ = ["RawPipe", "Trace", "TracePipe"]
 

@@ -24,11 +24,11 @@ from utracefsd.tree.nodes import Directory, Node, OpenFile, Stat
 from utracefsd.tree.top import InstancesDirectory, Parts, TopDirectory
 
 if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace import Instance
-    from utracefsd.consumers.plugins import Plugins
-    from utracefsd.event_table import EventTable
-    from utracefsd.peer import Peer
-    from utracefsd.tree.comms import CommTable
+    from utracefsd.consumers.ftrace.instance import Instance
+    from utracefsd.consumers.plugins.plugins import Plugins
+    from utracefsd.events.event_table import EventTable
+    from utracefsd.machine.comms import CommTable
+    from utracefsd.machine.peer import Peer
 
 __all__ = ["Tree"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.tree.world import PID, World, errno_of
 from utracefs_protocol.errors import TraceError
-from utracefsd.peer import Peer
+from utracefsd.machine.peer import Peer
 
 # Values with one writer and one text.
 

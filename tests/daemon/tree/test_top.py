@@ -9,8 +9,8 @@ import pytest
 
 from tests.daemon.tree.world import ADMIN, World, errno_of
 from utracefsd.consumers import Record
-from utracefsd.consumers.plugins import Plugins
-from utracefsd.peer import Peer
+from utracefsd.consumers.plugins.plugins import Plugins
+from utracefsd.machine.peer import Peer
 
 PRODUCER = Peer(99, 1000, 1000, privileged=False)
 

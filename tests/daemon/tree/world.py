@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace import Instance
-from utracefsd.consumers.plugins import Plugins
-from utracefsd.event_table import Event, EventTable
-from utracefsd.peer import Peer
-from utracefsd.status_file import StatusFile
+from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.plugins.plugins import Plugins
+from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.status_file import StatusFile
+from utracefsd.machine.comms import Task
+from utracefsd.machine.peer import Peer
 from utracefsd.tree import CommTable, OpenFile, Tree
-from utracefsd.tree.comms import Task
 
 ADMIN = Peer(46, 0, 0, privileged=True)
 PID = 46

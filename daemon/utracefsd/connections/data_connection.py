@@ -1,0 +1,449 @@
+"""One connection to the data socket: one open file of user_events_data, without the socket.
+
+Bytes and descriptors go in, bytes and descriptors come out; the edge (server.py) does the reading and the
+sending. A connection has what an open file has in the kernel: its own write_index table, append-only, and a
+reference on each event in it until it closes.
+
+    method                      stands for                            docs/protocol.md
+    DIAG_IOCSREG [reg]          ioctl, register                       3.1
+    DIAG_IOCSDEL [name]         ioctl, delete                         3.2
+    DIAG_IOCSUNREG [unreg]      ioctl, unregister an enabler          3.2
+    DIAG_IOCQLOCOFFSET []       ioctl of the first patch: 8           3.3
+    mmap_status []              mmap of user_events_status            3.4
+    write [bin]                 write(2), acknowledged                3.5
+    sync []                     all of mine has reached the consumers 3.6
+    mmap_ring [{size}]          a data ring for this connection       3.7
+    adopt_ring [{}]             go on with one from before a restart  3.7
+    (bare bin)                  write(2), one way                     2, 3.5
+
+**Order.** Messages are carried out one after another as they came, so a record may use the write_index of a
+registration in the same packet, and everything before a broken byte is kept.
+
+**Refused records.** A bare record has no reply. What the write path refuses is counted by (errno,
+write_index) and told in `write_error` notifications: the first at once, then at most one a second, the
+largest count first. Those in a data ring are told with the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
+
+**Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
+them. A request uses those that came with or before its first byte and after the last byte of the message
+before the packet; `enable_fd` is an index into them. They are closed when the packet's messages are done,
+unless its last message is incomplete and may be the one that needs them.
+
+**Limits.** 64 KiB an object, nesting 8, 16 descriptors waiting. Beyond them, or when the framing breaks: the
+notification `["error", [errno, text]]`, and `closing` is set; the edge sends what is left and closes. Every
+request is answered at once, so what waits unanswered are responses that a socket did not take, and those the
+edge counts and bounds, as it does the connections of one user.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from utracefs_protocol.connection import (
+    Connection,
+    Notification,
+    Request,
+    encode_error,
+    encode_notification,
+    encode_response,
+)
+from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.limits import DATA_RING_SIZE, ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
+from utracefs_protocol.messages import (
+    EventRegistration,
+    EventUnregistration,
+    Registered,
+    params_of,
+    text_bytes,
+    wire_bytes,
+    wire_int,
+    wire_map,
+)
+from utracefsd.events.event_table import Event, EventTable
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import DataRing
+from utracefsd.intake.rings import Rings
+from utracefsd.machine.peer import Peer
+
+Outgoing = list[tuple[bytes, list[int]]]
+"""One message each, in order; descriptors go beside the first byte of their message, and the edge closes them
+after that."""
+
+MAX_DESCRIPTORS = 16
+"""Descriptors that a connection may have waiting: a registration needs one, and each is one of the
+daemon's."""
+
+WRITE_ERROR_INTERVAL_NS = 1_000_000_000
+"""At most one `write_error` notification in this time, so that a program that writes nonsense is not answered
+record by record."""
+
+# Refused records of one connection are told apart by reason up to this number; a program has a few reasons,
+# an attacker as many as there are indexes.
+_MAX_REASONS = 64
+
+_TRACEFS_METHODS = frozenset(
+    [
+        "read_file",
+        "write_file",
+        "list_dir",
+        "stat",
+        "mkdir",
+        "rmdir",
+        "open",
+        "read",
+        "close",
+        "perf_event_open",
+        "perf_ioctl",
+    ]
+)
+DATA_RING_VERSION = 1
+_NO_DATA_RING = "this daemon offers no data ring; send records over this socket as bare bin objects"
+
+
+def _nothing() -> None:
+    return None
+
+
+class DataConnection:
+    """The daemon's side of one connection to the data socket.
+
+    table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL, to take in what
+    all connections sent before (a close among it); it may call `receive` of this very connection, whose bytes
+    then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches. rings: where
+    data rings are made; None offers none (ENOSYS). save: called before records are taken in and before
+    anything is answered, to write down events for a daemon that comes after this one. wrote: told the peer's pid when it has
+    sent records.
+
+    `closing` is set when the connection must end: send what `receive` returned, then `close`.
+    """
+
+    def __init__(
+        self,
+        table: EventTable,
+        peer: Peer,
+        *,
+        take_in_all: Callable[[], None] = _nothing,
+        flush: Callable[[], None] = _nothing,
+        rings: Rings | None = None,
+        save: Callable[[], None] = _nothing,
+        wrote: Callable[[int], None] | None = None,
+    ) -> None:
+        self.table = table
+        self.peer = peer
+        self.closing = False
+        self.index_table = IndexTable()
+        self._take_in_all = take_in_all
+        self._flush = flush
+        self._rings = rings
+        self._wrote = wrote
+        self._save = save
+        self._ring: DataRing | None = None
+        self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
+        self._write_index_of: dict[Event, int] = {}
+        self._outgoing: Outgoing = []
+        self._fds: list[int] = []  # what the next message may use
+        self._coming_fds: list[int] = []  # for what follows the message that is incomplete now
+        self._straddling = False  # a message begun in an earlier packet is still incomplete
+        self._busy = False
+        self._waiting: list[tuple[bytes, Sequence[int]]] = []
+        self._refused: dict[tuple[int, int], int] = {}
+        self._next_write_error_ns: int | None = None
+        self._closed = False
+        self._methods: dict[str, Callable[[int, list[Any], int], None]] = {
+            "DIAG_IOCSREG": self._register,
+            "DIAG_IOCSDEL": self._delete,
+            "DIAG_IOCSUNREG": self._unregister,
+            "DIAG_IOCQLOCOFFSET": self._query_loc_offset,
+            "mmap_status": self._mmap_status,
+            "write": self._write,
+            "sync": self._sync,
+            "mmap_ring": self._mmap_ring,
+            "adopt_ring": self._adopt_ring,
+        }
+        table.enablers.hold(peer.pid)
+
+    # What the edge calls
+
+    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Outgoing:
+        """Take in one packet: bytes, and the descriptors that came with them, which are this object's from
+        now on.
+
+        Returns what to send. Never raises for anything that a peer sends; it answers, or sets `closing`.
+        """
+        if self.closing or self._closed:
+            _close_all(fds)
+            return self._take_outgoing()
+        self._waiting.append((data, fds))
+        if self._busy:
+            return []
+        self._busy = True
+        try:
+            while self._waiting:
+                self._packet(*self._waiting.pop(0), now_ns)
+        finally:
+            self._busy = False
+        self._save()
+        self._note_refused()
+        self._tell_refused(now_ns)
+        return self._take_outgoing()
+
+    def next_timer_ns(self) -> int | None:
+        """When `handle_timer` has something to say; None: nothing waits."""
+        return self._next_write_error_ns if self._refused else None
+
+    def handle_timer(self, now_ns: int) -> Outgoing:
+        """What to send because time has passed."""
+        if not self.closing:
+            self._tell_refused(now_ns)
+        return self._take_outgoing()
+
+    def close(self, now_ns: int) -> None:
+        """The connection is gone: drop all its references and descriptors. Twice is harmless."""
+        if self._closed:
+            return
+        self._closed = self.closing = True
+        self._drop_fds()
+        for _, fds in self._waiting:
+            _close_all(fds)
+        self._waiting.clear()
+        for _, fds in self._outgoing:
+            _close_all(fds)
+        self._outgoing.clear()
+        if self._ring is not None and self._rings is not None:
+            self._rings.drop(self._ring)
+            self._ring = None
+        self.index_table.clear()
+        self.table.release_all(self._write_index_of, now_ns)
+        self._write_index_of.clear()
+        self.table.release_all(self.table.enablers.drop(self.peer.pid), now_ns)
+
+    @property
+    def events(self) -> list[Event]:
+        """The events of the write_index table, in its order."""
+        return list(self._write_index_of)
+
+    # Packets, messages, descriptors
+
+    def _packet(self, data: bytes, fds: Sequence[int], now_ns: int) -> None:
+        if self.closing:
+            _close_all(fds)
+            return
+        self._straddling = self._connection.bytes_pending > 0
+        (self._coming_fds if self._straddling else self._fds).extend(fds)
+        if len(self._fds) + len(self._coming_fds) > MAX_DESCRIPTORS:
+            self._fail(TraceError(errno.EPROTO, f"more than {MAX_DESCRIPTORS} descriptors at once"))
+            return
+        try:
+            for message in self._connection.receive(data):
+                if isinstance(message, Request):
+                    self._request(message, now_ns)
+                elif not isinstance(message, Notification):
+                    raise ProtocolError(errno.EPROTO, "a response, but the daemon asked nothing")
+                if self.closing:
+                    return
+                self._message_done()
+        except ProtocolError as error:
+            self._fail(error)
+            return
+        if self._straddling:
+            self._fds += self._coming_fds
+            self._coming_fds = []
+        elif not self._connection.bytes_pending:
+            self._drop_fds()
+
+    def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        self._save()
+        end = self.index_table.take_in(buffer, offset, self.peer.pid)
+        if self._wrote is not None:
+            self._wrote(self.peer.pid)
+        if self._straddling:
+            self._message_done()
+        return end
+
+    def _message_done(self) -> None:
+        """The message that was begun in an earlier packet is complete: what came since is for those behind
+        it."""
+        if self._straddling:
+            self._straddling = False
+            _close_all(self._fds)
+            self._fds, self._coming_fds = self._coming_fds, []
+
+    def _drop_fds(self) -> None:
+        _close_all(self._fds)
+        _close_all(self._coming_fds)
+        self._fds.clear()
+        self._coming_fds.clear()
+
+    def _fail(self, error: TraceError) -> None:
+        """The last thing this peer hears."""
+        self._send(encode_notification("error", [error.errno, error.text]))
+        self.closing = True
+        self._drop_fds()
+
+    def _send(self, data: bytes, fds: list[int] | None = None) -> None:
+        self._outgoing.append((data, fds or []))
+
+    def _take_outgoing(self) -> Outgoing:
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    # Requests
+
+    def _request(self, request: Request, now_ns: int) -> None:
+        method = self._methods.get(request.method)
+        try:
+            if method is None:
+                hint = "; it belongs to the tracefs socket" if request.method in _TRACEFS_METHODS else ""
+                raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}{hint}")
+            method(request.msgid, request.params, now_ns)
+        except TraceError as error:
+            self._send(encode_error(request.msgid, error.errno, error.text))
+
+    def _register(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        """Rows R2 to R24, in that order (R1, R4 and R12, unreadable memory, have no counterpart on a
+        wire)."""
+        reg = EventRegistration.from_wire(params)
+        enablers = self.table.enablers
+        if reg.enabler is not None:
+            enable_fd = self._fd(reg.enabler.fd, "enable_fd")
+            place = enablers.check(enable_fd, reg.enabler)
+        event = self.table.register(
+            reg.name_args, reg.flags, privileged=self.peer.privileged, owner_uid=self.peer.uid
+        )
+        write_index = self._write_index_of.get(event)
+        if write_index is None:
+            self.table.acquire(event)
+            write_index = self._write_index_of[event] = self.index_table.append(event.tracepoint)
+        if reg.enabler is not None:
+            # From here a failure leaves the event referenced by this connection, as in the kernel (2.1, step
+            # 18).
+            enablers.add(place, enable_fd, event, self.peer, event.tracepoint.status != 0)
+            self.table.acquire(event)
+        result = Registered(event.status_index, write_index, event.id)
+        self._send(encode_response(msgid, result.to_wire()))
+
+    def _delete(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        (name,) = params_of("DIAG_IOCSDEL", params, "name")
+        name = text_bytes(name, "name")
+        self._take_in_all()
+        self.table.delete(name, privileged=self.peer.privileged)
+        self._send(encode_response(msgid, None))
+
+    def _unregister(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        """Rows U2 to U7; U8 cannot happen, a word that was mapped can be written."""
+        unreg = EventUnregistration.from_wire(params)
+        event = self.table.enablers.remove(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit)
+        self.table.release(event, now_ns)
+        self._send(encode_response(msgid, None))
+
+    def _query_loc_offset(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        params_of("DIAG_IOCQLOCOFFSET", params)
+        self._send(encode_response(msgid, ENTRY_HEADER_SIZE))
+
+    def _mmap_status(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        params_of("mmap_status", params)
+        try:
+            fd = self.table.status.readonly_fd()
+        except OSError as error:
+            raise TraceError(
+                error.errno or errno.EIO, f"no descriptor for the status file: {error.strerror}"
+            ) from error
+        self._send(encode_response(msgid, {"size": self.table.status.size}), [fd])
+
+    def _write(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        (record,) = params_of("write", params, "bin")
+        taken = self.index_table.write(wire_bytes(record, "record"), self.peer.pid)
+        if taken >= 0 and self._wrote is not None:
+            self._wrote(self.peer.pid)
+        if taken < 0:
+            raise TraceError(-taken, _why_refused(-taken))
+        self._send(encode_response(msgid, taken))
+
+    def _sync(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        # Everything sent before this request was carried out before it; what is left is what was committed to the
+        # ring, and the batches of plug-ins.
+        params_of("sync", params)
+        if self._ring is not None and self._rings is not None:
+            self._rings.take_in()
+        self._flush()
+        self._send(encode_response(msgid, None))
+
+    def _mmap_ring(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        (given,) = params_of("mmap_ring", params, "map")
+        rings = self._may_have_ring()
+        size = wire_int(wire_map(given, "mmap_ring").get("size", DATA_RING_SIZE), "size", 0, 1 << 32)
+        ring = self._ring = rings.create(self.index_table, self.peer, size, self._ring_failed)
+        result = {"size": ring.size, "version": DATA_RING_VERSION}
+        self._send(encode_response(msgid, result), [os.dup(ring.fd), os.dup(ring.doorbell)])
+
+    def _adopt_ring(self, msgid: int, params: list[Any], now_ns: int) -> None:
+        (given,) = params_of("adopt_ring", params, "map")
+        rings = self._may_have_ring()
+        wire_map(given, "adopt_ring")
+        fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
+        self._take_in_all()  # sees the end of a connection that had this ring until a moment ago
+        ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
+        rings.take_in()
+        self._send(encode_response(msgid, {"size": ring.size, "version": DATA_RING_VERSION}))
+
+    def _may_have_ring(self) -> Rings:
+        if self._rings is None:
+            raise TraceError(errno.ENOSYS, _NO_DATA_RING)
+        if self._ring is not None:
+            raise TraceError(
+                errno.EEXIST, "this connection has a data ring; one serves all threads of a process"
+            )
+        return self._rings
+
+    def _ring_failed(self, error: TraceError) -> None:
+        if not self.closing:
+            self._fail(error)
+
+    def _fd(self, index: int, what: str) -> int:
+        if index >= len(self._fds):
+            raise TraceError(
+                errno.EINVAL,
+                f"{what} {index}: {len(self._fds)} descriptors came with this request; count from 0",
+            )
+        return self._fds[index]
+
+    # Refused records
+
+    def _note_refused(self) -> None:
+        if self.index_table.refused:
+            for reason, count in self.index_table.take_refused().items():
+                self._refused[reason] = self._refused.get(reason, 0) + count
+            if len(self._refused) > _MAX_REASONS:
+                self._merge_reasons()
+
+    def _merge_reasons(self) -> None:
+        """Give up which index it was for the rarest, so that inventing indexes does not fill memory."""
+        keep = sorted(self._refused, key=self._refused.__getitem__, reverse=True)[: _MAX_REASONS // 2]
+        merged = {reason: self._refused.pop(reason) for reason in keep}
+        for (number, _), count in self._refused.items():
+            merged[number, -1] = merged.get((number, -1), 0) + count
+        self._refused = merged
+
+    def _tell_refused(self, now_ns: int) -> None:
+        if not self._refused or self.closing:
+            return
+        if self._next_write_error_ns is not None and now_ns < self._next_write_error_ns:
+            return
+        reason = max(self._refused, key=self._refused.__getitem__)
+        self._send(encode_notification("write_error", [*reason, self._refused.pop(reason)]))
+        self._next_write_error_ns = now_ns + WRITE_ERROR_INTERVAL_NS
+
+
+def _why_refused(number: int) -> str:
+    """What the write path means by this errno (user_events 6)."""
+    return {
+        errno.EFAULT: "fewer than 4 bytes, or a dynamic field that ends outside the record or without its NUL",
+        errno.EINVAL: "negative write_index, or a payload shorter than the event's fields",
+        errno.ENOENT: "this write_index was not given out on this connection",
+        errno.EBADF: "nothing is attached to the event",
+    }.get(number, os.strerror(number))
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

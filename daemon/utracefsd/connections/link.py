@@ -1,0 +1,189 @@
+"""One connected Unix stream socket that never waits: what comes in with its descriptors, what goes out in a queue.
+
+Both servers build on it. Receiving asks the socket once; sending tries at once and keeps what the socket does not take,
+so that a peer that stops reading costs memory, which its server bounds, and never time. Who waits for the socket to
+become writable is the server's matter.
+
+Descriptors (SCM_RIGHTS, unix(7)) travel beside the first byte of the message that speaks of them. A received one is
+the caller's to close; one that was queued belongs to the link, which closes it once it is sent or the link is closed.
+"""
+
+import array
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections import deque
+from collections.abc import Sequence
+
+import attrs
+
+from utracefsd.machine.peer import Peer
+
+# Descriptors taken from one message. A registration speaks of one; the kernel closes what does not fit (MSG_CTRUNC).
+MAX_DESCRIPTORS = 16
+_ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+
+# Messages and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer holds.
+_GATHER_MESSAGES = 512
+_GATHER_BYTES = 256 << 10
+
+
+@attrs.define
+class _Outgoing:
+    """A message that waits, or the rest of it."""
+
+    data: memoryview
+    """Bytes not yet taken by the socket."""
+
+    fds: list[int]
+    """Descriptors that go with the first byte; empty once it went."""
+
+
+class Link:
+    """`sock` becomes the link's own: non-blocking, closed by `close`."""
+
+    def __init__(self, sock: socket.socket, peer: Peer) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.peer = peer
+        self.closed = False
+        self.waiting_bytes = 0
+        self._queue: deque[_Outgoing] = deque()
+
+    def fileno(self) -> int:
+        """-1 once closed."""
+        return self.sock.fileno()
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages that the socket has not taken completely."""
+        return len(self._queue)
+
+    def bytes_readable(self) -> int:
+        """Bytes that have arrived and were not received (FIONREAD); 0 also at end of file."""
+        answer = fcntl.ioctl(self.sock.fileno(), termios.FIONREAD, b"\0\0\0\0")
+        return int.from_bytes(answer, "little")
+
+    def receive(self, size: int) -> tuple[bytes, list[int]] | None:
+        """What is there, at most `size` bytes, and the descriptors that came along; None when nothing is there now.
+
+        Empty bytes are the end: the peer closed, was killed, or reset the connection.
+        """
+        try:
+            data, ancillary, _flags, _ = self.sock.recvmsg(size, _ANCILLARY_SIZE, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:  # ECONNRESET: the peer closed without reading all we sent
+            return b"", []
+        if not ancillary:
+            return data, []
+        fds = array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        return data, list(fds)
+
+    def queue(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Put a message behind those that wait; `flush` sends. On a closed link it vanishes, its descriptors closed."""
+        if self.closed or not data:
+            _close_all(fds)
+            return
+        self._queue.append(_Outgoing(memoryview(data), list(fds)))
+        self.waiting_bytes += len(data)
+
+    def flush(self) -> bool:
+        """Send what the socket takes; True when nothing waits any more.
+
+        When sending fails (EPIPE, ECONNRESET; ETOOMANYREFS when descriptors of ours that nobody receives are piling up)
+        the connection is of no more use: what waits is dropped and what arrived is followed by the end.
+        """
+        while self._queue:
+            try:
+                sent = self._send_some()
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                self._drop_queue()
+                with contextlib.suppress(OSError):
+                    self.sock.shutdown(socket.SHUT_RDWR)
+                return True
+            self._sent(sent)
+        return True
+
+    def stop_receiving(self) -> None:
+        """The peer's next send, or the one it is blocked in, is EPIPE; it can still read what it is sent."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Close now, whatever still waits. Twice is harmless."""
+        if not self.closed:
+            self.closed = True
+            self._drop_queue()
+            self.sock.close()
+
+    def finish(self) -> None:
+        """Close so that the peer reads what was sent and then the end, even if it sent more than we want to know.
+
+        Closing a Unix socket with unread bytes in it is ECONNRESET at the other end, so these are thrown away first;
+        after SHUT_RDWR nothing can be added to them.
+        """
+        if self.closed:
+            return
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        while piece := self.receive(1 << 16):
+            data, fds = piece
+            _close_all(fds)
+            if not data:
+                break
+        self.close()
+
+    def _send_some(self) -> int:
+        first = self._queue[0]
+        if first.fds:
+            sent = socket.send_fds(self.sock, [first.data], first.fds)
+            # The descriptors are with the first byte, which is gone.
+            _close_all(first.fds)
+            first.fds = []
+            return sent
+        gathered: list[memoryview] = []
+        size = 0
+        for message in self._queue:
+            if message.fds or size >= _GATHER_BYTES or len(gathered) == _GATHER_MESSAGES:
+                break
+            gathered.append(message.data)
+            size += len(message.data)
+        return self.sock.sendmsg(gathered)
+
+    def _sent(self, size: int) -> None:
+        self.waiting_bytes -= size
+        while size:
+            first = self._queue[0]
+            if size < len(first.data):
+                first.data = first.data[size:]
+                return
+            size -= len(first.data)
+            self._queue.popleft()
+
+    def _drop_queue(self) -> None:
+        for message in self._queue:
+            _close_all(message.fds)
+        self._queue.clear()
+        self.waiting_bytes = 0
+
+
+def peer_of(sock: socket.socket, *, owner_uid: int) -> Peer:
+    """Who connected: the kernel's word at connect time (SO_PEERCRED, struct ucred)."""
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    # uid and gid are unsigned in the kernel
+    return Peer.from_credentials(pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, owner_uid=owner_uid)
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,422 @@
+"""One connection to the tracefs socket: requests in, replies out, and reads that wait for data.
+
+    request ──> take in what producers sent before ──> the tree ──> reply
+                                                        └── read: EAGAIN on a blocking file ──> waits
+                                                                             │ retry: data, end of file, error ──> reply
+                                                                             └ close of the handle: EBADF ──> reply
+
+No socket, no clock, no waiting here: the server feeds bytes, sends what comes out, and calls `retry` whenever there
+may be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
+
+Whoever could connect is an administrator (mode and group of the socket say who can), so nothing is checked against
+the peer's identity here. The shape of params is: EINVAL with the wanted shape in the text. Method not known: ENOSYS.
+Handle not open: EBADF. Handles are numbers that no two connections share, since they also name consumers (`perf:5`).
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from utracefs_protocol.connection import (
+    Connection,
+    Request,
+    encode_error,
+    encode_notification,
+    encode_response,
+)
+from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
+from utracefsd.machine.peer import Peer
+
+logger = logging.getLogger("utracefsd")
+
+# One `read` returns at most this; asking for more is a short read, as the kernel's files do.
+MAX_READ = 1 << 20
+
+# Open files of one connection; as many as a shell's `ulimit -n`.
+MAX_HANDLES = 1024
+
+# A mistake of ours costs one request; the log has its traceback.
+_INTERNAL = "internal error; the daemon's log tells more"
+
+
+class OpenFile(Protocol):
+    """What the tree gives for an opened path."""
+
+    @property
+    def blocking(self) -> bool: ...
+    def read(self, size: int, /) -> bytes: ...
+    def write(self, data: bytes, /) -> int: ...
+    def close(self) -> None: ...
+
+
+class Stat(Protocol):
+    """What the tree tells of a path."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def mode(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+class Files(Protocol):
+    """The virtual tree, as far as this connection needs it; paths are bytes relative to its root."""
+
+    def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile: ...
+    def read_file(self, path: bytes, peer: Peer) -> bytes: ...
+    def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int: ...
+    def list_dir(self, path: bytes) -> list[tuple[bytes, str]]: ...
+    def stat(self, path: bytes) -> Stat: ...
+    def mkdir(self, path: bytes) -> None: ...
+    def rmdir(self, path: bytes) -> None: ...
+
+
+class PerfHandle(Protocol):
+    """An opened perf event."""
+
+    def descriptor(self) -> int:
+        """A new descriptor of the ring's memfd, the caller's to close; -1 when it only counts."""
+
+    def read(self) -> bytes:
+        """The count values in perf's read format."""
+
+    def ioctl(self, name: str, arg: Any) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Perf(Protocol):
+    """The perf consumer."""
+
+    def open(self, attr: Mapping[str, Any], *, handle: int) -> PerfHandle: ...
+
+
+@attrs.frozen
+class Reply:
+    """What to send."""
+
+    data: bytes
+    """One encoded message."""
+
+    fds: tuple[int, ...] = ()
+    """Descriptors that go with its first byte; whoever sends it closes them."""
+
+
+@attrs.frozen
+class WaitingRead:
+    """A read of a blocking file that found nothing."""
+
+    msgid: int
+    """Of the request that still wants its response."""
+
+    handle: int
+    """What is read; looked up again at each retry."""
+
+    size: int
+    """Bytes asked for, bounded."""
+
+
+class _Waits(Exception):
+    """No reply yet; the read waits in `_waiting`."""
+
+
+class TracefsConnection:
+    """`close` closes every handle. After `closing` is set, nothing that is received matters any more."""
+
+    def __init__(
+        self,
+        files: Files,
+        perf: Perf,
+        peer: Peer,
+        *,
+        take_in_all: Callable[[], None],
+        new_handle: Callable[[], int],
+        closed: Callable[[], None] | None = None,
+    ) -> None:
+        self._files = files
+        self._perf = perf
+        self._peer = peer
+        self._take_in_all = take_in_all
+        self._new_handle = new_handle
+        self._closed = closed
+        self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
+        self._handles: dict[int, OpenFile | PerfHandle] = {}
+        self._perf_handles: dict[int, PerfHandle] = {}
+        self._open_files: dict[int, OpenFile] = {}
+        self._waiting: list[WaitingRead] = []
+        self._dropped: list[Reply] = []
+        self._methods: dict[str, Callable[[Request], Any]] = {
+            "read_file": self._read_file,
+            "write_file": self._write_file,
+            "list_dir": self._list_dir,
+            "stat": self._stat,
+            "mkdir": self._mkdir,
+            "rmdir": self._rmdir,
+            "open": self._open,
+            "read": self._read,
+            "write": self._write,
+            "close": self._close_handle,
+            "perf_event_open": self._perf_event_open,
+            "perf_ioctl": self._perf_ioctl,
+        }
+        self.closing = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a read waits, that is whether `retry` may have something."""
+        return bool(self._waiting)
+
+    def receive(self, data: bytes) -> Iterator[Reply]:
+        """Carry out the requests that are complete with `data`, one for each step of the iteration.
+
+        Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and `closing`.
+        """
+        try:
+            for message in self._connection.receive(data):
+                if isinstance(message, Request):
+                    yield from self._answer(message)
+                # Responses and notifications: nothing was asked and none is known. Ignored, for what is to come.
+        except ProtocolError as error:
+            self.closing = True
+            yield Reply(encode_notification("error", [error.errno, error.text]))
+
+    def retry(self) -> Iterator[Reply]:
+        """The reads that wait and need not any longer. Of one handle's reads the first comes first."""
+        still_empty: set[int] = set()
+        for waiting in list(self._waiting):
+            if waiting.handle in still_empty or waiting not in self._waiting:
+                continue
+            file = self._open_files[waiting.handle]
+            try:
+                reply = Reply(encode_response(waiting.msgid, file.read(waiting.size)))
+            except TraceError as error:
+                if error.errno == errno.EAGAIN and file.blocking:
+                    still_empty.add(waiting.handle)
+                    continue
+                reply = Reply(encode_error(waiting.msgid, error.errno, error.text))
+            except Exception:
+                logger.exception("read for pid %d failed unexpectedly", self._peer.pid)
+                reply = Reply(encode_error(waiting.msgid, errno.EIO, _INTERNAL))
+            self._waiting.remove(waiting)
+            yield reply
+
+    def close(self) -> None:
+        """The connection is gone: reads that wait are forgotten, every handle is closed."""
+        self.closing = True
+        self._waiting.clear()
+        for handle in list(self._handles):
+            try:
+                self._handles.pop(handle).close()
+            except TraceError as error:
+                logger.debug("closing handle %d: %s", handle, error)
+            except Exception:
+                logger.exception("closing handle %d failed", handle)
+        self._open_files.clear()
+        self._perf_handles.clear()
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
+
+    def _answer(self, request: Request) -> Iterator[Reply]:
+        method = self._methods.get(request.method)
+        fds: tuple[int, ...] = ()
+        try:
+            if method is None:
+                raise TraceError(errno.ENOSYS, f"no method {request.method!r} on the tracefs socket")
+            self._take_in_all()
+            result = method(request)
+            if isinstance(result, _WithDescriptor):
+                fds = result.fds
+                result = result.result
+            data = encode_response(request.msgid, result)
+        except _Waits:
+            return
+        except ProtocolError:
+            raise
+        except TraceError as error:
+            data = encode_error(request.msgid, error.errno, error.text)
+        except Exception:
+            logger.exception("%s for pid %d failed unexpectedly", request.method, self._peer.pid)
+            data = encode_error(request.msgid, errno.EIO, _INTERNAL)
+        yield Reply(data, fds)
+        while self._dropped:
+            yield self._dropped.pop(0)
+
+    # Methods. Each takes its request's params apart, checks them, and returns the result.
+
+    def _read_file(self, request: Request) -> bytes:
+        (path,) = _shape(request, "[path]", 1)
+        return self._files.read_file(_path(path), self._peer)
+
+    def _write_file(self, request: Request) -> int:
+        path, data, truncate = _shape(request, "[path, bin, truncate]", 3)
+        if not isinstance(truncate, bool):
+            raise TraceError(errno.EINVAL, "truncate must be true (the shell's >) or false (>>)")
+        return self._files.write_file(_path(path), _data(data), truncate, self._peer)
+
+    def _list_dir(self, request: Request) -> list[list[str | bytes]]:
+        (path,) = _shape(request, "[path]", 1)
+        return [[_name(name), kind] for name, kind in self._files.list_dir(_path(path))]
+
+    def _stat(self, request: Request) -> dict[str, str | int]:
+        (path,) = _shape(request, "[path]", 1)
+        found = self._files.stat(_path(path))
+        return {"kind": found.kind, "mode": found.mode, "size": found.size}
+
+    def _mkdir(self, request: Request) -> None:
+        (path,) = _shape(request, "[path]", 1)
+        self._files.mkdir(_path(path))
+
+    def _rmdir(self, request: Request) -> None:
+        (path,) = _shape(request, "[path]", 1)
+        self._files.rmdir(_path(path))
+
+    def _open(self, request: Request) -> int:
+        path, flags = _shape(request, "[path, flags]", 2)
+        file = self._files.open(_path(path), _number(flags, "flags"), peer=self._peer)
+        return self._remember(file)
+
+    def _read(self, request: Request) -> bytes:
+        handle, size_untrusted = _shape(request, "[handle, size]", 2)
+        number = _number(handle, "handle")
+        size = min(_number(size_untrusted, "size"), MAX_READ)
+        if number in self._perf_handles:
+            return self._perf_handles[number].read()
+        file = self._file(number)
+        if any(waiting.handle == number for waiting in self._waiting):
+            self._wait(request.msgid, number, size)  # behind the reads that came before it
+        try:
+            return file.read(size)
+        except TraceError as error:
+            if error.errno != errno.EAGAIN or not file.blocking:
+                raise
+        self._wait(request.msgid, number, size)
+        raise AssertionError
+
+    def _write(self, request: Request) -> int:
+        handle, data = _shape(request, "[handle, bin]", 2)
+        number = _number(handle, "handle")
+        if number in self._perf_handles:
+            raise TraceError(errno.EINVAL, "a perf event cannot be written")
+        return self._file(number).write(_data(data))
+
+    def _close_handle(self, request: Request) -> None:
+        (handle,) = _shape(request, "[handle]", 1)
+        number = _number(handle, "handle")
+        if number not in self._handles:
+            raise _not_open(number)
+        for waiting in [one for one in self._waiting if one.handle == number]:
+            self._waiting.remove(waiting)
+            self._dropped.append(
+                Reply(encode_error(waiting.msgid, errno.EBADF, f"handle {number} was closed"))
+            )
+        self._open_files.pop(number, None)
+        self._perf_handles.pop(number, None)
+        self._handles.pop(number).close()
+
+    def _perf_event_open(self, request: Request) -> "_WithDescriptor":
+        (attr,) = _shape(request, "[attr]", 1)
+        if not isinstance(attr, dict):
+            raise TraceError(errno.EINVAL, "attr must be a map")
+        self._room_for_a_handle()
+        number = self._new_handle()
+        event = self._perf.open({_key(key): value for key, value in attr.items()}, handle=number)
+        self._handles[number] = self._perf_handles[number] = event
+        fd = event.descriptor()
+        return _WithDescriptor({"handle": number}, (fd,) if fd >= 0 else ())
+
+    def _perf_ioctl(self, request: Request) -> Any:
+        handle, name, arg = _shape(request, "[handle, name, arg]", 3)
+        number = _number(handle, "handle")
+        if number not in self._handles:
+            raise _not_open(number)
+        if number not in self._perf_handles:
+            raise TraceError(errno.ENOTTY, f"handle {number} is no perf event")
+        return self._perf_handles[number].ioctl(_key(name), arg)
+
+    def _room_for_a_handle(self) -> None:
+        if len(self._handles) >= MAX_HANDLES:
+            raise TraceError(errno.EMFILE, f"this connection has {MAX_HANDLES} open handles; close some")
+
+    def _remember(self, file: OpenFile) -> int:
+        try:
+            self._room_for_a_handle()
+        except TraceError:
+            file.close()
+            raise
+        number = self._new_handle()
+        self._handles[number] = self._open_files[number] = file
+        return number
+
+    def _file(self, number: int) -> OpenFile:
+        try:
+            return self._open_files[number]
+        except KeyError:
+            raise _not_open(number) from None
+
+    def _wait(self, msgid: int, handle: int, size: int) -> None:
+        if len(self._waiting) >= MAX_UNANSWERED:
+            raise ProtocolError(
+                errno.EMSGSIZE, f"{MAX_UNANSWERED} reads of this connection wait for data already"
+            )
+        self._waiting.append(WaitingRead(msgid, handle, size))
+        raise _Waits
+
+
+@attrs.frozen
+class _WithDescriptor:
+    """A result that descriptors go with."""
+
+    result: Any
+    fds: tuple[int, ...]
+
+
+def _not_open(number: int) -> TraceError:
+    return TraceError(errno.EBADF, f"handle {number} is not open on this connection")
+
+
+def _shape(request: Request, wanted: str, count: int) -> list[Any]:
+    if len(request.params) != count:
+        raise TraceError(errno.EINVAL, f"{request.method} takes {wanted}")
+    return request.params
+
+
+def _path(value: Any) -> bytes:
+    path = _data(value)
+    if b"\0" in path:
+        raise TraceError(errno.EINVAL, "a path holds no NUL")
+    return path
+
+
+def _data(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    raise TraceError(errno.EINVAL, f"bin or str wanted, not {type(value).__name__}")
+
+
+def _number(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TraceError(errno.EINVAL, f"{what} must be a number that is not negative")
+    return value
+
+
+def _key(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    raise TraceError(errno.EINVAL, "str wanted")
+
+
+def _name(name: bytes) -> str | bytes:
+    """A name for the wire: str where it is UTF-8, bin otherwise."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name

@@ -1,0 +1,218 @@
+# cython: boundscheck=False, wraparound=False
+"""The compiled side of an ftrace instance: its switches, its trace clock, and the way of a record into its ring buffer."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+from utracefs_protocol.status_page import StatusBit
+
+cdef extern from "machine.h" nogil:
+    uint64_t machine_clock_ns(int clock)
+
+cdef extern from * nogil:
+    """
+    #include <time.h>
+    /* The same count for all clocks named `counter`, as the kernel's trace_counter: instances share it. */
+    static uint64_t trace_counter;
+    #if defined(__x86_64__) || defined(__i386__)
+    #define HAVE_TSC 1
+    static inline uint64_t read_tsc(void) { return __builtin_ia32_rdtsc(); }
+    #else
+    #define HAVE_TSC 0
+    static inline uint64_t read_tsc(void) { return 0; }
+    #endif
+    """
+    uint64_t trace_counter
+    bint HAVE_TSC
+    uint64_t read_tsc()
+    enum:
+        CLOCK_MONOTONIC
+        CLOCK_BOOTTIME
+        CLOCK_TAI
+        CLOCK_MONOTONIC_RAW
+
+
+cdef enum Clock:
+    # what `_clock` holds; clocks that are CLOCK_MONOTONIC under several names share MONO
+    MONO
+    COUNTER
+    UPTIME
+    MONO_RAW
+    BOOT
+    TAI
+    TSC
+
+# The kernel's local, global and perf clocks are nanoseconds since boot as well; ours are all the producer's CLOCK_MONOTONIC.
+_CLOCK_OF = {
+    "local": MONO,
+    "global": MONO,
+    "counter": COUNTER,
+    "uptime": UPTIME,
+    "perf": MONO,
+    "mono": MONO,
+    "mono_raw": MONO_RAW,
+    "boot": BOOT,
+    "tai": TAI,
+}
+if HAVE_TSC:
+    _CLOCK_OF["x86-tsc"] = TSC
+CLOCKS = tuple(_CLOCK_OF)
+
+# How far from the last sampling of a clock's offset a record may lie before the offset is sampled again. mono_raw drifts
+# against mono by at most 500 ppm: half a microsecond in this time.
+cdef enum:
+    RESAMPLE_NS = 1000000
+
+
+cdef class FtraceSink:
+    """The compiled side of one ftrace instance: what all its FtraceProbes write through."""
+
+    def __init__(self, RingBuffer ring_buffer not None):
+        self._buffer = ring_buffer
+        self.tracing_on = True
+        self._clock = MONO
+        self._clock_name = "local"
+        self._cpumask_low = <uint64_t>-1
+
+    @property
+    def ring_buffer(self):
+        return self._buffer
+
+    @ring_buffer.setter
+    def ring_buffer(self, RingBuffer buffer not None):
+        self._buffer = buffer
+
+    @property
+    def clock(self):
+        return self._clock_name
+
+    @clock.setter
+    def clock(self, str name not None):
+        if name not in _CLOCK_OF:
+            raise ValueError(f"no trace clock {name!r}: there are {' '.join(CLOCKS)}")
+        self._clock = _CLOCK_OF[name]
+        self._clock_name = name
+        self.offset_at_ns = 0
+
+    @property
+    def cpumask(self):
+        return self._cpumask
+
+    @cpumask.setter
+    def cpumask(self, mask):
+        if mask is not None and mask < 0:
+            raise ValueError(f"cpumask {mask}")
+        self._cpumask = mask
+        self._cpumask_low = <uint64_t>-1 if mask is None else mask & 0xffffffffffffffff
+
+    @property
+    def pids(self):
+        return self._pids
+
+    @pids.setter
+    def pids(self, pids):
+        self._pids = None if pids is None else frozenset(pids)
+
+    @property
+    def notrace_pids(self):
+        return self._notrace_pids
+
+    @notrace_pids.setter
+    def notrace_pids(self, pids):
+        self._notrace_pids = None if pids is None else frozenset(pids)
+
+    cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:
+        """CLOCK_MONOTONIC to the trace clock. `counter` counts every call, as the kernel's does every reading."""
+        global trace_counter
+        cdef int clock = self._clock
+        cdef uint64_t before
+        if clock == MONO:
+            return ts_ns
+        if clock == COUNTER:
+            trace_counter += 1
+            return trace_counter
+        if clock == UPTIME:
+            return ts_ns // 10000000  # jiffies since boot in USER_HZ: 10 ms
+        if clock == TSC:
+            return read_tsc()  # now: a record of another moment has no cycle count
+        if ts_ns - self.offset_at_ns > RESAMPLE_NS:  # unsigned: also when the record is older than the sample
+            before = machine_clock_ns(CLOCK_MONOTONIC)
+            self.offset_ns = (
+                machine_clock_ns(CLOCK_BOOTTIME if clock == BOOT else CLOCK_TAI if clock == TAI else CLOCK_MONOTONIC_RAW)
+                - before
+            )
+            self.offset_at_ns = ts_ns
+        return ts_ns + self.offset_ns  # mod 2^64: mono_raw may lie behind
+
+    cdef bint cpu_is_on(self, int cpu) noexcept:
+        if cpu < 64:
+            return self._cpumask_low >> cpu & 1
+        return self._cpumask is None or bool(self._cpumask >> cpu & 1)
+
+    cdef bint wants(self, int cpu, int32_t pid) noexcept:
+        if not self.tracing_on or not self.cpu_is_on(cpu):
+            return False
+        if self._pids is not None and pid not in <frozenset>self._pids:
+            return False
+        return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
+
+    cdef int store(self, uint64_t ts_ns, int cpu, uint16_t id, int32_t pid, const void *payload, size_t size) noexcept:
+        cdef RingBuffer buffer = self._buffer
+        cdef uint64_t ts
+        cdef int code
+        if size + 32 > <size_t>buffer.subbuf_size:
+            return 2  # before the clock is read: the kernel refuses it before, too
+        # A cpu that came after the buffer was made shares the ring of another.
+        if cpu >= buffer.nr_cpus:
+            cpu %= buffer.nr_cpus
+        ts = self.stamp(ts_ns)
+        if self._clock == COUNTER and buffer.leaves_page(cpu, ts, size):
+            ts = self.stamp(ts_ns)  # the kernel starts again on the next page, and reads the clock again
+        code = buffer.append_entry(cpu, ts, id, pid, payload, size)
+        self.generation += code == 0
+        return code
+
+    cdef bint could_store(self, uint64_t ts_ns, int cpu, size_t size) noexcept:
+        """Whether a reservation would succeed. It reads the clock like one: `counter` goes on (golden 08)."""
+        cdef RingBuffer buffer = self._buffer
+        cdef uint64_t ts
+        if size + 32 > <size_t>buffer.subbuf_size:
+            return False
+        cpu %= buffer.nr_cpus
+        ts = self.stamp(ts_ns)
+        if self._clock == COUNTER and buffer.leaves_page(cpu, ts, size):
+            ts = self.stamp(ts_ns)
+        return buffer.has_room(cpu, ts, size)
+
+    def now(self):
+        return self.stamp(machine_clock_ns(CLOCK_MONOTONIC))
+
+    def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None):
+        if not 0 < id < 65536 or cpu < 0:
+            raise ValueError(f"id {id}, cpu {cpu}")
+        if not self.tracing_on or not self.cpu_is_on(cpu):
+            return 1
+        return self.store(ts_ns, cpu, id, pid, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+
+
+cdef class FtraceProbe(Probe):
+    """recorded: in the ring buffer; filtered: tracing_on, cpumask, pid lists, soft-disabled; lost: full or too large."""
+
+    def __init__(self, FtraceSink sink not None, str consumer not None="ftrace"):
+        Probe.__init__(self, consumer, StatusBit.FTRACE)
+        self.sink = sink
+
+    cdef int take(self, Record *r) noexcept:
+        if self.soft_disabled or not self.sink.wants(r.cpu, r.pid):
+            self.filtered += 1
+        elif self.sink.store(r.ts_ns, r.cpu, r.id, r.pid, r.payload, r.size) == 0:
+            self.recorded += 1
+        else:
+            self.lost += 1
+        return 0
+
+    cdef bint looks_at(self, Record *r) noexcept:
+        return (
+            not self.soft_disabled
+            and self.sink.wants(r.cpu, r.pid)
+            and self.sink.could_store(r.ts_ns, r.cpu, r.size)
+        )

@@ -1,0 +1,771 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The records of `trace` and `trace_pipe` as text: one entry in, one line (sometimes more) out.
+
+A line is a context (who, where, when) and a body. The context depends on the options alone; the part that names the
+task is formatted once per pid and kept for the rest of a `render` call. The body of a user event is printed by a
+program: one step per field, made once per event id from its declaration.
+
+    step     prints                                 declared as
+    INT1     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
+    INT2     0xH (N), N unsigned                    of 2 bytes
+    INT4     0xH (N), N signed whatever is declared of 4 bytes
+    INT8     0xH (N), N signed                      of 8 bytes
+    NO_SIZE  <INVALID-SIZE>                         structs of other sizes
+    CHARS    bytes up to a NUL or the size          char arrays
+    STRING   bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
+    ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
+
+This is the kernel's field printer (kernel/trace/trace_output.c, `print_fields`), not the event's print fmt. Entries
+are hostile: every field, and every range that a loc word names, is checked against the end of the entry before it is
+read; what reaches past it prints `<OVERFLOW>`. `__data_loc` ranges count from the start of the entry, so they may lie
+over the common header or the loc word itself, and are printed like anything else.
+
+A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is what one
+`trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcpy, memset
+
+from utracefsd.consumers.ftrace._ring_buffer cimport Cursor
+
+from utracefs_protocol.declaration import FieldKind
+
+cdef enum:
+    LINE_MAX = 8156       # bytes of text for one record
+    KEEP_MAX = 1 << 20    # bytes of working memory that an idle renderer may hold
+    SPARE = 128           # room for the CPU and LOST lines that stand before a record
+    MAX_CPUS = 8192       # the largest NR_CPUS a kernel can be built with
+    TASK_SLOTS = 64       # pids whose context is kept; a power of two
+    PROGRAM_SLOTS = 256   # ids whose program is found without a dict; a power of two
+    TASK_TEXT = 64        # 16 comm + 1 + 11 pid + 1 + 14 tgid, rounded up
+    HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
+
+    # ids of the kernel's own records (kernel/trace/trace.h, enum trace_type), as in events/ftrace/*/id
+    ID_STACK = 4
+    ID_PRINT = 5
+    ID_RAW_DATA = 19
+
+    # common_flags (2.2)
+    IRQS_OFF = 0x01
+    IRQS_UNSUPPORTED = 0x02
+    NEED_RESCHED = 0x04
+    HARDIRQ = 0x08
+    SOFTIRQ = 0x10
+    PREEMPT_RESCHED = 0x20
+    NMI = 0x40
+    BH_OFF = 0x80
+
+LINE_LIMIT = LINE_MAX
+
+cdef enum Op:
+    INT1
+    INT2
+    INT4
+    INT8
+    NO_SIZE
+    CHARS
+    DATA_STRING
+    REL_STRING
+    DATA_ARRAY
+    REL_ARRAY
+
+cdef enum Mode:
+    NORMAL
+    RAW
+    HEX
+    BIN
+
+cdef struct Step:
+    Op op
+    uint64_t offset       # in the entry; structs of 2 GiB each are legal declarations, so 32 bits would not do
+    uint64_t size
+    size_t label_size
+    const char *label     # " NAME="; borrowed from Program.labels
+
+cdef struct Line:
+    char *start
+    char *p
+    char *end
+    bint full
+
+cdef const char *HEX_DIGITS = b"0123456789abcdef"
+cdef const char *TWO_DIGITS = (
+    b"00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354"
+    b"555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899"
+)
+
+
+cdef inline void put(Line *line, const void *text, size_t size) noexcept nogil:
+    if size > <size_t>(line.end - line.p):
+        line.full = True
+        return
+    memcpy(line.p, text, size)
+    line.p += size
+
+
+cdef inline void put_char(Line *line, char c) noexcept nogil:
+    if line.p == line.end:
+        line.full = True
+        return
+    line.p[0] = c
+    line.p += 1
+
+
+cdef inline void put_decimal(Line *line, uint64_t value, int width, char fill) noexcept nogil:
+    """Right-aligned to width (at most 20)."""
+    cdef char text[24]
+    cdef char *p = text + 24
+    cdef unsigned int pair
+    while value >= 100:
+        pair = <unsigned int>(value % 100) * 2
+        value //= 100
+        p -= 2
+        p[0] = TWO_DIGITS[pair]
+        p[1] = TWO_DIGITS[pair + 1]
+    if value >= 10:
+        pair = <unsigned int>value * 2
+        p -= 2
+        p[0] = TWO_DIGITS[pair]
+        p[1] = TWO_DIGITS[pair + 1]
+    else:
+        p -= 1
+        p[0] = <char>(c'0' + value)
+    while text + 24 - p < width:
+        p -= 1
+        p[0] = fill
+    put(line, p, text + 24 - p)
+
+
+cdef inline void put_signed(Line *line, int64_t value) noexcept nogil:
+    if value < 0:
+        put_char(line, c'-')
+        put_decimal(line, -<uint64_t>value, 0, c' ')
+    else:
+        put_decimal(line, <uint64_t>value, 0, c' ')
+
+
+cdef inline void put_hex(Line *line, uint64_t value, int width) noexcept nogil:
+    """Lower case, filled with zeros to width (at most 16)."""
+    cdef char text[16]
+    cdef char *p = text + 16
+    while True:
+        p -= 1
+        p[0] = HEX_DIGITS[value & 15]
+        value >>= 4
+        if value == 0:
+            break
+    while text + 16 - p < width:
+        p -= 1
+        p[0] = c'0'
+    put(line, p, text + 16 - p)
+
+
+cdef inline void put_string(Line *line, const uint8_t *text, size_t size) noexcept nogil:
+    """Up to the first NUL, at most size bytes."""
+    cdef const void *nul
+    if size == 0:
+        return
+    nul = memchr(text, 0, size)
+    put(line, text, <const uint8_t *>nul - text if nul != NULL else size)
+
+
+cdef void put_hex_bytes(Line *line, const uint8_t *data, size_t size, char before, bint first) noexcept nogil:
+    """Two digits a byte with `before` in front of each, of the first only if `first`."""
+    cdef size_t i
+    if 3 * size > <size_t>(line.end - line.p) + (0 if first else 1):
+        line.full = True
+        return
+    for i in range(size):
+        if first or i:
+            line.p[0] = before
+            line.p += 1
+        line.p[0] = HEX_DIGITS[data[i] >> 4]
+        line.p[1] = HEX_DIGITS[data[i] & 15]
+        line.p += 2
+
+
+cdef inline bint printable(uint8_t c) noexcept nogil:
+    """The kernel's Latin-1 idea of it (lib/ctype.c)."""
+    return 0x20 <= c <= 0x7E or c >= 0xA0
+
+
+cdef inline uint32_t load32(const uint8_t *p) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, p, 4)
+    return value
+
+
+cdef inline uint64_t load64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, p, 8)
+    return value
+
+
+cdef void put_field(Line *line, const Step *step, const uint8_t *entry, size_t size) noexcept nogil:
+    cdef uint16_t short_value
+    cdef uint32_t value
+    cdef uint64_t start, length
+    cdef const uint8_t *entry_field
+    put(line, step.label, step.label_size)
+    if step.offset + step.size > size:
+        put(line, b"<OVERFLOW>", 10)
+        return
+    entry_field = entry + step.offset
+    if step.op == INT4:
+        value = load32(entry_field)
+        put(line, b"0x", 2)
+        put_hex(line, value, 0)
+        put(line, b" (", 2)
+        put_signed(line, <int32_t>value)
+        put_char(line, c')')
+    elif step.op == INT8:
+        put(line, b"0x", 2)
+        put_hex(line, load64(entry_field), 0)
+        put(line, b" (", 2)
+        put_signed(line, <int64_t>load64(entry_field))
+        put_char(line, c')')
+    elif step.op == INT2:
+        memcpy(&short_value, entry_field, 2)
+        put(line, b"0x", 2)
+        put_hex(line, short_value, 0)
+        put(line, b" (", 2)
+        put_decimal(line, short_value, 0, c' ')
+        put_char(line, c')')
+    elif step.op == INT1:
+        if printable(entry_field[0]):
+            put_char(line, c"'")
+            put_char(line, <char>entry_field[0])
+            put_char(line, c"'")
+        put_char(line, c'(')
+        put_decimal(line, entry_field[0], 0, c' ')
+        put_char(line, c')')
+    elif step.op == CHARS:
+        put_string(line, entry_field, step.size)
+    elif step.op == NO_SIZE:
+        put(line, b"<INVALID-SIZE>", 14)
+    else:
+        value = load32(entry_field)
+        start = value & 0xFFFF
+        length = value >> 16
+        if step.op == REL_STRING or step.op == REL_ARRAY:
+            start += step.offset + 4
+        if start + length > size:
+            put(line, b"<OVERFLOW>", 10)
+        elif step.op == DATA_STRING or step.op == REL_STRING:
+            put_string(line, entry + start, length)
+        else:
+            put_hex_bytes(line, entry + start, length, c',', False)
+
+
+cdef inline void put_flags(Line *line, uint8_t flags, uint8_t counts) noexcept nogil:
+    cdef char text[5]
+    if flags & (IRQS_OFF | BH_OFF) == IRQS_OFF | BH_OFF:
+        text[0] = c'D'
+    elif flags & IRQS_OFF:
+        text[0] = c'd'
+    elif flags & BH_OFF:
+        text[0] = c'b'
+    else:
+        text[0] = c'X' if flags & IRQS_UNSUPPORTED else c'.'
+    if flags & NEED_RESCHED:
+        text[1] = c'N' if flags & PREEMPT_RESCHED else c'n'
+    else:
+        text[1] = c'p' if flags & PREEMPT_RESCHED else c'.'
+    if flags & NMI:
+        text[2] = c'Z' if flags & HARDIRQ else c'z'
+    elif flags & HARDIRQ:
+        text[2] = c'H' if flags & SOFTIRQ else c'h'
+    else:
+        text[2] = c's' if flags & SOFTIRQ else c'.'
+    text[3] = HEX_DIGITS[counts & 15] if counts & 15 else c'.'
+    text[4] = HEX_DIGITS[counts >> 4] if counts >> 4 else c'.'
+    put(line, text, 5)
+
+
+cdef inline char gap_mark(uint64_t gap_us) noexcept nogil:
+    """How long until the next record, at a glance."""
+    if gap_us > 1000000:
+        return c'$'
+    if gap_us > 100000:
+        return c'@'
+    if gap_us > 10000:
+        return c'*'
+    if gap_us > 1000:
+        return c'#'
+    if gap_us > 100:
+        return c'!'
+    if gap_us > 10:
+        return c'+'
+    return c' '
+
+
+cdef class Program:
+    """How the body of one event is printed. `known` is False for an id that belongs to no event."""
+
+    cdef Step *steps
+    cdef Py_ssize_t count
+    cdef bint known
+    cdef uint32_t checked    # the render call in which name and fields were last compared with the event table
+    cdef object name
+    cdef object fields
+    cdef bytes title         # "NAME:"
+    cdef list labels         # owns what Step.label points to
+
+    def __cinit__(self, event):
+        cdef Py_ssize_t i
+        cdef Step *step
+        cdef bytes label
+        self.known = event is not None
+        if event is None:
+            return
+        self.name, self.fields = event
+        self.title = self.name + b":"
+        self.labels = [b" %s=" % field.name for field in self.fields]
+        self.count = len(self.labels)
+        self.steps = <Step *>malloc(sizeof(Step) * (self.count + 1))
+        if self.steps == NULL:
+            raise MemoryError
+        for i, field in enumerate(self.fields):
+            step = &self.steps[i]
+            label = self.labels[i]
+            step.label = PyBytes_AS_STRING(label)
+            step.label_size = <size_t>PyBytes_GET_SIZE(label)
+            step.offset = field.offset
+            step.size = field.size
+            step.op = self._op(field)
+
+    cdef Op _op(self, field) except *:
+        kind = field.kind
+        if kind is FieldKind.CHAR_ARRAY:
+            return CHARS
+        if kind is FieldKind.DATA_LOC:
+            return DATA_STRING if field.is_string else DATA_ARRAY
+        if kind is FieldKind.REL_LOC:
+            return REL_STRING if field.is_string else REL_ARRAY
+        size = field.size
+        return INT1 if size == 1 else INT2 if size == 2 else INT4 if size == 4 else INT8 if size == 8 else NO_SIZE
+
+    def __dealloc__(self):
+        free(self.steps)
+
+    cdef bint same(self, event):
+        if event is None:
+            return not self.known
+        return self.known and (
+            (event[0] is self.name and event[1] is self.fields) or (event[0] == self.name and event[1] == self.fields)
+        )
+
+
+cdef struct TaskSlot:
+    int32_t pid
+    uint32_t call          # the render call that filled it; 0: never
+    uint32_t size
+    char text[TASK_TEXT]
+
+cdef struct ProgramSlot:
+    uint32_t call
+    uint16_t id
+    void *program          # borrowed from TextRenderer._programs
+
+
+cdef class TextRenderer:
+    """Renders the records of one open `trace` or `trace_pipe`; see the stub file for what the arguments mean."""
+
+    cdef object _lookup
+    cdef object _comm
+    cdef object _tgid
+    cdef Mode _mode
+    cdef bint _fields
+    cdef bint _verbose
+    cdef bint _context_info
+    cdef bint _irq_info
+    cdef bint _latency
+    cdef bint _record_tgid
+    cdef bint _annotate
+    cdef bint _message_only
+    cdef bint _clock_is_ns
+    cdef uint64_t _time_start
+
+    cdef char *_text
+    cdef size_t _capacity
+    cdef size_t _used
+    cdef uint64_t _index           # records rendered so far
+    cdef uint32_t _call            # number of the present render call, never 0 in one
+    cdef uint8_t *_kept            # latency-format: the record at hand while the cursor looks at the next one
+    cdef uint32_t _kept_size
+    cdef bint _opened              # a render call has decided about _mark_starts
+    cdef bint _mark_starts         # print the `buffer started` lines
+    cdef dict _programs            # id -> Program
+    cdef uint8_t _started[MAX_CPUS]  # by cpu: its first record was seen
+    cdef TaskSlot _tasks[TASK_SLOTS]
+    cdef ProgramSlot _slots[PROGRAM_SLOTS]
+
+    def __cinit__(
+        self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0
+    ):
+        self._lookup = events if callable(events) else events.get
+        self._comm = comm
+        self._tgid = tgid
+        self._mode = BIN if options.bin else HEX if options.hex else RAW if options.raw else NORMAL
+        self._fields = options.fields
+        self._verbose = options.verbose
+        self._context_info = options.context_info
+        self._irq_info = options.irq_info
+        self._latency = options.latency_format
+        self._record_tgid = options.record_tgid
+        self._annotate = options.annotate
+        self._message_only = options.printk_msg_only
+        self._clock_is_ns = clock_is_ns
+        self._time_start = time_start
+        self._programs = {}
+        memset(self._started, 0, sizeof(self._started))
+        memset(self._tasks, 0, sizeof(self._tasks))
+        memset(self._slots, 0, sizeof(self._slots))
+
+    def __dealloc__(self):
+        free(self._text)
+        free(self._kept)
+
+    def render(self, Cursor cursor not None, Py_ssize_t max_bytes):
+        """The next whole lines; stops after the record that reaches max_bytes, b"" when there are no more."""
+        cdef uint64_t ts, next_ts
+        cdef uint32_t size
+        cdef int cpu
+        cdef const uint8_t *data
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        self._begin()
+        if not self._opened:
+            # As in the kernel, decided once per open file and for the whole buffer, whatever cpus are shown.
+            self._opened = True
+            self._mark_starts = self._annotate and not cursor.consume and cursor.buffer.overruns() > 0
+        while self._used < <size_t>max_bytes and cursor.next():
+            if cursor.lost or cursor.overrun or self._mark_starts:
+                self._lines_before(cursor.cpu, cursor.lost, cursor.overrun)
+            cpu = cursor.cpu
+            ts = next_ts = cursor.ts
+            data = cursor.data
+            size = cursor.size
+            if self._latency:
+                # Looking at the next record makes the cursor forget this one.
+                if size > self._kept_size:
+                    self._keep(size)
+                memcpy(self._kept, data, size)
+                data = self._kept
+                if cursor.peek():
+                    next_ts = cursor.ts
+            self._append(cpu, ts, data, size, next_ts)
+        text = PyBytes_FromStringAndSize(self._text, self._used)
+        if self._capacity > KEEP_MAX:
+            free(self._text)
+            self._text = NULL
+            self._capacity = 0
+        return text
+
+    def render_entry(self, int cpu, uint64_t ts, bytes data not None):
+        """One record alone, without lines in front of it and without counting it."""
+        cdef uint64_t index = self._index
+        self._begin()
+        self._append(cpu, ts, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), ts)
+        self._index = index
+        return PyBytes_FromStringAndSize(self._text, self._used)
+
+    cdef void _begin(self) noexcept:
+        self._used = 0
+        self._call += 1
+        if self._call == 0:  # what 2^32 calls ago was stamped must not look fresh
+            memset(self._tasks, 0, sizeof(self._tasks))
+            memset(self._slots, 0, sizeof(self._slots))
+            for program in self._programs.values():
+                (<Program>program).checked = 0
+            self._call = 1
+
+    cdef int _keep(self, uint32_t size) except -1:
+        cdef void *kept = realloc(self._kept, size)
+        if kept == NULL:
+            raise MemoryError
+        self._kept = <uint8_t *>kept
+        self._kept_size = size
+        return 0
+
+    cdef int _room(self) except -1:
+        """Make room for one record and what stands before it."""
+        cdef size_t wanted = self._used + LINE_MAX + SPARE
+        cdef void *text
+        if wanted > self._capacity:
+            wanted *= 2
+            text = realloc(self._text, wanted)
+            if text == NULL:
+                raise MemoryError
+            self._text = <char *>text
+            self._capacity = wanted
+        return 0
+
+    cdef int _lines_before(self, int cpu, uint64_t lost, bint overrun) except -1:
+        """lost: so many records of this cpu are missing before this one; overrun: some are, and nobody counted them."""
+        cdef Line line
+        self._room()
+        line.p = self._text + self._used
+        line.end = line.p + SPARE
+        if lost or overrun:
+            put(&line, b"CPU:", 4)
+            put_signed(&line, cpu)
+            put(&line, b" [LOST ", 7)
+            if lost:
+                put_decimal(&line, lost, 0, c' ')
+                put_char(&line, c' ')
+            put(&line, b"EVENTS]\n", 8)
+        if self._mark_starts and self._mode == NORMAL and cpu < MAX_CPUS and not self._started[cpu]:
+            self._started[cpu] = 1
+            if self._index:
+                put(&line, b"##### CPU ", 10)
+                put_signed(&line, cpu)
+                put(&line, b" buffer started ####\n", 21)
+        self._used = line.p - self._text
+        return 0
+
+    cdef int _append(self, int cpu, uint64_t ts, const uint8_t *data, size_t size, uint64_t next_ts) except -1:
+        """data must stay where it is while comm, tgid and the event table are asked."""
+        cdef Line line
+        cdef uint8_t header[HEADER]
+        cdef int32_t pid
+        cdef uint16_t id
+        cdef TaskSlot *task = NULL
+        cdef Program program = None
+        memset(header, 0, HEADER)
+        memcpy(header, data, size if size < HEADER else HEADER)
+        memcpy(&id, header, 2)
+        memcpy(&pid, header + 4, 4)
+        if self._context_info and self._mode == NORMAL:
+            task = self._task(pid)
+        if id != ID_PRINT and id != ID_RAW_DATA and id != ID_STACK:
+            program = self._program(id)
+        self._room()
+        line.start = line.p = self._text + self._used
+        line.end = line.start + LINE_MAX
+        line.full = False
+        if self._message_only and id == ID_PRINT:
+            put_marker_text(&line, data, size)
+        else:
+            if self._context_info:
+                self._context(&line, task, cpu, ts, next_ts, header, pid)
+            if self._mode == NORMAL:
+                self._body(&line, program, id, data, size)
+            else:
+                self._bare_body(&line, program, id, data, size)
+        if line.full:
+            line.p = line.start
+            put(&line, b"[LINE TOO BIG]\n", 15)
+        self._used = line.p - self._text
+        self._index += 1
+        return 0
+
+    cdef void _context(
+        self, Line *line, const TaskSlot *task, int cpu, uint64_t ts, uint64_t next_ts, const uint8_t *header,
+        int32_t pid,
+    ) noexcept:
+        if self._mode == BIN:
+            put(line, &pid, 4)
+            put(line, &cpu, 4)
+            put(line, &ts, 8)
+        elif self._mode == HEX:
+            put_hex(line, <uint32_t>pid, 8)
+            put_char(line, c' ')
+            put_hex(line, <uint32_t>cpu, 8)
+            put_char(line, c' ')
+            put_hex(line, ts, 16)
+            put_char(line, c' ')
+        elif self._mode == RAW:
+            put_signed(line, pid)
+            put_char(line, c' ')
+            put_signed(line, cpu)
+            put_char(line, c' ')
+            put_decimal(line, ts, 0, c' ')
+            put_char(line, c' ')
+        elif self._latency:
+            put(line, task.text, task.size)
+            put_decimal(line, <uint32_t>cpu, 3, c' ')
+            if self._verbose:
+                put_char(line, c' ')
+                put_decimal(line, header[2], 0, c' ')
+                put_char(line, c' ')
+                put_hex(line, header[3] & 15, 8)
+                put_char(line, c' ')
+                put_hex(line, self._index, 8)
+                put_char(line, c' ')
+            else:
+                put_flags(line, header[2], header[3])
+            self._latency_time(line, ts, next_ts)
+        else:
+            put(line, task.text, task.size)
+            put_char(line, c'[')
+            put_decimal(line, <uint32_t>cpu, 3, c'0')
+            put(line, b"] ", 2)
+            if self._irq_info:
+                put_flags(line, header[2], header[3])
+            put_char(line, c' ')
+            if self._clock_is_ns:
+                ts //= 1000
+                put_decimal(line, ts // 1000000, 5, c' ')
+                put_char(line, c'.')
+                put_decimal(line, ts % 1000000, 6, c'0')
+            else:
+                put_decimal(line, ts, 12, c' ')
+            put(line, b": ", 2)
+
+    cdef void _latency_time(self, Line *line, uint64_t ts, uint64_t next_ts) noexcept:
+        cdef int64_t since_start = <int64_t>(ts - self._time_start)
+        cdef int64_t gap = <int64_t>(next_ts - ts)
+        cdef uint64_t start_us, gap_us
+        # Neither can be negative where the clock is one clock; where it is not, 0 says more than 2^64 - 1.
+        start_us = since_start if since_start > 0 else 0
+        gap_us = gap if gap > 0 else 0
+        if not self._clock_is_ns:
+            if self._verbose:
+                put_char(line, c'[')
+                put_hex(line, ts, 16)
+                put(line, b"] ", 2)
+                put_decimal(line, start_us, 0, c' ')
+                put(line, b" (+", 3)
+                put_decimal(line, gap_us, 0, c' ')
+                put_char(line, c')')
+            else:
+                put_char(line, c' ')
+                put_decimal(line, start_us, 4, c' ')
+        else:
+            start_us //= 1000
+            gap_us //= 1000
+            if self._verbose:
+                put_char(line, c'[')
+                put_hex(line, ts // 1000, 8)
+                put(line, b"] ", 2)
+                put_milliseconds(line, start_us)
+                put(line, b" (+", 3)
+                put_milliseconds(line, gap_us)
+                put_char(line, c')')
+            else:
+                put_char(line, c' ')
+                put_decimal(line, start_us, 4, c' ')
+                put(line, b"us", 2)
+                put_char(line, gap_mark(gap_us))
+        put(line, b": ", 2)
+
+    cdef void _body(self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
+        cdef Py_ssize_t i
+        if program is not None and program.known:
+            put(line, PyBytes_AS_STRING(program.title), PyBytes_GET_SIZE(program.title))
+            if program.count == 0:
+                put(line, b"No fields found", 15)
+            for i in range(program.count):
+                put_field(line, &program.steps[i], data, size)
+            put_char(line, c'\n')
+        elif program is not None:
+            put(line, b"Unknown type ", 13)
+            put_decimal(line, id, 0, c' ')
+            put_char(line, c'\n')
+        elif self._fields:
+            put(line, b"UNKNOWN TYPE ", 13)
+            put_decimal(line, id, 0, c' ')
+            put_char(line, c'\n')
+        elif id == ID_PRINT:
+            put(line, b"tracing_mark_write: ", 20)
+            put_marker_text(line, data, size)
+        elif id == ID_RAW_DATA:
+            put_raw_marker(line, data, size)
+        else:
+            put(line, b"<stack trace>\n", 14)
+
+    cdef void _bare_body(self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
+        """raw, hex and bin: the body is the id, except for the few records that have a raw text of their own."""
+        if self._mode == RAW and id == ID_PRINT:
+            put(line, b"# ", 2)
+            put_hex(line, load64(data + HEADER) if size >= HEADER + 8 else 0, 0)
+            put_char(line, c' ')
+            put_marker_text(line, data, size)
+        elif self._mode == RAW and id == ID_RAW_DATA:
+            put_raw_marker(line, data, size)
+        elif program is None or program.known:
+            put(line, b"type: ", 6)
+            put_decimal(line, id, 0, c' ')
+            put_char(line, c'\n')
+        elif self._mode == RAW:
+            put_decimal(line, id, 0, c' ')
+            put(line, b" ?\n", 3)
+        if self._mode == HEX:
+            put_char(line, c'\n')
+
+    cdef Program _program(self, uint16_t id):
+        """The program of an id. The event table is asked once per render call: an id may have passed to another event."""
+        cdef ProgramSlot *slot = &self._slots[id & (PROGRAM_SLOTS - 1)]
+        cdef Program program
+        if slot.call == self._call and slot.id == id:
+            return <Program>slot.program
+        program = self._programs.get(id)
+        if program is None or program.checked != self._call:
+            event = self._lookup(id)
+            if program is None or not program.same(event):
+                program = Program(event)
+                self._programs[id] = program
+            program.checked = self._call
+        slot.call = self._call
+        slot.id = id
+        slot.program = <void *>program
+        return program
+
+    cdef TaskSlot *_task(self, int32_t pid) except NULL:
+        """The part of the context that depends on the pid alone."""
+        cdef TaskSlot *slot = &self._tasks[<uint32_t>pid & (TASK_SLOTS - 1)]
+        cdef bytes text
+        if slot.call == self._call and slot.pid == pid:
+            return slot
+        if pid == 0:
+            comm = b"<idle>"
+        elif pid < 0:
+            comm = b"<XXX>"
+        else:
+            comm = self._comm(pid)[:15]  # TASK_COMM_LEN less its NUL
+        if self._latency and self._verbose:
+            text = b"%16s %7d " % (comm, pid)
+        elif self._latency:
+            text = b"%8s-%-7d " % (comm[:8], pid)
+        else:
+            text = b"%16s-%-7d " % (comm, pid)
+            if self._record_tgid:
+                tgid = self._tgid(pid)
+                text += b"(%7d) " % tgid if tgid else b"(-------) "
+        slot.call = 0
+        slot.size = <uint32_t>min(len(text), TASK_TEXT)
+        memcpy(slot.text, PyBytes_AS_STRING(text), slot.size)
+        slot.pid = pid
+        slot.call = self._call
+        return slot
+
+
+cdef void put_milliseconds(Line *line, uint64_t us) noexcept nogil:
+    put_decimal(line, us // 1000, 0, c' ')
+    put_char(line, c'.')
+    put_decimal(line, us % 1000, 3, c'0')
+    put(line, b"ms", 2)
+
+
+cdef void put_marker_text(Line *line, const uint8_t *data, size_t size) noexcept nogil:
+    """The text of a marker, with its own newline; header, u64 ip, text."""
+    if size < HEADER + 8:
+        put(line, b"<OVERFLOW>\n", 11)
+    else:
+        put_string(line, data + HEADER + 8, size - HEADER - 8)
+
+
+cdef void put_raw_marker(Line *line, const uint8_t *data, size_t size) noexcept nogil:
+    """Header, u32 tag, bytes; the padding at the end of the entry is shown, too."""
+    if size < HEADER + 4:
+        put(line, b"# <OVERFLOW>\n", 13)
+        return
+    put(line, b"# ", 2)
+    put_hex(line, load32(data + HEADER), 0)
+    put(line, b" buf:", 5)
+    put_hex_bytes(line, data + HEADER + 4, size - HEADER - 4, c' ', True)
+    put_char(line, c'\n')

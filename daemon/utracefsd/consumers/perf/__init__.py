@@ -1,0 +1,1 @@
+"""The perf consumer: counting and sampling; status bit 1."""

@@ -1,0 +1,318 @@
+# cython: boundscheck=False, wraparound=False
+"""The compiled side of a perf event: a count, and every period-th record as a sample in a ring that its reader maps."""
+
+import fcntl
+import os
+
+from libc.errno cimport errno as c_errno
+from libc.string cimport memcpy, memset
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+
+from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
+from utracefs_protocol.status_page import StatusBit
+
+from utracefsd.events._tracepoint cimport common_fields
+
+cdef extern from * nogil:
+    """
+    #define LOAD_TAIL(p) __atomic_load_n((uint64_t *)(p), __ATOMIC_ACQUIRE)
+    #define STORE_HEAD(p, v) __atomic_store_n((uint64_t *)(p), (v), __ATOMIC_RELEASE)
+    """
+    int popcount "__builtin_popcountll" (uint64_t)
+    uint64_t LOAD_TAIL(uint8_t *)
+    void STORE_HEAD(uint8_t *, uint64_t)
+
+cdef uint64_t max_perf_entry = _MAX_PERF_ENTRY
+
+cdef enum:
+    # PERF_SAMPLE_*, include/uapi/linux/perf_event.h
+    SAMPLE_IP = 0x1
+    SAMPLE_TID = 0x2
+    SAMPLE_TIME = 0x4
+    SAMPLE_ID = 0x40
+    SAMPLE_CPU = 0x80
+    SAMPLE_PERIOD = 0x100
+    SAMPLE_STREAM_ID = 0x200
+    SAMPLE_RAW = 0x400
+    SAMPLE_IDENTIFIER = 0x10000
+    SAMPLE_KNOWN = 0x107c7
+    SAMPLE_TRAILER = 0x102c6  # TID, TIME, ID, CPU, STREAM_ID, IDENTIFIER
+    # struct perf_event_mmap_page, as in utracefs_protocol.perf_ring.MMAP_PAGE_FIELDS
+    PAGE_SIZE_AT = 72
+    DATA_HEAD_AT = 1024
+    DATA_TAIL_AT = 1032
+    DATA_OFFSET_AT = 1040
+    DATA_SIZE_AT = 1048
+    DATA_OFFSET = 4096
+
+cdef struct PerfHeader:
+    uint32_t type
+    uint16_t misc
+    uint16_t size
+
+
+cdef class PerfSink:
+    """One perf event: a count, and with data_pages a memfd ring in the kernel's layout (protocol.md 6, exports.md 5.3)."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.fd = -1
+        self.map = NULL
+
+    def __init__(self, id, *, sample_period=1, sample_freq=0, sample_type=0x10587, pid=-1, cpu=-1, data_pages=0,
+                 bint enabled=True, bint sample_id_all=True):
+        if self.map != NULL:
+            raise RuntimeError("made already")
+        if not 0 < id < 1 << 64:
+            raise ValueError(f"id {id}: it must be a nonzero 64-bit number")
+        if sample_period < 0 or sample_freq < 0 or sample_period >= 1 << 63 or sample_freq >= 1 << 32:
+            raise ValueError(f"sample_period {sample_period}, sample_freq {sample_freq}: out of range")
+        if sample_freq and sample_period > 1:
+            raise ValueError("sample_period or sample_freq, not both")
+        if sample_type & ~<uint64_t>SAMPLE_KNOWN:
+            raise ValueError(f"sample_type {sample_type:#x}: bits {sample_type & ~SAMPLE_KNOWN:#x} are not supported")
+        if pid < -1 or cpu < -1:
+            raise ValueError(f"pid {pid}, cpu {cpu}: -1 means all")
+        if data_pages and (not 0 < data_pages <= MAX_PERF_DATA_PAGES or data_pages & (data_pages - 1)):
+            raise ValueError(f"data_pages {data_pages}: a power of two up to {MAX_PERF_DATA_PAGES}, or 0 for no ring")
+        self.id = id
+        self.sample_freq = sample_freq
+        self.sample_type = sample_type
+        self.pid = pid
+        self.cpu = cpu
+        self.enabled = enabled
+        self.sample_id_all = sample_id_all
+        self.sample_period = 1 if sample_freq else sample_period
+        if data_pages:
+            self.make_ring(data_pages)
+
+    cdef int make_ring(self, int data_pages) except -1:
+        cdef size_t size = DATA_OFFSET + <size_t>data_pages * 4096
+        cdef void *map
+        cdef uint64_t value
+        cdef uint32_t page_size = 96  # how much of struct perf_event_mmap_page means something, as the kernel says it
+        fd = os.memfd_create("utracefs-perf", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            # Allocated now, and sealed: neither want of memory nor a reader that holds the descriptor can make our
+            # stores into the mapping fault later.
+            os.posix_fallocate(fd, 0, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+            if map == MAP_FAILED:
+                raise OSError(c_errno, os.strerror(c_errno), "perf ring")
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+        self.map = <uint8_t *>map
+        self.map_size = size
+        self.size = size - DATA_OFFSET
+        self.data_pages = data_pages
+        value = DATA_OFFSET
+        memcpy(self.map + DATA_OFFSET_AT, &value, 8)
+        memcpy(self.map + DATA_SIZE_AT, &self.size, 8)
+        memcpy(self.map + PAGE_SIZE_AT, &page_size, 4)
+        return 0
+
+    def close(self):
+        """Unmap and close the memfd; counting goes on. Safe twice."""
+        if self.map != NULL:
+            munmap(self.map, self.map_size)
+            self.map = NULL
+            self.size = 0
+            os.close(self.fd)
+            self.fd = -1
+
+    def __dealloc__(self):
+        if self.map != NULL:
+            munmap(self.map, self.map_size)
+            try:
+                os.close(self.fd)
+            except Exception:  # at interpreter exit os may be gone; so is the descriptor then
+                pass
+
+    @property
+    def sample_period(self):
+        return self._period
+
+    @sample_period.setter
+    def sample_period(self, uint64_t period):
+        self._period = period
+        self.left = period
+
+    def reset(self):
+        self.count = 0
+
+    cdef bint wants(self, Record *r) noexcept:
+        return (
+            self.enabled
+            # a process' id means all its threads
+            and (self.pid < 0 or self.pid == r.pid or self.pid == r.tgid)
+            and (self.cpu < 0 or self.cpu == r.cpu)
+        )
+
+    cdef int take(self, Record *r) noexcept:
+        cdef uint64_t period
+        if not self.wants(r):
+            return 2
+        self.count += 1
+        if self._period == 0:
+            return 0
+        self.left -= 1
+        if self.left:
+            return 0
+        period = self._period
+        if self.sample_freq:
+            self.adapt(r.ts_ns)
+        self.left = self._period
+        if self.map == NULL or self.sample(r, period):
+            return 0
+        self.lost += 1
+        return 1
+
+    cdef void adapt(self, uint64_t now_ns) noexcept:
+        """After each sample: an eighth of the way to the period that would have given sample_freq samples a second
+        since the sample before (perf_adjust_period)."""
+        cdef uint64_t passed = now_ns - self.last_sample_ns
+        cdef double wanted
+        if self.last_sample_ns == 0 or now_ns <= self.last_sample_ns:
+            # the first sample, or records of one moment: too many by any measure
+            wanted = self._period * 2.0 if self.last_sample_ns else self._period
+        else:
+            wanted = self._period * 1e9 / (<double>passed * self.sample_freq)
+        self.last_sample_ns = max(now_ns, self.last_sample_ns)
+        # rounded away from 0, so that small periods move, too; bounded, so that a burst cannot silence the event for good
+        wanted = (min(wanted, 1e9) - self._period) / 8
+        wanted = self._period + (wanted + 0.999 if wanted > 0 else wanted - 0.999)
+        self._period = <uint64_t>wanted if wanted >= 1 else 1
+
+    cdef bint sample(self, Record *r, uint64_t period) noexcept:
+        """PERF_RECORD_SAMPLE; the order of its parts is that of perf_output_sample. False: no room, counted."""
+        cdef uint64_t type = self.sample_type
+        cdef uint64_t entry = 8 + <uint64_t>r.size, raw, size = 8
+        cdef PerfHeader header
+        cdef uint8_t common[8]
+        cdef uint8_t zeros[8]
+        cdef uint32_t word
+        cdef uint64_t zero = 0
+        if (entry + 7) & ~<uint64_t>7 > max_perf_entry:
+            self.pending_lost += 1
+            return False
+        raw = ((entry + 4 + 7) & ~<uint64_t>7) - 4
+        size += 8 * popcount(type & ~<uint64_t>SAMPLE_RAW)  # every part but RAW has 8 bytes
+        if type & SAMPLE_RAW:
+            size += 4 + raw
+        if not self.reserve(size, r):
+            self.pending_lost += 1
+            return False
+        header.type = 9
+        header.misc = 2  # PERF_RECORD_MISC_USER
+        header.size = <uint16_t>size  # at most 8192 + 8 * 10
+        self.put(&header, 8)
+        if type & SAMPLE_IDENTIFIER:
+            self.put(&self.id, 8)
+        if type & SAMPLE_IP:
+            self.put(&zero, 8)
+        if type & SAMPLE_TID:
+            self.put(&r.tgid, 4)
+            self.put(&r.pid, 4)
+        if type & SAMPLE_TIME:
+            self.put(&r.ts_ns, 8)
+        if type & SAMPLE_ID:
+            self.put(&self.id, 8)
+        if type & SAMPLE_STREAM_ID:
+            self.put(&self.id, 8)
+        if type & SAMPLE_CPU:
+            self.put(&r.cpu, 4)
+            self.put(&zero, 4)
+        if type & SAMPLE_PERIOD:
+            self.put(&period, 8)
+        if type & SAMPLE_RAW:
+            word = <uint32_t>raw
+            self.put(&word, 4)
+            common_fields(r, common)
+            self.put(common, 8)
+            self.put(r.payload, r.size)
+            memset(zeros, 0, 8)
+            self.put(zeros, raw - entry)  # at most 7
+        STORE_HEAD(self.map + DATA_HEAD_AT, self.head)  # after the bytes: the reader may look at them now
+        return True
+
+    cdef bint reserve(self, uint64_t need, Record *r) noexcept:
+        """Whether `need` bytes fit, together with the PERF_RECORD_LOST that is due before them, which is written here.
+
+        data_tail is the reader's word and worth nothing: it decides only how much we may write, never where. One
+        that lies ahead of us or more than a ring behind means full. At least one byte stays free, as in the kernel.
+        """
+        cdef uint64_t tail = LOAD_TAIL(self.map + DATA_TAIL_AT), used = self.head - tail
+        cdef uint64_t lost_size = 0
+        cdef PerfHeader header
+        if self.pending_lost:
+            lost_size = 24 + self.trailer_size()
+        if tail > self.head or used > self.size or self.size - used <= need + lost_size:
+            return False
+        if lost_size:
+            header.type = 2
+            header.misc = 0
+            header.size = <uint16_t>lost_size
+            self.put(&header, 8)
+            self.put(&self.id, 8)
+            self.put(&self.pending_lost, 8)
+            if self.sample_id_all:
+                self.put_trailer(r)
+            self.pending_lost = 0
+        return True
+
+    cdef uint64_t trailer_size(self) noexcept:
+        return 8 * popcount(self.sample_type & SAMPLE_TRAILER) if self.sample_id_all else 0
+
+    cdef void put_trailer(self, Record *r) noexcept:
+        """struct sample_id; the order is that of __perf_event__output_id_sample."""
+        cdef uint64_t type = self.sample_type, zero = 0
+        if type & SAMPLE_TID:
+            self.put(&r.tgid, 4)
+            self.put(&r.pid, 4)
+        if type & SAMPLE_TIME:
+            self.put(&r.ts_ns, 8)
+        if type & SAMPLE_ID:
+            self.put(&self.id, 8)
+        if type & SAMPLE_STREAM_ID:
+            self.put(&self.id, 8)
+        if type & SAMPLE_CPU:
+            self.put(&r.cpu, 4)
+            self.put(&zero, 4)
+        if type & SAMPLE_IDENTIFIER:
+            self.put(&self.id, 8)
+
+    cdef void put(self, const void *data, size_t size) noexcept:
+        """Store at `head`, wrapping. reserve() saw to it that the ring has room, so size <= self.size."""
+        cdef uint8_t *area = self.map + DATA_OFFSET
+        cdef uint64_t at = self.head & (self.size - 1)
+        cdef size_t first = min(size, <size_t>(self.size - at))
+        if size == 0:
+            return
+        memcpy(area + at, data, first)
+        if size > first:
+            memcpy(area, <const uint8_t *>data + first, size - first)
+        self.head += size
+
+
+cdef class PerfProbe(Probe):
+    """recorded: counted (and its sample, if one was due, stored); filtered: pid, cpu, disabled; lost: the sample did not fit."""
+
+    def __init__(self, PerfSink sink not None, str consumer not None):
+        Probe.__init__(self, consumer, StatusBit.PERF)
+        self.sink = sink
+
+    cdef int take(self, Record *r) noexcept:
+        cdef int code = 2 if self.soft_disabled else self.sink.take(r)
+        if code == 0:
+            self.recorded += 1
+        elif code == 1:
+            self.lost += 1
+        else:
+            self.filtered += 1
+        return 0
+
+    cdef bint looks_at(self, Record *r) noexcept:
+        return not self.soft_disabled and self.sink.wants(r) and 8 + <uint64_t>r.size <= max_perf_entry

@@ -1,0 +1,176 @@
+"""perf events: counting records of one event, and sampling them into a ring that a client maps.
+
+`perf_event_open` on the tracefs socket stands for the system call of that name with a tracepoint
+(docs/protocol.md, "Perf ring"). One perf event looks at one event, and is a probe on it from open to close:
+
+    open ──> attached: status bit 1, the programs emit ──────────────────────────> close: detached
+                enabled   counts; every sample_period-th record becomes a sample
+                disabled  everything counts as filtered; the status bit stays
+
+So a disabled perf event keeps its event alive and its programs emitting, as in the kernel, where the
+tracepoint is registered at open (kernel/trace/trace_event_perf.c, perf_trace_init).
+
+The compiled PerfSink does the counting and writes the ring; here is what surrounds it: which event is meant,
+what is allowed, the ioctls. The descriptors of a ring are the client's own; the daemon keeps one until the
+perf event is closed.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import PerfAttr, wire_int
+from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+from utracefsd.events.event_table import SYSTEM, Event, EventTable
+
+MAX_DATA_PAGES = 1024
+"""4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages."""
+
+_MAX_PERIOD = (1 << 63) - 1  # perf_event_open(2): the highest bit of the period must be 0
+_COUNT = struct.Struct("<Q")
+_NO_FILTER = "perf events take no filter yet; filter in the reader, or use an ftrace instance"
+
+
+class PerfEvent:
+    """One opened perf event; `close` detaches it."""
+
+    def __init__(
+        self, table: EventTable, event: Event, sink: PerfSink, handle: int, now_ns: Callable[[], int]
+    ) -> None:
+        self.handle = handle
+        self.event = event
+        self._table = table
+        self._sink = sink
+        self._now_ns = now_ns
+        self._probe = PerfProbe(sink, f"perf:{handle}")
+        self._closed = False
+        table.attach(event, self._probe)
+
+    def descriptor(self) -> int:
+        """A new descriptor of the ring's memfd, the caller's to close; -1 when it only counts."""
+        return os.dup(self._sink.fd) if self._sink.fd >= 0 else -1
+
+    def read(self) -> bytes:
+        """The count as one u64, which is perf's read format 0."""
+        return _COUNT.pack(self._sink.count)
+
+    def ioctl(self, name: str, arg: Any = None) -> Any:
+        """The ioctls of perf_event_open(2), without their PERF_EVENT_IOC_.
+
+        | name | arg | result |
+        |---|---|---|
+        | ENABLE, DISABLE | ignored | nil |
+        | RESET | ignored | nil; the count is 0 |
+        | PERIOD | the new sample_period | nil |
+        | ID | ignored | the identifier in its samples |
+        | SET_FILTER | an expression | EOPNOTSUPP |
+
+        Raises TraceError: EINVAL (PERIOD out of range, or of an event without a period), ENOTTY (another
+        name).
+        """
+        sink = self._sink
+        match name:
+            case "ENABLE" | "DISABLE":
+                sink.enabled = name == "ENABLE"
+            case "RESET":
+                sink.reset()
+            case "PERIOD":
+                if sink.sample_freq:
+                    raise TraceError(
+                        errno.EINVAL, "it was opened with sample_freq; open another with sample_period"
+                    )
+                if sink.sample_period:
+                    sink.sample_period = wire_int(arg, "sample_period", 1, _MAX_PERIOD)
+                else:
+                    raise TraceError(
+                        errno.EINVAL, "it was opened to count and takes no samples; open another"
+                    )
+            case "ID":
+                return sink.id
+            case "SET_FILTER":
+                raise TraceError(errno.EOPNOTSUPP, _NO_FILTER)
+            case _:
+                raise TraceError(
+                    errno.ENOTTY,
+                    f"no perf ioctl {name[:64]!r}; ENABLE, DISABLE, RESET, PERIOD, ID, SET_FILTER exist",
+                )
+        return None
+
+    def close(self) -> None:
+        """Detach and let go of the ring; clients keep what they mapped. Twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            self._table.detach(self.event, self._probe, self._now_ns())
+            self._sink.close()
+
+
+class PerfEvents:
+    """The perf consumer: opens perf events. now_ns: the daemon's clock, asked when one is closed."""
+
+    def __init__(self, table: EventTable, now_ns: Callable[[], int], nr_cpus: int | None = None) -> None:
+        self._table = table
+        self._now_ns = now_ns
+        self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
+        self._last_id = 0
+
+    def open(self, attr: Mapping[str, Any], *, handle: int) -> PerfEvent:
+        """perf_event_open; `handle` names the consumer in `stats` (`perf:HANDLE`), so no two open ones share
+        it.
+
+        Raises TraceError: EINVAL, E2BIG (attr), ENOENT (no such event), ESRCH (no such process), EOPNOTSUPP
+        (a filter), ENOMEM (no memory for the ring).
+        """
+        pages = attr.get("data_pages")
+        if isinstance(pages, int) and pages > MAX_DATA_PAGES:
+            raise TraceError(errno.EINVAL, f"data_pages {pages}; at most {MAX_DATA_PAGES}")
+        wanted = PerfAttr.from_wire([dict(attr)])
+        if wanted.sample_period > _MAX_PERIOD:
+            raise TraceError(errno.EINVAL, f"sample_period {wanted.sample_period}; at most {_MAX_PERIOD}")
+        if wanted.cpu >= self._nr_cpus:
+            raise TraceError(
+                errno.EINVAL, f"cpu {wanted.cpu}; this machine has 0 to {self._nr_cpus - 1}, -1 means all"
+            )
+        if wanted.pid == 0:
+            raise TraceError(errno.EINVAL, "pid 0: give your own process id, or -1 for all")
+        if wanted.filter:
+            raise TraceError(errno.EOPNOTSUPP, _NO_FILTER)
+        event = self._find(wanted)
+        if wanted.pid > 0 and not os.path.exists(f"/proc/{wanted.pid}"):
+            raise TraceError(errno.ESRCH, f"there is no process {wanted.pid}")
+        try:
+            sink = PerfSink(
+                self._last_id + 1,
+                sample_period=wanted.sample_period,
+                sample_freq=wanted.sample_freq,
+                sample_type=wanted.sample_type,
+                pid=wanted.pid,
+                cpu=wanted.cpu,
+                data_pages=wanted.data_pages,
+                enabled=not wanted.disabled,
+            )
+        except ValueError as error:  # what the sink cannot do, with its reason
+            raise TraceError(errno.EINVAL, str(error)) from error
+        except OSError as error:
+            raise TraceError(error.errno or errno.ENOMEM, f"no perf ring: {error.strerror}") from error
+        self._last_id += 1
+        try:
+            return PerfEvent(self._table, event, sink, handle, self._now_ns)
+        except BaseException:
+            sink.close()
+            raise
+
+    def _find(self, wanted: PerfAttr) -> Event:
+        if wanted.config is not None:
+            event = self._table.by_id(wanted.config)
+            what = f"id {wanted.config}"
+        else:
+            name = wanted.name or b""
+            system, colon, rest = name.partition(b":")
+            event = self._table.get(system, rest) if colon else self._table.get(SYSTEM, name)
+            what = repr(name.decode("utf-8", "backslashreplace"))
+        if event is None:
+            raise TraceError(errno.ENOENT, f"there is no event {what}; available_events lists them")
+        return event

@@ -1,0 +1,1 @@
+"""Consumers that other distributions bring along; status bit 7."""

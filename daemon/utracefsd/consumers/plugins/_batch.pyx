@@ -1,0 +1,63 @@
+# cython: boundscheck=False, wraparound=False
+"""The compiled side of a plug-in: collects the records of one event and hands them to Python in batches."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_SIZE
+
+from utracefs_protocol.status_page import StatusBit
+
+
+cdef class BatchProbe(Probe):
+    """For consumers written in Python: collects (ts_ns, cpu, pid, tgid, payload) and hands them over in batches."""
+
+    def __init__(self, str consumer not None, deliver, Py_ssize_t max_pending=65536):
+        if max_pending < 1:
+            raise ValueError(f"max_pending {max_pending}: at least 1 is needed")
+        Probe.__init__(self, consumer, StatusBit.OTHER)
+        self.deliver = deliver
+        self.batch = []
+        self.max_pending = max_pending
+
+    @property
+    def pending(self):
+        return PyList_GET_SIZE(self.batch)
+
+    cdef int take(self, Record *r) noexcept:
+        if self.soft_disabled:
+            self.filtered += 1
+            return 0
+        if PyList_GET_SIZE(self.batch) >= self.max_pending:
+            self.lost += 1
+            return 0
+        try:
+            self.batch.append(
+                (r.ts_ns, r.cpu, r.pid, r.tgid, PyBytes_FromStringAndSize(<const char *>r.payload, r.size))
+            )
+        except MemoryError:
+            self.lost += 1
+        else:
+            self.recorded += 1
+        return 0
+
+    cdef bint looks_at(self, Record *r) noexcept:
+        return not self.soft_disabled and PyList_GET_SIZE(self.batch) < self.max_pending
+
+    cdef int finish(self) except -1:
+        self.flush()
+        return 0
+
+    def flush(self):
+        """Deliver what is pending; returns how many records that were."""
+        cdef list batch = self.batch
+        cdef Py_ssize_t n = PyList_GET_SIZE(batch)
+        if n == 0:
+            return 0
+        self.batch = []  # before the call: what it emits by itself comes with the next batch
+        try:
+            self.deliver(batch)
+        except Exception as error:  # a plug-in may do what it likes; the record path goes on, and the count tells
+            self.failures += 1
+            self.last_error = error
+            self.recorded -= n
+            self.lost += n
+        return n

@@ -1,0 +1,59 @@
+"""What other compiled modules may use of tracepoints and probes. All of it needs the GIL."""
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+cdef extern from "Python.h":
+    ctypedef struct PyTupleObject:
+        PyObject *ob_item[1]
+
+ctypedef struct Record:
+    uint64_t ts_ns              # CLOCK_MONOTONIC
+    int32_t cpu
+    int32_t pid                 # common_pid: the writing thread
+    int32_t tgid                # its process; pid where nobody knows better
+    uint16_t id                 # the event's id; set by Tracepoint.emit
+    uint32_t size               # bytes of payload
+    const uint8_t *payload      # borrowed for the duration of the call
+
+cdef inline void common_fields(Record *r, uint8_t *to) noexcept:
+    """The first 8 bytes of an entry: u16 common_type, u8 common_flags 0, u8 common_preempt_count 0, i32 common_pid."""
+    memset(to, 0, 4)
+    memcpy(to, &r.id, 2)
+    memcpy(to + 4, &r.pid, 4)
+
+ctypedef struct LocCheck:
+    uint32_t offset             # of the loc word in the payload
+    bint relative               # __rel_loc: counts from the end of the word, else from the start of the entry
+    bint is_string              # type text contains "char": must end in NUL
+
+cdef class Probe:
+    cdef readonly str consumer
+    cdef readonly int status_bit
+    cdef public bint soft_disabled
+    cdef readonly uint64_t recorded
+    cdef readonly uint64_t filtered
+    cdef readonly uint64_t lost
+    # take one record and count it in exactly one of the three numbers
+    cdef int take(self, Record *r) noexcept
+    # would take() look into the payload now? Only then a bad loc field is EFAULT (golden 08)
+    cdef bint looks_at(self, Record *r) noexcept
+    cdef int finish(self) except -1
+
+cdef class Tracepoint:
+    cdef readonly uint16_t id
+    cdef readonly bytes name
+    cdef readonly uint32_t min_size
+    cdef readonly uint64_t emitted
+    cdef readonly int status
+    cdef readonly list past
+    cdef tuple _probes
+    cdef PyObject **probe_array     # the items of _probes, borrowed: do not keep across anything that may run Python
+    cdef int nr_probes
+    cdef LocCheck *locs
+    cdef int nr_locs
+
+    cdef int emit(self, Record *r) noexcept     # 0 or -errno
+    cdef bint locs_are_valid(self, Record *r) noexcept
+    cdef int set_probes(self, tuple probes) except -1

@@ -1,0 +1,198 @@
+# cython: boundscheck=False, wraparound=False
+"""Where an event fires: per event a tracepoint, per attached consumer a probe; what a write does, record by record.
+
+    write_index, payload     IndexTable (intake/_index_table)   which event is meant: one table per data connection
+      -> Record              Tracepoint                         long enough? a probe attached? dynamic fields valid?
+        -> take()            Probe                              one per consumer: recorded, filtered or lost
+             FtraceProbe     consumers/ftrace/_sink             into the ring buffer, in the instance's trace clock
+             PerfProbe       consumers/perf/_sink               counted, and every period-th one sampled
+             BatchProbe      consumers/plugins/_batch           handed to Python in batches
+
+The checks and their order are those of user_events_write_core() in kernel/trace/trace_events_user.c. Payloads are
+hostile, so every offset in them is checked against the record's end before use.
+
+All of it runs with the GIL held in one thread, so nothing is locked. The one thing to be careful about: wherever a
+Python object is made or dropped, the cyclic collector may run finalizers, and those may attach and detach probes.
+Loops over probes therefore hold the tuple that they walk; attach and detach make a new one.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.errno cimport EBADF, EFAULT, EINVAL
+from libc.stdlib cimport calloc, free
+
+from utracefs_protocol.declaration import FieldKind
+
+
+cdef class Probe:
+    """One consumer's attachment to ONE event. recorded + filtered + lost = records emitted while it was attached."""
+
+    def __init__(self, str consumer not None, int status_bit):
+        self.consumer = consumer
+        self.status_bit = status_bit
+
+    cdef int take(self, Record *r) noexcept:
+        # By itself a probe keeps an event wanted and takes nothing.
+        self.filtered += 1
+        return 0
+
+    cdef bint looks_at(self, Record *r) noexcept:
+        return False
+
+    cdef int finish(self) except -1:
+        """Before the probe's numbers are read for good."""
+        return 0
+
+    def __repr__(self):
+        return (
+            f"<{type(self).__name__} {self.consumer}: recorded {self.recorded} filtered {self.filtered} lost {self.lost}>"
+        )
+
+
+cdef class Tracepoint:
+    """The compiled side of one event: checks a record as write(2) does and hands it to every attached probe."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.locs = NULL
+        self.past = []
+        self._probes = ()
+
+    def __init__(self, event_id, bytes name not None, fields):
+        cdef int i = 0
+        if not 0 < event_id < 65536:
+            raise ValueError(f"event id {event_id}: it is stored in 16 bits, and 0 is none")
+        if self.locs != NULL:
+            raise RuntimeError("made already")
+        self.id = event_id
+        self.name = name
+        fields = tuple(fields)
+        self.min_size = sum([field.size for field in fields])
+        locs = [field for field in fields if field.kind in (FieldKind.DATA_LOC, FieldKind.REL_LOC)]
+        if locs:
+            self.locs = <LocCheck *>calloc(len(locs), sizeof(LocCheck))
+            if self.locs == NULL:
+                raise MemoryError()
+        for i, field in enumerate(locs):
+            # min_size covers the loc word: what passed the length check can be read.
+            if not (field.size == 4 and 0 <= field.offset - 8 <= self.min_size - 4):
+                raise ValueError(f"field {field.name!r}: its location word lies outside the fixed part")
+            self.locs[i].offset = field.offset - 8
+            self.locs[i].relative = field.kind is FieldKind.REL_LOC
+            self.locs[i].is_string = b"char" in field.type
+        self.nr_locs = len(locs)
+        self.set_probes(())
+
+    def __dealloc__(self):
+        free(self.locs)
+
+    cdef int set_probes(self, tuple probes) except -1:
+        status = 0
+        for probe in probes:
+            status |= (<Probe>probe).status_bit
+        self._probes = probes
+        self.nr_probes = <int>PyTuple_GET_SIZE(probes)
+        # The tuple's own array; it lives as long as _probes holds the tuple.
+        self.probe_array = &(<PyTupleObject *>probes).ob_item[0]
+        self.status = status
+        return 0
+
+    @property
+    def probes(self):
+        return self._probes
+
+    def attach(self, Probe probe not None):
+        if probe in self._probes:
+            raise ValueError(f"{probe!r} is attached already")
+        self.set_probes((*self._probes, probe))
+
+    def detach(self, Probe probe not None):
+        if probe not in self._probes:
+            raise ValueError(f"{probe!r} is not attached")
+        probe.finish()
+        if probe not in self._probes:
+            return  # a plug-in that was handed its last batch detached itself
+        self.set_probes(tuple([other for other in self._probes if other is not probe]))
+        numbers = (probe.recorded, probe.filtered, probe.lost)
+        for i, (consumer, *before) in enumerate(self.past):
+            if consumer == probe.consumer:
+                self.past[i] = (consumer, *map(sum, zip(before, numbers)))
+                break
+        else:
+            self.past.append((probe.consumer, *numbers))
+
+    cdef bint locs_are_valid(self, Record *r) noexcept:
+        """user_event_validate: every location within the entry, every string ended by a NUL (user_events.md 4.6).
+
+        Positions count from the start of the entry, whose first 8 bytes are the common fields, not in the payload.
+        """
+        cdef uint64_t entry_size = 8 + <uint64_t>r.size, end
+        cdef uint32_t word
+        cdef uint8_t common[8]
+        cdef int i
+        for i in range(self.nr_locs):
+            memcpy(&word, r.payload + self.locs[i].offset, 4)
+            end = (word & 0xffff) + <uint64_t>(word >> 16)
+            if self.locs[i].relative:
+                end += 8 + self.locs[i].offset + 4
+            if end > entry_size:
+                return False
+            if not self.locs[i].is_string:
+                continue
+            if end == 0:
+                # __data_loc with offset and size 0: the kernel looks at the byte in front of the entry, which is
+                # the top byte of a time delta and practically 0. Golden 08: accepted.
+                continue
+            if end <= 8:
+                common_fields(r, common)
+                if common[end - 1]:
+                    return False
+            elif r.payload[end - 9]:
+                return False
+        return True
+
+    cdef int emit(self, Record *r) noexcept:
+        cdef tuple probes
+        cdef Py_ssize_t i
+        cdef bint faulted = False
+        if r.size < self.min_size:
+            return -EINVAL
+        if self.nr_probes == 0:
+            return -EBADF
+        r.id = self.id
+        probes = self._probes
+        if self.nr_locs and not self.locs_are_valid(r):
+            # Each tracer validates for itself, once it has room for the record: if none gets that far, nothing is wrong.
+            for i in range(PyTuple_GET_SIZE(probes)):
+                if (<Probe>PyTuple_GET_ITEM(probes, i)).looks_at(r):
+                    faulted = True
+            if faulted:
+                return -EFAULT
+        self.emitted += 1
+        for i in range(PyTuple_GET_SIZE(probes)):
+            (<Probe>PyTuple_GET_ITEM(probes, i)).take(r)
+        return 0
+
+    def write(self, bytes payload not None, *, ts_ns, int cpu, int pid, tgid=None):
+        cdef Record r
+        if cpu < 0:
+            raise ValueError(f"cpu {cpu}")
+        r.ts_ns = ts_ns
+        r.cpu = cpu
+        r.pid = pid
+        r.tgid = pid if tgid is None else tgid
+        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
+        r.size = <uint32_t>min(PyBytes_GET_SIZE(payload), 0xffffffff)
+        return self.emit(&r)
+
+    def stats_text(self):
+        numbers = {}
+        rows = [(p.consumer, p.recorded, p.filtered, p.lost) for p in self._probes]
+        for consumer, *more in rows + self.past:
+            numbers[consumer] = [a + b for a, b in zip(numbers.get(consumer, (0, 0, 0)), more)]
+        lines = [f"emitted: {self.emitted}\n"]
+        for consumer, (recorded, filtered, lost) in numbers.items():
+            lines.append(f"{consumer}: recorded {recorded} filtered {filtered} lost {lost}\n")
+        return "".join(lines).encode("utf-8", "surrogateescape")
+
+    def __repr__(self):
+        return f"<Tracepoint {self.name!r} id {self.id}, {self.nr_probes} probes>"

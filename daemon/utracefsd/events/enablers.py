@@ -1,0 +1,263 @@
+"""Enablers: words in a client's own memory whose bit says that an event is wanted.
+
+The 2022 model of user_events (user_events, "Remote-write enablement"): at registration a program names a word
+and a bit; the bit is set while anybody is attached to the event and clear otherwise. A daemon cannot write
+into another process, so the program passes the memory as a descriptor, and the "address" is an offset in it.
+
+    enabler        (memory object, offset, bit) -> event
+    memory object  (st_dev, st_ino) of the descriptor
+
+An enabler belongs to its memory, not to the connection it came over: any descriptor of the same memory
+unregisters it, and the same offset and bit cannot be registered twice. It is a reference on its event. It
+goes
+
+- when it is unregistered, or
+- when its process is gone. In the kernel that is exit or exec; a daemon sees connections only, so here it is
+  the close of the last connection of that process (by the pid of its credentials). `hold` and `drop` count
+  those. A process that closes one of two connections keeps all its enablers, as a process that closes one of
+  two files does in the kernel.
+
+The memory must be a memfd sealed against shrinking. Then no client can take a page away under the daemon's
+feet, and a plain store into the mapping cannot fault; there is nothing to retry as the kernel does. What the
+kernel would answer with ENOMEM (the word cannot be written) is here a memory that cannot be mapped for
+writing.
+
+Only the pages that hold words are mapped, each once, for as long as a word of it is in use, so a descriptor
+of a terabyte costs a page.
+"""
+
+import errno
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import attrs
+
+from utracefs_protocol import messages
+from utracefs_protocol.errors import TraceError
+from utracefsd.events._enable_word import PAGE_SIZE, WordPage
+from utracefsd.machine.peer import MAX_ENABLER_PAGES_PER_UID, MAX_ENABLERS_PER_UID, Peer
+
+if TYPE_CHECKING:
+    from utracefsd.events.event_table import Event
+
+
+@attrs.frozen
+class Place:
+    """Where an enabler writes: checked, not yet mapped."""
+
+    device: int
+    """st_dev of the memory object."""
+
+    inode: int
+    """st_ino of the memory object; not reused while a page of it is mapped."""
+
+    offset: int
+    """Bytes from the beginning of the memory object, a multiple of `size`."""
+
+    size: int
+    """4 or 8 bytes."""
+
+    bit: int
+    """0 is the lowest bit of the little-endian word."""
+
+    @property
+    def page(self) -> tuple[int, int, int]:
+        """The page that holds the word. An aligned word never lies on two."""
+        return self.device, self.inode, self.offset // PAGE_SIZE
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """What two enablers may not share. The size is not part of it (limits R11)."""
+        return self.device, self.inode, self.offset, self.bit
+
+
+@attrs.define(eq=False)
+class _Page:
+    """A mapped page and the number of enablers in it."""
+
+    words: WordPage
+    uid: int
+    users: int = 0
+
+
+@attrs.define(eq=False)
+class Enabler:
+    """One bit in use."""
+
+    place: Place
+    event: "Event"
+    pid: int
+    """The process that registered it."""
+    uid: int
+    _page: _Page
+
+    def write(self, value: bool) -> None:
+        """Set or clear the bit; the rest of the word is left alone."""
+        place = self.place
+        self._page.words.change_bit(place.offset % PAGE_SIZE, place.size, place.bit, value)
+
+
+class EnablerTable:
+    """All enablers of the daemon. It changes no reference counts; who calls it does."""
+
+    def __init__(
+        self,
+        *,
+        max_per_uid: int = MAX_ENABLERS_PER_UID,
+        max_pages_per_uid: int = MAX_ENABLER_PAGES_PER_UID,
+    ) -> None:
+        self.max_per_uid = max_per_uid
+        self.max_pages_per_uid = max_pages_per_uid
+        self._enablers: dict[tuple[int, int, int, int], Enabler] = {}
+        self._pages: dict[tuple[int, int, int], _Page] = {}
+        self._by_event: dict[Event, list[Enabler]] = {}
+        self._by_pid: dict[int, dict[Enabler, None]] = {}
+        self._held: dict[int, int] = {}
+        self._count_of_uid: dict[int, int] = {}
+        self._pages_of_uid: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._enablers)
+
+    def check(self, fd: int, asked: messages.Enabler) -> Place:
+        """Check what a registration asks for, as far as its own numbers do not tell (user_events 2.1, steps 9
+        and 10).
+
+        Raises TraceError: EINVAL (`fd` is no memfd sealed with F_SEAL_SHRINK), EFAULT (the word is not inside
+        the memory), EADDRINUSE (this offset and bit are taken).
+        """
+        offset, size, bit = asked.addr, asked.size, asked.bit
+        device, inode, file_size = _memory_object(fd, "enable_fd")
+        if offset + size > file_size:
+            raise TraceError(errno.EFAULT, f"enable_addr {offset} is outside the memory of {file_size} bytes")
+        place = Place(device, inode, offset, size, bit)
+        if place.key in self._enablers:
+            raise TraceError(
+                errno.EADDRINUSE,
+                f"bit {bit} at enable_addr {offset} is registered already; unregister it first",
+            )
+        return place
+
+    def add(self, place: Place, fd: int, event: "Event", peer: Peer, on: bool) -> None:
+        """Make the enabler and write the present state into its bit.
+
+        The descriptor is not needed afterwards. Raises TraceError(ENOMEM) when the word cannot be written
+        (limits R24: a descriptor opened for reading, memory sealed against writing) or the user has too many
+        of them.
+        """
+        if self._count_of_uid.get(peer.uid, 0) >= self.max_per_uid and not peer.privileged:
+            raise TraceError(errno.ENOMEM, f"user {peer.uid} has {self.max_per_uid} enablers already")
+        page = self._pages.get(place.page) or self._map(place, fd, peer)
+        page.users += 1
+        enabler = Enabler(place, event, peer.pid, peer.uid, page)
+        self._enablers[place.key] = enabler
+        self._by_event.setdefault(event, []).append(enabler)
+        self._by_pid.setdefault(peer.pid, {})[enabler] = None
+        self._count_of_uid[peer.uid] = self._count_of_uid.get(peer.uid, 0) + 1
+        enabler.write(on)
+
+    def remove(self, fd: int, offset: int, bit: int) -> "Event":
+        """Unregister: clear the bit whatever the event's state, and return the event, whose reference the
+        caller drops.
+
+        Raises TraceError: EINVAL (no memory that could have been registered), ENOENT (nothing registered
+        there).
+        """
+        device, inode, _ = _memory_object(fd, "disable_fd")
+        enabler = self._enablers.get((device, inode, offset, bit))
+        if enabler is None:
+            raise TraceError(errno.ENOENT, f"bit {bit} at disable_addr {offset} is not registered")
+        self._forget(enabler)
+        return enabler.event
+
+    def write_state(self, event: "Event", on: bool) -> None:
+        """Write the event's new state into all its bits."""
+        for enabler in self._by_event.get(event, ()):
+            enabler.write(on)
+
+    def hold(self, pid: int) -> None:
+        """A connection of process `pid` opened."""
+        self._held[pid] = self._held.get(pid, 0) + 1
+
+    def drop(self, pid: int) -> list["Event"]:
+        """A connection of process `pid` closed; with the last one its enablers go.
+
+        Returns the event of each removed enabler (an event once per enabler), whose references the caller
+        drops. The bits are cleared, because the memory may be shared with a process that lives on.
+        """
+        left = self._held.pop(pid) - 1
+        if left:
+            self._held[pid] = left
+            return []
+        gone = list(self._by_pid.get(pid, ()))
+        for enabler in gone:
+            self._forget(enabler)
+        return [enabler.event for enabler in gone]
+
+    def close(self) -> None:
+        """The daemon ends: clear all bits, unmap all pages."""
+        for enabler in list(self._enablers.values()):
+            self._forget(enabler)
+
+    def _map(self, place: Place, fd: int, peer: Peer) -> _Page:
+        pages = self._pages_of_uid.get(peer.uid, 0)
+        if pages >= self.max_pages_per_uid and not peer.privileged:
+            raise TraceError(
+                errno.ENOMEM, f"user {peer.uid} has {pages} pages of enable words mapped already"
+            )
+        try:
+            words = WordPage(fd, place.offset // PAGE_SIZE)
+        except OSError as error:
+            raise TraceError(
+                errno.ENOMEM,
+                f"the word at enable_addr {place.offset} cannot be written ({error.strerror}); "
+                "send a descriptor that is open for writing",
+            ) from error
+        page = self._pages[place.page] = _Page(words, peer.uid)
+        self._pages_of_uid[peer.uid] = pages + 1
+        return page
+
+    def _forget(self, enabler: Enabler) -> None:
+        enabler.write(False)
+        place = enabler.place
+        del self._enablers[place.key]
+        of_event = self._by_event[enabler.event]
+        of_event.remove(enabler)
+        if not of_event:
+            del self._by_event[enabler.event]
+        of_pid = self._by_pid[enabler.pid]
+        del of_pid[enabler]
+        if not of_pid:
+            del self._by_pid[enabler.pid]
+        _count_down(self._count_of_uid, enabler.uid)
+        page = self._pages[place.page]
+        page.users -= 1
+        if not page.users:
+            page.words.close()
+            del self._pages[place.page]
+            _count_down(self._pages_of_uid, page.uid)
+
+
+def _count_down(counts: dict[int, int], key: int) -> None:
+    left = counts.pop(key) - 1
+    if left:
+        counts[key] = left
+
+
+def _memory_object(fd: int, what: str) -> tuple[int, int, int]:
+    """Device, inode and size in bytes of a memfd that cannot shrink; TraceError(EINVAL) for anything else.
+
+    Huge pages are refused: with a hole punched into them a store can fail for want of a page (SIGBUS), seal
+    or not.
+    """
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError as error:
+        raise TraceError(errno.EINVAL, f"{what} is no memfd; make one with memfd_create") from error
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise TraceError(errno.EINVAL, f"{what} is not sealed against shrinking; add F_SEAL_SHRINK")
+    if os.fstatvfs(fd).f_bsize > PAGE_SIZE:
+        raise TraceError(errno.EINVAL, f"{what} has huge pages; make it without MFD_HUGETLB")
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino, found.st_size

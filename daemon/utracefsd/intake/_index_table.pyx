@@ -1,0 +1,151 @@
+# cython: boundscheck=False, wraparound=False
+"""The write_index table of one data connection: which event a record means, and what is refused."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from libc.errno cimport EFAULT, EINVAL, ENOENT
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_MONOTONIC
+
+from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
+
+cdef extern from "machine.h" nogil:
+    uint64_t machine_clock_ns(int clock)
+    int machine_cpu()
+
+cdef extern from * nogil:
+    """
+    static inline uint16_t big16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+    static inline uint32_t big32(const uint8_t *p)
+    {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    """
+    uint16_t big16(const uint8_t *)
+    uint32_t big32(const uint8_t *)
+
+cdef uint64_t max_data_object = _MAX_DATA_OBJECT
+
+cdef enum:
+    MAX_REFUSED_KEYS = 256  # a peer chooses the index: it must not make us remember any number of them
+    CPU_EVERY = 64          # records between two looks at which cpu we run on
+
+
+cdef class IndexTable:
+    """The write_index table of one data connection (one open file of user_events_data)."""
+
+    def __init__(self):
+        self.tracepoints = []
+        self._refused = {}
+
+    @property
+    def refused(self):
+        return self._refused
+
+    def take_refused(self):
+        refused = self._refused
+        self._refused = {}
+        return refused
+
+    def append(self, Tracepoint tracepoint not None):
+        self.tracepoints.append(tracepoint)
+        return len(self.tracepoints) - 1
+
+    def __len__(self):
+        return len(self.tracepoints)
+
+    def __getitem__(self, write_index):
+        return self.tracepoints[write_index]
+
+    def clear(self):
+        """Drop all tracepoints (the connection closed)."""
+        self.tracepoints = []
+
+    cdef int take_one(self, const uint8_t *data, size_t size, Record *r) noexcept:
+        """One record as write(2) carries it: bytes taken, or -errno. The caller has filled in who, when and where."""
+        cdef int32_t write_index
+        cdef Tracepoint tracepoint
+        cdef int code
+        if size < 4:
+            return -EFAULT
+        memcpy(&write_index, data, 4)
+        if write_index < 0:
+            return -EINVAL
+        if write_index >= PyList_GET_SIZE(self.tracepoints):
+            return -ENOENT
+        tracepoint = <Tracepoint>PyList_GET_ITEM(self.tracepoints, write_index)
+        r.payload = data + 4
+        r.size = <uint32_t>(size - 4)
+        code = tracepoint.emit(r)
+        return code if code else <int>size
+
+    cdef void refuse(self, int error, int64_t write_index) noexcept:
+        self.total_refused += 1
+        try:
+            key = (error, write_index)
+            if key not in self._refused and len(self._refused) >= MAX_REFUSED_KEYS:
+                key = (error, -1)
+            self._refused[key] = self._refused.get(key, 0) + 1
+        except MemoryError:
+            pass  # total_refused has it
+
+    def write(self, bytes record not None, int pid):
+        cdef Record r
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(record)
+        if size > 0x7fffffff:
+            raise ValueError(f"record of {size} bytes")
+        r.ts_ns = machine_clock_ns(CLOCK_MONOTONIC)
+        r.cpu = machine_cpu()
+        r.pid = r.tgid = pid
+        return self.take_one(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
+
+    def take_in(self, buffer, Py_ssize_t offset, int pid):
+        cdef Py_buffer view
+        cdef const uint8_t *data
+        cdef size_t at, head, left
+        cdef uint32_t body
+        cdef int32_t write_index
+        cdef int code
+        cdef unsigned int n = 0
+        cdef Record r
+        # While we hold it, nothing that runs below can resize or free the buffer.
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            if not 0 <= offset <= view.len:
+                raise ValueError(f"offset {offset} in {view.len} bytes")
+            data = <const uint8_t *>view.buf
+            at = offset
+            r.pid = r.tgid = pid
+            while True:
+                left = <size_t>view.len - at
+                # bin8, bin16, bin32: a byte of type, then the size, big-endian (MessagePack specification)
+                if left < 2:
+                    break
+                if data[at] == 0xc4:
+                    head = 2
+                    body = data[at + 1]
+                elif data[at] == 0xc5 and left >= 3:
+                    head = 3
+                    body = big16(data + at + 1)
+                elif data[at] == 0xc6 and left >= 5:
+                    head = 5
+                    body = big32(data + at + 1)
+                else:
+                    break
+                if head + <uint64_t>body > max_data_object or body > left - head:
+                    break
+                if n % CPU_EVERY == 0:
+                    r.cpu = machine_cpu()
+                n += 1
+                r.ts_ns = machine_clock_ns(CLOCK_MONOTONIC)
+                code = self.take_one(data + at + head, body, &r)
+                if code < 0:
+                    write_index = -1
+                    if body >= 4:
+                        memcpy(&write_index, data + at + head, 4)
+                    self.refuse(-code, write_index)
+                at += head + body
+            return <Py_ssize_t>at
+        finally:
+            PyBuffer_Release(&view)

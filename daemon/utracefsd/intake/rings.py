@@ -1,0 +1,202 @@
+"""The data rings of all producers: who may have one, their doorbells, and taking them in together.
+
+One `Rings` for the daemon. It makes a ring for a connection or adopts one from before a restart, counts the memory that
+each user's rings take, and hangs all doorbells on one epoll(7) descriptor for the edge to wait on. The record path itself is
+compiled (`_intake`).
+
+How the edge (server.py) uses it:
+
+    asleep ── doorbell ──> awake: every POLL_S take_in; producers do not ring, except where a ring passes half full
+      ^                      │
+      └── want_wakeup(True), once more take_in: nothing ── after LINGER_ROUNDS rounds without a record
+
+With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it (`_intake.Journal`).
+
+A ring whose memory says what cannot be is `corrupt`: `failed` names its owner, whose connection ends with EPROTO.
+"""
+
+import errno
+import os
+import select
+from collections.abc import Callable
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import DataRing, Intake, Journal
+from utracefsd.machine.peer import Peer
+
+# Memory that the rings of one plain producer's user may take together: the default ring for 256 processes.
+MAX_RING_BYTES_PER_UID = 256 << 20
+
+# A record is visible after this long at most while the daemon is awake (the promise is 20 ms).
+POLL_S = 0.002
+
+# How many empty rounds before producers are asked for the doorbell again. A program that emits every few milliseconds then
+# costs neither itself a system call per record nor the daemon a wake-up.
+LINGER_ROUNDS = 10
+
+# Records in one round before others have their turn: some milliseconds.
+ROUND_RECORDS = 50_000
+
+
+@attrs.define(eq=False)
+class _Owned:
+    ring: DataRing
+    uid: int
+    failed: Callable[[TraceError], None]
+
+
+class Rings:
+    """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
+
+    journal: where it is kept how far each ring is consumed; sink: the ftrace instance whose ring buffer a successor takes
+    over together with that. new_thread: told of each thread that is seen writing.
+    """
+
+    def __init__(
+        self,
+        nr_cpus: int,
+        max_bytes_per_uid: int = MAX_RING_BYTES_PER_UID,
+        *,
+        journal: Journal | None = None,
+        sink: FtraceSink | None = None,
+        new_thread: Callable[[int], None] | None = None,
+    ) -> None:
+        self._new_thread = new_thread
+        self._intake = Intake(nr_cpus, None if journal is None else sink)
+        self._journal = journal
+        self._handing_over = False
+        self._max_bytes_per_uid = max_bytes_per_uid
+        self._owned: dict[DataRing, _Owned] = {}
+        self._bytes: dict[int, int] = {}
+        self._epoll = select.epoll()
+        self._taking_in = False
+
+    def fileno(self) -> int:
+        """Readable when a doorbell rang."""
+        return self._epoll.fileno()
+
+    def __len__(self) -> int:
+        return len(self._owned)
+
+    def create(
+        self, table: IndexTable, peer: Peer, size: int, failed: Callable[[TraceError], None]
+    ) -> DataRing:
+        """A new ring of `size` bytes for the connection that `table` belongs to; `failed` is told when it turns corrupt.
+
+        TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the machine's).
+        """
+        self._check_share(peer, size)
+        try:
+            ring = DataRing.create(table, peer.pid, size)
+            if self._journal is not None:
+                self._journal.begin(ring)
+        except ValueError as error:
+            raise TraceError(errno.EINVAL, str(error)) from None
+        except (OSError, MemoryError) as error:
+            raise TraceError(errno.ENOMEM, f"no memory for a data ring: {error}") from error
+        return self._own(ring, peer, failed)
+
+    def adopt(
+        self, table: IndexTable, peer: Peer, fd: int, doorbell: int, failed: Callable[[TraceError], None]
+    ) -> DataRing:
+        """Go on with a ring that a daemon before this one made, and take in what waits in it.
+
+        The descriptors stay the caller's. TraceError: EINVAL with what is wrong with them, EBUSY when another connection has
+        this ring, ENOMEM as for `create`.
+        """
+        try:
+            ring = DataRing.adopt(table, peer.pid, os.dup(fd), os.dup(doorbell))
+        except ValueError as error:
+            raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
+        except (OSError, MemoryError) as error:
+            raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
+        key = ring.key()
+        if any(owned.key() == key for owned in self._owned):
+            raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
+        self._check_share(peer, ring.size)
+        if self._journal is not None:
+            try:
+                self._journal.resume(ring)
+            except (OSError, MemoryError) as error:
+                raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
+        return self._own(ring, peer, failed)
+
+    def drop(self, ring: DataRing) -> None:
+        """Its producer is gone: take what it committed, and forget it."""
+        owned = self._owned.pop(ring)
+        if not self._handing_over:
+            ring.dead = True
+            self.take_in()
+        self._intake.remove(ring)
+        if self._journal is not None:
+            (self._journal.leave if self._handing_over else self._journal.end)(ring)
+        self._epoll.unregister(ring.doorbell)
+        self._bytes[owned.uid] -= ring.size
+        if not self._bytes[owned.uid]:
+            del self._bytes[owned.uid]
+
+    def take_in(self, budget: int | None = None) -> int:
+        """Take what was committed before this call (at most `budget` records), oldest first; returns how many."""
+        if self._taking_in:
+            return 0
+        self._taking_in = True
+        try:
+            return self._intake.take_in() if budget is None else self._intake.take_in(budget)
+        finally:
+            self._taking_in = False
+
+    def threads(self) -> set[int]:
+        """Threads that were seen writing."""
+        return {tid for ring in self._owned for tid in ring.threads()}
+
+    def end_corrupt(self) -> int:
+        """Tell the owners of rings that turned out corrupt, who will drop them; returns how many there were."""
+        corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
+        for owned in corrupt:
+            owned.failed(TraceError(errno.EPROTO, "the data ring's memory says what cannot be"))
+        return len(corrupt)
+
+    def answer_doorbells(self) -> None:
+        """Empty those that rang, so that they wake again."""
+        rung = {fd for fd, _ in self._epoll.poll(0, len(self._owned) + 1)}
+        if rung:
+            for ring in self._owned:
+                if ring.doorbell in rung:
+                    ring.ring_doorbell_seen()
+
+    def want_wakeup(self, wanted: bool) -> None:
+        """Whether producers shall ring. After asking for it, take in once more before sleeping."""
+        self._intake.want_wakeup(wanted)
+
+    def hand_over(self) -> None:
+        """The daemon ends, the producers go on: rings that are dropped from now on stay as they are, for its successor."""
+        self._handing_over = True
+
+    def close(self) -> None:
+        """Forget all rings; nothing more is taken in."""
+        for ring in list(self._owned):
+            self.drop(ring)
+        self._epoll.close()
+
+    def _check_share(self, peer: Peer, size: int) -> None:
+        used = self._bytes.get(peer.uid, 0)
+        if not peer.privileged and used + size > self._max_bytes_per_uid:
+            raise TraceError(
+                errno.ENOMEM,
+                f"the rings of user {peer.uid} take {used >> 10} KiB; {self._max_bytes_per_uid >> 10} KiB are the limit",
+            )
+
+    def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> DataRing:
+        ring.new_thread = self._new_thread
+        self._owned[ring] = _Owned(ring, peer.uid, failed)
+        self._bytes[peer.uid] = self._bytes.get(peer.uid, 0) + ring.size
+        self._epoll.register(ring.doorbell, select.EPOLLIN)
+        self._intake.add(ring)
+        # The daemon may be asleep: whoever commits next shall ring.
+        ring.want_wakeup(True)
+        os.eventfd_write(ring.doorbell, 1)  # and look at once at what an adopted one holds
+        return ring

@@ -1,0 +1,147 @@
+"""Which name belongs to a thread id, for `trace` and saved_cmdlines.
+
+A record carries a number. The kernel keeps a small table of names and fills it when a task that has just written is
+switched out, so that early records print `<...>`; we can always ask /proc, and do so at print time while the task
+lives. What is known of it last is kept for later, since a trace is mostly read after the program has ended.
+
+A thread id is used again by other programs. The start time of the task, which /proc tells too, makes the difference: a
+name is only renewed from a task that began when the remembered one did. `remember` is for those who know that it is
+the same task (a producer is connected), and takes what there is.
+
+Thread groups (`saved_tgids`, the option record-tgid) are, as in the kernel, learned only of tasks that write while the
+option is on: `wrote` is for whoever takes records in and costs a set lookup.
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+
+__all__ = ["UNKNOWN", "CommTable", "Task", "saved_cmdlines_text", "saved_tgids_text"]
+
+UNKNOWN = b"<...>"
+
+_MAX_CAPACITY = 32768
+"""PID_MAX_DEFAULT, the largest number that saved_cmdlines_size takes."""
+
+_PAGE = 4096
+_TABLE_HEAD = 131096
+_ELEMENT = 20
+"""The kernel rounds its table up to a power of two of pages and shows how many names fit (kernel/trace/trace_sched_switch.c,
+`allocate_cmdlines_buffer`): a head with a slot for each of 32769 pids, then a name of 16 bytes and a pid each."""
+
+
+@attrs.frozen
+class Task:
+    """What /proc says of a thread."""
+
+    comm: bytes
+    """Its name, at most 15 bytes."""
+
+    start_time: int
+    """When it began, in clock ticks since boot."""
+
+
+class CommTable:
+    """Names and thread groups by thread id."""
+
+    def __init__(
+        self,
+        read_task: Callable[[int], Task | None],
+        read_tgid: Callable[[int], int | None],
+        *,
+        kernel_release: bytes = b"",
+    ) -> None:
+        """read_task, read_tgid: ask /proc (`procfs`); None: no such task. kernel_release: what latency-format shows."""
+        self.kernel_release = kernel_release
+        self.record_tgid = False
+        self.capacity = _rounded_capacity(128)
+        self._read_task = read_task
+        self._read_tgid = read_tgid
+        self._tasks: dict[int, Task] = {}
+        self._tgids: dict[int, int] = {}
+        self.on_kept: Callable[[int, Task], None] | None = None
+        """Told of every name that is new."""
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def tasks(self) -> list[tuple[int, Task]]:
+        """What is known, oldest first."""
+        return list(self._tasks.items())
+
+    def restore(self, tasks: Mapping[int, Task]) -> None:
+        """What a daemon before this one knew."""
+        self._tasks.update(tasks)
+        self._forget_oldest()
+
+    def remember(self, pid: int) -> None:
+        """Learn the name of a task that is known to be there."""
+        if pid > 0 and (task := self._read_task(pid)) is not None:
+            self._keep(pid, task)
+
+    def wrote(self, pid: int) -> None:
+        """Records of this thread have been taken in."""
+        if self.record_tgid and pid not in self._tgids and pid > 0:
+            tgid = self._read_tgid(pid)
+            if tgid is not None:
+                self._tgids[pid] = tgid
+
+    def comm(self, pid: int) -> bytes:
+        """The name now, or the last that is known; `<...>` for a stranger that is gone."""
+        known = self._tasks.get(pid)
+        present = self._read_task(pid)
+        if present is not None and (known is None or present.start_time == known.start_time):
+            if present != known:
+                self._keep(pid, present)
+            return present.comm
+        return UNKNOWN if known is None else known.comm
+
+    def tgid(self, pid: int) -> int:
+        """The thread group, 0 if not recorded."""
+        return self._tgids.get(pid, 0)
+
+    def saved_cmdlines_text(self) -> bytes:
+        """`saved_cmdlines`."""
+        return saved_cmdlines_text((pid, self.comm(pid)) for pid in list(self._tasks))
+
+    def saved_tgids_text(self) -> bytes:
+        """`saved_tgids`."""
+        return saved_tgids_text(self._tgids.items())
+
+    def set_capacity(self, number: int) -> None:
+        """How many names to keep; rounded up as the kernel does. EINVAL: 0, or more than 32768."""
+        if not 0 < number <= _MAX_CAPACITY:
+            raise TraceError(errno.EINVAL, f"between 1 and {_MAX_CAPACITY} names can be kept")
+        self.capacity = _rounded_capacity(number)
+        self._forget_oldest()
+
+    def _keep(self, pid: int, task: Task) -> None:
+        before = self._tasks.pop(pid, None)
+        self._tasks[pid] = task
+        if task != before and self.on_kept is not None:
+            self.on_kept(pid, task)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        while len(self._tasks) > self.capacity:
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]
+            self._tgids.pop(oldest, None)
+
+
+def _rounded_capacity(number: int) -> int:
+    pages = -(-(_TABLE_HEAD + number * _ELEMENT) // _PAGE)
+    return ((_PAGE << (pages - 1).bit_length()) - _TABLE_HEAD) // _ELEMENT
+
+
+def saved_cmdlines_text(comms: Iterable[tuple[int, bytes]]) -> bytes:
+    """`saved_cmdlines`: (pid, comm) in the order given, one a line."""
+    return b"".join(b"%d %s\n" % pair for pair in comms)
+
+
+def saved_tgids_text(tgids: Iterable[tuple[int, int]]) -> bytes:
+    """`saved_tgids`: (pid, tgid), ascending by pid."""
+    return b"".join(b"%d %d\n" % pair for pair in sorted(tgids))

@@ -1,0 +1,71 @@
+"""What the tree needs to know of the machine: names of threads, cpus, memory. The only part of it that does I/O."""
+
+import ctypes
+import os
+import re
+import sys
+
+from utracefsd.machine.comms import CommTable, Task
+
+__all__ = ["current_cpu", "free_memory_kb", "make_comm_table", "possible_cpus", "read_task", "read_tgid"]
+
+_START_TIME = 19
+"""Position of starttime in /proc/PID/stat, counted from the field behind the name (proc_pid_stat(5): number 22)."""
+
+
+def read_task(pid: int) -> Task | None:
+    """Name and start time from /proc/PID/stat; None: no such thread, or it is hidden from us."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+        # The name may hold anything, parentheses and blanks included.
+        comm, _, rest = text[text.index(b"(") + 1 :].rpartition(b") ")
+        if b"\\" in comm:
+            # Some kernels escape newlines and backslashes in this file, others do not; the other file never does.
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                comm = file.read().removesuffix(b"\n")
+    except OSError:
+        return None
+    return Task(comm[:15], int(rest.split()[_START_TIME]))
+
+
+def read_tgid(pid: int) -> int | None:
+    """The process that a thread belongs to; None as `read_task`."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            found = re.search(rb"^Tgid:\s*(\d+)", file.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
+def make_comm_table() -> CommTable:
+    """A CommTable that asks /proc."""
+    return CommTable(read_task, read_tgid, kernel_release=os.uname().release.encode())
+
+
+def possible_cpus() -> int:
+    """One more than the highest cpu number there can be: how many per-cpu buffers tools expect to find."""
+    try:
+        with open("/sys/devices/system/cpu/possible") as file:
+            return int(re.split("[,-]", file.read().strip())[-1]) + 1
+    except (OSError, ValueError):
+        return os.cpu_count() or 1
+
+
+def free_memory_kb() -> int:
+    """What the kernel believes it could give out without swapping (MemAvailable)."""
+    try:
+        with open("/proc/meminfo") as file:
+            found = re.search(r"^MemAvailable:\s*(\d+) kB", file.read(), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) if found else sys.maxsize
+
+
+_sched_getcpu = ctypes.CDLL(None).sched_getcpu
+
+
+def current_cpu() -> int:
+    """The cpu that the calling thread runs on; 0 if the system does not say."""
+    return max(int(_sched_getcpu()), 0)

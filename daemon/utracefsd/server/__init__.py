@@ -1,0 +1,7 @@
+"""The edge of the daemon: the only room that knows trio, signals and clocks.
+
+serve       listens, accepts, waits, and carries out what the parts below return
+listeners   the two sockets, made here or handed over by systemd
+runtime     which directories are used
+sd_notify   what systemd is told
+"""

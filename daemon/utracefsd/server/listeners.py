@@ -1,0 +1,109 @@
+"""Sockets that listen: made here, or opened by systemd and passed on.
+
+A socket made here is reachable for nobody before its mode and group are right, is never put in the place of one that
+answers, and is removed at the end. One that systemd opened stays systemd's: mode, group and file are its business.
+"""
+
+import contextlib
+import errno
+import grp
+import logging
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.server import runtime
+from utracefsd.server.sd_notify import ListenFd
+
+logger = logging.getLogger("utracefsd")
+
+# Length of the queue of connections that wait to be accepted; the kernel cuts it to net.core.somaxconn.
+BACKLOG = 4096
+
+
+@contextlib.contextmanager
+def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
+    """A socket that listens at `path`: mode 0660 with a group, else 0600. Removed at the end, if it is still ours.
+
+    Raises TraceError: EADDRINUSE when somebody answers there, EEXIST when something else than a socket is in the way;
+    OSError as bind(2) has it.
+    """
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind(os.fspath(path))
+        made = os.lstat(path)
+        try:
+            # Nobody can connect before listen(2), so nobody slips in before the mode is right.
+            os.chmod(path, 0o600)
+            if gid is not None:
+                try:
+                    os.chown(path, -1, gid)
+                    os.chmod(path, 0o660)
+                except PermissionError:
+                    logger.info("%s: only for this user, who is not in the group %d", path, gid)
+            sock.listen(BACKLOG)
+            yield sock
+        finally:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(made, os.lstat(path)):
+                    os.unlink(path)
+    finally:
+        sock.close()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket that a daemon left which was killed; the lock says that none is running, this asks once more."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise TraceError(errno.EEXIST, f"{path}: is in the way and no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass  # its queue is full, so it listens
+        except OSError as error:
+            raise TraceError(error.errno or errno.EIO, f"{path}: {error.strerror}") from error
+    raise TraceError(errno.EADDRINUSE, f"{path}: somebody answers there already")
+
+
+def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
+    """systemd's sockets by the name of ours that they stand for.
+
+    FileDescriptorName= says it; without names (systemd-socket-activate passes the same for all) the path does.
+    """
+    given: dict[str, socket.socket] = {}
+    for listen_fd in listen_fds:
+        sock = socket.socket(fileno=listen_fd.fd)
+        address = sock.getsockname() if sock.family == socket.AF_UNIX else ""
+        names = (listen_fd.name, Path(os.fsdecode(address)).name)
+        name = next((n for n in names if n in (runtime.DATA_SOCKET, runtime.TRACEFS_SOCKET)), None)
+        if name is None or name in given or sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
+            logger.warning("socket %r from systemd is none of ours; closed", listen_fd.name)
+            sock.close()
+        else:
+            given[name] = sock
+    return given
+
+
+def group_id(name: str, *, required: bool) -> int | None:
+    """The group's number if its members can be let in: the group exists, and we are in it or root."""
+    try:
+        gid = grp.getgrnam(name).gr_gid
+    except KeyError:
+        if required:
+            raise TraceError(errno.EINVAL, f"there is no group {name!r}") from None
+        return None
+    if required or os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups()):
+        return gid
+    return None

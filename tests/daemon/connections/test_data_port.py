@@ -1,0 +1,543 @@
+"""The data socket's side of the daemon: who is taken in when, who is ended why; real sockets, fake open files."""
+
+import contextlib
+import errno
+import logging
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from utracefs_protocol.connection import encode_notification
+from utracefs_protocol.limits import MAX_UNANSWERED
+from utracefsd.connections import data_port
+from utracefsd.connections.data_port import (
+    ACCEPT_PAUSE_NS,
+    LAST_WORDS_NS,
+    MAX_DESCRIPTORS_SENT,
+    MAX_WAITING_BYTES,
+    DataLink,
+    DataPort,
+)
+from utracefsd.machine.peer import Peer, PeerLimits
+
+
+class FakeFile:
+    """Keeps what arrives; `answer` makes replies of it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.data = bytearray()
+        self.fds: list[int] = []
+        self.closing = False
+        self.closed_ns: list[int] = []
+        self.timer_ns: int | None = None
+        self.answer: Callable[[bytes], Sequence[tuple[bytes, Sequence[int]]]] = lambda data: []
+
+    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Sequence[tuple[bytes, Sequence[int]]]:
+        self.data += data
+        self.fds += fds
+        return self.answer(data)
+
+    def next_timer_ns(self) -> int | None:
+        return self.timer_ns
+
+    def handle_timer(self, now_ns: int) -> Sequence[tuple[bytes, Sequence[int]]]:
+        self.timer_ns = None
+        return [(b"due", [])]
+
+    def close(self, now_ns: int) -> None:
+        self.closed_ns.append(now_ns)
+
+
+class Around:
+    """A listening port, its clients, and a clock that is set."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.now_ns = 1_000
+        self.files: list[FakeFile] = []
+        self.clients: list[socket.socket] = []
+        self.left: list[Peer] = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(1024)
+        self.path = str(path)
+        self.port = DataPort(self._open, now_ns=lambda: self.now_ns, closed=self.left.append, **options)
+        self.port.listen(self.listener)
+
+    def _open(self, peer: Peer) -> FakeFile:
+        self.files.append(FakeFile(peer))
+        return self.files[-1]
+
+    def connect(self) -> socket.socket:
+        """A client; not accepted yet."""
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(5)
+        client.connect(self.path)
+        self.clients.append(client)
+        return client
+
+    def turn(self) -> list[DataLink]:
+        """One turn of the loop that is not here."""
+        ready = []
+        for data_link in self.port.ready():
+            ready.append(data_link)
+            self.port.pump(data_link)
+        return ready
+
+    def idle(self) -> bool:
+        return not select.select([self.port.fileno()], [], [], 0)[0]
+
+    def close(self) -> None:
+        self.port.close()
+        self.listener.close()
+        for client in self.clients:
+            client.close()
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Iterator[Around]:
+    made = Around(tmp_path / "data")
+    yield made
+    made.close()
+
+
+def read_all(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def error_in(data: bytes) -> tuple[int, str]:
+    kind, method, [number, text] = msgpack.unpackb(data)
+    assert (kind, method) == (2, "error")
+    return number, text
+
+
+def fill(client: socket.socket) -> int:
+    """Send until the socket takes no more."""
+    client.setblocking(False)
+    total = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            total += client.send(bytes(1 << 16))
+    client.settimeout(5)
+    return total
+
+
+class TestTurns:
+    def test_accept_and_receive(self, around: Around) -> None:
+        client = around.connect()
+        client.sendall(b"abc")
+        assert len(around.turn()) == 1
+        [file] = around.files
+        assert file.data == b"abc"
+        assert file.peer.pid == os.getpid()
+        assert len(around.port) == 1
+
+    def test_idle_means_nothing_is_ready(self, around: Around) -> None:
+        around.connect()
+        around.turn()
+        assert around.idle()
+        assert around.port.next_deadline_ns() is None
+
+    def test_replies_are_sent_at_once(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(b"one", []), (b"two", [])]
+        client.sendall(b"?")
+        around.turn()
+        assert client.recv(100) == b"onetwo"
+
+    def test_descriptors_arrive(self, around: Around) -> None:
+        client = around.connect()
+        with open("/dev/null", "rb") as null:
+            socket.send_fds(client, [b"x"], [null.fileno()])
+        around.turn()
+        [fd] = around.files[0].fds
+        os.close(fd)
+
+    def test_a_flood_gets_its_share_and_no_more(self, around: Around) -> None:
+        flooding, other = around.connect(), around.connect()
+        around.turn()
+        sent = fill(flooding)
+        other.sendall(b"here")
+        budget = sent // 4
+        for data_link in around.port.ready():
+            around.port.pump(data_link, budget)
+        assert sorted(len(file.data) for file in around.files) == [4, budget]
+        assert not around.idle()
+
+    def test_the_end_of_a_connection_drops_it_at_once(self, around: Around) -> None:
+        client = around.connect()
+        client.sendall(b"last words")
+        client.close()
+        around.turn()
+        assert around.files[0].data == b"last words"
+        assert around.files[0].closed_ns == [around.now_ns]
+        assert len(around.port) == 0
+        assert [peer.pid for peer in around.left] == [os.getpid()]
+        assert around.idle()
+
+    def test_a_reset_connection_loses_nothing_that_it_sent(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(b"unread", [])]
+        client.sendall(b"1")
+        around.turn()
+        client.sendall(b"2")
+        client.close()  # with an unread reply: ECONNRESET here
+        around.turn()
+        assert around.files[0].data == b"12"
+        assert around.files[0].closed_ns
+
+    def test_half_closed_still_gets_its_reply(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(b"answer", [])]
+        client.sendall(b"?")
+        client.shutdown(socket.SHUT_WR)
+        around.turn()
+        assert read_all(client) == b"answer"
+        assert around.files[0].closed_ns
+
+    def test_a_mistake_of_ours_ends_that_connection_only(
+        self, around: Around, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client, other = around.connect(), around.connect()
+        around.turn()
+
+        def fail(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
+            raise RuntimeError("a mistake")
+
+        around.files[0].answer = fail
+        client.sendall(b"x")
+        with caplog.at_level(logging.ERROR):
+            around.turn()
+        assert [record.exc_info is not None for record in caplog.records] == [True]
+        assert error_in(read_all(client))[0] == errno.EIO
+        other.sendall(b"y")
+        around.turn()
+        assert around.files[1].data == b"y"
+        assert len(around.port) == 1
+
+    def test_closing_ends_it_after_its_last_words(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+
+        def refuse(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
+            around.files[0].closing = True
+            return [(encode_notification("error", [errno.EPROTO, "no"]), [])]
+
+        around.files[0].answer = refuse
+        client.sendall(bytes(150_000))
+        around.turn()
+        assert error_in(read_all(client)) == (errno.EPROTO, "no")
+        assert around.files[0].closed_ns == [around.now_ns]
+        assert len(around.port) == 0
+
+
+class TestTakeInAll:
+    def test_everything_that_was_sent(self, around: Around) -> None:
+        clients = [around.connect() for _ in range(20)]
+        around.turn()
+        sent = [fill(client) for client in clients]
+        around.port.take_in_all()
+        assert [len(file.data) for file in around.files] == sent
+
+    def test_what_nobody_accepted_yet(self, around: Around) -> None:
+        for i in range(200):
+            client = around.connect()
+            client.sendall(b"%d" % i)
+            client.close()
+        around.port.take_in_all()
+        assert [bytes(file.data) for file in around.files] == [b"%d" % i for i in range(200)]
+        assert all(file.closed_ns for file in around.files)
+
+    def test_ends_are_seen(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+        client.sendall(bytes(1000))
+        client.close()
+        around.port.take_in_all()
+        assert len(around.files[0].data) == 1000
+        assert around.files[0].closed_ns
+
+    def test_what_comes_meanwhile_waits(self, around: Around) -> None:
+        """A producer that is as fast as the daemon must not hold up whoever asks."""
+        client = around.connect()
+        around.turn()
+
+        def more(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
+            client.sendall(bytes(len(data)))
+            return []
+
+        around.files[0].answer = more
+        client.sendall(bytes(1000))
+        around.port.take_in_all()
+        assert len(around.files[0].data) == 1000
+
+    def test_from_inside_an_operation(self, around: Around) -> None:
+        """DIAG_IOCSDEL on one connection takes in the others; itself it is in the middle of being taken in."""
+        deleting, other = around.connect(), around.connect()
+        around.turn()
+        order: list[str] = []
+
+        def delete(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
+            order.append("delete")
+            around.port.take_in_all()
+            order.append("deleted")
+            return []
+
+        def record(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
+            order.append("record")
+            return []
+
+        around.files[0].answer, around.files[1].answer = delete, record
+        deleting.sendall(b"del")
+        other.sendall(b"rec")
+        other.close()
+        first = next(link for link in around.port.ready() if link.connection is around.files[0])
+        around.port.pump(first)
+        assert order == ["delete", "record", "deleted"]
+        assert around.files[1].closed_ns
+
+    def test_costs_nothing_when_nothing_came(self, around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
+        for _ in range(50):
+            around.connect()
+        around.turn()
+        monkeypatch.setattr(around.port, "pump", None)
+        around.port.take_in_all()
+
+
+class TestSlowReaders:
+    def test_others_are_not_held_up_and_memory_is_bounded(self, around: Around) -> None:
+        slow, other = around.connect(), around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
+        around.files[1].answer = lambda data: [(b"quick", [])]
+        while not around.files[0].closed_ns:
+            slow.sendall(bytes(10))
+            other.sendall(b"?")
+            around.turn()
+            assert other.recv(100) == b"quick"
+        [deadline_ns] = [around.port.next_deadline_ns()]
+        assert deadline_ns == around.now_ns + LAST_WORDS_NS
+        asked = len(around.files[0].data) * 10_000
+        # both limits are broken, by one step at most, and the socket's own buffer holds some
+        assert MAX_WAITING_BYTES < asked < (MAX_UNANSWERED + 10) * 10_000 + 500_000
+        # it comes to its senses: all answers, the reason, the end
+        got = bytearray()
+        while len(around.port) == 2:
+            got += slow.recv(1 << 20)
+            around.turn()
+        got += read_all(slow)
+        assert got[:asked] == bytes(asked)
+        number, text = error_in(bytes(got[asked:]))
+        assert number == errno.EMSGSIZE
+        assert "responses wait" in text
+        assert around.port.next_deadline_ns() is None
+
+    def test_it_is_closed_when_it_never_reads(self, around: Around) -> None:
+        slow = around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
+        slow.sendall(bytes(1000))
+        around.turn()
+        assert len(around.port) == 1
+        around.port.on_time(around.now_ns + LAST_WORDS_NS - 1)
+        assert len(around.port) == 1
+        around.port.on_time(around.now_ns + LAST_WORDS_NS)
+        assert len(around.port) == 0
+        assert around.files[0].closed_ns == [around.now_ns]
+
+    def test_it_is_closed_when_it_goes_away(self, around: Around) -> None:
+        slow = around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
+        slow.sendall(bytes(1000))
+        around.turn()
+        slow.close()
+        around.turn()
+        assert len(around.port) == 0
+        assert around.idle()
+
+    def test_thousands_of_small_replies_are_welcome(self, around: Around) -> None:
+        """Registering everything in one round trip, and reading only then."""
+        client = around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(bytes(60), []) for _ in range(len(data))]
+        client.sendall(bytes(8000))
+        around.turn()
+        assert around.port.next_deadline_ns() is None
+        client.shutdown(socket.SHUT_WR)
+        got = 0
+        while got < 8000 * 60:
+            got += len(client.recv(1 << 20))
+            around.turn()
+        assert MAX_UNANSWERED < 8000
+
+    def test_asking_for_descriptors_for_ever(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+        around.files[0].answer = lambda data: [(b"\0", [os.open("/dev/null", os.O_RDONLY)]) for _ in data]
+        before = len(os.listdir("/proc/self/fd"))
+        client.sendall(bytes(MAX_DESCRIPTORS_SENT + 1))
+        around.turn()
+        client.recv(1)
+        data = read_all(client).lstrip(b"\0")
+        assert error_in(data)[0] == errno.EMSGSIZE
+        assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+class TestTooMany:
+    def test_of_one_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        around = Around(tmp_path / "data", limits=PeerLimits(3), owner_uid=12345)
+        monkeypatch.setattr(
+            data_port, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
+        )
+        try:
+            clients = [around.connect() for _ in range(5)]
+            around.turn()
+            assert len(around.port) == 3
+            for client in clients[3:]:
+                number, text = error_in(read_all(client))
+                assert number == errno.EMFILE
+                assert "user 7" in text
+            clients[0].close()
+            around.turn()
+            around.connect()
+            around.turn()
+            assert len(around.port) == 3
+        finally:
+            around.close()
+
+    def test_in_all(self, tmp_path: Path) -> None:
+        around = Around(tmp_path / "data", max_connections=10)
+        try:
+            clients = [around.connect() for _ in range(1000)]
+            while not around.idle():
+                around.turn()
+            assert len(around.port) == 10
+            assert error_in(read_all(clients[-1]))[0] == errno.EMFILE
+        finally:
+            around.close()
+
+
+class TestNoDescriptorLeft:
+    """accept(2) fails; trio's serve_listeners survives these errors, and so does this."""
+
+    class FailingListener:
+        """A listener whose accept fails `times` times."""
+
+        def __init__(self, listener: socket.socket, number: int, times: int) -> None:
+            self.listener = listener
+            self.number = number
+            self.times = times
+
+        def fileno(self) -> int:
+            return self.listener.fileno()
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if self.times:
+                self.times -= 1
+                raise OSError(self.number, os.strerror(self.number))
+            return self.listener.accept()
+
+    def failing(self, around: Around, number: int, times: int) -> None:
+        around.port._listener = self.FailingListener(around.listener, number, times)  # type: ignore[assignment]
+
+    def test_the_reserve_turns_one_away(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
+        first, second = around.connect(), around.connect()
+        self.failing(around, errno.EMFILE, 1)
+        with caplog.at_level(logging.ERROR):
+            around.turn()
+        assert first.recv(1) == b""
+        second.sendall(b"x")
+        around.turn()
+        assert around.files[0].data == b"x"
+        assert "turned away" in caplog.text
+        assert around.port.next_deadline_ns() is None
+
+    @pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS])
+    def test_without_memory_it_pauses(
+        self, around: Around, number: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = around.connect()
+        client.sendall(b"x")
+        self.failing(around, number, 1)
+        with caplog.at_level(logging.ERROR):
+            around.turn()
+        assert not around.files
+        assert around.idle()  # no busy loop
+        assert around.port.next_deadline_ns() == around.now_ns + ACCEPT_PAUSE_NS
+        around.port.on_time(around.now_ns + ACCEPT_PAUSE_NS)
+        assert around.port.next_deadline_ns() is None
+        around.turn()
+        assert around.files[0].data == b"x"
+
+    def test_really(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
+        """With RLIMIT_NOFILE in the way of the next descriptor."""
+        import resource
+
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        client = around.connect()
+        lowest = os.dup(client.fileno())
+        os.close(lowest)
+        with caplog.at_level(logging.ERROR):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+            try:
+                around.turn()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert client.recv(1) == b""
+        assert "turned away" in caplog.text
+        around.connect()
+        around.turn()
+        assert len(around.files) == 1
+
+    def test_other_errors_are_not_hidden(self, around: Around) -> None:
+        around.connect()
+        self.failing(around, errno.EBADF, 1)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            around.turn()
+
+
+def test_notifications_that_are_due_later(around: Around) -> None:
+    client = around.connect()
+    around.turn()
+    around.files[0].timer_ns = 5_000
+    client.sendall(b"x")
+    around.turn()
+    assert around.port.next_deadline_ns() == 5_000
+    around.port.on_time(4_999)
+    around.port.on_time(5_000)
+    assert around.port.next_deadline_ns() is None
+    assert client.recv(100) == b"due"
+    around.files[0].timer_ns = 9_000
+    client.sendall(b"x")
+    around.turn()
+    client.close()
+    around.turn()
+    assert around.port.next_deadline_ns() is None
+
+
+def test_close_sends_what_can_be_sent(around: Around) -> None:
+    client = around.connect()
+    client.sendall(b"x")
+    around.turn()
+    around.port.close()
+    assert read_all(client) == b""
+    assert around.files[0].closed_ns
+
+
+def test_credentials_are_the_kernels(around: Around) -> None:
+    around.connect()
+    around.turn()
+    expected = struct.unpack("3i", around.clients[0].getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    peer = around.files[0].peer
+    assert (peer.pid, peer.uid, peer.gid) == expected

@@ -1,0 +1,206 @@
+"""A socket that never waits: descriptors beside their message, what a full buffer leaves over, how it ends."""
+
+import array
+import errno
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from utracefsd.connections import link as link_module
+from utracefsd.connections.link import MAX_DESCRIPTORS, Link, peer_of
+from utracefsd.machine.peer import Peer
+
+PEER = Peer(pid=1, uid=2, gid=3, privileged=False)
+
+
+class Ends:
+    """Both ends of a connection; `other` is the peer's and waits."""
+
+    def __init__(self) -> None:
+        mine, self.other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.other.settimeout(5)
+        self.link = Link(mine, PEER)
+
+    def read_all(self) -> bytes:
+        return b"".join(iter(lambda: self.other.recv(1 << 16), b""))
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    both = Ends()
+    yield both
+    both.link.close()
+    both.other.close()
+
+
+@pytest.fixture
+def descriptors() -> Iterator[list[int]]:
+    """Pipes, so that it can be told which is which; closed at the end where they are still open."""
+    made = [fd for _ in range(MAX_DESCRIPTORS) for fd in os.pipe()]
+    yield made
+    for fd in made:
+        try:
+            os.close(fd)
+        except OSError as error:
+            assert error.errno == errno.EBADF
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def test_receive(ends: Ends) -> None:
+    assert ends.link.receive(100) is None
+    assert ends.link.bytes_readable() == 0
+    ends.other.sendall(b"abcdef")
+    assert ends.link.bytes_readable() == 6
+    assert ends.link.receive(4) == (b"abcd", [])
+    assert ends.link.receive(4) == (b"ef", [])
+    assert ends.link.receive(4) is None
+    ends.other.close()
+    assert ends.link.receive(4) == (b"", [])
+
+
+def test_a_reset_is_the_end(ends: Ends) -> None:
+    ends.link.queue(b"never read")
+    ends.link.flush()
+    ends.other.close()
+    assert ends.link.receive(4) == (b"", [])
+
+
+def test_received_descriptors(ends: Ends, descriptors: list[int]) -> None:
+    socket.send_fds(ends.other, [b"x"], descriptors[:MAX_DESCRIPTORS])
+    received = ends.link.receive(100)
+    assert received is not None
+    data, fds = received
+    assert data == b"x"
+    assert [os.fstat(fd).st_ino for fd in fds] == [
+        os.fstat(fd).st_ino for fd in descriptors[:MAX_DESCRIPTORS]
+    ]
+    assert not any(os.get_inheritable(fd) for fd in fds)
+    for fd in fds:
+        os.close(fd)
+
+
+def test_more_descriptors_than_one_message_may_have(ends: Ends, descriptors: list[int]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    socket.send_fds(ends.other, [b"x"], descriptors)
+    received = ends.link.receive(100)
+    assert received is not None
+    assert len(received[1]) == MAX_DESCRIPTORS
+    for fd in received[1]:
+        os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_queued_is_sent_in_order(ends: Ends) -> None:
+    for i in range(2000):
+        ends.link.queue(b"%d," % i)
+    assert ends.link.waiting_messages == 2000
+    assert ends.link.flush()
+    assert (ends.link.waiting_messages, ends.link.waiting_bytes) == (0, 0)
+    ends.link.finish()
+    assert ends.read_all() == b"".join(b"%d," % i for i in range(2000))
+
+
+def test_a_full_buffer_keeps_the_rest(ends: Ends) -> None:
+    text = bytes(range(256)) * 4096
+    for i in range(4):
+        ends.link.queue(text[i * (len(text) // 4) :][: len(text) // 4])
+    assert not ends.link.flush()
+    assert 0 < ends.link.waiting_bytes < len(text)
+    assert not ends.link.flush()
+    got = bytearray()
+    while not ends.link.flush():
+        got += ends.other.recv(1 << 16)
+    assert ends.link.waiting_bytes == 0
+    ends.link.finish()
+    assert bytes(got) + ends.read_all() == text
+
+
+def test_descriptors_go_with_the_first_byte_and_are_closed(ends: Ends, descriptors: list[int]) -> None:
+    first, second = descriptors[:2]
+    inodes = [os.fstat(fd).st_ino for fd in (first, second)]
+    ends.link.queue(b"before")
+    ends.link.queue(b"one", [first])
+    ends.link.queue(b"two", [second])
+    ends.link.queue(b"after")
+    assert ends.link.flush()
+    assert not is_open(first)
+    assert not is_open(second)
+    seen: list[tuple[bytes, int]] = []
+    while len(seen) < 2:
+        data, ancillary, _, _ = ends.other.recvmsg(100, socket.CMSG_SPACE(4))
+        for _level, _kind, payload in ancillary:
+            [fd] = array.array("i", payload)
+            seen.append((data, os.fstat(fd).st_ino))
+            os.close(fd)
+    assert [inode for _, inode in seen] == inodes
+    # a receive may begin earlier, but ends with the message that carried the descriptor
+    assert [data.endswith(end) for (data, _), end in zip(seen, (b"one", b"two"), strict=True)] == [True] * 2
+
+
+def test_descriptors_of_a_message_that_waits_stay_open(ends: Ends, descriptors: list[int]) -> None:
+    while ends.link.flush():
+        ends.link.queue(bytes(1 << 16))
+    ends.link.queue(b"later", [descriptors[0]])
+    assert not ends.link.flush()
+    assert is_open(descriptors[0])
+    ends.link.close()
+    assert not is_open(descriptors[0])
+
+
+def test_queueing_on_a_closed_link(ends: Ends, descriptors: list[int]) -> None:
+    ends.link.close()
+    ends.link.close()
+    ends.link.queue(b"x", [descriptors[0]])
+    assert ends.link.waiting_messages == 0
+    assert not is_open(descriptors[0])
+    assert ends.link.fileno() == -1
+
+
+def test_a_peer_that_is_gone_takes_everything(ends: Ends) -> None:
+    ends.other.sendall(b"last words")
+    ends.other.close()
+    ends.link.queue(b"x")
+    assert ends.link.flush()
+    assert ends.link.waiting_messages == 0
+    assert ends.link.receive(100) == (b"last words", [])
+    assert ends.link.receive(100) == (b"", [])
+
+
+def test_finish_lets_the_peer_read_to_the_end(ends: Ends) -> None:
+    """Closing with unread bytes would be ECONNRESET for it, and what we sent might be lost to it."""
+    ends.other.sendall(bytes(100_000))
+    ends.link.queue(b"goodbye")
+    ends.link.flush()
+    ends.link.finish()
+    assert ends.read_all() == b"goodbye"
+    with pytest.raises(BrokenPipeError):
+        ends.other.send(b"x")
+
+
+def test_finish_closes_descriptors_that_were_sent_along(ends: Ends, descriptors: list[int]) -> None:
+    socket.send_fds(ends.other, [b"x"], descriptors[:2])
+    before = len(os.listdir("/proc/self/fd"))
+    ends.link.finish()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_peer_of() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with one, other:
+        peer = peer_of(one, owner_uid=os.geteuid())
+        assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
+        assert peer.privileged
+        assert peer_of(one, owner_uid=os.geteuid() + 1).privileged == (os.geteuid() == 0)
+
+
+def test_gathering_stays_below_the_kernels_limit() -> None:
+    assert os.sysconf("SC_IOV_MAX") >= link_module._GATHER_MESSAGES

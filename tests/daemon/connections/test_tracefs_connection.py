@@ -1,0 +1,458 @@
+"""Requests of the tracefs socket over a tree of fakes: shapes, errors, handles, reads that wait."""
+
+import errno
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import msgpack
+import pytest
+
+from utracefs_protocol.connection import encode_notification, encode_request, encode_response
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
+from utracefsd.connections.tracefs_connection import MAX_HANDLES, MAX_READ, TracefsConnection
+from utracefsd.machine.peer import Peer
+
+PEER = Peer(pid=77, uid=0, gid=0, privileged=True)
+
+
+class FakeFile:
+    """A pipe: `content` is what a read gets, None the end, nothing EAGAIN."""
+
+    def __init__(self, tree: "FakeTree", blocking: bool) -> None:
+        self.tree = tree
+        self.blocking = blocking
+        self.sizes: list[int] = []
+        self.written = b""
+        self.closed = False
+
+    def read(self, size: int) -> bytes:
+        self.sizes.append(size)
+        if self.tree.broken:
+            raise RuntimeError("a mistake")
+        if not self.tree.content:
+            raise TraceError(errno.EAGAIN, "nothing yet")
+        piece = self.tree.content.pop(0)
+        return b"" if piece is None else piece
+
+    def write(self, data: bytes) -> int:
+        self.written += data
+        return len(data) - 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@attrs.frozen
+class FakeStat:
+    kind: str = "f"
+    mode: int = 0o640
+    size: int = 0
+
+
+class FakeTree:
+    """Remembers what it was asked; b"gone" does not exist."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.content: list[bytes | None] = []
+        self.broken = False
+        self.files: list[FakeFile] = []
+
+    def _called(self, *call: Any) -> None:
+        self.calls.append(call)
+        if call[1] == b"gone":
+            raise TraceError(errno.ENOENT, "gone: no such file or directory")
+        if self.broken:
+            raise RuntimeError("a mistake")
+
+    def open(self, path: bytes, flags: int, *, peer: Peer) -> FakeFile:
+        self._called("open", path, flags, peer)
+        self.files.append(FakeFile(self, not flags & os.O_NONBLOCK))
+        return self.files[-1]
+
+    def read_file(self, path: bytes, peer: Peer) -> bytes:
+        self._called("read_file", path, peer)
+        return b"content"
+
+    def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
+        self._called("write_file", path, data, truncate, peer)
+        return len(data)
+
+    def list_dir(self, path: bytes) -> list[tuple[bytes, str]]:
+        self._called("list_dir", path)
+        return [(b"events", "d"), (b"odd\xff", "f")]
+
+    def stat(self, path: bytes) -> FakeStat:
+        self._called("stat", path)
+        return FakeStat()
+
+    def mkdir(self, path: bytes) -> None:
+        self._called("mkdir", path)
+
+    def rmdir(self, path: bytes) -> None:
+        self._called("rmdir", path)
+
+
+class FakePerfEvent:
+    def __init__(self, attr: Mapping[str, Any], handle: int) -> None:
+        self.attr = attr
+        self.handle = handle
+        self.closed = False
+
+    def descriptor(self) -> int:
+        return os.open("/dev/null", os.O_RDONLY) if self.attr.get("data_pages") else -1
+
+    def read(self) -> bytes:
+        return (5).to_bytes(8, "little")
+
+    def ioctl(self, name: str, arg: Any) -> Any:
+        if name != "ID":
+            raise TraceError(errno.ENOTTY, f"no perf ioctl {name}")
+        return 99
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakePerf:
+    def __init__(self) -> None:
+        self.events: list[FakePerfEvent] = []
+
+    def open(self, attr: Mapping[str, Any], *, handle: int) -> FakePerfEvent:
+        self.events.append(FakePerfEvent(attr, handle))
+        return self.events[-1]
+
+
+class Talk:
+    """A client of a TracefsConnection without sockets."""
+
+    def __init__(self) -> None:
+        self.tree = FakeTree()
+        self.perf = FakePerf()
+        self.taken_in = 0
+        self.msgid = itertools.count(1)
+        self.connection = TracefsConnection(
+            self.tree, self.perf, PEER, take_in_all=self._take_in, new_handle=itertools.count(1).__next__
+        )
+
+    def _take_in(self) -> None:
+        self.taken_in += 1
+
+    def send(self, data: bytes) -> list[Any]:
+        replies = list(self.connection.receive(data))
+        for reply in replies:
+            for fd in reply.fds:
+                os.close(fd)
+        return [msgpack.unpackb(reply.data) for reply in replies]
+
+    def ask(self, method: str, *params: Any) -> list[Any]:
+        return self.send(encode_request(next(self.msgid), method, list(params)))
+
+    def call(self, method: str, *params: Any) -> Any:
+        [[kind, _msgid, error, result]] = self.ask(method, *params)
+        assert kind == 1
+        if error is not None:
+            assert result is None
+            raise TraceError(*error)
+        return result
+
+    def fails(self, number: int, method: str, *params: Any) -> str:
+        with pytest.raises(TraceError) as caught:
+            self.call(method, *params)
+        assert caught.value.errno_name == errno.errorcode[number], caught.value
+        return caught.value.text
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    one = Talk()
+    yield one
+    one.connection.close()
+
+
+class TestWholeFiles:
+    def test_read_file(self, talk: Talk) -> None:
+        assert talk.call("read_file", "trace") == b"content"
+        assert talk.tree.calls == [("read_file", b"trace", PEER)]
+
+    def test_paths_may_be_bin_and_need_not_be_utf8(self, talk: Talk) -> None:
+        talk.call("read_file", b"a/\xff")
+        talk.call("stat", "b/\udcff")
+        assert [call[1] for call in talk.tree.calls] == [b"a/\xff", b"b/\xff"]
+
+    def test_write_file(self, talk: Talk) -> None:
+        assert talk.call("write_file", "tracing_on", b"1\n", True) == 2
+        assert talk.call("write_file", "tracing_on", "1", False) == 1
+        assert [call[:4] for call in talk.tree.calls] == [
+            ("write_file", b"tracing_on", b"1\n", True),
+            ("write_file", b"tracing_on", b"1", False),
+        ]
+
+    def test_list_dir_names_are_str_where_they_can_be(self, talk: Talk) -> None:
+        assert talk.call("list_dir", "") == [["events", "d"], [b"odd\xff", "f"]]
+
+    def test_stat(self, talk: Talk) -> None:
+        assert talk.call("stat", "trace") == {"kind": "f", "mode": 0o640, "size": 0}
+
+    def test_directories(self, talk: Talk) -> None:
+        assert talk.call("mkdir", "instances/a") is None
+        assert talk.call("rmdir", "instances/a") is None
+        assert [call[0] for call in talk.tree.calls] == ["mkdir", "rmdir"]
+
+    @pytest.mark.parametrize("method", ["read_file", "list_dir", "stat", "mkdir", "rmdir"])
+    def test_the_trees_errors_are_passed_on(self, talk: Talk, method: str) -> None:
+        assert "no such file" in talk.fails(errno.ENOENT, method, "gone")
+
+    def test_everything_first_takes_in(self, talk: Talk) -> None:
+        talk.call("stat", "trace")
+        talk.fails(errno.ENOENT, "stat", "gone")
+        handle = talk.call("open", "trace", 0)
+        talk.call("close", handle)
+        assert talk.taken_in == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("read_file", []),
+        ("read_file", ["a", "b"]),
+        ("read_file", [1]),
+        ("read_file", [None]),
+        ("read_file", ["a\0b"]),
+        ("write_file", ["a", b"x"]),
+        ("write_file", ["a", b"x", 1]),
+        ("write_file", ["a", 1, True]),
+        ("write_file", ["a", [b"x"], True]),
+        ("list_dir", [{}]),
+        ("stat", []),
+        ("mkdir", [b"a", 0o755]),
+        ("rmdir", [False]),
+        ("open", ["a"]),
+        ("open", ["a", "r"]),
+        ("open", ["a", -1]),
+        ("open", ["a", True]),
+        ("open", [0, 0]),
+        ("read", [1]),
+        ("read", ["1", 10]),
+        ("read", [1, -1]),
+        ("read", [1, 1.0]),
+        ("read", [True, 1]),
+        ("write", [1, 1]),
+        ("close", []),
+        ("close", ["1"]),
+        ("perf_event_open", []),
+        ("perf_event_open", [[]]),
+        ("perf_event_open", [{1: 2}]),
+        ("perf_ioctl", [1, "ENABLE"]),
+        ("perf_ioctl", ["1", "ENABLE", 0]),
+    ],
+)
+def test_params_of_the_wrong_shape(talk: Talk, method: str, params: list[Any]) -> None:
+    talk.call("open", "a", 0)
+    assert talk.fails(errno.EINVAL, method, *params)
+    assert talk.call("stat", "trace")  # the connection goes on
+
+
+def test_an_unknown_method(talk: Talk) -> None:
+    assert "'chmod'" in talk.fails(errno.ENOSYS, "chmod", "trace", 0)
+    assert talk.call("stat", "trace")
+
+
+def test_a_mistake_of_ours_costs_one_request(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+    talk.tree.broken = True
+    with caplog.at_level(logging.ERROR):
+        talk.fails(errno.EIO, "read_file", "trace")
+    [record] = caplog.records
+    assert record.exc_info is not None
+    assert "read_file" in record.message
+    talk.tree.broken = False
+    assert talk.call("read_file", "trace") == b"content"
+
+
+class TestHandles:
+    def test_read_write_close(self, talk: Talk) -> None:
+        handle = talk.call("open", "set_event", os.O_RDWR)
+        talk.tree.content = [b"abc", None]
+        assert talk.call("read", handle, 100) == b"abc"
+        assert talk.call("read", handle, 100) == b""
+        assert talk.call("write", handle, b"a:b c:d") == 6
+        assert talk.call("close", handle) is None
+        [file] = talk.tree.files
+        assert file.closed
+        assert file.written == b"a:b c:d"
+        assert file.sizes == [100, 100]
+
+    @pytest.mark.parametrize("params", [("read", 10), ("write", b"x"), ("close",)])
+    def test_not_open(self, talk: Talk, params: tuple[Any, ...]) -> None:
+        method, *rest = params
+        assert "handle 7" in talk.fails(errno.EBADF, method, 7, *rest)
+        handle = talk.call("open", "a", 0)
+        talk.call("close", handle)
+        talk.fails(errno.EBADF, method, handle, *rest)
+
+    def test_a_large_size_is_a_short_read(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace", 0)
+        talk.tree.content = [b"x"]
+        talk.call("read", handle, 1 << 40)
+        assert talk.tree.files[0].sizes == [MAX_READ]
+
+    def test_too_many(self, talk: Talk) -> None:
+        for _ in range(MAX_HANDLES):
+            talk.call("open", "a", 0)
+        assert str(MAX_HANDLES) in talk.fails(errno.EMFILE, "open", "a", 0)
+        assert talk.tree.files[-1].closed
+        talk.fails(errno.EMFILE, "perf_event_open", {})
+        assert not talk.perf.events
+
+    def test_all_close_with_the_connection(self, talk: Talk) -> None:
+        talk.call("open", "a", 0)
+        talk.call("perf_event_open", {})
+        talk.connection.close()
+        assert talk.tree.files[0].closed
+        assert talk.perf.events[0].closed
+
+
+class TestReadsThatWait:
+    def test_until_data_comes(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
+        assert talk.send(encode_request(500, "read", [handle, 10])) == []
+        assert talk.connection.waiting
+        assert list(talk.connection.retry()) == []
+        assert talk.call("stat", "trace")  # others are answered meanwhile
+        talk.tree.content = [b"a record"]
+        [reply] = talk.connection.retry()
+        assert reply.data == encode_response(500, b"a record")
+        assert not talk.connection.waiting
+        assert list(talk.connection.retry()) == []
+
+    def test_not_with_o_nonblock(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        talk.fails(errno.EAGAIN, "read", handle, 10)
+        assert not talk.connection.waiting
+
+    def test_the_end_of_the_file_ends_it_too(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
+        talk.ask("read", handle, 10)
+        talk.tree.content = [None]
+        assert [msgpack.unpackb(reply.data)[3] for reply in talk.connection.retry()] == [b""]
+
+    def test_of_one_handle_the_first_comes_first(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
+        other = talk.call("open", "trace_pipe", os.O_RDONLY)
+        for msgid, which in ((501, handle), (502, other), (503, handle)):
+            assert talk.send(encode_request(msgid, "read", [which, 10])) == []
+        talk.tree.content = [b"1", b"2"]
+        # data is there again: a new read stands behind those that wait
+        assert talk.send(encode_request(504, "read", [handle, 10])) == []
+        assert [reply.data for reply in talk.connection.retry()] == [
+            encode_response(501, b"1"),
+            encode_response(502, b"2"),
+        ]
+        talk.tree.content = [b"3", b"4"]
+        assert [reply.data for reply in talk.connection.retry()] == [
+            encode_response(503, b"3"),
+            encode_response(504, b"4"),
+        ]
+
+    def test_closing_the_handle_ends_it(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
+        other = talk.call("open", "trace_pipe", os.O_RDONLY)
+        talk.send(encode_request(501, "read", [handle, 10]))
+        talk.send(encode_request(502, "read", [other, 10]))
+        closed, ended = talk.send(encode_request(503, "close", [handle]))
+        assert closed == [1, 503, None, None]
+        assert ended[:2] == [1, 501]
+        assert ended[2][0] == errno.EBADF
+        talk.tree.content = [b"x"]
+        assert [reply.data for reply in talk.connection.retry()] == [encode_response(502, b"x")]
+
+    def test_closing_the_connection_forgets_them(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
+        talk.ask("read", handle, 10)
+        talk.connection.close()
+        assert not talk.connection.waiting
+        assert list(talk.connection.retry()) == []
+
+    def test_too_many_end_the_connection(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
+        for _ in range(MAX_UNANSWERED):
+            assert talk.ask("read", handle, 10) == []
+        [[kind, method, [number, text]]] = talk.ask("read", handle, 10)
+        assert (kind, method, number) == (2, "error", errno.EMSGSIZE)
+        assert str(MAX_UNANSWERED) in text
+        assert talk.connection.closing
+
+    def test_a_mistake_of_ours_ends_only_the_read(self, talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+        handle = talk.call("open", "trace_pipe", os.O_RDONLY)
+        talk.ask("read", handle, 10)
+        talk.tree.broken = True
+        with caplog.at_level(logging.ERROR):
+            [reply] = talk.connection.retry()
+        assert msgpack.unpackb(reply.data)[2][0] == errno.EIO
+        assert len(caplog.records) == 1
+
+
+class TestPerf:
+    def test_with_a_ring(self, talk: Talk) -> None:
+        request = encode_request(9, "perf_event_open", [{"name": "user_events:a", b"data_pages": 8}])
+        [reply] = talk.connection.receive(request)
+        [fd] = reply.fds
+        os.close(fd)
+        [event] = talk.perf.events
+        assert msgpack.unpackb(reply.data) == [1, 9, None, {"handle": event.handle}]
+        assert event.attr == {"name": "user_events:a", "data_pages": 8}
+        assert talk.call("read", event.handle, 8) == (5).to_bytes(8, "little")
+        assert talk.call("perf_ioctl", event.handle, "ID", 0) == 99
+        talk.fails(errno.ENOTTY, "perf_ioctl", event.handle, "NO", 0)
+        talk.fails(errno.EINVAL, "write", event.handle, b"x")
+        talk.call("close", event.handle)
+        assert event.closed
+        talk.fails(errno.EBADF, "read", event.handle, 8)
+
+    def test_counting_only_has_no_descriptor(self, talk: Talk) -> None:
+        [reply] = talk.connection.receive(encode_request(9, "perf_event_open", [{}]))
+        assert reply.fds == ()
+
+    def test_ioctl_on_a_file(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace", 0)
+        talk.fails(errno.ENOTTY, "perf_ioctl", handle, "ENABLE", 0)
+        talk.fails(errno.EBADF, "perf_ioctl", 4711, "ENABLE", 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [
+        (b"\xc1", errno.EPROTO),
+        (b"GET / HTTP/1.1\r\n\r\n", errno.EPROTO),
+        (msgpack.packb([9, 9]), errno.EPROTO),
+        (msgpack.packb(b"a record"), errno.EPROTO),
+        (b"\xc6" + (MAX_TRACEFS_OBJECT + 1).to_bytes(4, "big"), errno.EPROTO),
+        (b"\x94\x00\x01\xa5write\x92\x01\xc6" + MAX_TRACEFS_OBJECT.to_bytes(4, "big"), errno.EMSGSIZE),
+        (b"\x91" * 64, errno.EPROTO),
+    ],
+)
+def test_broken_framing_ends_the_connection_after_what_came_before(
+    talk: Talk, data: bytes, number: int
+) -> None:
+    before = encode_request(1, "stat", ["trace"])
+    answered, ended = talk.send(before + data)
+    assert answered[1] == 1
+    assert ended[:2] == [2, "error"]
+    assert ended[2][0] == number, ended
+    assert talk.connection.closing
+
+
+def test_byte_by_byte(talk: Talk) -> None:
+    data = encode_request(1, "stat", ["trace"]) + encode_request(2, "read_file", ["trace"])
+    replies = [reply for i in range(len(data)) for reply in talk.send(data[i : i + 1])]
+    assert [reply[1] for reply in replies] == [1, 2]
+
+
+def test_notifications_and_responses_are_passed_over(talk: Talk) -> None:
+    assert talk.send(encode_notification("hello", []) + encode_response(3, None)) == []
+    assert talk.call("stat", "trace")

@@ -1,0 +1,292 @@
+"""Plug-ins: found by entry point, loaded late, handed batches, and kept from hurting anybody.
+
+The example distribution examples/count_plugin is loaded here as a real one would be, through its entry point.
+"""
+
+import errno
+import logging
+import struct
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers import ENTRY_POINT_GROUP, Consumer, ConsumerError, Record
+from utracefsd.consumers.plugins.plugins import Installed, Plugins
+from utracefsd.events.event_table import Event, EventTable
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "count_plugin"
+SECOND_NS = 1_000_000_000
+
+
+class Collector:
+    """A plug-in that keeps what it gets."""
+
+    made: ClassVar[list["Collector"]] = []
+
+    def __init__(self) -> None:
+        self.batches: list[Sequence[Record]] = []
+        self.log: list[tuple[str, bytes, bytes]] = []
+        self.made.append(self)
+
+    def take(self, batch: Sequence[Record]) -> None:
+        self.batches.append(batch)
+
+    def attached(self, event: bytes, system: bytes) -> None:
+        self.log.append(("attached", event, system))
+
+    def detached(self, event: bytes, system: bytes) -> None:
+        self.log.append(("detached", event, system))
+
+    def report(self) -> str:
+        return f"{sum(map(len, self.batches))} records\n"
+
+
+class Least:
+    """The least that is a plug-in."""
+
+    def take(self, batch: Sequence[Record]) -> None:
+        pass
+
+
+class Broken:
+    """Raises whenever it can."""
+
+    def take(self, batch: Sequence[Record]) -> None:
+        raise RuntimeError("no")
+
+    def attached(self, event: bytes, system: bytes) -> None:
+        raise RuntimeError("no")
+
+    detached = attached
+
+    def report(self) -> str:
+        raise RuntimeError("no")
+
+
+class NoPlugin:
+    pass
+
+
+def cannot_be_made() -> Consumer:
+    raise OSError("no licence")
+
+
+def point(name: str, target: str) -> metadata.EntryPoint:
+    return metadata.EntryPoint(name, target, ENTRY_POINT_GROUP)
+
+
+@pytest.fixture
+def event(table: EventTable) -> Event:
+    made = table.register(b"test u32 a", privileged=True)
+    table.acquire(made)
+    return made
+
+
+@pytest.fixture
+def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    module = sys.modules[__name__]
+    monkeypatch.setitem(sys.modules, "the_plugins", module)
+    Collector.made.clear()
+    points = [
+        point(name, f"the_plugins:{target}")
+        for name, target in (
+            ("collect", "Collector"),
+            ("least", "Least"),
+            ("broken", "Broken"),
+            ("none", "NoPlugin"),
+            ("unmade", "cannot_be_made"),
+            ("missing", "Missing"),
+            ("a/b", "Collector"),
+            ("ftrace", "Collector"),
+            ("perf:1", "Collector"),
+        )
+    ]
+    points.append(point("gone", "no_such_module_anywhere:Class"))
+    return Plugins(table, entry_points=lambda: points, max_pending=10)
+
+
+def write(event: Event, *values: int, ts_ns: int = 1) -> None:
+    for value in values:
+        assert event.tracepoint.write(struct.pack("<I", value), ts_ns=ts_ns, cpu=3, pid=77) == 0
+
+
+def stats(event: Event, name: str) -> str:
+    lines = event.tracepoint.stats_text().decode().splitlines()
+    return next(line for line in lines if line.startswith(name + ":"))
+
+
+def test_names_load_nothing(plugins: Plugins) -> None:
+    assert plugins.names() == ["broken", "collect", "gone", "least", "missing", "none", "unmade"]
+    assert plugins.attached("gone") == []
+    assert not Collector.made
+
+
+def test_records_arrive_in_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
+    plugins.attach("collect", event)
+    plugins.attach("collect", event)
+    (collector,) = Collector.made
+    assert table.status_text() == b"test # Used by other\n\nActive: 1\nBusy: 1\n"
+    write(event, 5, 6, ts_ns=123)
+    assert collector.batches == []
+    plugins.flush()
+    plugins.flush()
+    (batch,) = collector.batches
+    first = batch[0]
+    assert (first.event, first.system) == (b"test", b"user_events")
+    assert (first.ts_ns, first.cpu, first.pid) == (123, 3, 77)
+    assert first.payload == struct.pack("<I", 5)
+    assert [record.fields() for record in batch] == [{"a": 5}, {"a": 6}]
+    assert plugins.report("collect") == "2 records\n"
+    write(event, 7)
+    assert plugins.report("collect") == "3 records\n", "a report is of all that was taken in"
+    assert stats(event, "collect") == "collect: recorded 3 filtered 0 lost 0"
+
+
+def test_detaching_hands_over_the_rest(plugins: Plugins, table: EventTable, event: Event) -> None:
+    plugins.attach("collect", event)
+    (collector,) = Collector.made
+    assert plugins.attached("collect") == [event]
+    write(event, 1)
+    plugins.detach("collect", event, 0)
+    plugins.detach("collect", event, 0)
+    assert [len(batch) for batch in collector.batches] == [1]
+    assert collector.log == [("attached", b"test", b"user_events"), ("detached", b"test", b"user_events")]
+    assert event.status == 0
+    assert event.references == 1
+    assert plugins.attached("collect") == []
+
+
+def test_an_attached_event_stays_alive(plugins: Plugins, table: EventTable, event: Event) -> None:
+    plugins.attach("collect", event)
+    table.release(event, 0)
+    table.reap(SECOND_NS)
+    assert len(table) == 1
+    plugins.close(SECOND_NS)
+    table.reap(2 * SECOND_NS)
+    assert len(table) == 0
+
+
+def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> None:
+    plugins.attach("collect", event)
+    plugins.attach("least", event)
+    write(event, 1)
+    plugins.detach("least", event, 0)
+    write(event, 2)
+    plugins.flush()
+    assert stats(event, "least") == "least: recorded 1 filtered 0 lost 0"
+    assert stats(event, "collect") == "collect: recorded 2 filtered 0 lost 0"
+    assert plugins.report("least") == ""
+
+
+def test_what_does_not_fit_is_lost_and_counted(plugins: Plugins, event: Event) -> None:
+    plugins.attach("collect", event)
+    write(event, *range(13))
+    plugins.flush()
+    assert plugins.report("collect") == "10 records\n"
+    assert stats(event, "collect") == "collect: recorded 10 filtered 0 lost 3"
+
+
+def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
+    plugins: Plugins, event: Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        plugins.attach("broken", event)
+        plugins.attach("collect", event)
+        for _ in range(20):
+            write(event, 1)
+            plugins.flush()
+        with pytest.raises(ConsumerError) as caught:
+            plugins.report("broken")
+    assert caught.value.errno == errno.EIO
+    assert stats(event, "broken") == "broken: recorded 0 filtered 0 lost 20"
+    assert stats(event, "collect") == "collect: recorded 20 filtered 0 lost 0"
+    assert plugins.attached("broken") == [event]
+    assert plugins.get("broken").failures == 22
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3, messages  # take, attached and report, once each
+    assert all("broken" in message and "\n" not in message for message in messages)
+    plugins.detach("broken", event, 0)
+    assert stats(event, "broken") == "broken: recorded 0 filtered 0 lost 20"
+
+
+@pytest.mark.parametrize("name", ["none", "unmade", "missing", "gone"])
+def test_a_plugin_that_cannot_be_loaded(plugins: Plugins, event: Event, name: str) -> None:
+    for call in (lambda: plugins.attach(name, event), lambda: plugins.report(name)):
+        with pytest.raises(ConsumerError) as caught:
+            call()
+        assert caught.value.errno == errno.EIO
+        assert name in caught.value.text
+    assert event.references == 1
+    assert event.status == 0
+    assert plugins.attached(name) == []
+
+
+@pytest.mark.parametrize("name", ["nobody", "a/b", "ftrace", "perf:1", "", ".."])
+def test_a_plugin_that_there_is_not(plugins: Plugins, event: Event, name: str) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: plugins.attach(name, event),
+        lambda: plugins.detach(name, event, 0),
+        lambda: plugins.attached(name),
+        lambda: plugins.report(name),
+    ]
+    for call in calls:
+        with pytest.raises(TraceError) as caught:
+            call()
+        assert caught.value.errno == errno.ENOENT
+        assert "collect" in caught.value.text
+
+
+# The example, as a distribution
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install examples/count_plugin as pip would: its module and its metadata in a folder of sys.path."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    (module,) = project["tool"]["setuptools"]["py-modules"]
+    (tmp_path / f"{module}.py").write_text((EXAMPLE / f"{module}.py").read_text())
+    info = tmp_path / "utracefs_count-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: utracefs-count\nVersion: 1.0\n")
+    points = project["project"]["entry-points"][ENTRY_POINT_GROUP]
+    (info / "entry_points.txt").write_text(
+        f"[{ENTRY_POINT_GROUP}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+@pytest.mark.usefixtures("example")
+def test_the_example_counts(table: EventTable, event: Event) -> None:
+    plugins = Plugins(table)
+    assert "count" in plugins.names()
+    silent = table.register(b"silent", privileged=True)
+    table.acquire(silent)
+    for one in (event, silent):
+        plugins.attach("count", one)
+    for second in range(5):
+        write(event, second, ts_ns=second * SECOND_NS)
+    plugins.detach("count", silent, 0)
+    assert plugins.report("count").splitlines() == [
+        "  event                   records          bytes   per second",
+        "  user_events:test              5             20          1.0",
+        "- user_events:silent            0              0          0.0",
+    ]
+    plugins.close(0)
+
+
+def test_what_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    installed = Installed()
+    assert not [found for found in installed() if found.name == "later"]
+    info = tmp_path / "later-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nlater = later:Class\n")
+    assert [found for found in installed() if found.name == "later"]

@@ -1,0 +1,371 @@
+"""Enablers: which memory is taken, what is written into it and when, and when an enabler goes."""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from utracefs_protocol import messages
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.plugins._batch import BatchProbe
+from utracefsd.events._enable_word import PAGE_SIZE, WordPage
+from utracefsd.events.enablers import EnablerTable
+from utracefsd.events.event_table import Event, EventTable
+from utracefsd.machine.peer import Peer
+
+ROOT = Peer(100, 0, 0, privileged=True)
+PLAIN = Peer(101, 1000, 1000, privileged=False)
+SECOND_NS = 1_000_000_000
+
+
+class Memory:
+    """A program's shared words."""
+
+    def __init__(self, size: int = PAGE_SIZE, seals: int = fcntl.F_SEAL_SHRINK) -> None:
+        self.fd = os.memfd_create("words", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+
+    def word(self, offset: int, size: int = 4) -> int:
+        return int.from_bytes(os.pread(self.fd, size, offset), "little")
+
+    def set(self, offset: int, value: int) -> None:
+        os.pwrite(self.fd, struct.pack("<I", value), offset)
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    made = Memory()
+    yield made
+    os.close(made.fd)
+
+
+@pytest.fixture
+def event(table: EventTable) -> Event:
+    made = table.register(b"test", privileged=True)
+    table.acquire(made)
+    return made
+
+
+@pytest.fixture
+def enablers(table: EventTable) -> Iterator[EnablerTable]:
+    yield table.enablers
+    table.enablers.close()
+
+
+def add(
+    enablers: EnablerTable,
+    memory: Memory,
+    event: Event,
+    offset: int = 0,
+    bit: int = 0,
+    size: int = 4,
+    peer: Peer = ROOT,
+    on: bool = False,
+) -> None:
+    place = enablers.check(memory.fd, messages.Enabler(0, offset, bit, size))
+    enablers.add(place, memory.fd, event, peer, on)
+
+
+def errno_of(error: pytest.ExceptionInfo[TraceError]) -> str:
+    assert error.value.text
+    return errno.errorcode[error.value.errno]
+
+
+def probe() -> BatchProbe:
+    return BatchProbe("test", lambda batch: None)
+
+
+@pytest.mark.parametrize(("size", "bit"), [(4, 0), (4, 31), (8, 0), (8, 31), (8, 32), (8, 63)])
+def test_a_bit_follows_the_event_and_its_neighbours_stay(
+    enablers: EnablerTable, table: EventTable, memory: Memory, event: Event, size: int, bit: int
+) -> None:
+    others = (1 << size * 8) - 1 - (1 << bit)
+    os.pwrite(memory.fd, others.to_bytes(size, "little"), 64)
+    add(enablers, memory, event, 64, bit, size)
+    assert memory.word(64, size) == others
+    first, second = probe(), probe()
+    table.attach(event, first)
+    assert memory.word(64, size) == others | 1 << bit
+    table.attach(event, second)
+    table.detach(event, first, 0)
+    assert memory.word(64, size) == others | 1 << bit
+    table.detach(event, second, 0)
+    assert memory.word(64, size) == others
+    assert memory.word(56, 8) == 0
+    assert memory.word(72, 8) == 0
+
+
+def test_the_present_state_is_written_at_once(enablers: EnablerTable, memory: Memory, event: Event) -> None:
+    memory.set(4, 0xFFFFFFFF)
+    add(enablers, memory, event, 0, 5, on=True)
+    add(enablers, memory, event, 4, 5, on=False)
+    assert memory.word(0) == 0x20
+    assert memory.word(4) == 0xFFFFFFDF
+
+
+def test_all_enablers_of_an_event_follow(enablers: EnablerTable, table: EventTable, event: Event) -> None:
+    memories = [Memory(3 * PAGE_SIZE) for _ in range(3)]
+    stranger = table.register(b"stranger", privileged=True)
+    table.acquire(stranger)
+    for memory in memories:
+        for offset in (0, 4, PAGE_SIZE - 4, PAGE_SIZE, 3 * PAGE_SIZE - 4):
+            add(enablers, memory, event, offset, 1)
+        add(enablers, memory, stranger, 0, 2)
+    attached = probe()
+    table.attach(event, attached)
+    for memory in memories:
+        assert [memory.word(o) for o in (0, 4, PAGE_SIZE - 4, PAGE_SIZE, 3 * PAGE_SIZE - 4)] == [2] * 5
+    table.detach(event, attached, 0)
+    for memory in memories:
+        assert os.pread(memory.fd, 3 * PAGE_SIZE, 0) == bytes(3 * PAGE_SIZE)
+        os.close(memory.fd)
+
+
+def test_r10_the_word_must_lie_in_the_memory(enablers: EnablerTable, memory: Memory) -> None:
+    enablers.check(memory.fd, messages.Enabler(0, PAGE_SIZE - 4, 0, 4))
+    for offset, size in ((PAGE_SIZE, 4), (PAGE_SIZE - 4, 8), (1 << 40, 8), ((1 << 64) - 8, 8)):
+        with pytest.raises(TraceError) as caught:
+            enablers.check(memory.fd, messages.Enabler(0, offset, 0, size))
+        assert errno_of(caught) == "EFAULT"
+    odd = Memory(size=10)
+    enablers.check(odd.fd, messages.Enabler(0, 4, 0, 4))
+    with pytest.raises(TraceError) as caught:
+        enablers.check(odd.fd, messages.Enabler(0, 8, 0, 4))
+    assert errno_of(caught) == "EFAULT"
+    os.close(odd.fd)
+
+
+@pytest.mark.parametrize("kind", ["unsealed", "unsealable", "pipe", "regular", "directory", "grow"])
+def test_only_memory_that_cannot_shrink_is_taken(
+    enablers: EnablerTable, kind: str, tmp_path: os.PathLike[str]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if kind in ("unsealed", "grow"):
+            fd = Memory(seals=0 if kind == "unsealed" else fcntl.F_SEAL_GROW).fd
+        elif kind == "unsealable":
+            fd = os.memfd_create("words", os.MFD_CLOEXEC)
+            os.ftruncate(fd, PAGE_SIZE)
+        elif kind == "pipe":
+            fd, writer = os.pipe()
+            stack.callback(os.close, writer)
+        elif kind == "regular":
+            fd = os.open(os.path.join(tmp_path, "file"), os.O_RDWR | os.O_CREAT)
+        else:
+            fd = os.open(tmp_path, os.O_RDONLY)
+        stack.callback(os.close, fd)
+        with pytest.raises(TraceError) as caught:
+            enablers.check(fd, messages.Enabler(0, 0, 0, 4))
+        assert errno_of(caught) == "EINVAL"
+        with pytest.raises(TraceError) as caught:
+            enablers.remove(fd, 0, 0)
+        assert errno_of(caught) == "EINVAL"
+
+
+def test_huge_pages_are_refused(enablers: EnablerTable) -> None:
+    try:
+        fd = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError:
+        pytest.skip("no huge pages here")
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        with pytest.raises(TraceError) as caught:
+            enablers.check(fd, messages.Enabler(0, 0, 0, 4))
+        assert errno_of(caught) == "EINVAL"
+    finally:
+        os.close(fd)
+
+
+def test_r11_a_bit_can_be_registered_once(enablers: EnablerTable, memory: Memory, event: Event) -> None:
+    add(enablers, memory, event, 8, 3, size=4)
+    duplicate = os.dup(memory.fd)
+    again = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDWR)
+    for fd in (memory.fd, duplicate, again):
+        for size in (4, 8):  # the size is not compared
+            with pytest.raises(TraceError) as caught:
+                enablers.check(fd, messages.Enabler(0, 8, 3, size))
+            assert errno_of(caught) == "EADDRINUSE"
+    os.close(duplicate)
+    os.close(again)
+    add(enablers, memory, event, 8, 4)
+    add(enablers, memory, event, 12, 3)
+    stranger = Memory()
+    add(enablers, stranger, event, 8, 3)
+    os.close(stranger.fd)
+    assert len(enablers) == 4
+
+
+@pytest.mark.parametrize("how", ["read-only", "sealed against writing"])
+def test_r24_memory_that_cannot_be_written(
+    enablers: EnablerTable, memory: Memory, event: Event, how: str
+) -> None:
+    fd = memory.fd
+    if how == "read-only":
+        fd = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
+    else:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    place = enablers.check(fd, messages.Enabler(0, 0, 0, 4))
+    with pytest.raises(TraceError) as caught:
+        enablers.add(place, fd, event, ROOT, True)
+    assert errno_of(caught) == "ENOMEM"
+    assert len(enablers) == 0
+    enablers.check(fd, messages.Enabler(0, 0, 0, 4))
+    if fd != memory.fd:
+        os.close(fd)
+
+
+def test_a_hole_does_no_harm(enablers: EnablerTable, table: EventTable, memory: Memory, event: Event) -> None:
+    """A client may punch a hole into its memory; the seal does not forbid that."""
+    add(enablers, memory, event, 0, 0)
+    punch_hole_keep_size = 0x02 | 0x01  # linux/falloc.h
+    libc = ctypes.CDLL(None, use_errno=True)
+    call = libc.fallocate
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    assert call(memory.fd, punch_hole_keep_size, 0, PAGE_SIZE) == 0
+    table.attach(event, probe())
+    assert memory.word(0) == 1
+
+
+def test_unregister_clears_and_lets_go(
+    enablers: EnablerTable, table: EventTable, memory: Memory, event: Event
+) -> None:
+    attached = probe()
+    table.attach(event, attached)
+    add(enablers, memory, event, 0, 7, on=True)
+    assert memory.word(0) == 0x80
+    other_fd = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
+    assert enablers.remove(other_fd, 0, 7) is event
+    os.close(other_fd)
+    assert memory.word(0) == 0
+    memory.set(0, 0x80)
+    table.detach(event, attached, 0)
+    assert memory.word(0) == 0x80, "no longer touched"
+    add(enablers, memory, event, 0, 7)
+
+
+def test_u7_nothing_registered_there(enablers: EnablerTable, memory: Memory, event: Event) -> None:
+    add(enablers, memory, event, 0, 7)
+    for offset, bit in ((0, 6), (4, 7), (PAGE_SIZE, 7), (1 << 62, 0), (0, 200)):
+        with pytest.raises(TraceError) as caught:
+            enablers.remove(memory.fd, offset, bit)
+        assert errno_of(caught) == "ENOENT"
+
+
+def test_enablers_go_with_the_last_connection_of_their_process(
+    enablers: EnablerTable, memory: Memory, event: Event
+) -> None:
+    child = Memory()
+    enablers.hold(1)
+    enablers.hold(1)
+    enablers.hold(2)
+    one, two = Peer(1, 0, 0, privileged=True), Peer(2, 0, 0, privileged=True)
+    add(enablers, memory, event, 0, 0, peer=one, on=True)
+    add(enablers, memory, event, 0, 1, peer=one, on=True)
+    add(enablers, child, event, 0, 0, peer=two, on=True)
+    assert enablers.drop(1) == []
+    assert memory.word(0) == 3
+    assert enablers.drop(1) == [event, event]
+    assert memory.word(0) == 0, "the memory may be shared with others"
+    assert child.word(0) == 1
+    assert enablers.drop(2) == [event]
+    assert len(enablers) == 0
+    os.close(child.fd)
+
+
+def mappings() -> int:
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:words" in line for line in maps)
+
+
+def test_pages_are_mapped_once_and_unmapped_at_the_end(enablers: EnablerTable, event: Event) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    memory = Memory(1 << 40)  # costs nothing: two pages of it are used
+    for bit in range(4):
+        add(enablers, memory, event, 0, bit)
+        add(enablers, memory, event, (1 << 40) - 8, bit, size=8)
+    assert mappings() == 2
+    for bit in range(4):
+        enablers.remove(memory.fd, 0, bit)
+    assert mappings() == 1
+    os.close(memory.fd)
+    assert len(os.listdir("/proc/self/fd")) == descriptors, "mappings hold no descriptor"
+    enablers.close()
+    assert mappings() == 0
+
+
+def test_a_user_has_so_many_enablers_and_pages(event: Event) -> None:
+    enablers = EnablerTable(max_per_uid=3, max_pages_per_uid=2)
+    memory = Memory(4 * PAGE_SIZE)
+    add(enablers, memory, event, 0, 0, peer=PLAIN)
+    add(enablers, memory, event, PAGE_SIZE, 0, peer=PLAIN)
+    with pytest.raises(TraceError) as caught:
+        add(enablers, memory, event, 2 * PAGE_SIZE, 0, peer=PLAIN)
+    assert errno_of(caught) == "ENOMEM"
+    add(enablers, memory, event, 0, 1, peer=PLAIN)
+    with pytest.raises(TraceError) as caught:
+        add(enablers, memory, event, 0, 2, peer=PLAIN)
+    assert errno_of(caught) == "ENOMEM"
+    add(enablers, memory, event, 2 * PAGE_SIZE, 0, peer=ROOT)
+    enablers.remove(memory.fd, PAGE_SIZE, 0)
+    add(enablers, memory, event, 3 * PAGE_SIZE, 0, peer=PLAIN)
+    enablers.close()
+    os.close(memory.fd)
+
+
+def test_an_enabler_is_no_reference_by_itself(enablers: EnablerTable, memory: Memory, event: Event) -> None:
+    before = event.references
+    add(enablers, memory, event)
+    assert event.references == before, "whoever adds it counts it"
+
+
+# The compiled page
+
+
+def test_a_word_page_refuses_what_is_not_a_bit_of_a_word(memory: Memory) -> None:
+    page = WordPage(memory.fd, 0)
+    for offset, size, bit in (
+        (2, 4, 0),
+        (4, 8, 0),
+        (0, 2, 0),
+        (0, 4, 32),
+        (0, 8, 64),
+        (0, 4, -1),
+        (PAGE_SIZE, 4, 0),
+    ):
+        with pytest.raises(ValueError):
+            page.change_bit(offset, size, bit, True)
+    page.close()
+    page.close()
+    with pytest.raises(ValueError):
+        page.change_bit(0, 4, 0, True)
+    with pytest.raises(ValueError):
+        WordPage(memory.fd, -1)
+    with pytest.raises(OSError):
+        WordPage(-1, 0)
+
+
+def test_the_change_is_atomic(memory: Memory) -> None:
+    """Two writers on one word. (With Python's lock this proves little; it shows that the two mappings are one
+    memory.)"""
+    pages = [WordPage(memory.fd, 0) for _ in range(2)]
+
+    def toggle(page: WordPage, bit: int) -> None:
+        for _ in range(5000):
+            page.change_bit(0, 8, bit, True)
+            page.change_bit(0, 8, bit, False)
+        page.change_bit(0, 8, bit, True)
+
+    threads = [threading.Thread(target=toggle, args=(page, 60 + n)) for n, page in enumerate(pages)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memory.word(0, 8) == 0b11 << 60
+    for page in pages:
+        page.close()

@@ -1,0 +1,724 @@
+"""The event table: every row of the errors of register, delete and dynamic_events, references, reaping,
+status.
+
+Row numbers (R1, D1, Y1) are those of the specification's table of situations; what can only go wrong on the
+wire or with an enabler is in test_data_connection.py and test_enablers.py.
+"""
+
+import errno
+from collections.abc import Iterator
+from typing import Self
+
+import pytest
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.status_page import StatusBit
+from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+from utracefsd.consumers.plugins._batch import BatchProbe
+from utracefsd.events._tracepoint import Probe
+from utracefsd.events.event_table import MAX_EVENT_ID, Event, EventTable
+from utracefsd.events.status_file import StatusFile
+
+SECOND_NS = 1_000_000_000
+DELAY_NS = 100_000_000
+
+
+@pytest.fixture
+def status() -> Iterator[StatusFile]:
+    file = StatusFile()
+    yield file
+    file.close()
+
+
+@pytest.fixture
+def table(status: StatusFile) -> EventTable:
+    return EventTable(status, reap_delay_ns=DELAY_NS)
+
+
+def register(
+    table: EventTable, command: bytes, flags: int = 0, *, privileged: bool = True, uid: int = 0
+) -> Event:
+    """Register and hold, as a connection does."""
+    event = table.register(command, flags, privileged=privileged, owner_uid=uid)
+    table.acquire(event)
+    return event
+
+
+def other() -> Probe:
+    return BatchProbe("test", lambda batch: None)
+
+
+def perf() -> Probe:
+    return PerfProbe(PerfSink(1), "perf:1")
+
+
+class refused:
+    """`with refused(errno.EINVAL):`: a TraceError with this errno and a text for people."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.text = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None:
+            pytest.fail(f"expected {errno.errorcode[self.number]}, it succeeded")
+        if not isinstance(error, TraceError):
+            return False
+        assert errno.errorcode[error.errno] == errno.errorcode[self.number], error.text
+        assert error.text
+        assert "\n" not in error.text
+        self.text = error.text
+        return True
+
+
+# Register
+
+
+def test_a_new_event_has_an_id_an_index_and_its_fields(table: EventTable) -> None:
+    first = register(table, b"test u32 count; char[4] tag")
+    second = register(table, b"other")
+    assert (first.id, first.status_index, first.name, first.tracepoint_name) == (20, 1, b"test", b"test")
+    assert (second.id, second.status_index) == (21, 2)
+    assert first.system == b"user_events"
+    assert [field.name for field in first.declaration.fields] == [b"count", b"tag"]
+    assert first.tracepoint.id == first.id
+    assert first.tracepoint.min_size == 8
+    assert table.get(b"user_events", b"test") is first
+    assert table.get(b"user_events_multi", b"test") is None
+    assert table.by_id(21) is second
+    assert table.by_id(19) is None
+    assert table.events() == [first, second]
+    assert len(table) == 2
+
+
+@pytest.mark.parametrize("flags", [0x4, 0x8, 0x7, 1 << 20])
+def test_r6_unknown_flags(table: EventTable, flags: int) -> None:
+    with refused(errno.EINVAL):
+        table.register(b"test", flags, privileged=True)
+
+
+def test_r13_a_command_string_has_at_most_511_bytes(table: EventTable) -> None:
+    name = b"n" * 505
+    register(table, name + b" u8 a;"[: 511 - 505])
+    with refused(errno.EINVAL):
+        table.register(name + b" u8 ab;", privileged=True)
+
+
+def test_a_nul_byte_is_refused(table: EventTable) -> None:
+    for command in (b"test\0", b"te\0st u32 a", b"test u32 a\0"):
+        with refused(errno.EINVAL):
+            table.register(command, privileged=True)
+
+
+@pytest.mark.parametrize("command", [b"test:BPF_ITER u32 a", b"test: u32 a", b":", b"a:b"])
+def test_r14_no_text_flags(table: EventTable, command: bytes) -> None:
+    with refused(errno.EINVAL):
+        table.register(command, privileged=True)
+
+
+def test_r14_text_flags_beat_a_missing_capability(table: EventTable) -> None:
+    with refused(errno.EINVAL):
+        table.register(b"test:F", REG_PERSIST, privileged=False)
+
+
+@pytest.mark.parametrize("command", [b"", b" u32 a", b".", b"..", b"a/b u32 a", b"a\tb", b"a\nb"])
+def test_names_that_could_not_be_a_directory(table: EventTable, command: bytes) -> None:
+    with refused(errno.EINVAL):
+        table.register(command, privileged=True)
+
+
+def test_r15_persist_wants_privilege(table: EventTable) -> None:
+    with refused(errno.EPERM):
+        table.register(b"test", REG_PERSIST, privileged=False)
+    register(table, b"test", privileged=False)
+    with refused(errno.EPERM):  # also of one who would only find it
+        table.register(b"test", REG_PERSIST, privileged=False)
+
+
+# Golden transcript "registering again": what an event of these fields answers to these argument texts.
+AGAIN = [
+    (b"u32 a;u32 b", b"u32 a;u32 b", True),
+    (b"u32 a;u32 b", b"u32 a; u32 b", True),
+    (b"u32 a;u32 b", b"u32 a;  u32 b", True),
+    (b"u32 a;u32 b", b" u32 a; u32 b", True),
+    (b"u32 a;u32 b", b"u32 a; u32 b;", True),
+    (b"u32 a;u32 b", b"u32 a; u32 b; ", True),
+    (b"u32 a;u32 b", b"u32   a;\tu32 b", True),
+    (b"u32 a;u32 b", b"u32 a ; u32 b", False),
+    (b"u32 a;u32 b", b"", False),
+    (b"u32 a;u32 b", b"u32 a", False),
+    (b"u32 a;u32 b", b"u32 b; u32 a", False),
+    (b"u32 a;u32 b", b"u32 a; u32 c", False),
+    (b"u32 a;u32 b", b"u32 a; s32 b", False),
+    (b"u32 a;u32 b", b"u32 a; u32 b; u32 c", False),
+    (b"u32 a;u32 b", b"bad x", False),
+    (b"u32 a;u32 b", b"unsigned int a; u32 b", False),
+    (b"", b"", True),
+    (b"", b"u32 a", False),
+    (b"struct foo a 8; u32 b", b"struct foo a 8;u32 b", True),
+    (b"struct foo a 8; u32 b", b"struct foo a 9; u32 b", False),
+    (b"struct foo a 8; u32 b", b"struct foo a 08; u32 b", False),
+    (b"struct foo a 8; u32 b", b"struct foo a; u32 b", False),
+    (b"struct foo a 8; u32 b", b"struct bar a 8; u32 b", False),
+    (b"__rel_loc char[] m; unsigned int n", b"__rel_loc char[] m;unsigned int n", True),
+    (b"__rel_loc char[] m; unsigned int n", b"__data_loc char[] m; unsigned int n", False),
+    (b"__rel_loc char[] m; unsigned int n", b"__rel_loc char[] m; u32 n", False),
+    (b"char[20] a", b"char[0x14] a", False),
+    (b"char[20] a", b"char[20]  a", True),
+    (b"u32 a;; u32 b", b"u32 a;; u32 b", False),
+    (b";u32 a", b";u32 a", False),
+]
+
+
+@pytest.mark.parametrize(("existing", "asked", "matches"), AGAIN)
+def test_r16_same_name_other_fields(table: EventTable, existing: bytes, asked: bytes, matches: bool) -> None:
+    event = register(table, b"e1 " + existing)
+    for _ in range(2):  # the answer to the same text is remembered
+        if matches:
+            assert table.register(b"e1 " + asked, privileged=True) is event
+        else:
+            with refused(errno.EADDRINUSE):
+                table.register(b"e1 " + asked, privileged=True)
+    assert len(table) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"long a",  # R17
+        b"u32",  # R18
+        b"struct s",
+        b"unsigned a",
+        b"__rel_loc a",
+        b"u32 a b",  # R19
+        b"u32  a",
+        b"u32 a ",
+        b"struct s a",
+        b"struct s a 0",
+        b"struct s a 0x14",
+        b"struct s a 4294967295",
+        b"char[] a",  # R20
+        b"char[0] a",
+        b"char[1025] a",
+        b"char[aa] a",
+        b"char[0x0000000000001] a",
+    ],
+)
+def test_r17_to_r20_fields_that_do_not_parse(table: EventTable, fields: bytes) -> None:
+    with refused(errno.EINVAL):
+        table.register(b"test " + fields, privileged=True)
+    assert len(table) == 0
+    assert register(table, b"good").id == 20
+
+
+def test_r21_user_events_max(status: StatusFile) -> None:
+    table = EventTable(status, user_events_max=2)
+    register(table, b"a")
+    register(table, b"b", REG_MULTI_FORMAT)
+    with refused(errno.EMFILE):
+        table.register(b"c", privileged=True)
+    with refused(errno.EINVAL):  # a bad description is noticed before the limit
+        table.register(b"c bad", privileged=True)
+    assert table.register(b"a", privileged=True).name == b"a"
+    table.user_events_max = 1
+    assert len(table) == 2
+    with refused(errno.EMFILE):
+        table.register(b"c", privileged=True)
+    table.user_events_max = 3
+    register(table, b"c")
+
+
+def test_r21_the_status_page_is_full() -> None:
+    status = StatusFile()
+    for _ in range(status.capacity - 2):
+        status.allocate()
+    table = EventTable(status)
+    first = register(table, b"a")
+    register(table, b"b")
+    with refused(errno.EMFILE):
+        table.register(b"c", privileged=True)
+    assert table.register(b"a", privileged=True) is first
+    table.release(first, 0)
+    table.reap(SECOND_NS)
+    assert register(table, b"c").id == 20
+    status.close()
+
+
+def test_r21_one_user_has_a_share(status: StatusFile) -> None:
+    table = EventTable(status, max_events_per_uid=2)
+    held = [register(table, name, privileged=False, uid=1000) for name in (b"a", b"b")]
+    with refused(errno.EMFILE) as caught:
+        table.register(b"c", privileged=False, owner_uid=1000)
+    assert "1000" in caught.text
+    assert table.register(b"a", privileged=False, owner_uid=1000) is held[0]
+    register(table, b"c", privileged=False, uid=1001)
+    register(table, b"d", privileged=True, uid=1000)
+    for event in held:
+        table.release(event, 0)
+    table.reap(SECOND_NS)
+    register(table, b"e", privileged=False, uid=1000)
+
+
+def test_r22_no_free_id(status: StatusFile) -> None:
+    table = EventTable(status, first_id=MAX_EVENT_ID)
+    event = register(table, b"a")
+    assert event.id == 65535
+    with refused(errno.ENODEV):
+        table.register(b"b", privileged=True)
+    table.release(event, 0)
+    table.reap(SECOND_NS)
+    assert register(table, b"b").id == 65535
+
+
+def test_many_events_share_a_field_text(table: EventTable) -> None:
+    first, second = register(table, b"a u32 x"), register(table, b"b u32 x")
+    assert first.declaration.fields is second.declaration.fields
+    assert second.declaration.name == b"b"
+
+
+# Flags and multi-format
+
+
+def test_persist_is_fixed_at_creation(table: EventTable) -> None:
+    plain = register(table, b"plain")
+    assert table.register(b"plain", REG_PERSIST, privileged=True) is plain
+    assert not plain.persistent
+    kept = register(table, b"kept", REG_PERSIST)
+    assert table.register(b"kept", privileged=True) is kept
+    assert kept.persistent
+
+
+def test_multi_format_events(table: EventTable) -> None:
+    single = register(table, b"test u8 a")
+    zero = register(table, b"test u32 a", REG_MULTI_FORMAT)
+    one = register(table, b"test u64 a", REG_MULTI_FORMAT)
+    assert [event.tracepoint_name for event in (single, zero, one)] == [b"test", b"test.0", b"test.1"]
+    assert [event.name for event in (single, zero, one)] == [b"test"] * 3
+    assert zero.system == b"user_events_multi"
+    assert table.get(b"user_events_multi", b"test.1") is one
+    assert table.register(b"test u64 a;", REG_MULTI_FORMAT, privileged=True) is one
+    assert table.register(b"test u8 a", privileged=True) is single
+    assert len({event.id for event in (single, zero, one)}) == 3
+
+
+def test_a_failed_multi_format_leaves_a_gap(table: EventTable) -> None:
+    with refused(errno.EINVAL):
+        table.register(b"test bad", REG_MULTI_FORMAT, privileged=True)
+    table.user_events_max = 0
+    with refused(errno.EMFILE):
+        table.register(b"test", REG_MULTI_FORMAT, privileged=True)
+    table.user_events_max = 100
+    names = [
+        register(table, b"test u32 f%d" % number, REG_MULTI_FORMAT).tracepoint_name for number in range(20)
+    ]
+    assert names[0] == b"test.2"
+    assert names[13:16] == [b"test.f", b"test.10", b"test.11"]
+
+
+# References, reaping
+
+
+def test_the_last_reference_leaves_it_to_the_reaper(table: EventTable) -> None:
+    event = register(table, b"test")
+    table.acquire(event)
+    assert table.next_reap_ns() is None
+    table.release(event, 5)
+    assert table.next_reap_ns() is None
+    table.release(event, 7)
+    assert table.next_reap_ns() == 7 + DELAY_NS
+    table.reap(6 + DELAY_NS)
+    assert not event.removed
+    table.reap(7 + DELAY_NS)
+    assert event.removed
+    assert len(table) == 0
+    assert table.next_reap_ns() is None
+    with pytest.raises(ValueError, match="reference"):
+        table.release(event, 8)
+
+
+def test_a_register_in_between_revives_the_same_event(table: EventTable) -> None:
+    event = register(table, b"test u32 a")
+    table.release(event, 0)
+    with refused(errno.EADDRINUSE):
+        table.register(b"test u64 a", privileged=True)
+    assert register(table, b"test u32 a") is event
+    assert table.next_reap_ns() is None
+    table.reap(SECOND_NS)
+    assert not event.removed
+    table.release(event, 2 * SECOND_NS)
+    table.reap(2 * SECOND_NS + DELAY_NS - 1)
+    assert not event.removed, "the delay counts from the latest release"
+    table.reap(2 * SECOND_NS + DELAY_NS)
+    assert event.removed
+
+
+def test_reaping_takes_only_what_is_due(table: EventTable) -> None:
+    events = [register(table, b"e%d" % number) for number in range(3)]
+    for number, event in enumerate(events):
+        table.release(event, number * DELAY_NS)
+    table.acquire(events[0])
+    table.reap(2 * DELAY_NS)
+    assert [event.removed for event in events] == [False, True, False]
+    assert table.next_reap_ns() == 3 * DELAY_NS
+
+
+def test_a_persistent_event_stays(table: EventTable) -> None:
+    event = register(table, b"test", REG_PERSIST)
+    table.release(event, 0)
+    assert table.next_reap_ns() is None
+    table.reap(SECOND_NS)
+    assert table.events() == [event]
+
+
+def test_ids_and_indexes_are_given_again(table: EventTable) -> None:
+    """Golden transcript "how long an event lives": l4 gets the id of l1."""
+    first = [register(table, b"l%d" % number) for number in range(3)]
+    numbers = [(event.id, event.status_index) for event in first]
+    for event in first:
+        table.release(event, 0)
+    table.reap(SECOND_NS)
+    assert [
+        (event.id, event.status_index) for event in (register(table, b"n%d" % n) for n in range(3))
+    ] == numbers
+
+
+def test_nothing_can_be_done_with_a_removed_event(table: EventTable) -> None:
+    event = register(table, b"test")
+    table.release(event, 0)
+    table.reap(SECOND_NS)
+    with refused(errno.ENODEV):
+        table.acquire(event)
+    with refused(errno.ENODEV):
+        table.attach(event, other())
+
+
+def test_callbacks(table: EventTable) -> None:
+    log: list[tuple[str, bytes]] = []
+    table.on_created.append(lambda event: log.append(("created", event.name)))
+    table.on_removed.append(lambda event: log.append(("removed", event.name)))
+    table.on_dynamic_removed.append(lambda: log.append(("dynamic", b"")))
+    event = register(table, b"a")
+    register(table, b"a")
+    table.write_dynamic(b"u:b\n", True)
+    table.release(event, 0)
+    table.release(event, 0)
+    table.reap(SECOND_NS)
+    table.write_dynamic(b"!u:b\n", True)
+    table.write_dynamic(b"u:c\n", True)
+    table.truncate_dynamic()
+    assert log == [
+        ("created", b"a"),
+        ("created", b"b"),
+        ("removed", b"a"),
+        ("removed", b"b"),
+        ("dynamic", b""),
+        ("created", b"c"),
+        ("removed", b"c"),
+        ("dynamic", b""),
+    ]
+
+
+# Status
+
+
+def test_attach_sets_the_byte_and_detach_clears_it(table: EventTable, status: StatusFile) -> None:
+    event = register(table, b"test")
+    first, second, third = other(), other(), perf()
+    table.attach(event, first)
+    assert status.get(event.status_index) == 0x80
+    table.attach(event, second)
+    table.attach(event, third)
+    assert status.get(event.status_index) == 0x82
+    assert event.status == StatusBit.OTHER | StatusBit.PERF
+    assert event.ever_enabled
+    table.detach(event, first, 0)
+    assert status.get(event.status_index) == 0x82
+    table.detach(event, second, 0)
+    assert status.get(event.status_index) == 0x02
+    table.detach(event, third, 0)
+    assert status.get(event.status_index) == 0
+    assert event.references == 1
+
+
+def test_attaching_twice_changes_nothing(table: EventTable) -> None:
+    event, probe = register(table, b"test"), other()
+    table.attach(event, probe)
+    with pytest.raises(ValueError):
+        table.attach(event, probe)
+    assert event.references == 2
+    with pytest.raises(ValueError):
+        table.detach(event, other(), 0)
+    assert event.references == 2
+
+
+def test_an_attached_event_outlives_its_programs(table: EventTable) -> None:
+    event, probe = register(table, b"test"), perf()
+    table.attach(event, probe)
+    table.release(event, 0)
+    table.reap(SECOND_NS)
+    assert table.status_text() == b"test # Used by perf\n\nActive: 1\nBusy: 1\n"
+    table.detach(event, probe, SECOND_NS)
+    table.reap(2 * SECOND_NS)
+    assert table.status_text() == b"\nActive: 0\nBusy: 0\n"
+
+
+def test_status_text(table: EventTable) -> None:
+    assert table.status_text() == b"\nActive: 0\nBusy: 0\n"
+    first = register(table, b"first")
+    multi = register(table, b"multi u8 a", REG_MULTI_FORMAT)
+    register(table, b"third")
+    table.attach(multi, other())
+    table.attach(multi, perf())
+    table.release(first, 0)
+    table.reap(SECOND_NS)
+    register(table, b"again")  # takes the index of `first`, so it stands first
+    assert table.status_text() == b"again\nmulti.0 # Used by perf other\nthird\n\nActive: 3\nBusy: 1\n"
+
+
+# Delete (DIAG_IOCSDEL)
+
+
+def test_d2_a_long_name(table: EventTable) -> None:
+    with refused(errno.ENOENT):
+        table.delete(b"n" * 511, privileged=True)
+    with refused(errno.EINVAL):
+        table.delete(b"n" * 512, privileged=True)
+
+
+@pytest.mark.parametrize("name", [b"nobody", b"", b"test u32 a", b"u:test", b"user_events/test", b"test.0"])
+def test_d3_no_such_name(table: EventTable, name: bytes) -> None:
+    table.create_dynamic(b"u:test u32 a")
+    with refused(errno.ENOENT):
+        table.delete(name, privileged=True)
+
+
+def test_d4_in_use_or_not_persistent(table: EventTable) -> None:
+    kept = register(table, b"kept", REG_PERSIST)
+    with refused(errno.EBUSY):
+        table.delete(b"kept", privileged=True)
+    table.attach(kept, other())
+    table.release(kept, 0)
+    with refused(errno.EBUSY) as caught:
+        table.delete(b"kept", privileged=False)
+    assert "other" in caught.text
+    plain = register(table, b"plain")
+    table.release(plain, 0)
+    with refused(errno.EBUSY):  # waits for the reaper
+        table.delete(b"plain", privileged=True)
+    table.reap(SECOND_NS)
+    with refused(errno.ENOENT):
+        table.delete(b"plain", privileged=True)
+
+
+def test_d5_only_administrators_delete(table: EventTable) -> None:
+    table.create_dynamic(b"u:test")
+    with refused(errno.EPERM):
+        table.delete(b"test", privileged=False)
+    table.delete(b"test", privileged=True)
+    assert len(table) == 0
+
+
+def test_a_delete_takes_all_kinds_newest_first_up_to_the_first_error(table: EventTable) -> None:
+    table.create_dynamic(b"u:test")
+    busy = register(table, b"test u8 a", REG_PERSIST | REG_MULTI_FORMAT)
+    free = register(table, b"test u16 a", REG_PERSIST | REG_MULTI_FORMAT)
+    table.release(free, 0)
+    with refused(errno.EBUSY):
+        table.delete(b"test", privileged=True)
+    assert [event.tracepoint_name for event in table.events()] == [b"test", b"test.0"]
+    table.release(busy, 0)
+    table.delete(b"test", privileged=True)
+    assert len(table) == 0
+
+
+# dynamic_events
+
+
+def test_y1_a_line_has_at_most_4094_bytes(table: EventTable) -> None:
+    line = b"u:" + b"n" * 4092
+    assert table.write_dynamic(line + b"\n", True) == 4095
+    with refused(errno.EINVAL):
+        table.write_dynamic(line + b"n\n", True)
+    with refused(errno.EINVAL):  # comments count
+        table.write_dynamic(b"#" * 4095, True)
+    assert len(table) == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"p:test", b"test u32 a", b"x", b" u:test", b"U:test", b"u test", b"s:test u32 a", b"u:te\0st"]
+)
+def test_y2_unknown_prefix(table: EventTable, line: bytes) -> None:
+    with refused(errno.EINVAL):
+        table.write_dynamic(line, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        (b"u:test:F u32 a", errno.EINVAL),
+        (b"u:there u32 zz", errno.EADDRINUSE),
+        (b"u:there", errno.EADDRINUSE),
+        (b"u:test bad a", errno.EINVAL),
+        (b"u:test u32   a", errno.EINVAL),
+        (b"u:x u32 a # c", errno.EINVAL),  # the blank before the comment does not parse
+        (b"u:", errno.EINVAL),
+        (b"u:user_events/x u32 a", errno.EINVAL),
+    ],
+)
+def test_y3_create_fails_as_register_does(table: EventTable, line: bytes, number: int) -> None:
+    table.create_dynamic(b"u:there u32 a")
+    with refused(number):
+        table.write_dynamic(line, True)
+
+
+def test_y3_capability_and_limit(table: EventTable) -> None:
+    with refused(errno.EPERM):
+        table.write_dynamic(b"u:test", False)
+    table.user_events_max = 0
+    with refused(errno.EMFILE):
+        table.write_dynamic(b"u:test", True)
+
+
+def test_a_created_event_is_persistent_single_and_unreferenced(table: EventTable) -> None:
+    assert table.write_dynamic(b"u:test u32 a; # comment\nu:  spaced u8 b", True) == 39
+    event = table.events()[0]
+    assert (event.persistent, event.multi_format, event.references) == (True, False, 0)
+    assert table.write_dynamic(b"u:test u32 a\n", True) == 13
+    assert table.events()[0] is event
+    assert table.dynamic_text() == b"u:test u32 a\nu:spaced u8 b\n"
+
+
+def test_a_line_may_be_longer_than_an_ioctl_takes(table: EventTable) -> None:
+    fields = b"; ".join(b"u32 field_number_%d" % number for number in range(60))
+    assert len(fields) > 511
+    table.write_dynamic(b"u:long " + fields + b"\n", True)
+    assert len(table.events()[0].declaration.fields) == 60
+
+
+def test_blank_and_comment_lines(table: EventTable) -> None:
+    for data in (b"", b"\n", b"\n\n  \n\t\n", b"# comment", b"  # comment\n", b"#u:test\n"):
+        assert table.write_dynamic(data, True) == len(data)
+    assert len(table) == 0
+
+
+def test_the_first_failing_line_ends_the_write(table: EventTable) -> None:
+    with refused(errno.EINVAL):
+        table.write_dynamic(b"u:a\nu:b u32 x\nu:c bad\nu:d\n", True)
+    assert table.dynamic_text() == b"u:a\nu:b u32 x\n"
+
+
+def test_what_is_shown_can_be_written_back(table: EventTable, status: StatusFile) -> None:
+    register(table, b"e1 u32 a;u32 b")
+    register(table, b"e2")
+    register(table, b"e3 struct foo a 8;u32 b;")
+    register(table, b"e4 __rel_loc char[] m;unsigned int n")
+    text = table.dynamic_text()
+    assert text == (
+        b"u:e1 u32 a; u32 b\nu:e2\nu:e3 struct foo a 8; u32 b\nu:e4 __rel_loc char[] m; unsigned int n\n"
+    )
+    again = EventTable(status)
+    assert again.write_dynamic(text, True) == len(text)
+    assert again.dynamic_text() == text
+
+
+@pytest.mark.parametrize(
+    "line", [b"-", b"-test", b"-u:test", b"!", b"!test", b"! u:test", b"!u:", b"-:", b"!:"]
+)
+def test_y4_delete_without_colon_or_name(table: EventTable, line: bytes) -> None:
+    table.create_dynamic(b"u:test")
+    with refused(errno.EINVAL):
+        table.write_dynamic(line, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"!u:nobody",
+        b"!u:test",
+        b"!u:test u32 a",
+        b"!u:test u32 a;u32 b",  # no repair of the missing space here
+        b"!u:test u32 a; u32 c",
+        b"-:u:test u32 a; u32 b",
+        b"-:synthetic/test u32 a; u32 b",
+        b"-:user_events/",
+    ],
+)
+def test_y5_nothing_matches(table: EventTable, line: bytes) -> None:
+    table.create_dynamic(b"u:test u32 a; u32 b")
+    with refused(errno.ENOENT):
+        table.write_dynamic(line, True)
+    assert len(table) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"!u:test u32 a; u32 b",
+        b"!anything:test u32 a; u32 b",
+        b"-:test u32  a; u32 b;",
+        b"-:user_events/test u32 a; u32 b",
+        b"-:user_events_multi/test u32 a; u32 b",
+        b"!u:/test u32 a; u32 b # gone",
+    ],
+)
+def test_delete_with_the_full_field_list(table: EventTable, line: bytes) -> None:
+    table.create_dynamic(b"u:test u32 a; u32 b")
+    table.create_dynamic(b"u:other")
+    table.write_dynamic(line, True)
+    assert table.dynamic_text() == b"u:other\n"
+
+
+def test_delete_takes_every_match_of_both_kinds(table: EventTable) -> None:
+    table.create_dynamic(b"u:test u8 a")
+    for fields in (b"u8 a", b"u16 a"):
+        table.release(register(table, b"test " + fields, REG_PERSIST | REG_MULTI_FORMAT), 0)
+    table.delete_dynamic(b"!u:test u8 a")
+    assert [event.tracepoint_name for event in table.events()] == [b"test.1"]
+
+
+def test_y6_in_use(table: EventTable) -> None:
+    event = register(table, b"test", REG_PERSIST)
+    with refused(errno.EBUSY):
+        table.write_dynamic(b"!u:test", False)
+    table.release(event, 0)
+    register(table, b"plain")
+    with refused(errno.EBUSY):
+        table.write_dynamic(b"!u:plain", True)
+    table.write_dynamic(b"!u:test", True)
+
+
+def test_y7_only_administrators(table: EventTable) -> None:
+    table.create_dynamic(b"u:test")
+    with refused(errno.EPERM):
+        table.write_dynamic(b"!u:test", False)
+
+
+def test_y8_truncation_removes_all_or_nothing(table: EventTable) -> None:
+    table.write_dynamic(b"u:a\nu:b\n", True)
+    plain = register(table, b"plain")
+    with refused(errno.EBUSY):
+        table.truncate_dynamic()
+    table.release(plain, 0)
+    with refused(errno.EBUSY):
+        table.truncate_dynamic()
+    assert len(table) == 3
+    table.reap(SECOND_NS)
+    with refused(errno.EPERM):
+        table.truncate_dynamic(privileged=False)
+    table.truncate_dynamic()
+    assert len(table) == 0
+    table.truncate_dynamic(privileged=False)
+
+
+def test_marked_buffers_are_cleared_also_when_nothing_matched(table: EventTable) -> None:
+    calls: list[None] = []
+    table.on_dynamic_removed.append(lambda: calls.append(None))
+    with refused(errno.ENOENT):
+        table.delete_dynamic(b"!u:test")
+    with refused(errno.EINVAL):
+        table.delete_dynamic(b"!u:")
+    assert len(calls) == 1

@@ -1,0 +1,374 @@
+"""The journal: whatever instruction the daemon is killed at, its successor has every record exactly once.
+
+Two judges beside the plain cases. One runs a take-in in a child, one machine instruction at a time (ptrace), and looks at
+the shared memory after each: what is there is what a SIGKILL would leave, and each different one of those is adopted and
+compared with the plain list of what was emitted. The other kills real children at random moments while they take in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from utracefs_protocol.declaration import parse
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import DataRing, Intake, Journal
+
+SIZE = 64 << 10
+COMMITTED = 1 << 31
+HEAD, TAIL = 64, 128
+ID, OTHER_ID = 20, 7
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+PTRACE_TRACEME, PTRACE_KILL, PTRACE_SINGLESTEP = 0, 8, 9
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+def record(n: int, extra: int = 0, index: int = 0) -> bytes:
+    """One committed record of the data ring, as protocol.md section 5 has it."""
+    payload = struct.pack("<Q", n) + bytes(extra)
+    head = struct.pack("<IIQIHH", COMMITTED | len(payload), index, n + 1, os.getpid(), 0, 0)
+    return (head + payload).ljust((24 + len(payload) + 7) // 8 * 8, b"\0")
+
+
+class Producer:
+    """Writes whole records into the ring's memory; it outlives every daemon."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.memory = mmap.mmap(fd, os.fstat(fd).st_size)
+
+    def u64(self, offset: int) -> int:
+        return int(struct.unpack_from("<Q", self.memory, offset)[0])
+
+    def emit(self, records: bytes) -> None:
+        head = self.u64(HEAD)
+        assert head + len(records) - self.u64(TAIL) <= SIZE
+        first = SIZE - head % SIZE
+        self.memory[4096 + head % SIZE : 4096 + head % SIZE + len(records[:first])] = records[:first]
+        self.memory[4096 : 4096 + len(records[first:])] = records[first:]
+        struct.pack_into("<Q", self.memory, HEAD, head + len(records))
+
+
+class World:
+    """A daemon's part: ring buffer and journal in `folder`, one data ring. Made anew, or taken over from what is there."""
+
+    def __init__(
+        self, folder: Path, rings: list[tuple[int, int]] | None = None, size_kb: int = 16, count: int = 1
+    ) -> None:
+        self.folder = folder
+        if rings is None:
+            self.buffer = RingBuffer(1, size_kb, folder=str(folder))
+            self.buffer.overwrite = False
+            self.journal = Journal(folder / "journal")
+        else:
+            self.buffer = RingBuffer.adopt(str(folder))
+            self.journal = Journal(folder / "journal", self.buffer)
+        self.sink = FtraceSink(self.buffer)
+        declaration = parse(b"seen u64 n")
+        self.tracepoint = Tracepoint(ID, declaration.name, declaration.fields)
+        self.tracepoint.attach(FtraceProbe(self.sink))
+        self.intake = Intake(4, self.sink)
+        self.rings: list[DataRing] = []
+        for i in range(count):
+            table = IndexTable()
+            table.append(self.tracepoint)
+            if rings is None:
+                ring = DataRing.create(table, os.getpid(), SIZE)
+                self.journal.begin(ring)
+            else:
+                ring = DataRing.adopt(table, os.getpid(), os.dup(rings[i][0]), os.dup(rings[i][1]))
+                self.journal.resume(ring)
+            self.rings.append(ring)
+            self.intake.add(ring)
+
+    def fds(self) -> list[tuple[int, int]]:
+        return [(ring.fd, ring.doorbell) for ring in self.rings]
+
+    def numbers(self) -> list[int]:
+        """What the ring buffer holds of ours, in its order."""
+        return [
+            int(struct.unpack_from("<Q", data, 8)[0])
+            for _, _, data, _ in self.buffer.cursor()
+            if struct.unpack_from("<H", data)[0] == ID
+        ]
+
+
+def copy_ring(memory: bytes) -> int:
+    fd = os.memfd_create("copy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, memory)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    return fd
+
+
+# One instruction at a time
+
+
+class Stepper:
+    """A child that runs `work`, single-stepped from its start to its end."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self.libc.ptrace.restype = ctypes.c_long
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                if self.libc.ptrace(PTRACE_TRACEME, 0, None, None):
+                    os._exit(77)
+                os.kill(os.getpid(), signal.SIGSTOP)
+                work()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(self.pid, 0)
+        if not os.WIFSTOPPED(status):
+            pytest.skip("ptrace(2) is forbidden here")
+
+    def step(self) -> bool:
+        """One instruction; False when the work is done."""
+        if self.libc.ptrace(PTRACE_SINGLESTEP, self.pid, None, None):
+            raise OSError(ctypes.get_errno(), "PTRACE_SINGLESTEP")
+        _, status = os.waitpid(self.pid, 0)
+        if os.WIFSTOPPED(status):
+            assert os.WSTOPSIG(status) == signal.SIGTRAP
+            return True
+        assert os.waitstatus_to_exitcode(status) == 0
+        self.pid = 0
+        return False
+
+    def end(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+@pytest.mark.parametrize(("extra", "count"), [(0, 3), (1400, 7)], ids=["small", "across sub-buffers"])
+def test_killed_at_any_instruction(folder: Path, extra: int, count: int) -> None:
+    before = folder / "before"
+    before.mkdir()
+    world = World(before, size_kb=12)
+    producer = Producer(world.rings[0].fd)
+    producer.emit(record(0, extra))
+    world.intake.take_in()
+    producer.emit(b"".join(record(n, extra) for n in range(1, count)))
+    producer.emit(record(99, index=5))  # refused: nothing is recorded, but it is consumed
+    files = [
+        (name, mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ))
+        for name in ("cpu0", "journal")
+    ]
+    in_use = 4096 + producer.u64(HEAD) + 64
+    stepper = Stepper(lambda: world.intake.take_in())
+    judged, steps = 0, 0
+    seen: tuple[bytes, ...] = ()
+    try:
+        going = True
+        while going:
+            going = stepper.step()
+            steps += 1
+            now = (producer.memory[:in_use], *(memory[:] for _, memory in files))
+            if now != seen:
+                seen = now
+                judged += 1
+                judge(
+                    folder / "after",
+                    producer.memory[:],
+                    dict(zip(["cpu0", "journal"], now[1:], strict=True)),
+                    count,
+                )
+    finally:
+        stepper.end()
+    assert judged > 5 * count, "the states of the way were not seen"
+
+
+def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> None:
+    """What a daemon that was killed now would leave: its successor, and the one after that, must come out right."""
+    copy = copy_ring(ring)
+    try:
+        st = os.fstat(copy)
+        journal = bytearray(files["journal"])
+        journal[64 + 8 : 64 + 24] = struct.pack("<QQ", st.st_dev, st.st_ino)
+        for second_death in ("none", "at once", "after recording", "after adopting"):
+            folder.mkdir()
+            (folder / "cpu0").write_bytes(files["cpu0"])
+            (folder / "journal").write_bytes(journal)
+            memory = copy if second_death == "none" else copy_ring(ring)
+            if memory != copy:
+                st2 = os.fstat(memory)
+                (folder / "journal").write_bytes(
+                    journal[:72] + struct.pack("<QQ", st2.st_dev, st2.st_ino) + journal[88:]
+                )
+            bell = os.eventfd(0)
+            try:
+                if second_death != "none":
+                    between = World(
+                        folder,
+                        [(memory, bell)] if second_death == "after adopting" else [],
+                        count=int(second_death == "after adopting"),
+                    )
+                    if second_death == "after recording":
+                        between.buffer.append(0, 1, struct.pack("<HBBi", OTHER_ID, 0, 0, 0) + b"1234")
+                    del between
+                world = World(folder, [(memory, bell)])
+                world.intake.take_in()
+                assert world.numbers() == list(range(count)), second_death
+                assert world.rings[0].pending_bytes == 0
+                producer = Producer(memory)
+                assert producer.u64(TAIL) == producer.u64(HEAD)
+                assert not any(producer.memory[4096 : 4096 + SIZE]), "consumed space is zero"
+                producer.memory.close()
+            finally:
+                os.close(bell)
+                if memory != copy:
+                    os.close(memory)
+                shutil.rmtree(folder)
+    finally:
+        os.close(copy)
+
+
+# Real kills
+
+
+def test_killed_at_random_again_and_again(folder: Path) -> None:
+    """Fifty daemons, one after the other, two data rings."""
+    chance = random.Random(5)
+    world = World(folder, size_kb=4096, count=2)
+    fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
+    producers = [Producer(fd) for fd, _ in fds]
+    del world
+    with open(folder / "journal", "rb") as file:
+        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    emitted = 0
+    for _ in range(50):
+        ready, ready_w = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                daemon = World(folder, fds, count=2)
+                os.write(ready_w, b"1")
+                while True:
+                    daemon.intake.take_in()
+            finally:
+                os._exit(1)
+        os.close(ready_w)
+        try:
+            assert os.read(ready, 1) == b"1"
+            for producer in producers:
+                room = (SIZE - producer.u64(HEAD) + producer.u64(TAIL)) // 32
+                producer.emit(b"".join(record(emitted + n) for n in range(room)))
+                emitted += room
+            # Killed when it has taken about so much; the journal is where that can be seen.
+            target = producers[0].u64(HEAD) - chance.randrange(SIZE)
+            deadline = time.monotonic() + 1
+            while struct.unpack_from("<Q", slots, 64 + 24)[0] < target and time.monotonic() < deadline:
+                pass
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(ready)
+    last = World(folder, fds, count=2)
+    last.intake.take_in()
+    numbers = last.numbers()
+    assert emitted > 50_000
+    assert len(numbers) == emitted
+    assert sorted(numbers) == list(range(emitted))
+    for pair in fds:
+        for fd in pair:
+            os.close(fd)
+
+
+# The file
+
+
+def test_a_ring_that_is_given_up_leaves_its_slot(folder: Path) -> None:
+    journal = Journal(folder / "journal")
+    rings = [DataRing.create(IndexTable(), 1, SIZE) for _ in range(100)]
+    for ring in rings:
+        journal.begin(ring)
+    assert len(journal) == 100
+    for ring in rings[:50]:
+        journal.end(ring)
+        journal.end(ring)
+    assert len(journal) == 50
+    for ring in rings[:50]:
+        journal.begin(ring)
+    assert (folder / "journal").stat().st_size == 64 + 128 * 64
+    assert (folder / "journal").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_nobody_came_for_waits_through_further_daemons(folder: Path) -> None:
+    world = World(folder)
+    producer = Producer(os.dup(world.rings[0].fd))
+    producer.emit(record(0) + record(1) + record(2))
+    world.intake.take_in(2)
+    fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
+    del world
+    for _ in range(3):
+        between = World(folder, [], count=0)
+        assert len(between.journal) == 1
+        ring = DataRing.create(IndexTable(), 1, SIZE)
+        between.journal.begin(ring)
+        between.journal.end(ring)
+        del between
+    last = World(folder, fds)
+    assert last.intake.take_in() == 1
+    assert last.numbers() == [0, 1, 2]
+    for pair in [*fds, (producer.fd,)]:
+        for fd in pair:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("tail", [-8, 4, SIZE, 1 << 60])
+def test_a_position_that_cannot_be_is_not_believed(folder: Path, tail: int) -> None:
+    world = World(folder)
+    fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
+    producer = Producer(fds[0][0])
+    producer.emit(record(0))
+    del world
+    with open(folder / "journal", "r+b") as file:
+        file.seek(64 + 24)
+        file.write(struct.pack("<Q", tail % (1 << 64)))
+    last = World(folder, fds)
+    assert last.intake.take_in() == 1
+    for fd in fds[0]:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x", bytes(64), bytes(4096), b"UTRTJRNL" + bytes(56), b"UTRTJRNL\2\0\0\0\x40" + bytes(51)],
+)
+def test_what_is_no_journal_is_replaced(folder: Path, content: bytes) -> None:
+    (folder / "journal").write_bytes(content)
+    journal = Journal(folder / "journal")
+    assert journal.refused
+    assert len(journal) == 0
+    del journal
+    assert Journal(folder / "journal").refused is None
+
+
+def test_a_link_is_not_followed(folder: Path) -> None:
+    (folder / "journal").symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="symbolic"):
+        Journal(folder / "journal")

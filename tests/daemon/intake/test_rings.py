@@ -1,0 +1,239 @@
+"""Data rings through a real daemon object and real sockets: asked for, used, adopted, corrupted, limited."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+
+from utracefsd.server.serve import Serving, serve
+
+SIZE = 64 << 10
+COMMITTED = 1 << 31
+
+
+class Producer:
+    """A client written from docs/protocol.md: msgpack, struct, a socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(path))
+        self.sock.setblocking(False)
+        self.unpacker = msgpack.Unpacker()
+        self.fds: list[int] = []
+        self.msgid = 0
+        self.memory: mmap.mmap | None = None
+
+    async def call(self, method: str, *params: Any, fds: tuple[int, ...] = ()) -> Any:
+        self.msgid += 1
+        data = msgpack.packb([0, self.msgid, method, list(params)])
+        socket.send_fds(self.sock, [data], fds)
+        with trio.fail_after(5):
+            while True:
+                for message in self.unpacker:
+                    if message[0] == 2:
+                        return message
+                    assert message[1] == self.msgid
+                    return message[2] or message[3]
+                await trio.lowlevel.wait_readable(self.sock)
+                data, got, _, _ = socket.recv_fds(self.sock, 65536, 4)
+                self.fds += got
+                if not data:
+                    return None
+                self.unpacker.feed(data)
+
+    async def map_ring(self, size: int = SIZE) -> None:
+        answer = await self.call("mmap_ring", {"size": size})
+        assert answer == {"size": size, "version": 1}
+        self.memory = mmap.mmap(self.fds[0], os.fstat(self.fds[0]).st_size)
+
+    def emit(self, index: int, payload: bytes) -> None:
+        assert self.memory is not None
+        (head,) = struct.unpack_from("<Q", self.memory, 64)
+        place = 4096 + head % SIZE
+        need = (24 + len(payload) + 7) // 8 * 8
+        struct.pack_into(
+            "<IIQIHH",
+            self.memory,
+            place,
+            COMMITTED | len(payload),
+            index,
+            time.monotonic_ns(),
+            os.getpid(),
+            0,
+            0,
+        )
+        self.memory[place + 24 : place + 24 + len(payload)] = payload
+        struct.pack_into("<Q", self.memory, 64, head + need)
+        if struct.unpack_from("<I", self.memory, 256)[0] == 1:
+            struct.pack_into("<I", self.memory, 256, 0)
+            os.eventfd_write(self.fds[1], 1)
+
+    def close(self) -> None:
+        self.sock.close()
+        if self.memory is not None:
+            self.memory.close()
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+
+@pytest.fixture
+async def serving(tmp_path: Path, nursery: trio.Nursery) -> Serving:
+    started = await nursery.start(serve, tmp_path / "utracefs")
+    assert isinstance(started, Serving)
+    return started
+
+
+@pytest.fixture
+def producer(serving: Serving) -> Iterator[Producer]:
+    made = Producer(serving.runtime.data_socket)
+    yield made
+    made.close()
+
+
+async def enabled(serving: Serving, producer: Producer, command: str = "ring u64 n") -> int:
+    registered = await producer.call("DIAG_IOCSREG", {"name_args": command})
+    name = command.split()[0]
+    event = serving.daemon.table.get(b"user_events", name.encode())
+    assert event is not None
+    serving.daemon.instance.enable(event)
+    return int(registered["write_index"])
+
+
+def entries(serving: Serving) -> int:
+    return serving.daemon.instance.buffer.entries()
+
+
+async def until(condition: Any) -> None:
+    with trio.fail_after(5):
+        while not condition():
+            await trio.sleep(0.001)
+
+
+async def test_the_doorbell_wakes_the_daemon(serving: Serving, producer: Producer) -> None:
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    for n in range(10):
+        producer.emit(index, struct.pack("<Q", n))
+    await until(lambda: entries(serving) == 10)
+    # Asleep again it asks for the doorbell, and is woken a second time.
+    assert producer.memory is not None
+    await until(lambda: struct.unpack_from("<I", producer.memory, 256)[0] == 1)
+    producer.emit(index, struct.pack("<Q", 11))
+    await until(lambda: entries(serving) == 11)
+
+
+async def test_an_operation_takes_in_first(serving: Serving, producer: Producer) -> None:
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    for n in range(100):
+        producer.emit(index, struct.pack("<Q", n))
+    serving.daemon.take_in_all()
+    assert entries(serving) == 100
+
+
+async def test_sync_is_answered_after_what_was_committed(serving: Serving, producer: Producer) -> None:
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    producer.emit(index, struct.pack("<Q", 1))
+    assert await producer.call("sync") is None
+    assert entries(serving) == 1
+
+
+async def test_what_a_dead_producer_committed_is_kept(serving: Serving, producer: Producer) -> None:
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    for n in range(50):
+        producer.emit(index, struct.pack("<Q", n))
+    producer.sock.close()
+    await until(lambda: len(serving.daemon.data) == 0)
+    assert entries(serving) == 50
+    assert serving.daemon.rings is not None
+    assert len(serving.daemon.rings) == 0
+
+
+async def test_a_ring_is_adopted(serving: Serving, producer: Producer) -> None:
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    producer.emit(index, struct.pack("<Q", 1))
+    await producer.call("sync")
+    other = Producer(serving.runtime.data_socket)
+    try:
+        assert await enabled(serving, other) == index
+        producer.sock.close()
+        await until(lambda: len(serving.daemon.data) == 1)
+        producer.emit(index, struct.pack("<Q", 2))
+        answer = await other.call("adopt_ring", {}, fds=(producer.fds[0], producer.fds[1]))
+        assert answer == {"size": SIZE, "version": 1}
+        assert entries(serving) == 2
+        producer.emit(index, struct.pack("<Q", 3))
+        await until(lambda: entries(serving) == 3)
+        assert (await other.call("adopt_ring", {}, fds=(producer.fds[0], producer.fds[1])))[0] == errno.EEXIST
+    finally:
+        other.close()
+
+
+async def test_nonsense_in_the_ring_ends_its_connection_alone(serving: Serving, producer: Producer) -> None:
+    other = Producer(serving.runtime.data_socket)
+    try:
+        await other.map_ring()
+        index = await enabled(serving, producer)
+        await producer.map_ring()
+        assert other.memory is not None
+        struct.pack_into("<Q", other.memory, 64, 1 << 50)
+        os.eventfd_write(other.fds[1], 1)
+        await until(lambda: len(serving.daemon.data) == 1)
+        producer.emit(index, struct.pack("<Q", 1))
+        await until(lambda: entries(serving) == 1)
+        with trio.fail_after(5):
+            await trio.lowlevel.wait_readable(other.sock)
+        kind, method, (number, _text) = msgpack.unpackb(other.sock.recv(65536))
+        assert (kind, method, number) == (2, "error", errno.EPROTO)
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("params", "number"),
+    [
+        ([{"size": 100_000}], errno.EINVAL),
+        ([{"size": "x"}], errno.EINVAL),
+        ([7], errno.EINVAL),
+        ([], errno.EINVAL),
+    ],
+)
+async def test_what_cannot_be_asked_for(producer: Producer, params: list[Any], number: int) -> None:
+    assert (await producer.call("mmap_ring", *params))[0] == number
+
+
+async def test_descriptors_that_are_no_ring(serving: Serving, producer: Producer) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    try:
+        assert (await producer.call("adopt_ring", {}, fds=(null, null)))[0] == errno.EINVAL
+        assert (await producer.call("adopt_ring", {}, fds=(null,)))[0] == errno.EINVAL
+        assert (await producer.call("adopt_ring", {}))[0] == errno.EINVAL
+    finally:
+        os.close(null)
+    await producer.map_ring()
+
+
+async def test_the_descriptors_are_not_leaked(serving: Serving, producer: Producer) -> None:
+    await producer.call("sync")  # accepted: its descriptors are there
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        one = Producer(serving.runtime.data_socket)
+        await one.map_ring()
+        one.close()
+    await until(lambda: len(serving.daemon.data) == 1 or len(serving.daemon.data) == 0)
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before)

@@ -1,0 +1,584 @@
+"""The daemon behind real Unix sockets: the way of a record, waiting reads, hostile clients, its beginning and end."""
+
+import array
+import contextlib
+import errno
+import itertools
+import logging
+import mmap
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+
+from utracefs_protocol.connection import encode_record, encode_request
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
+from utracefsd.server import runtime
+from utracefsd.server import serve as server
+from utracefsd.server.serve import Serving, serve
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Client:
+    """One connection to either socket."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self.sock = sock
+        self.msgid = itertools.count(1)
+        self.unpacker = msgpack.Unpacker(max_buffer_size=1 << 30)
+        self.fds: list[int] = []
+        self.notifications: list[Any] = []
+        self.responses: dict[int, Any] = {}
+        self.at_end = False
+
+    async def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[await self.sock.send(view) :]
+
+    async def message(self) -> Any:
+        """The next message; None at the end."""
+        while True:
+            for message in self.unpacker:
+                return message
+            data, ancillary, _, _ = await self.sock.recvmsg(1 << 20, socket.CMSG_SPACE(64))
+            for _level, _kind, payload in ancillary:
+                self.fds += array.array("i", payload)
+            if not data:
+                self.at_end = True
+                return None
+            self.unpacker.feed(data)
+
+    async def response(self, msgid: int) -> Any:
+        while msgid not in self.responses:
+            message = await self.message()
+            assert message is not None, "the daemon hung up"
+            if message[0] == 2:
+                self.notifications.append(message[1:])
+            else:
+                self.responses[message[1]] = message[2:]
+        error, result = self.responses.pop(msgid)
+        if error is not None:
+            raise TraceError(*error)
+        return result
+
+    async def request(self, method: str, *params: Any) -> int:
+        msgid = next(self.msgid)
+        await self.send(encode_request(msgid, method, list(params)))
+        return msgid
+
+    async def call(self, method: str, *params: Any) -> Any:
+        return await self.response(await self.request(method, *params))
+
+    async def fails(self, method: str, *params: Any) -> int:
+        with pytest.raises(TraceError) as caught:
+            await self.call(method, *params)
+        return caught.value.errno
+
+    async def last_words(self) -> tuple[int, str]:
+        """What the daemon says before it hangs up."""
+        method, [number, text] = (await self.message())[1:]
+        assert method == "error"
+        assert await self.message() is None
+        return number, text
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class Running:
+    """A daemon in a task, and clients of it."""
+
+    def __init__(self, serving: Serving, cancel_scope: trio.CancelScope) -> None:
+        self.serving = serving
+        self.cancel_scope = cancel_scope
+        self.clients: list[Client] = []
+
+    async def connect(self, path: Path) -> Client:
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        await sock.connect(os.fspath(path))
+        self.clients.append(Client(sock))
+        return self.clients[-1]
+
+    async def data(self) -> Client:
+        return await self.connect(self.serving.runtime.data_socket)
+
+    async def tree(self) -> Client:
+        return await self.connect(self.serving.runtime.tracefs_socket)
+
+    async def producer(self, name: str = "hello") -> Client:
+        """A data connection with the event `name u32 n` at write_index 0, enabled."""
+        client = await self.data()
+        await client.call("DIAG_IOCSREG", {"name_args": f"{name} u32 n"})
+        tree = await self.tree()
+        await tree.call("write_file", f"events/user_events/{name}/enable", b"1", True)
+        return client
+
+
+def record(n: int, write_index: int = 0) -> bytes:
+    return encode_record(write_index.to_bytes(4, "little") + n.to_bytes(4, "little"))
+
+
+def numbers(text: bytes, name: str = "hello") -> list[int]:
+    """The n of every record of the event in a trace."""
+    mark = f" {name}: n=0x".encode()
+    return [int(line.split(b"(")[1].rstrip(b")")) for line in text.splitlines() if mark in line]
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10) -> None:
+    with trio.fail_after(timeout_s):
+        while not await condition():
+            await trio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def daemon_at(directory: Path, **options: Any) -> AsyncIterator[Running]:
+    async with trio.open_nursery() as nursery:
+
+        async def run(*, task_status: trio.TaskStatus[Running]) -> None:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as inner:
+                    serving = await inner.start(
+                        lambda task_status: serve(directory, task_status=task_status, **options)
+                    )
+                    task_status.started(Running(serving, scope))
+
+        running: Running = await nursery.start(run)
+        try:
+            with trio.fail_after(30):
+                yield running
+        finally:
+            for client in running.clients:
+                client.close()
+                for fd in client.fds:
+                    os.close(fd)
+            running.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Running]:
+    """A daemon whose log must stay silent: no client's mistake is news, and no mistake is ours."""
+    with caplog.at_level(logging.WARNING):
+        async with daemon_at(tmp_path / "d") as running:
+            yield running
+    assert not caplog.records, caplog.text
+
+
+class TestTheWayOfARecord:
+    async def test_from_declaration_to_trace(self, daemon: Running) -> None:
+        producer, tree = await daemon.data(), await daemon.tree()
+        registered = await producer.call("DIAG_IOCSREG", {"name_args": "hello u32 n"})
+        assert registered["write_index"] == 0
+        mapped = await producer.call("mmap_status")
+        with mmap.mmap(producer.fds[0], mapped["size"], mmap.MAP_SHARED, mmap.PROT_READ) as status:
+            assert status[registered["status_index"]] == 0
+            await tree.call("write_file", "events/user_events/hello/enable", b"1\n", True)
+            assert status[registered["status_index"]] == 1
+        assert await producer.call("write", bytes(4) + b"\7\0\0\0") == 8
+        await producer.send(record(8) + record(9))
+        await producer.call("sync")
+        text = await tree.call("read_file", "trace")
+        assert numbers(text) == [7, 8, 9]
+        assert b"-%d " % os.getpid() in text
+        stats = await tree.call("read_file", "events/user_events/hello/stats")
+        assert stats == b"emitted: 3\nftrace: recorded 3 filtered 0 lost 0\n"
+
+    async def test_what_was_sent_before_a_request_is_in_its_answer(self, daemon: Running) -> None:
+        """No acknowledgement in between, and from connections that the daemon has not even accepted."""
+        await daemon.producer()
+        tree = await daemon.tree()
+        await tree.call("stat", "trace")
+        for n in range(50):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(os.fspath(daemon.serving.runtime.data_socket))
+            sock.sendall(encode_request(1, "DIAG_IOCSREG", [{"name_args": "hello u32 n"}]) + record(n))
+            sock.close()
+            assert numbers(await tree.call("read_file", "trace")) == list(range(n + 1))
+
+    async def test_a_control_write_is_ordered_after_it(self, daemon: Running) -> None:
+        producer, tree = await daemon.producer(), await daemon.tree()
+        for n in range(100):
+            await producer.send(record(n))
+            await tree.call("write_file", "tracing_on", b"0", True)
+            await producer.send(record(1000))
+            await tree.call("write_file", "tracing_on", b"1", True)
+        assert numbers(await tree.call("read_file", "trace")) == list(range(100))
+
+    async def test_the_end_of_a_program_is_seen_before_a_delete(self, daemon: Running) -> None:
+        await (await daemon.tree()).call("write_file", "dynamic_events", b"u:kept u32 n\n", False)
+        for _ in range(20):
+            using, deleting = await daemon.data(), await daemon.data()
+            await using.call("DIAG_IOCSREG", {"name_args": "kept u32 n"})
+            assert await deleting.fails("DIAG_IOCSDEL", "kept") == errno.EBUSY
+            using.close()
+            await deleting.call("DIAG_IOCSDEL", "kept")
+            await deleting.call("DIAG_IOCSREG", {"name_args": "kept u32 n", "flags": 1})
+            deleting.close()
+
+    async def test_an_event_goes_by_itself_when_nobody_refers_to_it(self, daemon: Running) -> None:
+        producer, tree = await daemon.data(), await daemon.tree()
+        await producer.call("DIAG_IOCSREG", {"name_args": "short u32 n"})
+        producer.close()
+        table = daemon.serving.daemon.table
+
+        async def gone() -> bool:
+            return len(table) == 0  # nobody asks: the daemon's own timer does it
+
+        await until(gone)
+        assert await tree.call("read_file", "user_events_status") == b"\nActive: 0\nBusy: 0\n"
+
+    async def test_refused_records_are_told_once_a_second(self, daemon: Running) -> None:
+        producer = await daemon.data()
+        await producer.send(record(1, write_index=5) * 3)
+        first = await producer.message()
+        assert first[1:] == ["write_error", [errno.ENOENT, 5, 3]]
+        began = trio.current_time()
+        await producer.send(record(1, write_index=5) * 2)
+        assert (await producer.message())[1:] == ["write_error", [errno.ENOENT, 5, 2]]
+        assert trio.current_time() - began > 0.9
+
+    async def test_a_perf_ring_arrives_as_a_descriptor(self, daemon: Running) -> None:
+        producer, tree = await daemon.data(), await daemon.tree()
+        await producer.call("DIAG_IOCSREG", {"name_args": "hello u32 n"})
+        attr = {"name": "user_events:hello", "sample_period": 1, "data_pages": 1}
+        handle = (await tree.call("perf_event_open", attr))["handle"]
+        [fd] = tree.fds
+        assert await producer.call("write", bytes(8)) == 8
+        assert await tree.call("read", handle, 8) == (1).to_bytes(8, "little")
+        with mmap.mmap(fd, 2 * mmap.PAGESIZE) as ring:
+            assert int.from_bytes(ring[1024:1032], "little") > 0  # data_head
+        stats = await tree.call("read_file", "events/user_events/hello/stats")
+        assert b"perf:%d: recorded 1 filtered 0 lost 0\n" % handle in stats
+        await tree.call("close", handle)
+        assert await producer.fails("write", bytes(8)) == errno.EBADF
+
+
+class TestReadsThatWait:
+    async def test_for_a_record(self, daemon: Running) -> None:
+        producer, tree = await daemon.producer(), await daemon.tree()
+        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
+        reading = await tree.request("read", handle, 4096)
+        assert await tree.call("stat", "trace")  # meanwhile
+        await producer.send(record(5))
+        assert numbers(await tree.response(reading)) == [5]
+
+    async def test_for_a_marker_of_another_connection(self, daemon: Running) -> None:
+        tree, other = await daemon.tree(), await daemon.tree()
+        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
+        reading = await tree.request("read", handle, 4096)
+        await tree.call("stat", "trace")
+        await other.call("write_file", "trace_marker", b"hello", False)
+        assert b"tracing_mark_write: hello\n" in await tree.response(reading)
+
+    async def test_until_tracing_is_turned_off(self, daemon: Running) -> None:
+        producer, tree = await daemon.producer(), await daemon.tree()
+        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
+        await producer.send(record(5))
+        assert numbers(await tree.call("read", handle, 4096)) == [5]
+        reading = await tree.request("read", handle, 4096)
+        await tree.call("write_file", "tracing_on", b"0", True)
+        assert await tree.response(reading) == b""
+
+    async def test_nonblocking_does_not_wait(self, daemon: Running) -> None:
+        tree = await daemon.tree()
+        handle = await tree.call("open", "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        assert await tree.fails("read", handle, 4096) == errno.EAGAIN
+
+    async def test_closing_the_handle(self, daemon: Running) -> None:
+        tree = await daemon.tree()
+        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
+        reading = await tree.request("read", handle, 4096)
+        await tree.call("close", handle)
+        with pytest.raises(TraceError) as caught:
+            await tree.response(reading)
+        assert caught.value.errno == errno.EBADF
+
+    async def test_a_client_that_is_gone_gives_the_pipe_free(self, daemon: Running) -> None:
+        tree, other = await daemon.tree(), await daemon.tree()
+        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
+        await tree.request("read", handle, 4096)
+        assert await other.fails("open", "trace_pipe", os.O_RDONLY) == errno.EBUSY
+        tree.close()
+
+        async def free() -> bool:
+            try:
+                await other.call("open", "trace_pipe", os.O_RDONLY)
+            except TraceError as error:
+                assert error.errno == errno.EBUSY
+                return False
+            return True
+
+        await until(free)
+
+    async def test_raw_pages(self, daemon: Running) -> None:
+        producer, tree = await daemon.producer(), await daemon.tree()
+        handles = [
+            await tree.call("open", f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY)
+            for cpu in range(daemon.serving.daemon.instance.nr_cpus)
+        ]
+        reading = [await tree.request("read", handle, 4096) for handle in handles]
+        await tree.call("stat", "trace")
+        await producer.send(record(0x12345678))
+        message = await tree.message()
+        assert message[1] in reading
+        assert (0x12345678).to_bytes(4, "little") in message[3]
+
+
+class TestHostileClients:
+    """Each is ended or answered; a well-behaved one next to it loses nothing."""
+
+    @pytest.fixture
+    async def good(self, daemon: Running) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """A producer and a reader; the returned function sends a record. At the end all of them are there."""
+        producer, tree = await daemon.producer("good"), await daemon.tree()
+        sent = itertools.count()
+
+        async def emit() -> None:
+            await producer.send(record(next(sent)))
+
+        yield emit
+        await emit()
+        assert numbers(await tree.call("read_file", "trace"), "good") == list(range(next(sent)))
+        stats = await tree.call("read_file", "events/user_events/good/stats")
+        assert b"lost 0\n" in stats
+
+    Emit = Callable[[], Awaitable[None]]
+
+    async def test_half_a_message_and_gone(self, daemon: Running, good: Emit) -> None:
+        message = encode_request(1, "DIAG_IOCSREG", [{"name_args": "half u32 n"}])
+        for end in range(1, len(message)):
+            for connect in (daemon.data, daemon.tree):
+                client = await connect()
+                await client.send(message[:end])
+                client.close()
+            await good()
+        assert await (await daemon.tree()).call("read_file", "user_events_status") == (
+            b"good # Used by ftrace\n\nActive: 1\nBusy: 1\n"
+        )
+
+    @pytest.mark.parametrize("garbage", [b"\xc1", b"GET / HTTP/1.1\r\n\r\n", b"\x93\x01\x02\x03", b"\x00"])
+    async def test_garbage(self, daemon: Running, good: Emit, garbage: bytes) -> None:
+        for connect in (daemon.data, daemon.tree):
+            client = await connect()
+            await client.send(garbage + bytes(100_000))
+            number, _ = await client.last_words()
+            assert number == errno.EPROTO
+            await good()
+
+    async def test_what_came_before_the_garbage_is_kept(self, daemon: Running, good: Emit) -> None:
+        producer, tree = await daemon.producer(), await daemon.tree()
+        await producer.send(record(1) + record(2) + b"\xc1" + record(3))
+        assert (await producer.last_words())[0] == errno.EPROTO
+        stats = await tree.call("read_file", "events/user_events/hello/stats")
+        assert stats.startswith(b"emitted: 2\n")
+        await tree.call("write_file", "events/user_events/hello/enable", b"0", True)
+
+    @pytest.mark.parametrize("tree", [False, True])
+    async def test_oversize(self, daemon: Running, good: Emit, tree: bool) -> None:
+        client = await (daemon.tree if tree else daemon.data)()
+        limit = MAX_TRACEFS_OBJECT if tree else MAX_DATA_OBJECT
+        # only the head of an object that would be too large: declared sizes are enough
+        await client.send(b"\x94\x00\x01\xa5write\x91\xc6" + limit.to_bytes(4, "big"))
+        assert (await client.last_words())[0] == errno.EMSGSIZE
+        await good()
+
+    async def test_deep_nesting(self, daemon: Running, good: Emit) -> None:
+        for connect in (daemon.data, daemon.tree):
+            client = await connect()
+            await client.send(b"\x94\x00\x01\xa5write" + b"\x91" * 50)
+            assert (await client.last_words())[0] == errno.EPROTO
+        await good()
+
+    async def test_wrong_shapes_and_unknown_methods_are_answered(self, daemon: Running, good: Emit) -> None:
+        for connect in (daemon.data, daemon.tree):
+            client = await connect()
+            assert await client.fails("nonsense") == errno.ENOSYS
+            assert await client.fails("write", 1, 2, 3) == errno.EINVAL
+            assert await client.fails("write", {}) == errno.EINVAL
+            await good()
+
+    async def test_a_thousand_at_once(self, daemon: Running, good: Emit) -> None:
+        clients = []
+        for i in range(1000):
+            clients.append(await daemon.data())
+            if i % 100 == 0:
+                await good()
+        for client in clients:
+            client.close()
+        port = daemon.serving.daemon.data
+
+        async def only_the_good_one() -> bool:
+            return len(port) == 1
+
+        await until(only_the_good_one)
+        await good()
+
+    async def test_never_reading_responses(self, daemon: Running, good: Emit) -> None:
+        client = await daemon.data()
+        with contextlib.suppress(BrokenPipeError):
+            for _ in range(10_000):
+                await client.send(encode_request(1, "x" * 60, []) * 100)
+                await good()
+        # some answers are in its socket's buffer; what follows is the end, or the reason and then the end
+        while (message := await client.message()) is not None and message[0] == 1:
+            pass
+        assert message is None or message[2][0] == errno.EMSGSIZE
+
+    async def test_not_reading_a_large_file(self, daemon: Running, good: Emit) -> None:
+        producer, lazy = await daemon.producer(), await daemon.tree()
+        for first in range(0, 30_000, 1000):
+            await producer.send(b"".join(record(n) for n in range(first, first + 1000)))
+        await producer.call("sync")
+        asked = [await lazy.request("read_file", "trace") for _ in range(20)]
+        await good()
+        other = await daemon.tree()
+        assert await other.call("read_file", "tracing_on") == b"1\n"
+        [session] = [one for one in daemon.serving.server.sessions if one.link.waiting_bytes]
+        # one large answer waits; the other questions were not looked at
+        assert session.link.waiting_bytes < 4 << 20
+        sizes = {len(await lazy.response(msgid)) for msgid in asked}
+        assert min(sizes) > 1 << 20
+
+    async def test_too_many_administrators(
+        self, daemon: Running, good: Emit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server, "MAX_TRACEFS_CONNECTIONS", 5)
+        clients = [await daemon.tree() for _ in range(5)]
+        assert (await clients[-1].last_words())[0] == errno.EMFILE
+        clients[0].close()
+        await good()
+
+    async def test_a_flood_starves_nobody(self, daemon: Running) -> None:
+        producer, other, tree = await daemon.producer(), await daemon.producer("other"), await daemon.tree()
+        stop = False
+
+        async def flood() -> None:
+            packet = b"".join(record(n) for n in range(5000))
+            while not stop:
+                await producer.send(packet)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            for n in range(20):
+                await other.send(record(n))
+                with trio.fail_after(5):
+                    assert await other.call("sync") is None
+                    stats = await tree.call("read_file", "events/user_events/other/stats")
+                assert stats.startswith(b"emitted: %d\n" % (n + 1))
+            stop = True
+        stats = await tree.call("read_file", "events/user_events/hello/stats")
+        emitted, ftrace = stats.splitlines()
+        recorded, filtered, lost = (int(word) for word in ftrace.split()[2::2])
+        assert recorded + filtered + lost == int(emitted.split()[1])
+        assert int(emitted.split()[1]) % 5000 == 0
+
+    async def test_descriptors_nobody_asked_for(self, daemon: Running, good: Emit) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        for path in (daemon.serving.runtime.data_socket, daemon.serving.runtime.tracefs_socket):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(os.fspath(path))
+                socket.send_fds(sock, [encode_request(1, "nonsense", [])], [sock.fileno()] * 10)
+                await trio.lowlevel.wait_readable(sock)
+                assert msgpack.unpackb(sock.recv(1000))[2][0] == errno.ENOSYS
+
+        async def closed() -> bool:
+            return len(os.listdir("/proc/self/fd")) == before
+
+        await until(closed)
+        await good()
+
+
+async def test_a_mistake_of_ours_is_logged_and_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with daemon_at(tmp_path / "d") as daemon:
+        tree = await daemon.tree()
+
+        def fail(path: bytes) -> Any:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(daemon.serving.daemon.tree, "stat", fail)
+        assert await tree.fails("stat", "trace") == errno.EIO
+        assert await tree.call("read_file", "tracing_on") == b"1\n"
+    assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"]
+
+
+class TestBeginningAndEnd:
+    async def test_sockets_and_modes(self, tmp_path: Path) -> None:
+        async with daemon_at(tmp_path / "d") as daemon:
+            place = daemon.serving.runtime
+            found = sorted(path.name for path in place.directory.iterdir())
+            assert found == ["tracefs", "user_events_data", "utracefsd.lock"]
+            assert stat.S_IMODE(place.tracefs_socket.stat().st_mode) == 0o600
+            assert stat.S_IMODE(place.data_socket.stat().st_mode) in (0o600, 0o660)
+            assert stat.S_IMODE(place.status_file.stat().st_mode) == 0o600
+        assert list(place.directory.iterdir()) == []
+        assert not place.status_folder.exists()
+
+    async def test_at_the_end_every_status_byte_is_zero(self, tmp_path: Path) -> None:
+        async with daemon_at(tmp_path / "d") as daemon:
+            producer = await daemon.producer()
+            await producer.call("mmap_status")
+            with mmap.mmap(producer.fds[0], 4096, mmap.MAP_SHARED, mmap.PROT_READ) as status:
+                assert any(status[:])
+                daemon.cancel_scope.cancel()
+                assert await producer.message() is None
+                assert not any(status[:])
+
+    async def test_a_second_one_is_refused(self, tmp_path: Path) -> None:
+        async with daemon_at(tmp_path / "d") as daemon:
+            with pytest.raises(TraceError) as caught:
+                await serve(tmp_path / "d")
+            assert caught.value.errno == errno.EBUSY
+            assert await (await daemon.tree()).call("read_file", "tracing_on") == b"1\n"
+
+    async def test_two_side_by_side(self, tmp_path: Path) -> None:
+        async with daemon_at(tmp_path / "a") as one, daemon_at(tmp_path / "b") as other:
+            assert one.serving.runtime.status_file != other.serving.runtime.status_file
+            await one.producer()
+            text = await (await other.tree()).call("read_file", "user_events_status")
+            assert text == b"\nActive: 0\nBusy: 0\n"
+
+    async def test_groups(self, tmp_path: Path) -> None:
+        import grp
+
+        name = grp.getgrgid(os.getegid()).gr_name
+        async with daemon_at(tmp_path / "d", group=name, tracefs_group=name) as daemon:
+            place = daemon.serving.runtime
+            assert stat.S_IMODE(place.directory.stat().st_mode) == 0o755
+            for path in (place.data_socket, place.tracefs_socket):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o660
+                assert path.stat().st_gid == os.getegid()
+        with pytest.raises(TraceError) as caught:
+            await serve(tmp_path / "d", group="no-such-group")
+        assert caught.value.errno == errno.EINVAL
+
+    async def test_options_reach_their_places(self, tmp_path: Path) -> None:
+        async with daemon_at(
+            tmp_path / "d", status_pages=2, buffer_size_kb=100, user_events_max=2, plugins=[]
+        ) as daemon:
+            tree, producer = await daemon.tree(), await daemon.data()
+            assert (await producer.call("mmap_status"))["size"] == 8192
+            assert await tree.call("read_file", "buffer_size_kb") == b"103\n"
+            assert await tree.call("list_dir", "consumers") == []
+            for name in ("a", "b"):
+                await producer.call("DIAG_IOCSREG", {"name_args": name})
+            assert await producer.fails("DIAG_IOCSREG", {"name_args": "c"}) == errno.EMFILE
+
+    async def test_a_failed_start_leaves_nothing(self, tmp_path: Path) -> None:
+        directory = tmp_path / "d"
+        directory.mkdir()
+        (directory / "tracefs").write_bytes(b"in the way")
+        with pytest.raises(TraceError) as caught:
+            await serve(directory)
+        assert caught.value.errno == errno.EEXIST
+        assert [path.name for path in directory.iterdir()] == ["tracefs"]
+        assert not runtime.locate(directory).status_folder.exists()
