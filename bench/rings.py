@@ -19,8 +19,9 @@ from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake._intake import DataRing, Intake
+from utracefsd.intake._intake import Intake
 
 
 def taking_in() -> Iterator[Row]:

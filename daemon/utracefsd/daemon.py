@@ -37,7 +37,7 @@ from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event_table import Event, EventTable
 from utracefsd.events.status_file import StatusFile
-from utracefsd.intake._intake import Journal
+from utracefsd.intake._journal import Journal
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
@@ -137,11 +137,7 @@ class Daemon:
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
         self.plugins = Plugins(self.table, entry_points=offered)
         self.tree = Tree(self.table, self.instance, self.perf, self.plugins, self.comms, now_ns)
-        self.rings = (
-            Rings(nr_cpus, journal=journal, sink=self.instance.sink, new_thread=self.comms.remember)
-            if data_rings
-            else None
-        )
+        self.rings = Rings(nr_cpus, journal=journal, new_thread=self.comms.remember) if data_rings else None
         self.data = DataPort(
             self._open_data,
             now_ns=now_ns,
@@ -152,7 +148,7 @@ class Daemon:
 
     def _journal(self, folder: StateFolder, buffer: RingBuffer | None) -> Journal:
         try:
-            journal = Journal(folder.journal, buffer)
+            journal = Journal(folder.journal, {} if buffer is None else {0: buffer})
         except OSError as error:
             self.status.close()
             raise TraceError(

@@ -60,8 +60,8 @@ from utracefs_protocol.messages import (
     wire_map,
 )
 from utracefsd.events.event_table import Event, EventTable
+from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake._intake import DataRing
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
 

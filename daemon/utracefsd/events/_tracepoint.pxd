@@ -16,12 +16,27 @@ ctypedef struct Record:
     uint16_t id                 # the event's id; set by Tracepoint.emit
     uint32_t size               # bytes of payload
     const uint8_t *payload      # borrowed for the duration of the call
+    bint valid                  # its dynamic fields are sound; set by Tracepoint.emit
+    uint64_t origin             # number of its data ring in the journal; 0: it came another way, or there is no journal
+    uint64_t origin_at          # its position in there
+
+cdef enum:
+    # what a probe did with a record: Probe.counts goes by it
+    RECORDED
+    FILTERED
+    LOST
+    OUTCOMES
 
 cdef inline void common_fields(Record *r, uint8_t *to) noexcept:
     """The first 8 bytes of an entry: u16 common_type, u8 common_flags 0, u8 common_preempt_count 0, i32 common_pid."""
     memset(to, 0, 4)
     memcpy(to, &r.id, 2)
     memcpy(to + 4, &r.pid, 4)
+
+
+cdef inline uint64_t common_word(uint16_t id, int32_t pid) noexcept nogil:
+    """The same in one little-endian word."""
+    return id | <uint64_t><uint32_t>pid << 32
 
 ctypedef struct LocCheck:
     uint32_t offset             # of the loc word in the payload
@@ -32,13 +47,10 @@ cdef class Probe:
     cdef readonly str consumer
     cdef readonly int status_bit
     cdef public bint soft_disabled
-    cdef readonly uint64_t recorded
-    cdef readonly uint64_t filtered
-    cdef readonly uint64_t lost
-    # take one record and count it in exactly one of the three numbers
+    cdef uint64_t counts[OUTCOMES]
+    cdef int unsure             # what take() said of a record that another probe may refuse yet
+    # take one record: RECORDED, FILTERED or LOST; or -EFAULT where it would be recorded and is not valid. The tracepoint counts.
     cdef int take(self, Record *r) noexcept
-    # would take() look into the payload now? Only then a bad loc field is EFAULT (golden 08)
-    cdef bint looks_at(self, Record *r) noexcept
     cdef int finish(self) except -1
 
 cdef class Tracepoint:
@@ -55,5 +67,6 @@ cdef class Tracepoint:
     cdef int nr_locs
 
     cdef int emit(self, Record *r) noexcept     # 0 or -errno
+    cdef int emit_invalid(self, Record *r) noexcept
     cdef bint locs_are_valid(self, Record *r) noexcept
     cdef int set_probes(self, tuple probes) except -1

@@ -31,13 +31,21 @@ cdef class Probe:
         self.consumer = consumer
         self.status_bit = status_bit
 
+    @property
+    def recorded(self):
+        return self.counts[RECORDED]
+
+    @property
+    def filtered(self):
+        return self.counts[FILTERED]
+
+    @property
+    def lost(self):
+        return self.counts[LOST]
+
     cdef int take(self, Record *r) noexcept:
         # By itself a probe keeps an event wanted and takes nothing.
-        self.filtered += 1
-        return 0
-
-    cdef bint looks_at(self, Record *r) noexcept:
-        return False
+        return FILTERED
 
     cdef int finish(self) except -1:
         """Before the probe's numbers are read for good."""
@@ -121,7 +129,7 @@ cdef class Tracepoint:
             self.past.append((probe.consumer, *numbers))
 
     cdef bint locs_are_valid(self, Record *r) noexcept:
-        """user_event_validate: every location within the entry, every string ended by a NUL (user_events.md 4.6).
+        """user_event_validate(): every location within the entry, every string ended by a NUL.
 
         Positions count from the start of the entry, whose first 8 bytes are the common fields, not in the payload.
         """
@@ -140,7 +148,7 @@ cdef class Tracepoint:
                 continue
             if end == 0:
                 # __data_loc with offset and size 0: the kernel looks at the byte in front of the entry, which is
-                # the top byte of a time delta and practically 0. Golden 08: accepted.
+                # the top byte of a time delta and practically 0: accepted (tests/conformance/scripts/08_writes.txt).
                 continue
             if end <= 8:
                 common_fields(r, common)
@@ -152,24 +160,44 @@ cdef class Tracepoint:
 
     cdef int emit(self, Record *r) noexcept:
         cdef tuple probes
+        cdef Probe probe
         cdef Py_ssize_t i
-        cdef bint faulted = False
         if r.size < self.min_size:
             return -EINVAL
         if self.nr_probes == 0:
             return -EBADF
         r.id = self.id
-        probes = self._probes
-        if self.nr_locs and not self.locs_are_valid(r):
-            # Each tracer validates for itself, once it has room for the record: if none gets that far, nothing is wrong.
-            for i in range(PyTuple_GET_SIZE(probes)):
-                if (<Probe>PyTuple_GET_ITEM(probes, i)).looks_at(r):
-                    faulted = True
-            if faulted:
-                return -EFAULT
+        r.valid = self.nr_locs == 0 or self.locs_are_valid(r)
+        if not r.valid:
+            return self.emit_invalid(r)
         self.emitted += 1
+        probes = self._probes
         for i in range(PyTuple_GET_SIZE(probes)):
-            (<Probe>PyTuple_GET_ITEM(probes, i)).take(r)
+            probe = <Probe>PyTuple_GET_ITEM(probes, i)
+            probe.counts[probe.take(r)] += 1
+        return 0
+
+    cdef int emit_invalid(self, Record *r) noexcept:
+        """A record with a bad dynamic field. Each probe finds that out for itself, once it has room for the record, as
+        user_event_ftrace() and user_event_perf() do: when none gets that far, nothing is wrong. A record that is refused
+        was not emitted, so then nothing is counted either.
+        """
+        cdef tuple probes = self._probes
+        cdef Py_ssize_t n = PyTuple_GET_SIZE(probes), i
+        cdef Probe probe
+        cdef int outcome
+        cdef bint faulted = False
+        for i in range(n):
+            probe = <Probe>PyTuple_GET_ITEM(probes, i)
+            outcome = probe.take(r)
+            faulted |= outcome < 0
+            probe.unsure = outcome
+        if faulted:
+            return -EFAULT
+        self.emitted += 1
+        for i in range(n):
+            probe = <Probe>PyTuple_GET_ITEM(probes, i)
+            probe.counts[probe.unsure] += 1
         return 0
 
     def write(self, bytes payload not None, *, ts_ns, int cpu, int pid, tgid=None):

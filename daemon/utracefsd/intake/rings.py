@@ -10,7 +10,7 @@ How the edge (server.py) uses it:
       ^                      │
       └── want_wakeup(True), once more take_in: nothing ── after LINGER_ROUNDS rounds without a record
 
-With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it (`_intake.Journal`).
+With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it (`_journal.Journal`).
 
 A ring whose memory says what cannot be is `corrupt`: `failed` names its owner, whose connection ends with EPROTO.
 """
@@ -23,9 +23,10 @@ from collections.abc import Callable
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake._intake import DataRing, Intake, Journal
+from utracefsd.intake._intake import Intake
+from utracefsd.intake._journal import Journal
 from utracefsd.machine.peer import Peer
 
 # Memory that the rings of one plain producer's user may take together: the default ring for 256 processes.
@@ -52,8 +53,7 @@ class _Owned:
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
-    journal: where it is kept how far each ring is consumed; sink: the ftrace instance whose ring buffer a successor takes
-    over together with that. new_thread: told of each thread that is seen writing.
+    journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen writing.
     """
 
     def __init__(
@@ -62,11 +62,10 @@ class Rings:
         max_bytes_per_uid: int = MAX_RING_BYTES_PER_UID,
         *,
         journal: Journal | None = None,
-        sink: FtraceSink | None = None,
         new_thread: Callable[[int], None] | None = None,
     ) -> None:
         self._new_thread = new_thread
-        self._intake = Intake(nr_cpus, None if journal is None else sink)
+        self._intake = Intake(nr_cpus)
         self._journal = journal
         self._handing_over = False
         self._max_bytes_per_uid = max_bytes_per_uid

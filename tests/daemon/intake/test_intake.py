@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake._intake import DataRing, Intake
+from utracefsd.intake._intake import Intake
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31

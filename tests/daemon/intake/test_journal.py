@@ -1,4 +1,4 @@
-"""The journal: whatever instruction the daemon is killed at, its successor has every record exactly once.
+"""The journal: whatever instruction the daemon is killed at, its successor has every record exactly once, in each instance.
 
 Two judges beside the plain cases. One runs a take-in in a child, one machine instruction at a time (ptrace), and looks at
 the shared memory after each: what is there is what a SIGKILL would leave, and each different one of those is adopted and
@@ -26,13 +26,17 @@ from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake._intake import DataRing, Intake, Journal
+from utracefsd.intake._intake import Intake
+from utracefsd.intake._journal import Journal
 
 SIZE = 64 << 10
+SLOT = 128
+"""Bytes of a slot; the first is the file's header. (st_dev, st_ino) are at 8 in it, the tail at 24."""
 COMMITTED = 1 << 31
 HEAD, TAIL = 64, 128
-ID, OTHER_ID = 20, 7
+ID, LAST_ID, OTHER_ID = 20, 21, 7
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 PTRACE_TRACEME, PTRACE_KILL, PTRACE_SINGLESTEP = 0, 8, 9
@@ -72,28 +76,44 @@ class Producer:
 
 
 class World:
-    """A daemon's part: ring buffer and journal in `folder`, one data ring. Made anew, or taken over from what is there."""
+    """A daemon's part: `instances` ring buffers and the journal in `folder`, `count` data rings. Made anew, or taken over.
+
+    Every instance has the event of write_index 0 enabled, and only the last one that of write_index 1.
+    """
 
     def __init__(
-        self, folder: Path, rings: list[tuple[int, int]] | None = None, size_kb: int = 16, count: int = 1
+        self,
+        folder: Path,
+        rings: list[tuple[int, int]] | None = None,
+        size_kb: int = 16,
+        count: int = 1,
+        instances: int = 1,
     ) -> None:
         self.folder = folder
+        folders = [folder / str(number) for number in range(instances)]
         if rings is None:
-            self.buffer = RingBuffer(1, size_kb, folder=str(folder))
-            self.buffer.overwrite = False
+            for one in folders:
+                one.mkdir()
+            self.buffers = [RingBuffer(1, size_kb, folder=str(one)) for one in folders]
+            for buffer in self.buffers:
+                buffer.overwrite = False
             self.journal = Journal(folder / "journal")
         else:
-            self.buffer = RingBuffer.adopt(str(folder))
-            self.journal = Journal(folder / "journal", self.buffer)
-        self.sink = FtraceSink(self.buffer)
+            self.buffers = [RingBuffer.adopt(str(one)) for one in folders]
+            self.journal = Journal(folder / "journal", dict(enumerate(self.buffers)))
         declaration = parse(b"seen u64 n")
         self.tracepoint = Tracepoint(ID, declaration.name, declaration.fields)
-        self.tracepoint.attach(FtraceProbe(self.sink))
-        self.intake = Intake(4, self.sink)
+        self.last_only = Tracepoint(LAST_ID, b"last", declaration.fields)
+        for number, buffer in enumerate(self.buffers):
+            sink = FtraceSink(buffer, number)
+            self.tracepoint.attach(FtraceProbe(sink))
+        self.last_only.attach(FtraceProbe(sink))
+        self.intake = Intake(4)
         self.rings: list[DataRing] = []
         for i in range(count):
             table = IndexTable()
             table.append(self.tracepoint)
+            table.append(self.last_only)
             if rings is None:
                 ring = DataRing.create(table, os.getpid(), SIZE)
                 self.journal.begin(ring)
@@ -106,13 +126,20 @@ class World:
     def fds(self) -> list[tuple[int, int]]:
         return [(ring.fd, ring.doorbell) for ring in self.rings]
 
-    def numbers(self) -> list[int]:
-        """What the ring buffer holds of ours, in its order."""
+    def numbers(self, instance: int = 0, event: int = ID) -> list[int]:
+        """What an instance's ring buffer holds of an event, in its order."""
         return [
             int(struct.unpack_from("<Q", data, 8)[0])
-            for _, _, data, _ in self.buffer.cursor()
-            if struct.unpack_from("<H", data)[0] == ID
+            for _, _, data, _ in self.buffers[instance].cursor()
+            if struct.unpack_from("<H", data)[0] == event
         ]
+
+    def check(self, count: int) -> None:
+        """Every record below `count` is in each instance, and every second one of the other event in the last."""
+        for instance in range(len(self.buffers)):
+            assert self.numbers(instance) == list(range(count)), instance
+        last = len(self.buffers) - 1
+        assert self.numbers(last, LAST_ID) == list(range(1, count, 2))
 
 
 def copy_ring(memory: bytes) -> int:
@@ -164,20 +191,23 @@ class Stepper:
             os.waitpid(self.pid, 0)
 
 
-@pytest.mark.parametrize(("extra", "count"), [(0, 3), (1400, 7)], ids=["small", "across sub-buffers"])
-def test_killed_at_any_instruction(folder: Path, extra: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("extra", "count", "instances"),
+    [(0, 3, 1), (1400, 7, 1), (0, 3, 3)],
+    ids=["small", "across sub-buffers", "three instances"],
+)
+def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instances: int) -> None:
     before = folder / "before"
     before.mkdir()
-    world = World(before, size_kb=12)
+    world = World(before, size_kb=12, instances=instances)
     producer = Producer(world.rings[0].fd)
     producer.emit(record(0, extra))
     world.intake.take_in()
-    producer.emit(b"".join(record(n, extra) for n in range(1, count)))
+    for n in range(1, count):
+        producer.emit(record(n, extra) + (record(n, index=1) if n % 2 else b""))
     producer.emit(record(99, index=5))  # refused: nothing is recorded, but it is consumed
-    files = [
-        (name, mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ))
-        for name in ("cpu0", "journal")
-    ]
+    names = [*(f"{number}/cpu0" for number in range(instances)), "journal"]
+    files = [(name, mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ)) for name in names]
     in_use = 4096 + producer.u64(HEAD) + 64
     stepper = Stepper(lambda: world.intake.take_in())
     judged, steps = 0, 0
@@ -194,7 +224,7 @@ def test_killed_at_any_instruction(folder: Path, extra: int, count: int) -> None
                 judge(
                     folder / "after",
                     producer.memory[:],
-                    dict(zip(["cpu0", "journal"], now[1:], strict=True)),
+                    dict(zip(names, now[1:], strict=True)),
                     count,
                 )
     finally:
@@ -208,16 +238,18 @@ def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> Non
     try:
         st = os.fstat(copy)
         journal = bytearray(files["journal"])
-        journal[64 + 8 : 64 + 24] = struct.pack("<QQ", st.st_dev, st.st_ino)
+        journal[SLOT + 8 : SLOT + 24] = struct.pack("<QQ", st.st_dev, st.st_ino)
+        instances = len(files) - 1
         for second_death in ("none", "at once", "after recording", "after adopting"):
-            folder.mkdir()
-            (folder / "cpu0").write_bytes(files["cpu0"])
+            for name, content in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
             (folder / "journal").write_bytes(journal)
             memory = copy if second_death == "none" else copy_ring(ring)
             if memory != copy:
                 st2 = os.fstat(memory)
                 (folder / "journal").write_bytes(
-                    journal[:72] + struct.pack("<QQ", st2.st_dev, st2.st_ino) + journal[88:]
+                    journal[: SLOT + 8] + struct.pack("<QQ", st2.st_dev, st2.st_ino) + journal[SLOT + 24 :]
                 )
             bell = os.eventfd(0)
             try:
@@ -226,13 +258,15 @@ def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> Non
                         folder,
                         [(memory, bell)] if second_death == "after adopting" else [],
                         count=int(second_death == "after adopting"),
+                        instances=instances,
                     )
                     if second_death == "after recording":
-                        between.buffer.append(0, 1, struct.pack("<HBBi", OTHER_ID, 0, 0, 0) + b"1234")
+                        for buffer in between.buffers:
+                            buffer.append(0, 1, struct.pack("<HBBi", OTHER_ID, 0, 0, 0) + b"1234")
                     del between
-                world = World(folder, [(memory, bell)])
+                world = World(folder, [(memory, bell)], instances=instances)
                 world.intake.take_in()
-                assert world.numbers() == list(range(count)), second_death
+                world.check(count)
                 assert world.rings[0].pending_bytes == 0
                 producer = Producer(memory)
                 assert producer.u64(TAIL) == producer.u64(HEAD)
@@ -251,9 +285,9 @@ def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> Non
 
 
 def test_killed_at_random_again_and_again(folder: Path) -> None:
-    """Fifty daemons, one after the other, two data rings."""
+    """Fifty daemons, one after the other, two data rings, two instances."""
     chance = random.Random(5)
-    world = World(folder, size_kb=4096, count=2)
+    world = World(folder, size_kb=4096, count=2, instances=2)
     fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
     producers = [Producer(fd) for fd, _ in fds]
     del world
@@ -265,7 +299,7 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
         pid = os.fork()
         if not pid:
             try:
-                daemon = World(folder, fds, count=2)
+                daemon = World(folder, fds, count=2, instances=2)
                 os.write(ready_w, b"1")
                 while True:
                     daemon.intake.take_in()
@@ -281,18 +315,19 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
             # Killed when it has taken about so much; the journal is where that can be seen.
             target = producers[0].u64(HEAD) - chance.randrange(SIZE)
             deadline = time.monotonic() + 1
-            while struct.unpack_from("<Q", slots, 64 + 24)[0] < target and time.monotonic() < deadline:
+            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
                 pass
         finally:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             os.close(ready)
-    last = World(folder, fds, count=2)
+    last = World(folder, fds, count=2, instances=2)
     last.intake.take_in()
-    numbers = last.numbers()
     assert emitted > 50_000
-    assert len(numbers) == emitted
-    assert sorted(numbers) == list(range(emitted))
+    for instance in range(2):
+        numbers = last.numbers(instance)
+        assert len(numbers) == emitted
+        assert sorted(numbers) == list(range(emitted))
     for pair in fds:
         for fd in pair:
             os.close(fd)
@@ -313,7 +348,7 @@ def test_a_ring_that_is_given_up_leaves_its_slot(folder: Path) -> None:
     assert len(journal) == 50
     for ring in rings[:50]:
         journal.begin(ring)
-    assert (folder / "journal").stat().st_size == 64 + 128 * 64
+    assert (folder / "journal").stat().st_size == SLOT + 128 * SLOT
     assert (folder / "journal").stat().st_mode & 0o777 == 0o600
 
 
@@ -340,14 +375,14 @@ def test_what_nobody_came_for_waits_through_further_daemons(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("tail", [-8, 4, SIZE, 1 << 60])
-def test_a_position_that_cannot_be_is_not_believed(folder: Path, tail: int) -> None:
+def test_an_invalid_position_is_not_believed(folder: Path, tail: int) -> None:
     world = World(folder)
     fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
     producer = Producer(fds[0][0])
     producer.emit(record(0))
     del world
     with open(folder / "journal", "r+b") as file:
-        file.seek(64 + 24)
+        file.seek(SLOT + 24)
         file.write(struct.pack("<Q", tail % (1 << 64)))
     last = World(folder, fds)
     assert last.intake.take_in() == 1
@@ -357,7 +392,14 @@ def test_a_position_that_cannot_be_is_not_believed(folder: Path, tail: int) -> N
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"x", bytes(64), bytes(4096), b"UTRTJRNL" + bytes(56), b"UTRTJRNL\2\0\0\0\x40" + bytes(51)],
+    [
+        b"",
+        b"x",
+        bytes(64),
+        bytes(4096),
+        b"UTRTJRNL" + bytes(SLOT - 8),
+        b"UTRTJRNL\1\0\0\0\x80" + bytes(SLOT - 13),
+    ],
 )
 def test_what_is_no_journal_is_replaced(folder: Path, content: bytes) -> None:
     (folder / "journal").write_bytes(content)

@@ -17,7 +17,20 @@ cdef extern from "ring_buffer.h":
         uint32_t size
     ctypedef struct rb_cpu:
         uint32_t nr
-        uint64_t appends                # records stored or refused since the last clear
+    ctypedef struct rb_place:
+        uint8_t *entry
+    enum:
+        RB_RESERVED
+        RB_FULL
+        RB_TOO_LARGE
+        RB_AGAIN
+    void rb_note_origin(rb_cpu *, uint64_t ring, uint64_t at) nogil
+    bint rb_has_taken(const rb_cpu *, uint64_t ring, uint64_t at) nogil
+    void rb_forget_origin(rb_cpu *) nogil
+    int rb_reserve(rb_cpu *, uint64_t ts, size_t size, rb_place *) nogil
+    void rb_fill(const rb_place *, uint64_t common, const void *payload, size_t size) nogil
+    void rb_commit(rb_cpu *, const rb_place *) nogil
+    size_t RB_MAX_DATA(uint32_t subbuf_size) nogil
     ctypedef struct rb_iter:
         uint32_t overtaken
         rb_record next
@@ -27,15 +40,6 @@ cdef class RingBuffer:
     cdef readonly int nr_cpus
     cdef readonly int subbuf_size       # bytes of one sub-buffer, 4096 << order
     cdef readonly object folder         # str, or None for anonymous memory
-    cdef readonly uint64_t appended     # records stored since this object was made, all cpus; never goes back
-
-    # 0 stored; 1 dropped: full and overwrite off, counted in dropped_events; 2 too large, counted nowhere here
-    cdef int append_entry(self, int cpu, uint64_t ts, uint16_t id, int32_t pid, const void *payload,
-                          size_t size) noexcept nogil
-    # would append_entry have to leave the tail page for a payload of this size?
-    cdef bint leaves_page(self, int cpu, uint64_t ts, size_t size) noexcept nogil
-    # would append_entry answer 0 now?
-    cdef bint has_room(self, int cpu, uint64_t ts, size_t size) noexcept nogil
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1
     cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite, folder) except -1

@@ -30,8 +30,6 @@ class RingBuffer:
     subbuf_size: int
     overwrite: bool
     folder: str | None
-    appended: int
-    """Records stored through this object, all cpus together; only grows: compare it to see whether anything is new."""
 
     def __init__(
         self, nr_cpus: int, size_kb: int, *, subbuf_size: int = 4096, folder: str | None = None

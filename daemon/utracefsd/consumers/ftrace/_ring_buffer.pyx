@@ -33,9 +33,6 @@ cdef extern from "ring_buffer.h" nogil:
     int rb_adopt(rb_cpu *, int fd, const char **why)
     void rb_unmap(rb_cpu *)
     int rb_append(rb_cpu *, uint64_t ts, uint64_t common, const void *, size_t)
-    bint rb_leaves_page(rb_cpu *, uint64_t ts, size_t)
-    bint rb_has_room(rb_cpu *, uint64_t ts, size_t)
-    uint32_t RB_MAX_DATA(uint32_t)
     void rb_clear(rb_cpu *)
     void rb_copy(rb_cpu *, const rb_cpu *)
     uint64_t rb_overrun(rb_cpu *)
@@ -267,19 +264,6 @@ cdef class RingBuffer:
 
     # ---- writing ----
 
-    cdef int append_entry(self, int cpu, uint64_t ts, uint16_t id, int32_t pid, const void *payload,
-                          size_t size) noexcept nogil:
-        # u16 id, u8 flags 0, u8 preempt count 0, i32 pid, little-endian in one word
-        cdef int code = rb_append(&self.cpus[cpu], ts, id | <uint64_t><uint32_t>pid << 32, payload, size)
-        self.appended += code == 0
-        return code
-
-    cdef bint leaves_page(self, int cpu, uint64_t ts, size_t size) noexcept nogil:
-        return rb_leaves_page(&self.cpus[cpu], ts, size + 8)
-
-    cdef bint has_room(self, int cpu, uint64_t ts, size_t size) noexcept nogil:
-        return rb_has_room(&self.cpus[cpu], ts, size + 8)
-
     def append(self, int cpu, uint64_t ts, bytes data not None):
         """Store one whole entry (common header first). False: dropped and counted."""
         cdef rb_cpu *b = self.one(cpu)
@@ -291,10 +275,9 @@ cdef class RingBuffer:
             raise ValueError(f"entry of {size} bytes: it begins with 8 bytes of common fields")
         memcpy(&common, bytes_of, 8)
         code = rb_append(b, ts, common, bytes_of + 8, size - 8)
-        if code == 2:
+        if code == RB_TOO_LARGE:
             raise ValueError(f"entry of {size} bytes: at most {self.max_entry_size} fit a sub-buffer")
-        self.appended += code == 0
-        return code == 0
+        return code == RB_RESERVED
 
     def clear(self, int cpu=-1):
         cdef int end, first = self.range_of(cpu, &end), i
@@ -406,7 +389,7 @@ cdef class RingBuffer:
         with nogil:
             clock_gettime(CLOCK_MONOTONIC, &before)
             for i in range(n):
-                self.append_entry(0, <uint64_t>i * 100, 42, 4711, payload, size)
+                rb_append(self.cpus, <uint64_t>i * 100, 42 | <uint64_t>4711 << 32, payload, size)
             clock_gettime(CLOCK_MONOTONIC, &after)
         return ((after.tv_sec - before.tv_sec) * 1e9 + (after.tv_nsec - before.tv_nsec)) / n
 

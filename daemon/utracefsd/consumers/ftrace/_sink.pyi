@@ -14,10 +14,11 @@ class FtraceSink:
     notrace_pids: frozenset[int] | None
     ring_buffer: RingBuffer
     """May be replaced (other sub-buffer size, snapshot swap)."""
-    generation: int
-    """Records and markers stored through this sink; only grows: compare to see whether anything is new."""
 
-    def __init__(self, ring_buffer: RingBuffer) -> None: ...
+    number: int
+    """Of the instance; 0 is the top one."""
+
+    def __init__(self, ring_buffer: RingBuffer, number: int = 0) -> None: ...
     def now(self) -> int:
         """The present time in the sink's clock (for `counter` that is a tick, as in the kernel)."""
 

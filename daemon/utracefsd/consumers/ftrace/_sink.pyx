@@ -2,8 +2,21 @@
 """The compiled side of an ftrace instance: its switches, its trace clock, and the way of a record into its ring buffer."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.errno cimport EFAULT
 
 from utracefs_protocol.status_page import StatusBit
+
+from utracefsd.consumers.ftrace._ring_buffer cimport (
+    RB_AGAIN,
+    RB_MAX_DATA,
+    RB_RESERVED,
+    RB_TOO_LARGE,
+    rb_commit,
+    rb_fill,
+    rb_note_origin,
+    rb_reserve,
+)
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
 
 cdef extern from "machine.h" nogil:
     uint64_t machine_clock_ns(int clock)
@@ -66,8 +79,9 @@ cdef enum:
 cdef class FtraceSink:
     """The compiled side of one ftrace instance: what all its FtraceProbes write through."""
 
-    def __init__(self, RingBuffer ring_buffer not None):
+    def __init__(self, RingBuffer ring_buffer not None, int number=0):
         self._buffer = ring_buffer
+        self.number = number
         self.tracing_on = True
         self._clock = MONO
         self._clock_name = "local"
@@ -155,43 +169,36 @@ cdef class FtraceSink:
             return False
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
 
-    cdef int store(self, uint64_t ts_ns, int cpu, uint16_t id, int32_t pid, const void *payload, size_t size) noexcept:
+    cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
+        """The ring of a cpu; one that came after the buffer was made shares the ring of another."""
         cdef RingBuffer buffer = self._buffer
-        cdef uint64_t ts
-        cdef int code
-        if size + 32 > <size_t>buffer.subbuf_size:
-            return 2  # before the clock is read: the kernel refuses it before, too
-        # A cpu that came after the buffer was made shares the ring of another.
-        if cpu >= buffer.nr_cpus:
-            cpu %= buffer.nr_cpus
-        ts = self.stamp(ts_ns)
-        if self._clock == COUNTER and buffer.leaves_page(cpu, ts, size):
-            ts = self.stamp(ts_ns)  # the kernel starts again on the next page, and reads the clock again
-        code = buffer.append_entry(cpu, ts, id, pid, payload, size)
-        self.generation += code == 0
-        return code
+        return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
 
-    cdef bint could_store(self, uint64_t ts_ns, int cpu, size_t size) noexcept:
-        """Whether a reservation would succeed. It reads the clock like one: `counter` goes on (golden 08)."""
-        cdef RingBuffer buffer = self._buffer
-        cdef uint64_t ts
-        if size + 32 > <size_t>buffer.subbuf_size:
-            return False
-        cpu %= buffer.nr_cpus
-        ts = self.stamp(ts_ns)
-        if self._clock == COUNTER and buffer.leaves_page(cpu, ts, size):
-            ts = self.stamp(ts_ns)
-        return buffer.has_room(cpu, ts, size)
+    cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
+        """rb_reserve in the trace clock. It is read again on each page, as in rb_reserve_next_event() of the kernel: only
+        `counter` shows it. What is too large is refused before the clock is read, as there."""
+        cdef int code = RB_AGAIN
+        if size + 8 > RB_MAX_DATA(self._buffer.subbuf_size):
+            return RB_TOO_LARGE
+        while code == RB_AGAIN:
+            code = rb_reserve(ring, self.stamp(ts_ns), size, place)
+        return code
 
     def now(self):
         return self.stamp(machine_clock_ns(CLOCK_MONOTONIC))
 
     def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None):
+        cdef rb_place place
+        cdef int code
         if not 0 < id < 65536 or cpu < 0:
             raise ValueError(f"id {id}, cpu {cpu}")
         if not self.tracing_on or not self.cpu_is_on(cpu):
             return 1
-        return self.store(ts_ns, cpu, id, pid, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+        code = self.reserve(self.ring_of(cpu), ts_ns, PyBytes_GET_SIZE(body), &place)
+        if code == RB_RESERVED:
+            rb_fill(&place, common_word(id, pid), PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+            rb_commit(self.ring_of(cpu), &place)
+        return code
 
 
 cdef class FtraceProbe(Probe):
@@ -202,17 +209,18 @@ cdef class FtraceProbe(Probe):
         self.sink = sink
 
     cdef int take(self, Record *r) noexcept:
-        if self.soft_disabled or not self.sink.wants(r.cpu, r.pid):
-            self.filtered += 1
-        elif self.sink.store(r.ts_ns, r.cpu, r.id, r.pid, r.payload, r.size) == 0:
-            self.recorded += 1
-        else:
-            self.lost += 1
-        return 0
-
-    cdef bint looks_at(self, Record *r) noexcept:
-        return (
-            not self.soft_disabled
-            and self.sink.wants(r.cpu, r.pid)
-            and self.sink.could_store(r.ts_ns, r.cpu, r.size)
-        )
+        cdef FtraceSink sink = self.sink
+        cdef rb_cpu *ring
+        cdef rb_place place
+        if self.soft_disabled or not sink.wants(r.cpu, r.pid):
+            return FILTERED
+        ring = sink.ring_of(r.cpu)
+        if r.origin:
+            rb_note_origin(ring, r.origin, r.origin_at)
+        if sink.reserve(ring, r.ts_ns, r.size, &place) != RB_RESERVED:
+            return LOST
+        if not r.valid:
+            return -EFAULT  # the place is discarded
+        rb_fill(&place, common_word(r.id, r.pid), r.payload, r.size)
+        rb_commit(ring, &place)
+        return RECORDED

@@ -23,7 +23,7 @@ cdef class PerfSink:
     cdef uint64_t size                      # bytes of the data area, 0 without ring
     cdef uint64_t pending_lost              # not yet told by a PERF_RECORD_LOST
 
-    cdef int take(self, Record *r) noexcept # 0 counted (and sampled if due), 1 the sample was lost, 2 not for this event
+    cdef int take(self, Record *r) noexcept # as Probe.take
     cdef bint wants(self, Record *r) noexcept
     cdef bint sample(self, Record *r, uint64_t period) noexcept
     cdef bint reserve(self, uint64_t need, Record *r) noexcept

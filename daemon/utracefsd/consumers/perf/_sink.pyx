@@ -4,14 +4,14 @@
 import fcntl
 import os
 
-from libc.errno cimport errno as c_errno
+from libc.errno cimport EFAULT, errno as c_errno
 from libc.string cimport memcpy, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.status_page import StatusBit
 
-from utracefsd.events._tracepoint cimport common_fields
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_fields
 
 cdef extern from * nogil:
     """
@@ -154,21 +154,23 @@ cdef class PerfSink:
     cdef int take(self, Record *r) noexcept:
         cdef uint64_t period
         if not self.wants(r):
-            return 2
+            return FILTERED
+        if not r.valid and 8 + <uint64_t>r.size <= max_perf_entry:
+            return -EFAULT
         self.count += 1
         if self._period == 0:
-            return 0
+            return RECORDED
         self.left -= 1
         if self.left:
-            return 0
+            return RECORDED
         period = self._period
         if self.sample_freq:
             self.adapt(r.ts_ns)
         self.left = self._period
         if self.map == NULL or self.sample(r, period):
-            return 0
+            return RECORDED
         self.lost += 1
-        return 1
+        return LOST
 
     cdef void adapt(self, uint64_t now_ns) noexcept:
         """After each sample: an eighth of the way to the period that would have given sample_freq samples a second
@@ -305,14 +307,4 @@ cdef class PerfProbe(Probe):
         self.sink = sink
 
     cdef int take(self, Record *r) noexcept:
-        cdef int code = 2 if self.soft_disabled else self.sink.take(r)
-        if code == 0:
-            self.recorded += 1
-        elif code == 1:
-            self.lost += 1
-        else:
-            self.filtered += 1
-        return 0
-
-    cdef bint looks_at(self, Record *r) noexcept:
-        return not self.soft_disabled and self.sink.wants(r) and 8 + <uint64_t>r.size <= max_perf_entry
+        return FILTERED if self.soft_disabled else self.sink.take(r)

@@ -3,8 +3,11 @@
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_SIZE
+from libc.errno cimport EFAULT
 
 from utracefs_protocol.status_page import StatusBit
+
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 
 
 cdef class BatchProbe(Probe):
@@ -24,23 +27,18 @@ cdef class BatchProbe(Probe):
 
     cdef int take(self, Record *r) noexcept:
         if self.soft_disabled:
-            self.filtered += 1
-            return 0
+            return FILTERED
         if PyList_GET_SIZE(self.batch) >= self.max_pending:
-            self.lost += 1
-            return 0
+            return LOST
+        if not r.valid:
+            return -EFAULT
         try:
             self.batch.append(
                 (r.ts_ns, r.cpu, r.pid, r.tgid, PyBytes_FromStringAndSize(<const char *>r.payload, r.size))
             )
         except MemoryError:
-            self.lost += 1
-        else:
-            self.recorded += 1
-        return 0
-
-    cdef bint looks_at(self, Record *r) noexcept:
-        return not self.soft_disabled and PyList_GET_SIZE(self.batch) < self.max_pending
+            return LOST
+        return RECORDED
 
     cdef int finish(self) except -1:
         self.flush()
@@ -58,6 +56,6 @@ cdef class BatchProbe(Probe):
         except Exception as error:  # a plug-in may do what it likes; the record path goes on, and the count tells
             self.failures += 1
             self.last_error = error
-            self.recorded -= n
-            self.lost += n
+            self.counts[RECORDED] -= n
+            self.counts[LOST] += n
         return n

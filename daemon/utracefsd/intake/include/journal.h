@@ -2,31 +2,41 @@
  *
  * A record goes from a data ring (shared with its producer) into the ring buffer (a file). Both outlive a daemon that is
  * killed, but neither tells by itself whether the record at the data ring's tail was stored already. This file does:
- * one slot of 64 bytes, one cache line, for each data ring.
+ * one slot for each data ring, of which only the first cache line is written for a record.
  *
  *     header | slot 0 | slot 1 | ...                  all in one file below the status folder, mode 0600
  *
- * What the daemon stores for every record, in this order:
+ * A record may be kept by several instances, each with a ring buffer of its own, and may be killed between any two of
+ * them. What the daemon stores for every record, in this order:
  *
- *     1. begun_cpu, begun_count, then begun_at = tail    "I am about to hand over the record at tail"
- *     2. the record into the ring buffer                 exists with one store there (ring_buffer.h), or not at all
- *     3. tail = tail + bytes                             the record is consumed: one store
+ *     for each instance that keeps it:
+ *       1. the ring buffer's origin = this data ring's number, the record's position, how many records it took so far
+ *       2. the record into the ring buffer             exists with one store there (ring_buffer.h), or not at all
+ *     3. tail = tail + bytes                           the record is consumed: one store
  *     4. the record's space in the data ring is zeroed
- *     5. (now and then) the data ring's shared tail      the producer may use the space again
+ *     5. (now and then) the data ring's shared tail    the producer may use the space again
  *
- * What a successor concludes (jr_judge, then DataRing.adopt):
+ * What a successor concludes (Journal.judge, jr_judge, then Intake.dispatch):
  *
- *     killed before 1 is whole, or before 2   begun_at is not tail, or the ring buffer holds no more than begun_count:
- *                                             the record is taken in as if nothing had happened
- *     between 2 and 3                         begun_at is tail, and the ring buffer of begun_cpu took more records than
- *                                             begun_count: the record is there, the successor steps over it
- *     after 3                                 tail is right; shared tail .. tail may be half zeroed and is zeroed again
+ *     killed before 3   a ring buffer whose origin names the record at tail, and that took more records by now than stands
+ *                       there, has it. `taken` gets a bit for each such instance, tail the mark JR_JUDGED; and the record
+ *                       is handed over once more, to all others. Exactly once, for every instance.
+ *     after 3           tail is right, and no origin names the record there; shared tail .. tail may be half zeroed and is
+ *                       zeroed again
  *
- * begun_count is `appends` of the ring buffer: records stored or refused since the last clear. Records that the ring
- * buffer never saw (the event is not enabled there, tracing_on is off) are handed over again, which changes nothing.
+ * "Took" counts records stored or refused since the last clear (rb_cpu.appends). An instance that did not look at the
+ * record (the event is not enabled there, tracing_on is off) has no such origin and is asked again, which changes nothing.
  *
- * The judgement is stored before the successor records anything: as bit 0 of tail, which is a multiple of 8 otherwise, so
- * that "this record was recorded" and "where" change in one store, too, and then the successor may be killed as well.
+ * The judgement is stored before the successor records anything, as bit 0 of tail, which is a multiple of 8 otherwise:
+ * the ring buffers' origins are forgotten then, while a data ring may come back much later. If the successor is killed in
+ * between, the next one adds what it finds: `taken` only grows until the record is consumed, and consuming it drops the
+ * mark in the same store.
+ *
+ * Numbers of data rings are given by one daemon to each ring that it makes or adopts, from 1 on, and never twice: a slot
+ * that is used again would otherwise be taken for its former ring. The next daemon may begin at 1 again, because it
+ * forgets all origins before it gives the first number.
+ *
+ * Without its ring buffer (it could not be adopted, or was in memory only) an instance has taken nothing.
  *
  * Not covered: records that a producer reserved and never committed, when its connection ended before the daemon did. They
  * are zeroed and stepped over before tail says so; a daemon killed between the two leaves such a ring stuck for a process that
@@ -44,10 +54,11 @@
 #include <stdint.h>
 
 #define JR_MAGIC 0x4c4e524a54525455ull /* "UTRTJRNL" as little-endian bytes */
-#define JR_VERSION 1u
-#define JR_SLOT_BYTES 64u
-#define JR_RECORDED 1ull      /* in tail: the record there is in the ring buffer already */
-#define JR_NOWHERE UINT64_MAX /* begun_at: nothing is under way */
+#define JR_VERSION 2u
+#define JR_SLOT_BYTES 128u
+#define JR_TAKEN_WORDS 11
+#define JR_MAX_BUFFERS (64 * JR_TAKEN_WORDS) /* instances with a higher number may get such a record twice */
+#define JR_JUDGED 1ull /* in tail: `taken` holds */
 
 struct jr_header {
     uint64_t magic;
@@ -60,27 +71,15 @@ struct jr_slot {
     uint64_t used;        /* 1: the rest holds. Stored last when a slot is taken, first when it is given back */
     uint64_t dev;         /* st_dev and st_ino of the data ring's memfd: unique as long as anybody has it open */
     uint64_t ino;
-    uint64_t tail;        /* consumed up to here; with JR_RECORDED see above */
-    uint64_t begun_at;    /* position of the record that is being handed over */
-    uint64_t begun_count; /* `appends` of begun_cpu's ring buffer before */
-    uint64_t begun_cpu;
-    uint64_t zero;
+    uint64_t tail;        /* consumed up to here; with JR_JUDGED see above */
+    uint64_t number;      /* of the data ring in this daemon's time */
+    uint64_t taken[JR_TAKEN_WORDS]; /* with JR_JUDGED: a bit for each instance that has the record at tail */
 };
 
-_Static_assert(sizeof(struct jr_header) == JR_SLOT_BYTES && sizeof(struct jr_slot) == JR_SLOT_BYTES, "one cache line");
+_Static_assert(sizeof(struct jr_header) == JR_SLOT_BYTES && sizeof(struct jr_slot) == JR_SLOT_BYTES, "whole cache lines");
 
 #define JR_STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define JR_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
-
-/* Step 1. */
-static inline void jr_begin(struct jr_slot *slot, uint64_t position, uint64_t cpu, uint64_t count)
-{
-    JR_STORE(slot->begun_cpu, cpu);
-    JR_STORE(slot->begun_count, count);
-    JR_ORDER(); /* until begun_at names this record, what stands beside it says nothing */
-    JR_STORE(slot->begun_at, position);
-    JR_ORDER();
-}
 
 /* Step 3. */
 static inline void jr_done(struct jr_slot *slot, uint64_t tail)
@@ -91,16 +90,23 @@ static inline void jr_done(struct jr_slot *slot, uint64_t tail)
 }
 
 /* Give a slot to a data ring that is consumed up to `tail`. */
-static inline void jr_take_slot(struct jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail)
+static inline void jr_take_slot(struct jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail, uint64_t number)
 {
     JR_STORE(slot->used, 0);
     JR_ORDER();
     slot->dev = dev;
     slot->ino = ino;
     slot->tail = tail;
-    slot->begun_at = JR_NOWHERE;
+    slot->number = number;
     JR_ORDER();
     JR_STORE(slot->used, 1);
+    JR_ORDER();
+}
+
+/* Its data ring is adopted. All origins were forgotten before, so the new number is in none of them. */
+static inline void jr_renumber(struct jr_slot *slot, uint64_t number)
+{
+    JR_STORE(slot->number, number);
     JR_ORDER();
 }
 
@@ -110,14 +116,24 @@ static inline void jr_free_slot(struct jr_slot *slot)
     JR_ORDER();
 }
 
-/* Settle what a dead daemon left under way in this slot. `count`: `appends` of begun_cpu's ring buffer as adopted, or 0
- * when the ring buffer was not. Nothing may be recorded before this; killed within, it comes to the same again. */
-static inline void jr_judge(struct jr_slot *slot, uint64_t count)
+/* Store who has the record at tail, JR_TAKEN_WORDS words. Nothing may be recorded before this; killed within, it comes to
+ * the same again. */
+static inline void jr_judge(struct jr_slot *slot, const uint64_t *taken)
 {
-    if (slot->begun_at == slot->tail && count > slot->begun_count)
-        jr_done(slot, slot->tail | JR_RECORDED);
-    JR_STORE(slot->begun_at, JR_NOWHERE);
-    JR_ORDER();
+    uint64_t any = 0;
+    int judged = (slot->tail & JR_JUDGED) != 0;
+    for (int i = 0; i < JR_TAKEN_WORDS; i++)
+        any |= taken[i];
+    if (!any)
+        return;
+    for (int i = 0; i < JR_TAKEN_WORDS; i++)
+        JR_STORE(slot->taken[i], judged ? slot->taken[i] | taken[i] : taken[i]);
+    jr_done(slot, slot->tail | JR_JUDGED);
+}
+
+static inline int jr_has_taken(const struct jr_slot *slot, int buffer)
+{
+    return buffer < JR_MAX_BUFFERS && slot->taken[buffer / 64] >> (buffer % 64) & 1;
 }
 
 #endif

@@ -207,7 +207,6 @@ class RingBufferMachine(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp(prefix="utracefs-test-")
         self.serial = 0
         self.now = 1_000_000
-        self.stored = 0
         self.cursors: list[OpenCursor] = []
 
     def teardown(self) -> None:
@@ -238,9 +237,7 @@ class RingBufferMachine(RuleBasedStateMachine):
             data = entry(self.serial, size)
             stored = self.cpus[cpu].append(self.serial, self.now, data)
             assert self.buffer.append(cpu, self.now, data) == stored
-            self.stored += stored
             self.serial += 1
-        assert self.buffer.appended == self.stored
 
     @rule(count=st.integers(1, 60), cpu=st.integers(-1, NR_CPUS - 1))
     def consume(self, count: int, cpu: int) -> None:
@@ -347,7 +344,6 @@ class RingBufferMachine(RuleBasedStateMachine):
         assert adopted.overwrite == self.buffer.overwrite
         if self.serial % 2:  # and go on with it
             self.buffer = RingBuffer.adopt(self.folder)
-            self.stored = 0
             self.cursors.clear()
 
     @invariant()
@@ -816,6 +812,7 @@ def test_a_writer_can_be_killed_between_any_two_instructions(tmp_path: Path) -> 
 
 CONTROL_STATE = 40
 STATE_SIZE = 80
+ORIGIN_SIZE = 24
 
 
 def adopt_changed(folder: Path, offset: int, data: bytes) -> RingBuffer:
@@ -834,7 +831,7 @@ def test_an_interrupted_swap_is_finished(tmp_path: Path) -> None:
     buffer = RingBuffer(1, 8, folder=str(tmp_path))
     fill(buffer, 100)
     before = (tmp_path / "cpu0").read_bytes()
-    ring_at = CONTROL_STATE + 2 * STATE_SIZE + 4 * 8
+    ring_at = CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 4 * 8
     assert struct.unpack_from("<3I", before, ring_at) == (0, 1, 2)
     next(buffer.cursor(consume=True))  # slot 2 % 3 gives its page to the reader
     assert struct.unpack_from("<3I", (tmp_path / "cpu0").read_bytes(), ring_at) == (0, 1, 3)
@@ -868,7 +865,7 @@ def test_a_record_without_its_commit_does_not_exist(tmp_path: Path) -> None:
     ("offset", "data"),
     [
         (0, b"x"),  # magic
-        (8, b"\2"),  # version
+        (8, b"\1"),  # version
         (12, struct.pack("<I", 8192)),
         (12, struct.pack("<I", 0)),
         (16, struct.pack("<I", 4)),  # nr_subbufs that the file's length does not allow
@@ -912,9 +909,9 @@ def test_nonsense_in_the_state_is_refused(tmp_path: Path, member: int, value: in
 def test_nonsense_in_ring_and_pages_is_refused(tmp_path: Path) -> None:
     fill(RingBuffer(1, 8, folder=str(tmp_path)), 600)
     content = (tmp_path / "cpu0").read_bytes()
-    ring_at = CONTROL_STATE + 2 * STATE_SIZE + 4 * 8
+    ring_at = CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 4 * 8
     for page_id in (99, 3, 2):  # no such page, the reader page, twice the same
-        with pytest.raises(ValueError, match="pages"):
+        with pytest.raises(ValueError, match="page"):
             adopt_changed(tmp_path, ring_at, struct.pack("<I", page_id))
     pages = [at for at in range(4096, len(content), 4096) if struct.unpack_from("<Q", content, at + 8)[0]]
     assert len(pages) == 3
@@ -942,7 +939,7 @@ def test_every_byte_changed_is_refused_or_readable(tmp_path: Path) -> None:
     fill(buffer, 600)
     for _ in range(10):
         next(buffer.cursor(consume=True))
-    for offset in [*range(CONTROL_STATE + 2 * STATE_SIZE + 48), *range(8192, 8192 + 100)]:
+    for offset in [*range(CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 48), *range(8192, 8192 + 100)]:
         for value in (0xFF, 0x7F, 1, 30, 31):
             try:
                 adopted = adopt_changed(tmp_path, offset, bytes([value]))

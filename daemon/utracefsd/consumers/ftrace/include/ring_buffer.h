@@ -22,7 +22,8 @@
  * between any two stores leaves a buffer that can be taken over. A killed process' stores are visible in program order,
  * so it is enough that the compiler keeps the order, and every change ends in ONE store that makes it valid:
  *
- *   - a record: its bytes first, then the page's commit word. What lies behind commit does not exist.
+ *   - a record: its bytes first, then the page's commit word. What lies behind commit does not exist, so a reserved
+ *     place that is discarded, or that the daemon dies in, needs no cleaning up.
  *   - consuming a record: the one store of read_off.
  *   - a change of structure (tail moves on, head dropped, reader page swapped): `state` exists twice. The spare copy
  *     is filled in, then `active` flips. A page is only emptied while no state refers to it. After a swap the slot of the
@@ -45,7 +46,7 @@
 #include <time.h>
 
 #define RB_MAGIC 0x4655424752545455ull /* "UTTRGBUF" as little-endian bytes */
-#define RB_VERSION 1u
+#define RB_VERSION 2u
 #define RB_CONTROL_ALIGN 4096u
 #define RB_PAGE_HEADER 16u         /* u64 time stamp, u64 commit */
 #define RB_MAX_DATA(subbuf) ((subbuf) - RB_PAGE_HEADER - 8u) /* largest entry: payload of a page less two header words */
@@ -56,8 +57,7 @@
 #define RB_DELTA_BITS 27
 #define RB_LOST_STORED (1u << 30)
 #define RB_LOST (1u << 31)
-#define RB_COMMIT_MASK 0xfffffu    /* 20 bits (tracefs.md 3.1): sub-buffers are at most 512 KiB */
-#define RB_MAX_SUBBUF (512u << 10)
+#define RB_MAX_SUBBUF (512u << 10) /* lengths in the commit word have 20 bits */
 #define RB_MAX_SUBBUFS (1u << 24)
 
 struct rb_state {
@@ -75,6 +75,13 @@ struct rb_state {
     uint32_t zero;
 };
 
+/* Which record of a data ring was handed over here last: see journal.h. */
+struct rb_origin {
+    uint64_t ring;          /* its number in the journal; 0: none */
+    uint64_t at;            /* its position in that data ring */
+    uint64_t appends;       /* `appends` of this ring before: more by now means that the record is here */
+};
+
 struct rb_control {
     uint64_t magic;
     uint32_t version;
@@ -86,6 +93,7 @@ struct rb_control {
     uint32_t active;        /* which of the two states holds */
     uint32_t zero;
     struct rb_state state[2];
+    struct rb_origin origin;
 };
 
 struct rb_page_meta {
@@ -122,6 +130,20 @@ typedef struct rb_cpu {
     /* goes up with every change that can move or remove an unread record: positions looked up before may be stale */
     uint64_t changes;
 } rb_cpu;
+
+/* A reserved place: what rb_commit makes a record of. Valid until the next call that changes the ring. */
+typedef struct rb_place {
+    uint8_t *entry;         /* 8 bytes of common fields, then the payload, to be filled in */
+    uint64_t ts;
+    uint32_t end;           /* offset behind it */
+} rb_place;
+
+enum {
+    RB_RESERVED = 0,
+    RB_FULL = 1,            /* overwrite is off; counted as dropped */
+    RB_TOO_LARGE = 2,       /* counted nowhere here */
+    RB_AGAIN = 3,           /* the tail moved to another page: read the clock again, then reserve again */
+};
 
 struct rb_record {
     uint64_t pos;           /* page position and offset of the record's first word (its time extend, if it has one) */
@@ -353,8 +375,8 @@ static inline void rb_clear(rb_cpu *b);
 static inline uint64_t rb_entries(const rb_cpu *b);
 static inline uint64_t rb_read(const rb_cpu *b);
 
-/* Take over the ring in a file of a process that is gone. Everything in it is doubted: 0, -errno, or -EINVAL for nonsense
- * with *why set. */
+/* Take over the ring in a file of a process that is gone. Nothing in it is believed: 0, -errno, or -EINVAL with
+ * *why set. */
 static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
 {
     struct stat st;
@@ -373,7 +395,7 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
     *why = "it is no ring buffer of this version";
     if (c->magic != RB_MAGIC || c->version != RB_VERSION)
         goto nonsense;
-    *why = "its sizes cannot be";
+    *why = "its sizes are invalid";
     if (!rb_valid_subbuf(c->subbuf_size) || c->nr_subbufs < 2 || c->nr_subbufs > RB_MAX_SUBBUFS || c->active > 1 ||
         c->overwrite > 1 || c->nr_cpus == 0 || c->cpu >= c->nr_cpus)
         goto nonsense;
@@ -382,7 +404,7 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
     rb_locate(b, c->nr_subbufs, c->subbuf_size);
 
     struct rb_state *s = rb_state(b);
-    *why = "its positions cannot be";
+    *why = "its positions are invalid";
     if (s->reader_id > b->nr || s->head < 2 || s->head > UINT64_MAX / 2 || s->tail + 1 < s->head ||
         rb_used(s) > b->nr || s->reader_pos >= s->head || (rb_used(s) == 0 && s->reader_pos != s->tail) ||
         s->overrun < s->last_overrun || s->clearing > 1)
@@ -391,7 +413,7 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
     /* Every page stands once in ring + reader, save for one interrupted swap: then the reader page still stands in the
      * slot before the head, and the page that was the reader page before nowhere. `entries` serves as the tick list; the
      * pages not in use keep what it says, 0. */
-    *why = "its pages are not each there once";
+    *why = "a page is missing or there twice";
     uint32_t twice = b->nr, missing = b->nr + 1;
     for (uint32_t id = 0; id <= b->nr; id++)
         b->meta[id].entries = 0;
@@ -451,23 +473,6 @@ static inline uint32_t rb_record_size(size_t size)
     return total == 12 ? 16 : total;
 }
 
-/* What a record needs on the tail page as it is. `ts` must not lie before last_ts. */
-static inline uint32_t rb_need(const rb_cpu *b, uint64_t ts, size_t size)
-{
-    return rb_record_size(size) + (b->write && ts - b->last_ts >= 1ull << RB_DELTA_BITS ? 8 : 0);
-}
-
-static inline int rb_leaves_page(const rb_cpu *b, uint64_t ts, size_t size)
-{
-    return b->write + rb_need(b, ts < b->last_ts ? b->last_ts : ts, size) > b->payload;
-}
-
-static inline int rb_has_room(const rb_cpu *b, uint64_t ts, size_t size)
-{
-    return size <= RB_MAX_DATA(b->subbuf_size) &&
-           (b->control->overwrite || rb_used(rb_state(b)) < b->nr || !rb_leaves_page(b, ts, size));
-}
-
 /* Turn what is left of the tail page into padding, then go to the next page. False: full and overwrite off.
  * The kernel pads before it finds out (rb_move_tail, out_reset), so a smaller record cannot slip in later. */
 static inline int rb_move_tail(rb_cpu *b)
@@ -491,7 +496,7 @@ static inline int rb_move_tail(rb_cpu *b)
         rb_flip(b);
     }
     s = rb_state(b);
-    rb_empty_page(b, b->ring[(s->tail + 1) % b->nr]); /* outside head..tail and not the reader page: nobody's */
+    rb_empty_page(b, b->ring[(s->tail + 1) % b->nr]); /* outside head..tail and not the reader page: free */
     s = rb_spare(b);
     s->tail++;
     rb_flip(b);
@@ -500,26 +505,44 @@ static inline int rb_move_tail(rb_cpu *b)
     return 1;
 }
 
-/* Append one entry of 8 + size bytes. 0 stored, 1 dropped and counted, 2 too large. A time before the last one becomes
- * the last one: pages of one cpu must be in time order (exports.md 2). */
-static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void *payload, size_t size)
+/* What follows may store a record of data ring `ring`, which lies at `at` there: say so first, for a successor. */
+static inline void rb_note_origin(rb_cpu *b, uint64_t ring, uint64_t at)
+{
+    struct rb_origin *origin = &b->control->origin;
+    /* The count goes first: as long as the old record is named, whose data ring has long moved on, it says nothing. Half
+     * of the new name names no record that is under way either, because only one is. */
+    RB_COMMIT(origin->appends, b->appends);
+    RB_COMMIT(origin->ring, ring);
+    RB_COMMIT(origin->at, at);
+}
+
+/* Does this ring hold the record at `at` of data ring `ring`, or has it refused it? Asked after a daemon's death. */
+static inline int rb_has_taken(const rb_cpu *b, uint64_t ring, uint64_t at)
+{
+    const struct rb_origin *origin = &b->control->origin;
+    return ring && origin->ring == ring && origin->at == at && b->appends > origin->appends;
+}
+
+static inline void rb_forget_origin(rb_cpu *b) { RB_COMMIT(b->control->origin.ring, 0); }
+
+/* A place for an entry of 8 + size bytes, as ring_buffer_lock_reserve(); what it answers see above. Either commit it, or
+ * discard it by doing nothing: behind the page's commit word nothing exists. A time before the last one becomes the
+ * last one: records of one cpu are in time order. */
+static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *place)
 {
     if (size > RB_MAX_DATA(b->subbuf_size) - 8)
-        return 2;
-    uint32_t entry = (uint32_t)size + 8, total = rb_record_size(entry), extend;
-    uint64_t delta;
+        return RB_TOO_LARGE;
+    uint32_t entry = (uint32_t)size + 8, total = rb_record_size(entry);
     if (ts < b->last_ts)
         ts = b->last_ts;
-    for (;;) {
-        delta = b->write ? ts - b->last_ts : 0; /* the first record of a page lies at the page's time */
-        extend = delta >> RB_DELTA_BITS ? 8 : 0;
-        if (b->write + extend + total <= b->payload)
-            break;
-        if (!rb_move_tail(b)) {
-            rb_state(b)->dropped++;
-            b->appends++;
-            return 1;
-        }
+    uint64_t delta = b->write ? ts - b->last_ts : 0; /* the first record of a page lies at the page's time */
+    uint32_t extend = delta >> RB_DELTA_BITS ? 8 : 0;
+    if (b->write + extend + total > b->payload) {
+        if (rb_move_tail(b))
+            return RB_AGAIN;
+        rb_state(b)->dropped++;
+        b->appends++;
+        return RB_FULL;
     }
     struct rb_page *page = b->tail_page;
     uint8_t *to = page->data + b->write;
@@ -546,19 +569,45 @@ static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void 
         memcpy(to, &word, 4);
         to += 4;
     }
-    memcpy(to, &common, 8);
-    if (size)
-        memcpy(to + 8, payload, size);
-    b->write += extend + total;
-    RB_COMMIT(page->commit, b->write); /* now it exists */
-    b->tail_meta->entries++;
-    b->last_ts = ts;
-    b->appends++;
-    return 0;
+    place->entry = to;
+    place->ts = ts;
+    place->end = b->write + extend + total;
+    return RB_RESERVED;
 }
 
-/* Forget all records, zero all counters. The stamp of the oldest page is kept, as the kernel does (golden 30: `stats`
- * after a clear still shows it). */
+/* Fill a place in. common: the entry's first 8 bytes, as one little-endian word. */
+static inline void rb_fill(const rb_place *place, uint64_t common, const void *payload, size_t size)
+{
+    memcpy(place->entry, &common, 8);
+    if (size)
+        memcpy(place->entry + 8, payload, size);
+}
+
+static inline void rb_commit(rb_cpu *b, const rb_place *place)
+{
+    b->write = place->end;
+    RB_COMMIT(b->tail_page->commit, b->write); /* now it exists */
+    b->tail_meta->entries++;
+    b->last_ts = place->ts;
+    b->appends++;
+}
+
+/* Reserve, fill in, commit, with a time that stays: RB_RESERVED, RB_FULL or RB_TOO_LARGE. */
+static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void *payload, size_t size)
+{
+    rb_place place;
+    int code;
+    while ((code = rb_reserve(b, ts, size, &place)) == RB_AGAIN)
+        ;
+    if (code == RB_RESERVED) {
+        rb_fill(&place, common, payload, size);
+        rb_commit(b, &place);
+    }
+    return code;
+}
+
+/* Forget all records, zero all counters. The stamp of the oldest page is kept, as the kernel does: `stats`
+ * after a clear still shows it (tests/conformance/scripts/30_lifetime.txt). */
 static inline uint64_t rb_oldest_ts(const rb_cpu *b);
 
 static inline void rb_clear(rb_cpu *b)
@@ -616,7 +665,7 @@ static inline int rb_is_empty(const rb_cpu *b)
     return rb_used(s) == 0 || b->meta[b->ring[s->head % b->nr]].entries == 0; /* only the tail page can be empty */
 }
 
-/* Padding at page ends counts, as the kernel's entries_bytes does (golden: 10208 for 158 records of 64 bytes). */
+/* Padding at page ends counts, as the kernel's entries_bytes does (there: 10208 for 158 records of 64 bytes). */
 static inline uint64_t rb_bytes(const rb_cpu *b)
 {
     struct rb_state *s = rb_state(b);

@@ -1,0 +1,64 @@
+"""One producer's data ring, as the take-in and the journal see it."""
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+
+from utracefs_protocol.data_ring cimport dr_consumer, dr_taken
+from utracefsd.intake._index_table cimport IndexTable
+
+cdef extern from "journal.h" nogil:
+    const uint64_t JR_MAGIC
+    const uint32_t JR_VERSION
+    const uint32_t JR_SLOT_BYTES
+    const uint64_t JR_JUDGED
+    const int JR_MAX_BUFFERS
+    ctypedef struct jr_header "struct jr_header":
+        uint64_t magic
+        uint32_t version
+        uint32_t slot_bytes
+    ctypedef struct jr_slot "struct jr_slot":
+        uint64_t used
+        uint64_t dev
+        uint64_t ino
+        uint64_t tail
+        uint64_t number
+        uint64_t *taken
+    void jr_done(jr_slot *slot, uint64_t tail)
+    void jr_take_slot(jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail, uint64_t number)
+    void jr_renumber(jr_slot *slot, uint64_t number)
+    void jr_free_slot(jr_slot *slot)
+    void jr_judge(jr_slot *slot, const uint64_t *taken)
+    bint jr_has_taken(const jr_slot *slot, int buffer)
+
+cdef enum:
+    KNOWN_TIDS = 64
+
+cdef class DataRing:
+    cdef dr_consumer c
+    cdef readonly int fd
+    cdef readonly int doorbell
+    cdef readonly IndexTable table
+    cdef readonly int pid               # the peer's process, by SO_PEERCRED
+    cdef public object new_thread       # told of a thread id when it is first seen, while the thread may still be asked for its name
+    cdef public bint dead               # the connection is gone: take what is there, step over what never will be
+    cdef readonly bint corrupt
+    cdef readonly uint64_t taken        # records, those refused included
+    cdef uint64_t holes                 # reserved and never committed by a producer that died
+    cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
+    cdef bint has_head
+    cdef unsigned char *copy            # its payload, out of the producer's reach
+    cdef uint64_t limit                 # look no further than this position in this round
+    cdef uint64_t lost_seen
+    cdef uint32_t *lost_seen_of
+    cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to belong to the process
+    cdef uint32_t unknown[KNOWN_TIDS]   # and those that were not, since unknown_since
+    cdef uint64_t unknown_since
+    cdef int lookups                    # in /proc, in this round
+    cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
+    cdef jr_slot no_slot
+    cdef object journal                 # the Journal, which keeps the slot mapped
+    cdef bint judged                    # the next record was under way when a daemon died: slot.taken says who has it
+
+    cdef int map_it(self, uint32_t size) except -1
+    cdef bint refill(self) noexcept
+    cdef void fold_lost(self) noexcept
+    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now)

@@ -1,0 +1,239 @@
+# cython: boundscheck=False, wraparound=False
+"""The journal of the data rings: killed at any instruction, a daemon leaves what its successor needs to go on."""
+
+import os
+import stat
+
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memset
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
+from posix.mman cimport mmap as map_file
+from posix.unistd cimport close as close_fd
+
+from utracefs_protocol.data_ring cimport dr_advance, dr_head, dr_publish
+from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
+from utracefsd.intake._data_ring cimport (
+    JR_JUDGED,
+    JR_MAGIC,
+    JR_MAX_BUFFERS,
+    JR_SLOT_BYTES,
+    JR_VERSION,
+    DataRing,
+    jr_done,
+    jr_free_slot,
+    jr_header,
+    jr_judge,
+    jr_renumber,
+    jr_slot,
+    jr_take_slot,
+)
+
+cdef extern from "journal.h":
+    enum:
+        JR_TAKEN_WORDS
+
+cdef enum:
+    # As many data rings as a process may have descriptors for at most in practice; the file grows by the page.
+    JOURNAL_SLOTS = 65536
+    SLOTS_A_PAGE = 32
+
+
+cdef int forget_origins(RingBuffer buffer) except -1:
+    cdef int cpu
+    for cpu in range(buffer.nr_cpus):
+        rb_forget_origin(&buffer.cpus[cpu])
+    return 0
+
+
+@cython.final
+cdef class Journal:
+    """How far each data ring is consumed, in the file `path`, where a successor finds it (include/journal.h).
+
+    One ring has one slot in it. What a dead daemon left there is kept for rings that are adopted later. `buffers` are
+    the ring buffers that were taken over, by instance number: they tell whether a record that was under way when that
+    daemon died is in there. OSError.
+    """
+
+    cdef readonly object path
+    cdef readonly object refused        # what was wrong with the file that stood there, which then was replaced; or None
+    cdef dict waiting                   # (st_dev, st_ino) -> slot: left by the daemon before, nobody came for it yet
+    cdef list unused
+    cdef int fd
+    cdef unsigned char *map
+    cdef size_t map_bytes
+    cdef Py_ssize_t slots               # in the file
+    cdef uint64_t numbers               # given to data rings by now; a successor may begin anew, see journal.h
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __init__(self, path, buffers=()):
+        cdef Py_ssize_t i
+        cdef jr_slot *slot
+        if self.fd >= 0:
+            raise RuntimeError("made already")
+        self.path = os.fspath(path)
+        self.waiting = {}
+        self.unused = []
+        self.map_bytes = (1 + <size_t>JOURNAL_SLOTS) * JR_SLOT_BYTES
+        self.refused = self.open_old()
+        if self.fd < 0:
+            self.make_new()
+        buffers = dict(buffers)
+        for i in range(self.slots):
+            slot = self.at(i)
+            key = (slot.dev, slot.ino)
+            if slot.used != 1 or key in self.waiting:
+                jr_free_slot(slot)
+                self.unused.append(i)
+                continue
+            self.judge(slot, buffers)
+            self.waiting[key] = i
+        for buffer in buffers.values():
+            forget_origins(buffer)      # now the slots have what they told, and data rings get new numbers
+        self.unused.reverse()
+
+    cdef int judge(self, jr_slot *slot, dict buffers) except -1:
+        cdef uint64_t taken[JR_TAKEN_WORDS]
+        cdef RingBuffer buffer
+        cdef int number, cpu
+        memset(taken, 0, sizeof(taken))
+        for number, buffer in buffers.items():
+            for cpu in range(buffer.nr_cpus if 0 <= number < JR_MAX_BUFFERS else 0):
+                if rb_has_taken(&buffer.cpus[cpu], slot.number, slot.tail & ~JR_JUDGED):
+                    taken[number >> 6] |= <uint64_t>1 << (number & 63)
+        jr_judge(slot, taken)
+        jr_renumber(slot, 0)            # of the numbers that are given from now on it has none
+        return 0
+
+    def __dealloc__(self):
+        if self.map != NULL:
+            munmap(self.map, self.map_bytes)
+        if self.fd >= 0:
+            close_fd(self.fd)
+
+    def __len__(self):
+        """Slots that stand for a ring, here or still to be adopted."""
+        return self.slots - len(self.unused)
+
+    cdef inline jr_slot *at(self, Py_ssize_t i) noexcept:
+        return <jr_slot *>(self.map + (1 + i) * JR_SLOT_BYTES)
+
+    cdef object open_old(self):
+        """The file that is there; None, or why it is of no use."""
+        cdef jr_header *header
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        found = os.fstat(fd)
+        slots = found.st_size // JR_SLOT_BYTES - 1
+        if not stat.S_ISREG(found.st_mode) or found.st_size % JR_SLOT_BYTES or not 0 <= slots <= JOURNAL_SLOTS:
+            os.close(fd)
+            return "its length is that of no journal"
+        self.map_it(fd)
+        header = <jr_header *>self.map
+        if header.magic != JR_MAGIC or header.version != JR_VERSION or header.slot_bytes != JR_SLOT_BYTES:
+            munmap(self.map, self.map_bytes)
+            self.map = NULL
+            os.close(fd)
+            return "it is no journal of this version"
+        self.fd = fd
+        self.slots = slots
+        return None
+
+    cdef int make_new(self) except -1:
+        """An empty journal, put in place as a whole."""
+        cdef jr_header *header
+        new = f"{self.path}.new"
+        try:
+            os.unlink(new)
+        except FileNotFoundError:
+            pass
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, JR_SLOT_BYTES)
+            self.map_it(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+        header = <jr_header *>self.map
+        header.magic = JR_MAGIC
+        header.version = JR_VERSION
+        header.slot_bytes = JR_SLOT_BYTES
+        os.rename(new, self.path)
+        return 0
+
+    cdef int map_it(self, int fd) except -1:
+        # All of it that there may ever be, so that slots never move; only what the file has by now is touched.
+        cdef void *at = map_file(NULL, self.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            raise MemoryError("the journal cannot be mapped")
+        self.map = <unsigned char *>at
+        return 0
+
+    cdef Py_ssize_t unused_slot(self) except -1:
+        if not self.unused:
+            if self.slots < JOURNAL_SLOTS:
+                # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
+                more = min(SLOTS_A_PAGE, JOURNAL_SLOTS - self.slots)
+                os.posix_fallocate(self.fd, (1 + self.slots) * JR_SLOT_BYTES, more * JR_SLOT_BYTES)
+                self.unused.extend(range(self.slots + more - 1, self.slots - 1, -1))
+                self.slots += more
+            elif self.waiting:
+                key = next(iter(self.waiting))
+                self.unused.append(self.waiting.pop(key))
+            else:
+                raise MemoryError("no room in the journal for another data ring")
+        return self.unused.pop()
+
+    cdef int give(self, DataRing ring, object key, Py_ssize_t i) except -1:
+        self.numbers += 1
+        jr_take_slot(self.at(i), key[0], key[1], ring.c.tail, self.numbers)
+        ring.journal = self
+        ring.slot = self.at(i)
+        return 0
+
+    def begin(self, DataRing ring not None):
+        """Keep account of a ring that was just made. OSError, MemoryError: there is no room for it."""
+        key = ring.key()
+        i = self.waiting.pop(key, None)     # a file that is gone, and its number was given again
+        self.give(ring, key, self.unused_slot() if i is None else i)
+
+    def resume(self, DataRing ring not None):
+        """Go on where the daemon before was in an adopted ring; before anything of it is taken in. Errors as `begin`."""
+        cdef Py_ssize_t i
+        cdef uint64_t tail, told = ring.c.tail
+        cdef jr_slot *slot
+        key = ring.key()
+        if key not in self.waiting:
+            self.give(ring, key, self.unused_slot())
+            return
+        i = self.waiting.pop(key)
+        slot = self.at(i)
+        tail = slot.tail & ~JR_JUDGED
+        if tail & 7 or tail - told > dr_head(&ring.c) - told:
+            self.give(ring, key, i)         # not what we left: then its own memory has to be believed
+            return
+        self.numbers += 1
+        jr_renumber(slot, self.numbers)
+        ring.journal = self
+        ring.slot = slot
+        ring.judged = slot.tail & JR_JUDGED
+        # Consumed, but perhaps not zeroed to the end. The producers did not get it back before it is published here.
+        dr_advance(&ring.c, <uint32_t>(tail - told))
+        dr_publish(&ring.c)
+
+    def end(self, DataRing ring not None):
+        """The ring is given up; its memory says where it stands."""
+        if ring.journal is self:
+            self.unused.append(((<unsigned char *>ring.slot) - self.map) // JR_SLOT_BYTES - 1)
+            jr_free_slot(ring.slot)
+            self.leave(ring)
+
+    def leave(self, DataRing ring not None):
+        """Nothing more is taken from the ring here; its slot waits for whoever adopts it from a later daemon."""
+        ring.slot = &ring.no_slot
+        ring.journal = None
