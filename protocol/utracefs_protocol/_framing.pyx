@@ -14,9 +14,12 @@ once and not once per byte.
 import errno
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
+from libc.stdint cimport UINT64_MAX, uint8_t, uint32_t, uint64_t
 
 from utracefs_protocol.errors import ProtocolError
+
+cdef extern from "bin.h" nogil:
+    unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)
 
 cdef enum:
     MAX_STACK = 64          # what max_nesting may be at most
@@ -197,7 +200,9 @@ def record_run(buffer, Py_ssize_t offset, max_object=None):
     cdef Py_buffer view
     cdef const uint8_t *data
     cdef uint64_t limit = limit_of(max_object)
-    cdef uint64_t at, length, head, body
+    cdef uint64_t at, length
+    cdef unsigned head
+    cdef uint32_t body
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= offset <= view.len:
@@ -206,12 +211,9 @@ def record_run(buffer, Py_ssize_t offset, max_object=None):
         length = view.len
         at = offset
         with nogil:
-            while at < length and 0xC4 <= data[at] <= 0xC6:
-                head = 1 + (1 << (data[at] - 0xC4))
-                if length - at < head:
-                    break
-                body = big_endian(data + at + 1, <int> head - 1)
-                if head + body > limit or length - at < head + body:
+            while True:
+                head = bin_get_header(data + at, length - at, &body)
+                if not head or <uint64_t> head + body > limit or length - at < <uint64_t> head + body:
                     break
                 at += head + body
     finally:
