@@ -12,9 +12,11 @@ A record that does not fit is lost, and a LOST record in front of the next one t
 
 Layouts: include/uapi/linux/perf_event.h, struct perf_event_mmap_page and the comments at enum perf_event_type.
 
-The counters are loaded and stored whole: struct copies an aligned u64 of native order with one 8-byte move. That
-is all the order that plain Python can promise, and with the interpreter's own work between the load of data_head
-and that of the record it is enough in practice; a reader in C uses acquire and release.
+The counters are loaded and stored whole, as an item of a memoryview of format Q: one aligned move of 8 bytes. The
+struct module will not do for a word that another process looks at: pack_into() clears its target before it fills it,
+and "<Q" goes byte by byte. A daemon that loads a data_tail of 0 takes the ring for full and counts a sample as lost
+that had room. Whole words are all that plain Python can promise; with the interpreter's own work between the load of
+data_head and that of the record it is enough in practice. A reader in C uses acquire and release.
 """
 
 import enum
@@ -78,6 +80,10 @@ MMAP_PAGE_FIELDS: Final = tuple(
 )
 """Reader, writer and tests use this one table. Members that are not here are 0."""
 
+_OFFSETS: Final = {field.name: field.offset for field in MMAP_PAGE_FIELDS}
+_DATA_HEAD: Final = _OFFSETS["data_head"]
+_DATA_TAIL: Final = _OFFSETS["data_tail"]
+
 
 class SampleType(enum.IntFlag):
     """PERF_SAMPLE_*: the parts that a sample can have here, in the order of their bits (not of the record)."""
@@ -116,7 +122,7 @@ class Sample:
 
 @attrs.frozen
 class Lost:
-    """PERF_RECORD_LOST: so many samples found no room."""
+    """PERF_RECORD_LOST: the number of samples that found no room."""
 
     id: int
     count: int
@@ -132,7 +138,8 @@ class PerfRingReader:
     """Reads the records of a mapped perf ring, and frees their room by moving data_tail.
 
     The mapping must be shared and writable; it stays the caller's, who closes it. Iterating takes what is there
-    and ends; iterate again for more. ValueError when the memory is no perf ring, or was written over.
+    and ends; iterate again for more. ValueError when the memory is not a perf ring, or was
+    overwritten.
     """
 
     def __init__(
@@ -159,9 +166,22 @@ class PerfRingReader:
         value: int = layout.unpack_from(self._mapping, offset)[0]
         return value
 
+    def _load(self, offset: int) -> int:
+        with memoryview(self._mapping) as whole, whole[offset : offset + 8] as word, word.cast("Q") as words:
+            return words[0]
+
+    def _store_tail(self, tail: int) -> None:
+        # No view is kept: one that is open would keep the caller from closing the mapping.
+        with (
+            memoryview(self._mapping) as whole,
+            whole[_DATA_TAIL : _DATA_TAIL + 8] as word,
+            word.cast("Q") as words,
+        ):
+            words[0] = tail
+
     def __iter__(self) -> Iterator[PerfRecord]:
-        head = self.metadata("data_head")
-        tail = self.metadata("data_tail")
+        head = self._load(_DATA_HEAD)
+        tail = self._load(_DATA_TAIL)
         if head - tail > self._data_size or head < tail:
             raise ValueError(f"perf ring with data_head {head}, data_tail {tail} of {self._data_size} bytes")
         while tail < head:
@@ -171,8 +191,7 @@ class PerfRingReader:
             body = self._copy(tail + _HEADER.size, size - _HEADER.size)
             tail += size
             # the record is copied, so its room may be used again
-            layout, offset = self._offsets["data_tail"]
-            layout.pack_into(self._mapping, offset, tail)
+            self._store_tail(tail)
             if kind == PERF_RECORD_SAMPLE:
                 yield self._sample(body)
             elif kind == PERF_RECORD_LOST:
