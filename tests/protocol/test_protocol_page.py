@@ -25,7 +25,7 @@ def test_the_session_that_is_shown() -> None:
     registration = EventRegistration(b"test u32 a")
     payload = Layout(parse(registration.name_args).fields).pack(42)
     assert asks == [
-        Request(1, "DIAG_IOCSREG", registration.to_wire()),
+        Request(1, "DIAG_IOCSREG", registration.to_params()),
         Record(bytes(4) + payload),
         Request(2, "sync", []),
     ]

@@ -59,7 +59,7 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
     with data:
         try:
             registration = EventRegistration(found or declared.canonical())
-            result = data.call("DIAG_IOCSREG", registration.to_wire(), name)
+            result = data.call("DIAG_IOCSREG", registration.to_params(), name)
             index = Registered.from_wire(result).write_index
             data.call("write", [struct.pack("<i", index) + payload], name)
         except OSError as error:

@@ -1,0 +1,74 @@
+"""What params and results of the two sockets mean: maps and arrays on the wire, attrs classes within.
+
+| module | |
+|---|---|
+| values | one name, number or map at a time |
+| data | the methods of the data socket |
+| tracefs | the methods of the tracefs socket |
+
+One class stands for the params of one method. `to_params` writes them, `from_params` reads and checks them; a result
+that is a map has a class with `to_wire` and `from_wire`. Descriptors travel beside the bytes; a class says how many.
+
+The maps stand for C structs, and grow as those do: an absent member is zero, and an unknown one is ignored while it
+is zero (or nil, or false) and E2BIG otherwise: the sender wants something that we do not have.
+
+Both sockets have a method `write`, and applications need the data socket only, so the classes of the tracefs socket
+are not repeated here.
+"""
+
+from utracefs_protocol.messages.data import (
+    REG_MULTI_FORMAT,
+    REG_PERSIST,
+    RING_VERSION,
+    AdoptRing,
+    Enabler,
+    EventDeletion,
+    EventRegistration,
+    EventUnregistration,
+    LocOffsetQuery,
+    MmapRing,
+    MmapStatus,
+    Registered,
+    RingMapped,
+    StatusMapped,
+    Sync,
+)
+from utracefs_protocol.messages.tracefs import PerfAttr, PerfOpened
+from utracefs_protocol.messages.values import (
+    Params,
+    params_of,
+    text_bytes,
+    wire_bool,
+    wire_bytes,
+    wire_int,
+    wire_map,
+    wire_text,
+)
+
+__all__ = [
+    "REG_MULTI_FORMAT",
+    "REG_PERSIST",
+    "RING_VERSION",
+    "AdoptRing",
+    "Enabler",
+    "EventDeletion",
+    "EventRegistration",
+    "EventUnregistration",
+    "LocOffsetQuery",
+    "MmapRing",
+    "MmapStatus",
+    "Params",
+    "PerfAttr",
+    "PerfOpened",
+    "Registered",
+    "RingMapped",
+    "StatusMapped",
+    "Sync",
+    "params_of",
+    "text_bytes",
+    "wire_bool",
+    "wire_bytes",
+    "wire_int",
+    "wire_map",
+    "wire_text",
+]

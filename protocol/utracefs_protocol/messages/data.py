@@ -1,0 +1,402 @@
+"""The methods of the data socket: a class for the params of each, and one for each result that is a map.
+
+    | method             | params                                | result                                  |
+    |--------------------|---------------------------------------|-----------------------------------------|
+    | DIAG_IOCSREG       | EventRegistration; descriptors        | Registered                              |
+    | DIAG_IOCSDEL       | EventDeletion                         | nil                                     |
+    | DIAG_IOCSUNREG     | EventUnregistration; descriptors      | nil                                     |
+    | DIAG_IOCQLOCOFFSET | LocOffsetQuery                        | int                                     |
+    | mmap_status        | MmapStatus                            | StatusMapped; 1 descriptor              |
+    | write              | Write                                 | int: bytes taken                        |
+    | sync               | Sync                                  | nil                                     |
+    | mmap_ring          | MmapRing                              | RingMapped; 2 descriptors               |
+    | adopt_ring         | AdoptRing; 2 descriptors              | RingMapped                              |
+
+`METHODS` finds the class by the method's name. `from_params` (and `from_wire` of a result) checks shape and range and
+raises TraceError(EINVAL) with the member at fault; where the kernel has checks of its own for a struct, they come in
+its order and with its errno (kernel/trace/trace_events_user.c, user_reg_get(), user_unreg_get()).
+"""
+
+import errno
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Self
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import (
+    DATA_RING_SIZE,
+    MAX_STRUCT_ARGUMENT,
+    MAX_WRITE_INDEX,
+    REG_STRUCT_SIZE,
+    UNREG_STRUCT_SIZE,
+)
+from utracefs_protocol.messages.values import (
+    Params,
+    WireMap,
+    params_of,
+    refuse_unknown,
+    text_bytes,
+    wire_bytes,
+    wire_int,
+    wire_map,
+    wire_text,
+)
+
+__all__ = [
+    "METHODS",
+    "REG_MULTI_FORMAT",
+    "REG_PERSIST",
+    "RING_VERSION",
+    "AdoptRing",
+    "Enabler",
+    "EventDeletion",
+    "EventRegistration",
+    "EventUnregistration",
+    "LocOffsetQuery",
+    "MmapRing",
+    "MmapStatus",
+    "Registered",
+    "RingMapped",
+    "StatusMapped",
+    "Sync",
+    "Write",
+]
+
+REG_PERSIST: Final = 0x1
+"""USER_EVENT_REG_PERSIST: keep the event when nothing refers to it."""
+
+REG_MULTI_FORMAT: Final = 0x2
+"""USER_EVENT_REG_MULTI_FORMAT: several formats under one name."""
+
+RING_VERSION: Final = 1
+"""Of the data ring's layout: DR_VERSION of include/data_ring.h."""
+
+_REG_MEMBERS: Final = frozenset(
+    ("size", "enable_bit", "enable_size", "flags", "enable_addr", "enable_fd", "name_args")
+)
+_UNREG_MEMBERS: Final = frozenset(
+    (
+        "size",
+        "disable_bit",
+        "reserved",
+        "reserved2",
+        "__reserved",
+        "__reserved2",
+        "disable_addr",
+        "disable_fd",
+    )
+)
+
+
+def _struct_size(members: WireMap, least: int, what: str) -> None:
+    """The first checks of user_reg_get() and user_unreg_get()."""
+    if (value := members.get("size")) is None:
+        return
+    size = wire_int(value, f"{what} size")
+    if size > MAX_STRUCT_ARGUMENT:
+        raise TraceError(errno.E2BIG, f"{what} size {size}; at most {MAX_STRUCT_ARGUMENT}")
+    if size < least:
+        raise TraceError(errno.EINVAL, f"{what} size {size}; at least {least}, or leave it out")
+
+
+@attrs.frozen
+class Enabler:
+    """A bit in memory of the client's own, to be set while the event is wanted (the model of 2022)."""
+
+    fd: int
+    """Index into the descriptors that came with the request: a memfd sealed against shrinking."""
+    addr: int
+    """Byte offset in it, a multiple of `size`."""
+    bit: int
+    """0 to 31 or 63."""
+    size: int
+    """4 or 8 bytes: the word that is read and written as one."""
+
+
+@attrs.frozen
+class EventRegistration:
+    """DIAG_IOCSREG: struct user_reg. With an enabler, a descriptor of its memory goes along."""
+
+    METHOD: ClassVar[str] = "DIAG_IOCSREG"
+
+    name_args: bytes
+    """The command string, not read yet; its length is checked with its contents (check_command_length)."""
+    flags: int = 0
+    """REG_PERSIST, REG_MULTI_FORMAT."""
+    enabler: Enabler | None = None
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        """E2BIG, EINVAL: in the order of user_reg_get(); then what only a map can get wrong."""
+        (value,) = params_of(cls.METHOD, params, "reg")
+        reg = wire_map(value, "reg")
+        _struct_size(reg, REG_STRUCT_SIZE, "reg")
+        refuse_unknown(reg, _REG_MEMBERS, "reg")
+        flags = wire_int(reg.get("flags") or 0, "flags")
+        if flags & ~(REG_PERSIST | REG_MULTI_FORMAT):
+            raise TraceError(
+                errno.EINVAL, f"flags {flags:#x}; 0x1 (persist) and 0x2 (multi-format) are known"
+            )
+        enabler = None
+        if any(
+            reg.get(member) is not None
+            for member in ("enable_fd", "enable_addr", "enable_bit", "enable_size")
+        ):
+            enabler = cls._enabler(reg)
+        if reg.get("name_args") is None:
+            raise TraceError(
+                errno.EINVAL, "reg has no name_args; it is the command string 'name type field; ...'"
+            )
+        return cls(text_bytes(reg["name_args"], "name_args"), flags, enabler)
+
+    @staticmethod
+    def _enabler(reg: WireMap) -> Enabler:
+        size = wire_int(reg.get("enable_size") or 0, "enable_size")
+        if size not in (4, 8):
+            raise TraceError(errno.EINVAL, f"enable_size {size}; it must be 4 or 8")
+        addr = wire_int(reg.get("enable_addr") or 0, "enable_addr")
+        if addr % size:
+            raise TraceError(errno.EINVAL, f"enable_addr {addr} is not a multiple of enable_size {size}")
+        bit = wire_int(reg.get("enable_bit") or 0, "enable_bit", 0, size * 8 - 1)
+        if reg.get("enable_fd") is None:
+            raise TraceError(
+                errno.EINVAL, "enable_fd is missing; it is an index into the descriptors sent along"
+            )
+        return Enabler(wire_int(reg["enable_fd"], "enable_fd", 0, 255), addr, bit, size)
+
+    @classmethod
+    def from_wire(cls, params: list[Any]) -> "EventRegistration":
+        return cls.from_params(params)
+
+    def to_params(self) -> list[Any]:
+        reg: dict[str, Any] = {"name_args": wire_text(self.name_args)}
+        if self.flags:
+            reg["flags"] = self.flags
+        if self.enabler is not None:
+            reg["enable_fd"] = self.enabler.fd
+            reg["enable_addr"] = self.enabler.addr
+            reg["enable_bit"] = self.enabler.bit
+            reg["enable_size"] = self.enabler.size
+        return [reg]
+
+
+@attrs.frozen
+class Registered:
+    """The result of DIAG_IOCSREG."""
+
+    status_index: int
+    """>= 1: the event's byte in the status page."""
+    write_index: int
+    """>= 0: what its records begin with on this connection, and on no other."""
+    id: int
+    """common_type of its entries, for perf and for readers of pages."""
+
+    @classmethod
+    def from_wire(cls, result: object) -> Self:
+        members = wire_map(result, "result of DIAG_IOCSREG")
+        return cls(
+            wire_int(members.get("status_index"), "status_index", 1),
+            wire_int(members.get("write_index"), "write_index", 0, MAX_WRITE_INDEX),
+            wire_int(members.get("id"), "id", 1, 0xFFFF),
+        )
+
+    def to_wire(self) -> dict[str, int]:
+        return {"status_index": self.status_index, "write_index": self.write_index, "id": self.id}
+
+
+@attrs.frozen
+class EventUnregistration:
+    """DIAG_IOCSUNREG: struct user_unreg. A descriptor of the enabler's memory goes along."""
+
+    METHOD: ClassVar[str] = "DIAG_IOCSUNREG"
+
+    fd: int
+    """Index into the descriptors that came with the request; any descriptor of the file is right."""
+    addr: int
+    bit: int
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        """E2BIG, EINVAL: in the order of user_unreg_get()."""
+        (value,) = params_of(cls.METHOD, params, "unreg")
+        unreg = wire_map(value, "unreg")
+        _struct_size(unreg, UNREG_STRUCT_SIZE, "unreg")
+        refuse_unknown(unreg, _UNREG_MEMBERS, "unreg")
+        for member in ("reserved", "reserved2", "__reserved", "__reserved2"):
+            if unreg.get(member):
+                raise TraceError(errno.EINVAL, f"{member} must be 0")
+        if unreg.get("disable_fd") is None:
+            raise TraceError(
+                errno.EINVAL, "disable_fd is missing; it is an index into the descriptors sent along"
+            )
+        return cls(
+            wire_int(unreg["disable_fd"], "disable_fd", 0, 255),
+            wire_int(unreg.get("disable_addr") or 0, "disable_addr"),
+            wire_int(unreg.get("disable_bit") or 0, "disable_bit", 0, 255),
+        )
+
+    @classmethod
+    def from_wire(cls, params: list[Any]) -> "EventUnregistration":
+        return cls.from_params(params)
+
+    def to_params(self) -> list[Any]:
+        return [{"disable_fd": self.fd, "disable_addr": self.addr, "disable_bit": self.bit}]
+
+
+@attrs.frozen
+class EventDeletion:
+    """DIAG_IOCSDEL."""
+
+    METHOD: ClassVar[str] = "DIAG_IOCSDEL"
+
+    name: bytes
+    """The bare name; its length is checked with the event (EINVAL)."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (name,) = params_of(cls.METHOD, params, "name")
+        return cls(text_bytes(name, "name"))
+
+    def to_params(self) -> list[Any]:
+        return [wire_text(self.name)]
+
+
+class _WithoutParams:
+    METHOD: ClassVar[str]
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        params_of(cls.METHOD, params)
+        return cls()
+
+    def to_params(self) -> list[Any]:
+        return []
+
+
+@attrs.frozen
+class LocOffsetQuery(_WithoutParams):
+    """DIAG_IOCQLOCOFFSET: what __data_loc offsets have to add, an ioctl of the kernel's first patch."""
+
+    METHOD: ClassVar[str] = "DIAG_IOCQLOCOFFSET"
+
+
+@attrs.frozen
+class MmapStatus(_WithoutParams):
+    """mmap_status: mmap(2) of user_events_status."""
+
+    METHOD: ClassVar[str] = "mmap_status"
+
+
+@attrs.frozen
+class StatusMapped:
+    """The result of mmap_status; 1 descriptor comes with it, the status file's, read-only."""
+
+    size: int
+    """Bytes to map."""
+
+    @classmethod
+    def from_wire(cls, result: object) -> Self:
+        members = wire_map(result, "result of mmap_status")
+        return cls(wire_int(members.get("size"), "size", 1))
+
+    def to_wire(self) -> dict[str, int]:
+        return {"size": self.size}
+
+
+@attrs.frozen
+class Write:
+    """write: write(2), acknowledged."""
+
+    METHOD: ClassVar[str] = "write"
+
+    record: bytes
+    """write_index (i32), then the payload; not checked in any way."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (record,) = params_of(cls.METHOD, params, "bin")
+        return cls(wire_bytes(record, "record"))
+
+    def to_params(self) -> list[Any]:
+        return [self.record]
+
+
+@attrs.frozen
+class Sync(_WithoutParams):
+    """sync: answered when all that was sent before has reached the consumers."""
+
+    METHOD: ClassVar[str] = "sync"
+
+
+@attrs.frozen
+class MmapRing:
+    """mmap_ring: ask for a data ring."""
+
+    METHOD: ClassVar[str] = "mmap_ring"
+
+    size: int = DATA_RING_SIZE
+    """Bytes of the data area: a power of two, which is checked where the ring is made."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (value,) = params_of(cls.METHOD, params, "map")
+        size = wire_map(value, cls.METHOD).get("size", DATA_RING_SIZE)
+        return cls(wire_int(size, "size", 0, 1 << 32))
+
+    def to_params(self) -> list[Any]:
+        return [{"size": self.size}]
+
+
+@attrs.frozen
+class AdoptRing:
+    """adopt_ring: go on with a ring from before a restart. 2 descriptors go along: the memfd, the doorbell."""
+
+    METHOD: ClassVar[str] = "adopt_ring"
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (value,) = params_of(cls.METHOD, params, "map")
+        wire_map(value, cls.METHOD)
+        return cls()
+
+    def to_params(self) -> list[Any]:
+        return [{}]
+
+
+@attrs.frozen
+class RingMapped:
+    """The result of mmap_ring, which 2 descriptors come with (memfd, doorbell), and of adopt_ring, without."""
+
+    size: int
+    """Bytes of the data area."""
+    version: int = RING_VERSION
+
+    @classmethod
+    def from_wire(cls, result: object) -> Self:
+        """EINVAL for another version as well: its layout is not known here."""
+        members = wire_map(result, "result of mmap_ring")
+        return cls(
+            wire_int(members.get("size"), "size", 1),
+            wire_int(members.get("version"), "version of the data ring", RING_VERSION, RING_VERSION),
+        )
+
+    def to_wire(self) -> dict[str, int]:
+        return {"size": self.size, "version": self.version}
+
+
+METHODS: Final[Mapping[str, type[Params]]] = {
+    kind.METHOD: kind
+    for kind in (
+        EventRegistration,
+        EventDeletion,
+        EventUnregistration,
+        LocOffsetQuery,
+        MmapStatus,
+        Write,
+        Sync,
+        MmapRing,
+        AdoptRing,
+    )
+}
+"""All methods of the socket, by name."""

@@ -1,0 +1,454 @@
+"""The methods of the tracefs socket: a class for the params of each, and one for each result that is a map.
+
+    | method          | params     | result                                         |
+    |-----------------|------------|------------------------------------------------|
+    | read_file       | ReadFile   | bin                                            |
+    | write_file      | WriteFile  | int: bytes taken                               |
+    | list_dir        | ListDir    | array of DirEntry                              |
+    | stat            | StatPath   | Stat                                           |
+    | mkdir, rmdir    | Mkdir, ... | nil                                            |
+    | open            | Open       | int: handle                                    |
+    | read            | Read       | bin                                            |
+    | write           | Write      | int: bytes taken                               |
+    | close           | Close      | nil                                            |
+    | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor where there is a ring |
+    | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
+
+`METHODS` finds the class by the method's name. `from_params` raises TraceError: EINVAL with what is wanted, E2BIG for a
+member of a map that is not known. Whether a path, a handle or an event exists is not decided here.
+"""
+
+import errno
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Self
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
+from utracefs_protocol.messages.values import (
+    Params,
+    refuse_unknown,
+    text_bytes,
+    wire_bool,
+    wire_int,
+    wire_map,
+    wire_text,
+)
+from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, SampleType
+
+__all__ = [
+    "METHODS",
+    "Close",
+    "DirEntry",
+    "ListDir",
+    "Mkdir",
+    "Open",
+    "PerfAttr",
+    "PerfIoctl",
+    "PerfOpened",
+    "Read",
+    "ReadFile",
+    "Rmdir",
+    "Stat",
+    "StatPath",
+    "Write",
+    "WriteFile",
+]
+
+_PERF_MAX_FREQ: Final = 100_000
+
+
+def _params(method: str, params: list[Any], *names: str) -> list[Any]:
+    if len(params) != len(names):
+        raise TraceError(errno.EINVAL, f"{method} takes [{', '.join(names)}]")
+    return params
+
+
+def _contents(value: object) -> bytes:
+    """str as well as bin: what is written to a file is often text."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return text_bytes(value, "str")
+    raise TraceError(errno.EINVAL, f"bin or str wanted, not {type(value).__name__}")
+
+
+def _path(value: object) -> bytes:
+    path = _contents(value)
+    if b"\0" in path:
+        raise TraceError(errno.EINVAL, "a path holds no NUL")
+    return path
+
+
+def _number(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TraceError(errno.EINVAL, f"{what} must be a number that is not negative")
+    return value
+
+
+def _name(value: object) -> str:
+    """The name of a member or of an ioctl."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    raise TraceError(errno.EINVAL, "str wanted")
+
+
+# Files by path. Paths are relative to the root of the tree.
+
+
+@attrs.frozen
+class _OnePath:
+    METHOD: ClassVar[str]
+
+    path: bytes
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (path,) = _params(cls.METHOD, params, "path")
+        return cls(_path(path))
+
+    def to_params(self) -> list[Any]:
+        return [wire_text(self.path)]
+
+
+class ReadFile(_OnePath):
+    """read_file: the whole content."""
+
+    __slots__ = ()
+    METHOD: ClassVar[str] = "read_file"
+
+
+class ListDir(_OnePath):
+    """list_dir."""
+
+    __slots__ = ()
+    METHOD: ClassVar[str] = "list_dir"
+
+
+class StatPath(_OnePath):
+    """stat."""
+
+    __slots__ = ()
+    METHOD: ClassVar[str] = "stat"
+
+
+class Mkdir(_OnePath):
+    """mkdir."""
+
+    __slots__ = ()
+    METHOD: ClassVar[str] = "mkdir"
+
+
+class Rmdir(_OnePath):
+    """rmdir."""
+
+    __slots__ = ()
+    METHOD: ClassVar[str] = "rmdir"
+
+
+@attrs.frozen
+class DirEntry:
+    """One element of the result of list_dir."""
+
+    name: bytes
+    kind: str
+    """`d` or `f`."""
+
+    @classmethod
+    def from_wire(cls, value: object) -> Self:
+        match value:
+            case [name, str() as kind]:
+                return cls(text_bytes(name, "name"), kind)
+        raise TraceError(errno.EINVAL, "entry of a directory must be [name, kind]")
+
+    def to_wire(self) -> list[str | bytes]:
+        return [wire_text(self.name), self.kind]
+
+
+@attrs.frozen
+class Stat:
+    """What the tree says about a path: the result of stat."""
+
+    kind: str
+    """`d` or `f`."""
+    mode: int
+    """Permission bits."""
+    size: int
+    """0 for files, as in tracefs: read to the end."""
+
+    @classmethod
+    def from_wire(cls, result: object) -> Self:
+        members = wire_map(result, "result of stat")
+        kind = text_bytes(members.get("kind"), "kind").decode("utf-8", "replace")
+        return cls(kind, wire_int(members.get("mode"), "mode"), wire_int(members.get("size"), "size"))
+
+    def to_wire(self) -> dict[str, str | int]:
+        return {"kind": self.kind, "mode": self.mode, "size": self.size}
+
+
+@attrs.frozen
+class WriteFile:
+    """write_file: one write to a file that is opened for it."""
+
+    METHOD: ClassVar[str] = "write_file"
+
+    path: bytes
+    data: bytes
+    truncate: bool
+    """Open it as the shell's `>` does, not as `>>`."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        path, data, truncate = _params(cls.METHOD, params, "path", "bin", "truncate")
+        if not isinstance(truncate, bool):
+            raise TraceError(errno.EINVAL, "truncate must be true (the shell's >) or false (>>)")
+        return cls(_path(path), _contents(data), truncate)
+
+    def to_params(self) -> list[Any]:
+        return [wire_text(self.path), self.data, self.truncate]
+
+
+# Open files.
+
+
+@attrs.frozen
+class Open:
+    """open."""
+
+    METHOD: ClassVar[str] = "open"
+
+    path: bytes
+    flags: int
+    """The number that open(2) takes."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        path, flags = _params(cls.METHOD, params, "path", "flags")
+        return cls(_path(path), _number(flags, "flags"))
+
+    def to_params(self) -> list[Any]:
+        return [wire_text(self.path), self.flags]
+
+
+@attrs.frozen
+class Read:
+    """read, of a file or a perf event."""
+
+    METHOD: ClassVar[str] = "read"
+
+    handle: int
+    size_untrusted: int
+    """Bytes wanted; the daemon gives fewer."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        handle, size = _params(cls.METHOD, params, "handle", "size")
+        return cls(_number(handle, "handle"), _number(size, "size"))
+
+    def to_params(self) -> list[Any]:
+        return [self.handle, self.size_untrusted]
+
+
+@attrs.frozen
+class Write:
+    """write, to an open file."""
+
+    METHOD: ClassVar[str] = "write"
+
+    handle: int
+    data: bytes
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        handle, data = _params(cls.METHOD, params, "handle", "bin")
+        return cls(_number(handle, "handle"), _contents(data))
+
+    def to_params(self) -> list[Any]:
+        return [self.handle, self.data]
+
+
+@attrs.frozen
+class Close:
+    """close, of a file or a perf event."""
+
+    METHOD: ClassVar[str] = "close"
+
+    handle: int
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (handle,) = _params(cls.METHOD, params, "handle")
+        return cls(_number(handle, "handle"))
+
+    def to_params(self) -> list[Any]:
+        return [self.handle]
+
+
+# perf events.
+
+
+@attrs.frozen
+class PerfAttr:
+    """perf_event_open: what to sample. The members of struct perf_event_attr, and of the call, that mean
+    something here."""
+
+    METHOD: ClassVar[str] = "perf_event_open"
+
+    config: int | None = None
+    """Trace event id; or else `name`."""
+    name: bytes | None = None
+    """`user_events:NAME`."""
+    sample_period: int = 0
+    """A sample every so many records; 0 counts only."""
+    sample_freq: int = 0
+    """Samples a second to aim at, instead of a period."""
+    pid: int = -1
+    """Thread or process to look at, -1 for all."""
+    cpu: int = -1
+    """-1 for all."""
+    filter: bytes | None = None
+    """An event filter, as PERF_EVENT_IOC_SET_FILTER takes it."""
+    data_pages: int = 0
+    """Pages of the ring behind its metadata page: a power of two, or 0 for counting."""
+    wakeup_watermark: int = 0
+    """Bytes of unread data at which a reader is woken; 0 leaves it to the daemon."""
+    disabled: bool = False
+    """Begin without counting, until perf_ioctl ENABLE."""
+    sample_type: SampleType = DEFAULT_SAMPLE_TYPE
+    """Parts of a sample."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        """EINVAL for what contradicts itself and for more pages than are allowed; E2BIG."""
+        (value,) = _params(cls.METHOD, params, "attr")
+        if not isinstance(value, dict):
+            raise TraceError(errno.EINVAL, "attr must be a map")
+        attr = {_name(key): member for key, member in value.items()}
+        refuse_unknown(attr, attrs.fields_dict(cls).keys(), "attr")
+        config, name = attr.get("config"), attr.get("name")
+        if (config is None) == (name is None):
+            raise TraceError(
+                errno.EINVAL, "attr must have either config (the event id) or name (user_events:NAME)"
+            )
+        period = wire_int(attr.get("sample_period") or 0, "sample_period")
+        freq = wire_int(attr.get("sample_freq") or 0, "sample_freq", 0, _PERF_MAX_FREQ)
+        if period and freq:
+            raise TraceError(errno.EINVAL, "attr has sample_period and sample_freq; choose one")
+        pages = wire_int(attr.get("data_pages") or 0, "data_pages")
+        if pages & (pages - 1):
+            raise TraceError(errno.EINVAL, f"data_pages {pages} is not a power of two")
+        if pages > MAX_PERF_DATA_PAGES:
+            raise TraceError(errno.EINVAL, f"data_pages {pages}; at most {MAX_PERF_DATA_PAGES}")
+        if (period or freq) and not pages:
+            raise TraceError(errno.EINVAL, "data_pages is missing: samples need a ring; 128 is usual")
+        sample_type = wire_int(attr.get("sample_type") or int(DEFAULT_SAMPLE_TYPE), "sample_type")
+        if sample_type & ~DEFAULT_SAMPLE_TYPE:
+            raise TraceError(
+                errno.EINVAL,
+                f"sample_type {sample_type:#x}; at most {int(DEFAULT_SAMPLE_TYPE):#x} are available",
+            )
+        return cls(
+            config=None if config is None else wire_int(config, "config", 0, 0xFFFF),
+            name=None if name is None else text_bytes(name, "name"),
+            sample_period=period,
+            sample_freq=freq,
+            pid=_all_or(attr.get("pid"), "pid"),
+            cpu=_all_or(attr.get("cpu"), "cpu"),
+            filter=None if attr.get("filter") is None else text_bytes(attr["filter"], "filter"),
+            data_pages=pages,
+            wakeup_watermark=wire_int(attr.get("wakeup_watermark") or 0, "wakeup_watermark", 0, 0xFFFF_FFFF),
+            disabled=wire_bool(attr.get("disabled") or False, "disabled"),
+            sample_type=SampleType(sample_type),
+        )
+
+    @classmethod
+    def from_wire(cls, params: list[Any]) -> "PerfAttr":
+        return cls.from_params(params)
+
+    def to_params(self) -> list[Any]:
+        """All members that are not at their default."""
+        attr: dict[str, Any] = {}
+        for field in attrs.fields(type(self)):
+            value = getattr(self, field.name)
+            if value != field.default:
+                attr[field.name] = (
+                    wire_text(value)
+                    if isinstance(value, bytes)
+                    else value
+                    if isinstance(value, bool)
+                    else int(value)
+                )
+        return [attr]
+
+
+def _all_or(value: object, what: str) -> int:
+    return -1 if value is None else wire_int(value, what, -1, (1 << 31) - 1)
+
+
+@attrs.frozen
+class PerfOpened:
+    """The result of perf_event_open. With data_pages, 1 descriptor comes with it: the ring's memfd."""
+
+    handle: int
+    """For read, close and perf_ioctl."""
+    id: int = 0
+    """What its samples and LOST records carry as identifier; 0 if not told, then perf_ioctl ID tells it."""
+    size: int = 0
+    """Bytes to map: the metadata page and the data pages; 0 if not told, then the descriptor's size."""
+
+    @classmethod
+    def from_wire(cls, result: object) -> Self:
+        members = wire_map(result, "result of perf_event_open")
+        return cls(
+            wire_int(members.get("handle"), "handle"),
+            wire_int(members.get("id") or 0, "id"),
+            wire_int(members.get("size") or 0, "size"),
+        )
+
+    def to_wire(self) -> dict[str, int]:
+        """Only what is told."""
+        told = {"handle": self.handle, "id": self.id, "size": self.size}
+        return {name: value for name, value in told.items() if value or name == "handle"}
+
+
+@attrs.frozen
+class PerfIoctl:
+    """perf_ioctl: the ioctls of perf_event_open(2), without their PERF_EVENT_IOC_."""
+
+    METHOD: ClassVar[str] = "perf_ioctl"
+
+    handle: int
+    name: str
+    arg: Any = 0
+    """What the ioctl makes of it: PERIOD an int, SET_FILTER text, the others nothing."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        handle, name, arg = _params(cls.METHOD, params, "handle", "name", "arg")
+        return cls(_number(handle, "handle"), _name(name), arg)
+
+    def to_params(self) -> list[Any]:
+        return [self.handle, self.name, self.arg]
+
+
+METHODS: Final[Mapping[str, type[Params]]] = {
+    kind.METHOD: kind
+    for kind in (
+        ReadFile,
+        WriteFile,
+        ListDir,
+        StatPath,
+        Mkdir,
+        Rmdir,
+        Open,
+        Read,
+        Write,
+        Close,
+        PerfAttr,
+        PerfIoctl,
+    )
+}
+"""All methods of the socket, by name."""

@@ -1,0 +1,125 @@
+"""Single values of a message: what a name, a number, a map may be on the wire. EINVAL, naming the member, for others.
+
+Text (names, paths, command strings) may come as str or as bin and is bytes within: `text_bytes`. What we send is
+str where it is UTF-8 and bin where it is not: `wire_text`.
+"""
+
+import errno
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
+
+from utracefs_protocol.errors import TraceError
+
+__all__ = [
+    "Params",
+    "WireMap",
+    "params_of",
+    "refuse_unknown",
+    "text_bytes",
+    "wire_bool",
+    "wire_bytes",
+    "wire_int",
+    "wire_map",
+    "wire_text",
+]
+
+_U64_MAX: Final = (1 << 64) - 1
+
+WireMap: TypeAlias = Mapping[Any, Any]
+
+
+class Params(Protocol):
+    """What every class for the params of a method has."""
+
+    METHOD: ClassVar[str]
+    """The method's name on the wire."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        """Read and check; TraceError for what does not fit."""
+
+    def to_params(self) -> list[Any]:
+        """As they go on the wire."""
+
+
+def wire_text(value: bytes) -> str | bytes:
+    """A name or path as it goes on the wire: str when it is UTF-8, else bin."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def text_bytes(value: object, what: str) -> bytes:
+    """A name or path that came over the wire, str or bin."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise TraceError(errno.EINVAL, f"{what} cannot be written as UTF-8") from None
+    raise TraceError(errno.EINVAL, f"{what} must be str or bin, not {_kind(value)}")
+
+
+def wire_bytes(value: object, what: str) -> bytes:
+    """Contents: bin only."""
+    if not isinstance(value, bytes):
+        raise TraceError(errno.EINVAL, f"{what} must be bin, not {_kind(value)}")
+    return value
+
+
+def wire_int(value: object, what: str, low: int = 0, high: int = _U64_MAX) -> int:
+    """An integer from low to high; true and false are none."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TraceError(errno.EINVAL, f"{what} must be an integer, not {_kind(value)}")
+    if not low <= value <= high:
+        raise TraceError(errno.EINVAL, f"{what} {value} is not within {low} to {high}")
+    return value
+
+
+def wire_bool(value: object, what: str) -> bool:
+    """true or false; 0 and 1 as well, for languages that have no other."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise TraceError(errno.EINVAL, f"{what} must be true or false, not {_kind(value)}")
+
+
+def wire_map(value: object, what: str) -> WireMap:
+    """A map. Its keys may be anything until a member is looked for."""
+    if not isinstance(value, dict):
+        raise TraceError(errno.EINVAL, f"{what} must be a map, not {_kind(value)}")
+    return value
+
+
+def params_of(method: str, params: list[Any], *names: str) -> list[Any]:
+    """The params of a call, after a look at their number: `path, size = params_of("read", params, "handle",
+    "size")`. EINVAL otherwise."""
+    if len(params) != len(names):
+        raise TraceError(errno.EINVAL, f"{method} takes [{', '.join(names)}], not {len(params)} params")
+    return params
+
+
+def refuse_unknown(members: WireMap, known: Collection[str], what: str) -> None:
+    """copy_struct_from_user(): E2BIG for a tail that is not zero."""
+    for key, value in members.items():
+        if key not in known and value:
+            raise TraceError(errno.E2BIG, f"{what} has a member {key!r} that is not known here")
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "nil"
+        case bool():
+            return "bool"
+        case bytes():
+            return "bin"
+        case list():
+            return "array"
+        case dict():
+            return "map"
+        case _:
+            return type(value).__name__
