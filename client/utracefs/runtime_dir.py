@@ -1,13 +1,8 @@
-"""Where the daemon's sockets are, from the client's side (docs/protocol.md, section 1).
+"""Connecting to a daemon's socket, from the client's side.
 
-    | asked for           | directories tried, in this order                                              |
-    |---------------------|-------------------------------------------------------------------------------|
-    | explicitly          | that one only                                                                 |
-    | UTRACEFS_DIR is set | that one only                                                                 |
-    | neither             | $XDG_RUNTIME_DIR/utracefs (unset: /tmp/utracefs-UID), then /run/utracefs        |
-
-/tmp belongs to everybody: whoever makes /tmp/utracefs-UID first could read what we emit. So it counts only when it
-is a directory of ours that nobody else may enter; that is the daemon's rule for it, too.
+Which directories are tried is `utracefs_protocol.places`. /tmp belongs to everybody: another user who makes
+/tmp/utracefs-UID first could read what we emit. So it counts only when it is a directory of ours that nobody else may
+enter; that is the daemon's rule for it, too.
 """
 
 import errno
@@ -16,31 +11,21 @@ import socket
 import stat
 from collections.abc import Mapping
 
-DATA_SOCKET = "user_events_data"
-TRACEFS_SOCKET = "tracefs"
-SYSTEM_DIRECTORY = "/run/utracefs"
+from utracefs_protocol import places
+from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
+
+__all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "connect_one"]
 
 
 def candidates(directory: str | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The socket directories to try, best first. Touches nothing."""
-    if directory:
-        return [directory]
-    if chosen := environ.get("UTRACEFS_DIR"):
-        return [chosen]
-    if runtime := environ.get("XDG_RUNTIME_DIR"):
-        return [os.path.join(runtime, "utracefs"), SYSTEM_DIRECTORY]
-    return [temporary_directory(), SYSTEM_DIRECTORY]
-
-
-def temporary_directory() -> str:
-    """The user daemon's place where XDG_RUNTIME_DIR is unset."""
-    return f"/tmp/utracefs-{os.geteuid()}"
+    return places.candidates(directory, environ, os.geteuid())
 
 
 def connect_one(sock: socket.socket, directory: str, name: str) -> None:
     """Connect `sock` to the socket `name` in one directory. OSError: what connect(2) said, or EPERM for a directory in
     /tmp that is not ours alone."""
-    if directory == temporary_directory():
+    if directory == places.temporary_directory(os.geteuid()):
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(errno.EPERM, "not a directory of ours with mode 0700", directory)

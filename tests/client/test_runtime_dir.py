@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from utracefs import runtime_dir
-from utracefs.runtime_dir import candidates, connect, temporary_directory
+from utracefs.runtime_dir import candidates, connect
+from utracefs_protocol import places
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ from utracefs.runtime_dir import candidates, connect, temporary_directory
         (None, {"UTRACEFS_DIR": "/u", "XDG_RUNTIME_DIR": "/x"}, ["/u"]),
         (None, {"UTRACEFS_DIR": "", "XDG_RUNTIME_DIR": "/x"}, ["/x/utracefs", "/run/utracefs"]),
         (None, {}, [f"/tmp/utracefs-{os.geteuid()}", "/run/utracefs"]),
+        (None, {"XDG_RUNTIME_DIR": "rel"}, [f"/tmp/utracefs-{os.geteuid()}", "/run/utracefs"]),
     ],
 )
 def test_candidates(directory: str | None, environ: dict[str, str], expected: list[str]) -> None:
@@ -45,7 +46,7 @@ def listener(directory: Path) -> socket.socket:
 def test_the_first_that_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UTRACEFS_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    monkeypatch.setattr(runtime_dir, "SYSTEM_DIRECTORY", str(place / "system"))
+    monkeypatch.setattr(places, "SYSTEM_DIRECTORY", str(place / "system"))
     with listener(place / "system"):
         with connect("tracefs") as sock:
             assert sock.getpeername() == str(place / "system/tracefs")
@@ -58,10 +59,22 @@ def test_the_first_that_answers(place: Path, monkeypatch: pytest.MonkeyPatch) ->
             connect("tracefs", str(place / "utracefs"))
 
 
+def test_a_relative_runtime_dir_is_ignored(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon ignores it and listens in /tmp/utracefs-UID; so programs have to look there."""
+    monkeypatch.delenv("UTRACEFS_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "relative")
+    monkeypatch.setattr(places, "temporary_directory", lambda uid: str(place / "tmp"))
+    monkeypatch.setattr(places, "SYSTEM_DIRECTORY", str(place / "system"))
+    with listener(place / "tmp"):
+        (place / "tmp").chmod(0o700)
+        with connect("tracefs") as sock:
+            assert sock.getpeername() == str(place / "tmp/tracefs")
+
+
 def test_the_error_that_says_most(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UTRACEFS_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    monkeypatch.setattr(runtime_dir, "SYSTEM_DIRECTORY", str(place / "system"))
+    monkeypatch.setattr(places, "SYSTEM_DIRECTORY", str(place / "system"))
     with pytest.raises(FileNotFoundError) as caught:
         connect("tracefs")
     assert caught.value.filename == str(place / "utracefs/tracefs")
@@ -75,7 +88,7 @@ def test_the_error_that_says_most(place: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_directory_in_tmp_must_be_ours_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = place / "tmp"
-    monkeypatch.setattr(runtime_dir, "temporary_directory", lambda: str(own))
+    monkeypatch.setattr(places, "temporary_directory", lambda uid: str(own))
     with listener(own):
         own.chmod(0o700)
         connect("tracefs", str(own)).close()
@@ -88,4 +101,3 @@ def test_a_directory_in_tmp_must_be_ours_alone(place: Path, monkeypatch: pytest.
         own.symlink_to("elsewhere")
         with pytest.raises(PermissionError, match="ours"):
             connect("tracefs", str(own))
-    assert temporary_directory().startswith("/tmp/")

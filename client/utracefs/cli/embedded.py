@@ -2,7 +2,7 @@
 
 It is a process, `python -m utracefsd`, in a directory that only we may enter, in a process group of its own so that
 Ctrl-C does not reach it before everything is drained. It ends with us, whatever happens to us; the directory goes too,
-unless we are killed (then it holds two sockets that nobody listens to).
+unless we are killed (then it holds two sockets without a daemon).
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 
 from utracefs.cli import Failure
+from utracefs_protocol.places import xdg_runtime_dir
 
 __all__ = ["embedded_daemon"]
 
@@ -30,7 +31,7 @@ END_S = 5.0
 def embedded_daemon(*options: str) -> Iterator[str]:
     """Run a daemon; the directory of its sockets. Failure when it does not start; what it says goes to our stderr."""
     # Socket paths have at most 107 bytes, so not below a TMPDIR that may be deep.
-    folder = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+    folder = xdg_runtime_dir(os.environ) or "/tmp"
     directory = tempfile.mkdtemp(
         prefix="utracefs-", dir=folder if len(folder) < 60 and os.access(folder, os.W_OK) else "/tmp"
     )

@@ -1,0 +1,71 @@
+"""Where a daemon's sockets are: the one rule for the daemon that makes them and the programs that look for them.
+
+    |                  | directory of the sockets                                                    |
+    |------------------|-----------------------------------------------------------------------------|
+    | daemon of root   | /run/utracefs                                                               |
+    | daemon of a user | $XDG_RUNTIME_DIR/utracefs; /tmp/utracefs-UID where that is unset or relative |
+    | either, named    | the directory given (--dir), else $UTRACEFS_DIR                             |
+
+The XDG Base Directory specification: "All paths set in these environment variables must be absolute. If an
+implementation encounters a relative path in any of these variables it should consider the path invalid and ignore it."
+
+Pure functions of an environment and a user id. Nothing is looked at; whether a directory is safe to use is for those to
+check who use it. /tmp belongs to everybody, so a directory there counts only while it is the user's own with mode 0700.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = [
+    "DATA_SOCKET",
+    "SYSTEM_DIRECTORY",
+    "TRACEFS_SOCKET",
+    "candidates",
+    "chosen_directory",
+    "daemon_directory",
+    "temporary_directory",
+    "user_directory",
+    "xdg_runtime_dir",
+]
+
+DATA_SOCKET: Final = "user_events_data"
+"""Name of the socket for everybody who emits."""
+
+TRACEFS_SOCKET: Final = "tracefs"
+"""Name of the socket for administrators: the tree."""
+
+SYSTEM_DIRECTORY: Final = "/run/utracefs"
+"""Of the daemon of root, which serves all users."""
+
+
+def chosen_directory(directory: str | None, environ: Mapping[str, str]) -> str | None:
+    """The directory that was named, if one was; an empty name is none."""
+    return directory or environ.get("UTRACEFS_DIR") or None
+
+
+def xdg_runtime_dir(environ: Mapping[str, str]) -> str | None:
+    """XDG_RUNTIME_DIR, unless it is unset, empty or relative."""
+    folder = environ.get("XDG_RUNTIME_DIR", "")
+    return folder if folder.startswith("/") else None
+
+
+def temporary_directory(uid: int) -> str:
+    """A user's directory where there is no XDG_RUNTIME_DIR."""
+    return f"/tmp/utracefs-{uid}"
+
+
+def user_directory(environ: Mapping[str, str], uid: int) -> str:
+    """Of the daemon that a user runs."""
+    folder = xdg_runtime_dir(environ)
+    return temporary_directory(uid) if folder is None else f"{folder.rstrip('/')}/utracefs"
+
+
+def daemon_directory(environ: Mapping[str, str], uid: int) -> str:
+    """Of a daemon for which no directory was named."""
+    return SYSTEM_DIRECTORY if uid == 0 else user_directory(environ, uid)
+
+
+def candidates(directory: str | None, environ: Mapping[str, str], uid: int) -> list[str]:
+    """Where a program looks for a daemon, best first: the named directory only, else the user's, then the system's."""
+    chosen = chosen_directory(directory, environ)
+    return [chosen] if chosen else [user_directory(environ, uid), SYSTEM_DIRECTORY]
