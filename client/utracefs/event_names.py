@@ -1,19 +1,19 @@
-"""Which events a name on a command line means, as perf and trace-cmd have it.
+"""The events that a name on a command line means, among those that a file of the tree lists.
 
-    user_events:http_request   one event
-    user_events:http_*         globs, in either part
-    http_request, http_*       a bare word is an event's name or a system's
-    user_events, user_events:  a whole system
-
-The daemon reads lines of `standing_events` by the same rules, so that what is true for the events that exist is true
-for those that come later.
+What a word means is `utracefs_protocol.event_names`, by which the daemon reads the lines of `standing_events`, too: what is
+true for the events that exist is true for those that come later.
 """
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-__all__ = ["EventName", "is_glob", "matches", "parse_event_list", "select"]
+from utracefs_protocol import event_names
+from utracefs_protocol.text import bytes_of, text_of
+
+__all__ = ["ALL_USER_EVENTS", "EventName", "is_glob", "matches", "parse_event_list", "select"]
+
+ALL_USER_EVENTS = text_of(event_names.ALL_USER_EVENTS)
+"""What is meant where no event is named."""
 
 
 class EventName(NamedTuple):
@@ -33,17 +33,13 @@ class EventName(NamedTuple):
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether it could mean events that do not exist yet besides one of that very name."""
-    system, colon, name = pattern.partition(":")
-    return any(c in pattern for c in "*?[") or (bool(colon) and not name) or (bool(colon) and not system)
+    """Whether it can mean events that do not exist yet besides one of that very name."""
+    return event_names.is_glob(bytes_of(pattern))
 
 
 def matches(pattern: str, event: EventName) -> bool:
     """Whether `pattern` means `event`."""
-    system, colon, name = pattern.partition(":")
-    if not colon:
-        return fnmatchcase(event.name, pattern) or fnmatchcase(event.system, pattern)
-    return fnmatchcase(event.system, system or "*") and fnmatchcase(event.name, name or "*")
+    return event_names.matches(bytes_of(pattern), bytes_of(event.system), bytes_of(event.name))
 
 
 def select(patterns: Iterable[str], events: Iterable[EventName]) -> list[EventName]:
@@ -55,8 +51,8 @@ def select(patterns: Iterable[str], events: Iterable[EventName]) -> list[EventNa
 def parse_event_list(text: bytes) -> list[EventName]:
     """`available_events` or `set_event`: one SYSTEM:NAME a line."""
     found = []
-    for line in text.decode("utf-8", "surrogateescape").split("\n"):
-        system, colon, name = line.partition(":")
-        if colon:
-            found.append(EventName(system, name))
+    for line in text.split(b"\n"):
+        system, name = event_names.split(line)
+        if system is not None:
+            found.append(EventName(text_of(system), text_of(name)))
     return found

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Events, needs_trace_cmd, trace_cmd
-from utracefs.event_names import EventName, is_glob, matches, parse_event_list, select
 from utracefs.trace_dat import Contents, TraceDatReader, TraceDatWriter
 from utracefs.trace_report import EventPrinter, ReportOptions, json_lines, report_lines
 from utracefs_protocol.declaration import EventFormat, Field, FieldKind, parse_format
@@ -212,27 +211,3 @@ def test_json_of_a_clock_that_does_not_tell_time(tmp_path: Path) -> None:
         first = json.loads(list(json_lines(reader, ReportOptions()))[1])
     assert first["ts"] == 531
     assert "ts_ns" not in first
-
-
-@pytest.mark.parametrize(
-    ("pattern", "means"),
-    [
-        ("user_events:a", ["user_events:a"]),
-        ("a", ["user_events:a"]),
-        ("user_events:b*", ["user_events:bc", "user_events:bd"]),
-        ("b?", ["user_events:bc", "user_events:bd"]),
-        ("user_events", ["user_events:a", "user_events:bc", "user_events:bd"]),
-        ("user_events:", ["user_events:a", "user_events:bc", "user_events:bd"]),
-        (":a.0", ["user_events_multi:a.0"]),
-        ("user_events*:*", ["user_events:a", "user_events:bc", "user_events:bd", "user_events_multi:a.0"]),
-        ("A", []),
-    ],
-)
-def test_names_of_events(pattern: str, means: list[str]) -> None:
-    text = b"user_events:a\nuser_events:bc\nuser_events:bd\nuser_events_multi:a.0\n"
-    assert [str(event) for event in select([pattern], parse_event_list(text))] == means
-
-
-def test_what_a_glob_is() -> None:
-    assert [is_glob(p) for p in ("a", "s:a", "s:", ":a", "s:*", "a?", "[ab]")] == [False, False] + [True] * 5
-    assert matches("s:a", EventName("s", "a"))

@@ -1,0 +1,17 @@
+"""Bytes as str and back: names, paths and texts of events, which need not be UTF-8.
+
+The kernel knows bytes. Python programs want str: UTF-8 where it is, and a surrogate escape for each byte that is not,
+so that nothing is lost on the way there and back.
+"""
+
+__all__ = ["bytes_of", "text_of"]
+
+
+def text_of(data: bytes) -> str:
+    """As str; `bytes_of` gives the same bytes again."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """What `text_of` was given. UnicodeEncodeError for a surrogate that stands for no byte."""
+    return text.encode("utf-8", "surrogateescape")

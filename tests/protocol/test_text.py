@@ -1,0 +1,19 @@
+"""Any bytes survive being str."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utracefs_protocol.text import bytes_of, text_of
+
+
+@given(st.binary(max_size=30))
+def test_there_and_back(data: bytes) -> None:
+    assert bytes_of(text_of(data)) == data
+
+
+def test_examples() -> None:
+    assert text_of(b"a\xc3\xa4\xff") == "aä\udcff"
+    assert bytes_of("aä\udcff") == b"a\xc3\xa4\xff"
+    with pytest.raises(UnicodeEncodeError):
+        bytes_of("\ud800")
