@@ -48,17 +48,10 @@ from utracefs_protocol.connection import (
     encode_response,
 )
 from utracefs_protocol.errors import ProtocolError, TraceError
-from utracefs_protocol.limits import DATA_RING_SIZE, ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
-from utracefs_protocol.messages import (
-    EventRegistration,
-    EventUnregistration,
-    Registered,
-    params_of,
-    text_bytes,
-    wire_bytes,
-    wire_int,
-    wire_map,
-)
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
+from utracefs_protocol.messages import data as messages
+from utracefs_protocol.messages import tracefs
+from utracefs_protocol.messages.values import Params
 from utracefsd.events.event_table import Event, EventTable
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -81,22 +74,6 @@ record by record."""
 # an attacker as many as there are indexes.
 _MAX_REASONS = 64
 
-_TRACEFS_METHODS = frozenset(
-    [
-        "read_file",
-        "write_file",
-        "list_dir",
-        "stat",
-        "mkdir",
-        "rmdir",
-        "open",
-        "read",
-        "close",
-        "perf_event_open",
-        "perf_ioctl",
-    ]
-)
-DATA_RING_VERSION = 1
 _NO_DATA_RING = "this daemon offers no data ring; send records over this socket as bare bin objects"
 
 
@@ -149,16 +126,16 @@ class DataConnection:
         self._refused: dict[tuple[int, int], int] = {}
         self._next_write_error_ns: int | None = None
         self._closed = False
-        self._methods: dict[str, Callable[[int, list[Any], int], None]] = {
-            "DIAG_IOCSREG": self._register,
-            "DIAG_IOCSDEL": self._delete,
-            "DIAG_IOCSUNREG": self._unregister,
-            "DIAG_IOCQLOCOFFSET": self._query_loc_offset,
-            "mmap_status": self._mmap_status,
-            "write": self._write,
-            "sync": self._sync,
-            "mmap_ring": self._mmap_ring,
-            "adopt_ring": self._adopt_ring,
+        self._methods: dict[type[Params], Callable[[int, Any, int], None]] = {
+            messages.EventRegistration: self._register,
+            messages.EventDeletion: self._delete,
+            messages.EventUnregistration: self._unregister,
+            messages.LocOffsetQuery: self._query_loc_offset,
+            messages.MmapStatus: self._mmap_status,
+            messages.Write: self._write,
+            messages.Sync: self._sync,
+            messages.MmapRing: self._mmap_ring,
+            messages.AdoptRing: self._adopt_ring,
         }
         table.enablers.hold(peer.pid)
 
@@ -290,19 +267,17 @@ class DataConnection:
     # Requests
 
     def _request(self, request: Request, now_ns: int) -> None:
-        method = self._methods.get(request.method)
+        kind = messages.METHODS.get(request.method)
         try:
-            if method is None:
-                hint = "; it belongs to the tracefs socket" if request.method in _TRACEFS_METHODS else ""
+            if kind is None:
+                hint = "; it belongs to the tracefs socket" if request.method in tracefs.METHODS else ""
                 raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}{hint}")
-            method(request.msgid, request.params, now_ns)
+            self._methods[kind](request.msgid, kind.from_params(request.params), now_ns)
         except TraceError as error:
             self._send(encode_error(request.msgid, error.errno, error.text))
 
-    def _register(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        """Rows R2 to R24, in that order (R1, R4 and R12, unreadable memory, have no counterpart on a
-        wire)."""
-        reg = EventRegistration.from_wire(params)
+    def _register(self, msgid: int, reg: messages.EventRegistration, now_ns: int) -> None:
+        """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart on a wire."""
         enablers = self.table.enablers
         if reg.enabler is not None:
             enable_fd = self._fd(reg.enabler.fd, "enable_fd")
@@ -315,76 +290,65 @@ class DataConnection:
             self.table.acquire(event)
             write_index = self._write_index_of[event] = self.index_table.append(event.tracepoint)
         if reg.enabler is not None:
-            # From here a failure leaves the event referenced by this connection, as in the kernel (2.1, step
-            # 18).
+            # From here a failure leaves the event referenced by this connection, as in
+            # user_events_ioctl_reg().
             enablers.add(place, enable_fd, event, self.peer, event.tracepoint.status != 0)
             self.table.acquire(event)
-        result = Registered(event.status_index, write_index, event.id)
+        result = messages.Registered(event.status_index, write_index, event.id)
         self._send(encode_response(msgid, result.to_wire()))
 
-    def _delete(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        (name,) = params_of("DIAG_IOCSDEL", params, "name")
-        name = text_bytes(name, "name")
+    def _delete(self, msgid: int, deletion: messages.EventDeletion, now_ns: int) -> None:
         self._take_in_all()
-        self.table.delete(name, privileged=self.peer.privileged)
+        self.table.delete(deletion.name, privileged=self.peer.privileged)
         self._send(encode_response(msgid, None))
 
-    def _unregister(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        """Rows U2 to U7; U8 cannot happen, a word that was mapped can be written."""
-        unreg = EventUnregistration.from_wire(params)
+    def _unregister(self, msgid: int, unreg: messages.EventUnregistration, now_ns: int) -> None:
+        """user_events_ioctl_unreg(). Its last error has no counterpart: a word that was mapped can be written."""
         event = self.table.enablers.remove(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit)
         self.table.release(event, now_ns)
         self._send(encode_response(msgid, None))
 
-    def _query_loc_offset(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        params_of("DIAG_IOCQLOCOFFSET", params)
+    def _query_loc_offset(self, msgid: int, _: messages.LocOffsetQuery, now_ns: int) -> None:
         self._send(encode_response(msgid, ENTRY_HEADER_SIZE))
 
-    def _mmap_status(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        params_of("mmap_status", params)
+    def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
         try:
             fd = self.table.status.readonly_fd()
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the status file: {error.strerror}"
             ) from error
-        self._send(encode_response(msgid, {"size": self.table.status.size}), [fd])
+        self._send(encode_response(msgid, messages.StatusMapped(self.table.status.size).to_wire()), [fd])
 
-    def _write(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        (record,) = params_of("write", params, "bin")
-        taken = self.index_table.write(wire_bytes(record, "record"), self.peer.pid)
+    def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
+        taken = self.index_table.write(write.record, self.peer.pid)
         if taken >= 0 and self._wrote is not None:
             self._wrote(self.peer.pid)
         if taken < 0:
             raise TraceError(-taken, _why_refused(-taken))
         self._send(encode_response(msgid, taken))
 
-    def _sync(self, msgid: int, params: list[Any], now_ns: int) -> None:
+    def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
         # Everything sent before this request was carried out before it; what is left is what was committed to the
         # ring, and the batches of plug-ins.
-        params_of("sync", params)
         if self._ring is not None and self._rings is not None:
             self._rings.take_in()
         self._flush()
         self._send(encode_response(msgid, None))
 
-    def _mmap_ring(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        (given,) = params_of("mmap_ring", params, "map")
+    def _mmap_ring(self, msgid: int, wanted: messages.MmapRing, now_ns: int) -> None:
         rings = self._may_have_ring()
-        size = wire_int(wire_map(given, "mmap_ring").get("size", DATA_RING_SIZE), "size", 0, 1 << 32)
-        ring = self._ring = rings.create(self.index_table, self.peer, size, self._ring_failed)
-        result = {"size": ring.size, "version": DATA_RING_VERSION}
+        ring = self._ring = rings.create(self.index_table, self.peer, wanted.size, self._ring_failed)
+        result = messages.RingMapped(ring.size).to_wire()
         self._send(encode_response(msgid, result), [os.dup(ring.fd), os.dup(ring.doorbell)])
 
-    def _adopt_ring(self, msgid: int, params: list[Any], now_ns: int) -> None:
-        (given,) = params_of("adopt_ring", params, "map")
+    def _adopt_ring(self, msgid: int, _: messages.AdoptRing, now_ns: int) -> None:
         rings = self._may_have_ring()
-        wire_map(given, "adopt_ring")
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         self._take_in_all()  # sees the end of a connection that had this ring until a moment ago
         ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
         rings.take_in()
-        self._send(encode_response(msgid, {"size": ring.size, "version": DATA_RING_VERSION}))
+        self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
 
     def _may_have_ring(self) -> Rings:
         if self._rings is None:

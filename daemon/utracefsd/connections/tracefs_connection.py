@@ -15,7 +15,7 @@ Handle not open: EBADF. Handles are numbers that no two connections share, since
 
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import attrs
@@ -29,6 +29,8 @@ from utracefs_protocol.connection import (
 )
 from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
+from utracefs_protocol.messages import tracefs as messages
+from utracefs_protocol.messages.values import Params
 from utracefsd.machine.peer import Peer
 
 logger = logging.getLogger("utracefsd")
@@ -53,17 +55,6 @@ class OpenFile(Protocol):
     def close(self) -> None: ...
 
 
-class Stat(Protocol):
-    """What the tree tells of a path."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def mode(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-
-
 class Files(Protocol):
     """The virtual tree, as far as this connection needs it; paths are bytes relative to its root."""
 
@@ -71,7 +62,7 @@ class Files(Protocol):
     def read_file(self, path: bytes, peer: Peer) -> bytes: ...
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int: ...
     def list_dir(self, path: bytes) -> list[tuple[bytes, str]]: ...
-    def stat(self, path: bytes) -> Stat: ...
+    def stat(self, path: bytes) -> messages.Stat: ...
     def mkdir(self, path: bytes) -> None: ...
     def rmdir(self, path: bytes) -> None: ...
 
@@ -92,7 +83,7 @@ class PerfHandle(Protocol):
 class Perf(Protocol):
     """The perf consumer."""
 
-    def open(self, attr: Mapping[str, Any], *, handle: int) -> PerfHandle: ...
+    def open(self, attr: messages.PerfAttr, *, handle: int) -> PerfHandle: ...
 
 
 @attrs.frozen
@@ -103,7 +94,7 @@ class Reply:
     """One encoded message."""
 
     fds: tuple[int, ...] = ()
-    """Descriptors that go with its first byte; whoever sends it closes them."""
+    """Descriptors that go with its first byte; the sender closes them."""
 
 
 @attrs.frozen
@@ -121,7 +112,12 @@ class WaitingRead:
 
 
 class _Waits(Exception):
-    """No reply yet; the read waits in `_waiting`."""
+    """No reply yet: a read of this handle has to wait."""
+
+    def __init__(self, handle: int, size: int) -> None:
+        super().__init__(handle, size)
+        self.handle = handle
+        self.size = size
 
 
 class TracefsConnection:
@@ -149,19 +145,19 @@ class TracefsConnection:
         self._open_files: dict[int, OpenFile] = {}
         self._waiting: list[WaitingRead] = []
         self._dropped: list[Reply] = []
-        self._methods: dict[str, Callable[[Request], Any]] = {
-            "read_file": self._read_file,
-            "write_file": self._write_file,
-            "list_dir": self._list_dir,
-            "stat": self._stat,
-            "mkdir": self._mkdir,
-            "rmdir": self._rmdir,
-            "open": self._open,
-            "read": self._read,
-            "write": self._write,
-            "close": self._close_handle,
-            "perf_event_open": self._perf_event_open,
-            "perf_ioctl": self._perf_ioctl,
+        self._methods: dict[type[Params], Callable[[Any], Any]] = {
+            messages.ReadFile: self._read_file,
+            messages.WriteFile: self._write_file,
+            messages.ListDir: self._list_dir,
+            messages.StatPath: self._stat,
+            messages.Mkdir: self._mkdir,
+            messages.Rmdir: self._rmdir,
+            messages.Open: self._open,
+            messages.Read: self._read,
+            messages.Write: self._write,
+            messages.Close: self._close_handle,
+            messages.PerfAttr: self._perf_event_open,
+            messages.PerfIoctl: self._perf_ioctl,
         }
         self.closing = False
 
@@ -222,18 +218,19 @@ class TracefsConnection:
             closed()
 
     def _answer(self, request: Request) -> Iterator[Reply]:
-        method = self._methods.get(request.method)
+        kind = messages.METHODS.get(request.method)
         fds: tuple[int, ...] = ()
         try:
-            if method is None:
+            if kind is None:
                 raise TraceError(errno.ENOSYS, f"no method {request.method!r} on the tracefs socket")
             self._take_in_all()
-            result = method(request)
+            result = self._methods[kind](kind.from_params(request.params))
             if isinstance(result, _WithDescriptor):
                 fds = result.fds
                 result = result.result
             data = encode_response(request.msgid, result)
-        except _Waits:
+        except _Waits as waits:
+            self._wait(WaitingRead(request.msgid, waits.handle, waits.size))
             return
         except ProtocolError:
             raise
@@ -246,67 +243,52 @@ class TracefsConnection:
         while self._dropped:
             yield self._dropped.pop(0)
 
-    # Methods. Each takes its request's params apart, checks them, and returns the result.
+    # Methods. Each takes the message of that name and returns the result.
 
-    def _read_file(self, request: Request) -> bytes:
-        (path,) = _shape(request, "[path]", 1)
-        return self._files.read_file(_path(path), self._peer)
+    def _read_file(self, message: messages.ReadFile) -> bytes:
+        return self._files.read_file(message.path, self._peer)
 
-    def _write_file(self, request: Request) -> int:
-        path, data, truncate = _shape(request, "[path, bin, truncate]", 3)
-        if not isinstance(truncate, bool):
-            raise TraceError(errno.EINVAL, "truncate must be true (the shell's >) or false (>>)")
-        return self._files.write_file(_path(path), _data(data), truncate, self._peer)
+    def _write_file(self, message: messages.WriteFile) -> int:
+        return self._files.write_file(message.path, message.data, message.truncate, self._peer)
 
-    def _list_dir(self, request: Request) -> list[list[str | bytes]]:
-        (path,) = _shape(request, "[path]", 1)
-        return [[_name(name), kind] for name, kind in self._files.list_dir(_path(path))]
+    def _list_dir(self, message: messages.ListDir) -> list[list[str | bytes]]:
+        entries = self._files.list_dir(message.path)
+        return [messages.DirEntry(name, kind).to_wire() for name, kind in entries]
 
-    def _stat(self, request: Request) -> dict[str, str | int]:
-        (path,) = _shape(request, "[path]", 1)
-        found = self._files.stat(_path(path))
-        return {"kind": found.kind, "mode": found.mode, "size": found.size}
+    def _stat(self, message: messages.StatPath) -> dict[str, str | int]:
+        return self._files.stat(message.path).to_wire()
 
-    def _mkdir(self, request: Request) -> None:
-        (path,) = _shape(request, "[path]", 1)
-        self._files.mkdir(_path(path))
+    def _mkdir(self, message: messages.Mkdir) -> None:
+        self._files.mkdir(message.path)
 
-    def _rmdir(self, request: Request) -> None:
-        (path,) = _shape(request, "[path]", 1)
-        self._files.rmdir(_path(path))
+    def _rmdir(self, message: messages.Rmdir) -> None:
+        self._files.rmdir(message.path)
 
-    def _open(self, request: Request) -> int:
-        path, flags = _shape(request, "[path, flags]", 2)
-        file = self._files.open(_path(path), _number(flags, "flags"), peer=self._peer)
-        return self._remember(file)
+    def _open(self, message: messages.Open) -> int:
+        return self._remember(self._files.open(message.path, message.flags, peer=self._peer))
 
-    def _read(self, request: Request) -> bytes:
-        handle, size_untrusted = _shape(request, "[handle, size]", 2)
-        number = _number(handle, "handle")
-        size = min(_number(size_untrusted, "size"), MAX_READ)
+    def _read(self, message: messages.Read) -> bytes:
+        number = message.handle
+        size = min(message.size_untrusted, MAX_READ)
         if number in self._perf_handles:
             return self._perf_handles[number].read()
         file = self._file(number)
         if any(waiting.handle == number for waiting in self._waiting):
-            self._wait(request.msgid, number, size)  # behind the reads that came before it
+            raise _Waits(number, size)  # behind the reads that came before it
         try:
             return file.read(size)
         except TraceError as error:
             if error.errno != errno.EAGAIN or not file.blocking:
                 raise
-        self._wait(request.msgid, number, size)
-        raise AssertionError
+        raise _Waits(number, size)
 
-    def _write(self, request: Request) -> int:
-        handle, data = _shape(request, "[handle, bin]", 2)
-        number = _number(handle, "handle")
-        if number in self._perf_handles:
+    def _write(self, message: messages.Write) -> int:
+        if message.handle in self._perf_handles:
             raise TraceError(errno.EINVAL, "a perf event cannot be written")
-        return self._file(number).write(_data(data))
+        return self._file(message.handle).write(message.data)
 
-    def _close_handle(self, request: Request) -> None:
-        (handle,) = _shape(request, "[handle]", 1)
-        number = _number(handle, "handle")
+    def _close_handle(self, message: messages.Close) -> None:
+        number = message.handle
         if number not in self._handles:
             raise _not_open(number)
         for waiting in [one for one in self._waiting if one.handle == number]:
@@ -318,25 +300,21 @@ class TracefsConnection:
         self._perf_handles.pop(number, None)
         self._handles.pop(number).close()
 
-    def _perf_event_open(self, request: Request) -> "_WithDescriptor":
-        (attr,) = _shape(request, "[attr]", 1)
-        if not isinstance(attr, dict):
-            raise TraceError(errno.EINVAL, "attr must be a map")
+    def _perf_event_open(self, attr: messages.PerfAttr) -> "_WithDescriptor":
         self._room_for_a_handle()
         number = self._new_handle()
-        event = self._perf.open({_key(key): value for key, value in attr.items()}, handle=number)
+        event = self._perf.open(attr, handle=number)
         self._handles[number] = self._perf_handles[number] = event
         fd = event.descriptor()
-        return _WithDescriptor({"handle": number}, (fd,) if fd >= 0 else ())
+        return _WithDescriptor(messages.PerfOpened(number).to_wire(), (fd,) if fd >= 0 else ())
 
-    def _perf_ioctl(self, request: Request) -> Any:
-        handle, name, arg = _shape(request, "[handle, name, arg]", 3)
-        number = _number(handle, "handle")
+    def _perf_ioctl(self, message: messages.PerfIoctl) -> Any:
+        number = message.handle
         if number not in self._handles:
             raise _not_open(number)
         if number not in self._perf_handles:
             raise TraceError(errno.ENOTTY, f"handle {number} is no perf event")
-        return self._perf_handles[number].ioctl(_key(name), arg)
+        return self._perf_handles[number].ioctl(message.name, message.arg)
 
     def _room_for_a_handle(self) -> None:
         if len(self._handles) >= MAX_HANDLES:
@@ -358,13 +336,12 @@ class TracefsConnection:
         except KeyError:
             raise _not_open(number) from None
 
-    def _wait(self, msgid: int, handle: int, size: int) -> None:
+    def _wait(self, read: WaitingRead) -> None:
         if len(self._waiting) >= MAX_UNANSWERED:
             raise ProtocolError(
                 errno.EMSGSIZE, f"{MAX_UNANSWERED} reads of this connection wait for data already"
             )
-        self._waiting.append(WaitingRead(msgid, handle, size))
-        raise _Waits
+        self._waiting.append(read)
 
 
 @attrs.frozen
@@ -377,46 +354,3 @@ class _WithDescriptor:
 
 def _not_open(number: int) -> TraceError:
     return TraceError(errno.EBADF, f"handle {number} is not open on this connection")
-
-
-def _shape(request: Request, wanted: str, count: int) -> list[Any]:
-    if len(request.params) != count:
-        raise TraceError(errno.EINVAL, f"{request.method} takes {wanted}")
-    return request.params
-
-
-def _path(value: Any) -> bytes:
-    path = _data(value)
-    if b"\0" in path:
-        raise TraceError(errno.EINVAL, "a path holds no NUL")
-    return path
-
-
-def _data(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
-    raise TraceError(errno.EINVAL, f"bin or str wanted, not {type(value).__name__}")
-
-
-def _number(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TraceError(errno.EINVAL, f"{what} must be a number that is not negative")
-    return value
-
-
-def _key(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
-    raise TraceError(errno.EINVAL, "str wanted")
-
-
-def _name(name: bytes) -> str | bytes:
-    """A name for the wire: str where it is UTF-8, bin otherwise."""
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return name

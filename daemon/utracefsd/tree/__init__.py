@@ -9,7 +9,7 @@ comms            names of threads; procfs: the questions to /proc, the only I/O 
 """
 
 from utracefsd.machine.comms import CommTable
-from utracefsd.tree.nodes import OpenFile, Stat
+from utracefsd.tree.nodes import OpenFile
 from utracefsd.tree.tree import Tree
 
-__all__ = ["CommTable", "OpenFile", "Stat", "Tree"]
+__all__ = ["CommTable", "OpenFile", "Tree"]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.tracefs import Stat
 
 if TYPE_CHECKING:
     from utracefsd.machine.peer import Peer
@@ -38,7 +39,6 @@ __all__ = [
     "Row",
     "RowTable",
     "Rows",
-    "Stat",
 ]
 
 READ_WRITE = 0o640
@@ -48,20 +48,6 @@ MARKER = 0o220
 """Modes of files (fs/tracefs: TRACE_MODE_WRITE, TRACE_MODE_READ and the two exceptions)."""
 
 C = TypeVar("C")
-
-
-@attrs.frozen
-class Stat:
-    """What stat(2) would say."""
-
-    kind: str
-    """`d` or `f`."""
-
-    mode: int
-    """Permission bits, without the file type."""
-
-    size: int = 0
-    """Always 0, as in tracefs: read to the end to know."""
 
 
 class Node:

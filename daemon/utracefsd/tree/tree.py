@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_READ_FILE
-from utracefsd.tree.nodes import Directory, Node, OpenFile, Stat
+from utracefs_protocol.messages.tracefs import Stat
+from utracefsd.tree.nodes import Directory, Node, OpenFile
 from utracefsd.tree.top import InstancesDirectory, Parts, TopDirectory
 
 if TYPE_CHECKING:

@@ -33,7 +33,6 @@ from utracefs_protocol.messages.data import (
     StatusMapped,
     Sync,
 )
-from utracefs_protocol.messages.tracefs import PerfAttr, PerfOpened
 from utracefs_protocol.messages.values import (
     Params,
     params_of,
@@ -58,8 +57,6 @@ __all__ = [
     "MmapRing",
     "MmapStatus",
     "Params",
-    "PerfAttr",
-    "PerfOpened",
     "Registered",
     "RingMapped",
     "StatusMapped",

@@ -165,10 +165,6 @@ class EventRegistration:
             )
         return Enabler(wire_int(reg["enable_fd"], "enable_fd", 0, 255), addr, bit, size)
 
-    @classmethod
-    def from_wire(cls, params: list[Any]) -> "EventRegistration":
-        return cls.from_params(params)
-
     def to_params(self) -> list[Any]:
         reg: dict[str, Any] = {"name_args": wire_text(self.name_args)}
         if self.flags:
@@ -235,10 +231,6 @@ class EventUnregistration:
             wire_int(unreg.get("disable_addr") or 0, "disable_addr"),
             wire_int(unreg.get("disable_bit") or 0, "disable_bit", 0, 255),
         )
-
-    @classmethod
-    def from_wire(cls, params: list[Any]) -> "EventUnregistration":
-        return cls.from_params(params)
 
     def to_params(self) -> list[Any]:
         return [{"disable_fd": self.fd, "disable_addr": self.addr, "disable_bit": self.bit}]

@@ -175,9 +175,9 @@ class Stat:
     kind: str
     """`d` or `f`."""
     mode: int
-    """Permission bits."""
-    size: int
-    """0 for files, as in tracefs: read to the end."""
+    """Permission bits, without the file type."""
+    size: int = 0
+    """Always 0, as in tracefs: read to the end to know."""
 
     @classmethod
     def from_wire(cls, result: object) -> Self:
@@ -363,10 +363,6 @@ class PerfAttr:
             disabled=wire_bool(attr.get("disabled") or False, "disabled"),
             sample_type=SampleType(sample_type),
         )
-
-    @classmethod
-    def from_wire(cls, params: list[Any]) -> "PerfAttr":
-        return cls.from_params(params)
 
     def to_params(self) -> list[Any]:
         """All members that are not at their default."""

@@ -4,16 +4,16 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import attrs
 import msgpack
 import pytest
 
 from utracefs_protocol.connection import encode_notification, encode_request, encode_response
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
+from utracefs_protocol.messages.tracefs import PerfAttr, Stat
 from utracefsd.connections.tracefs_connection import MAX_HANDLES, MAX_READ, TracefsConnection
 from utracefsd.machine.peer import Peer
 
@@ -45,13 +45,6 @@ class FakeFile:
 
     def close(self) -> None:
         self.closed = True
-
-
-@attrs.frozen
-class FakeStat:
-    kind: str = "f"
-    mode: int = 0o640
-    size: int = 0
 
 
 class FakeTree:
@@ -87,9 +80,9 @@ class FakeTree:
         self._called("list_dir", path)
         return [(b"events", "d"), (b"odd\xff", "f")]
 
-    def stat(self, path: bytes) -> FakeStat:
+    def stat(self, path: bytes) -> Stat:
         self._called("stat", path)
-        return FakeStat()
+        return Stat("f", 0o640)
 
     def mkdir(self, path: bytes) -> None:
         self._called("mkdir", path)
@@ -99,13 +92,13 @@ class FakeTree:
 
 
 class FakePerfEvent:
-    def __init__(self, attr: Mapping[str, Any], handle: int) -> None:
+    def __init__(self, attr: PerfAttr, handle: int) -> None:
         self.attr = attr
         self.handle = handle
         self.closed = False
 
     def descriptor(self) -> int:
-        return os.open("/dev/null", os.O_RDONLY) if self.attr.get("data_pages") else -1
+        return os.open("/dev/null", os.O_RDONLY) if self.attr.data_pages else -1
 
     def read(self) -> bytes:
         return (5).to_bytes(8, "little")
@@ -123,7 +116,7 @@ class FakePerf:
     def __init__(self) -> None:
         self.events: list[FakePerfEvent] = []
 
-    def open(self, attr: Mapping[str, Any], *, handle: int) -> FakePerfEvent:
+    def open(self, attr: PerfAttr, *, handle: int) -> FakePerfEvent:
         self.events.append(FakePerfEvent(attr, handle))
         return self.events[-1]
 
@@ -306,12 +299,12 @@ class TestHandles:
             talk.call("open", "a", 0)
         assert str(MAX_HANDLES) in talk.fails(errno.EMFILE, "open", "a", 0)
         assert talk.tree.files[-1].closed
-        talk.fails(errno.EMFILE, "perf_event_open", {})
+        talk.fails(errno.EMFILE, "perf_event_open", {"config": 1})
         assert not talk.perf.events
 
     def test_all_close_with_the_connection(self, talk: Talk) -> None:
         talk.call("open", "a", 0)
-        talk.call("perf_event_open", {})
+        talk.call("perf_event_open", {"config": 1})
         talk.connection.close()
         assert talk.tree.files[0].closed
         assert talk.perf.events[0].closed
@@ -405,7 +398,7 @@ class TestPerf:
         os.close(fd)
         [event] = talk.perf.events
         assert msgpack.unpackb(reply.data) == [1, 9, None, {"handle": event.handle}]
-        assert event.attr == {"name": "user_events:a", "data_pages": 8}
+        assert event.attr == PerfAttr(name=b"user_events:a", data_pages=8)
         assert talk.call("read", event.handle, 8) == (5).to_bytes(8, "little")
         assert talk.call("perf_ioctl", event.handle, "ID", 0) == 99
         talk.fails(errno.ENOTTY, "perf_ioctl", event.handle, "NO", 0)
@@ -415,7 +408,7 @@ class TestPerf:
         talk.fails(errno.EBADF, "read", event.handle, 8)
 
     def test_counting_only_has_no_descriptor(self, talk: Talk) -> None:
-        [reply] = talk.connection.receive(encode_request(9, "perf_event_open", [{}]))
+        [reply] = talk.connection.receive(encode_request(9, "perf_event_open", [{"config": 1}]))
         assert reply.fds == ()
 
     def test_ioctl_on_a_file(self, talk: Talk) -> None:

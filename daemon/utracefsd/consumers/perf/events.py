@@ -18,16 +18,14 @@ perf event is closed.
 import errno
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages import PerfAttr, wire_int
+from utracefs_protocol.messages.tracefs import PerfAttr
+from utracefs_protocol.messages.values import wire_int
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events.event_table import SYSTEM, Event, EventTable
-
-MAX_DATA_PAGES = 1024
-"""4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages."""
 
 _MAX_PERIOD = (1 << 63) - 1  # perf_event_open(2): the highest bit of the period must be 0
 _COUNT = struct.Struct("<Q")
@@ -116,17 +114,13 @@ class PerfEvents:
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
         self._last_id = 0
 
-    def open(self, attr: Mapping[str, Any], *, handle: int) -> PerfEvent:
+    def open(self, wanted: PerfAttr, *, handle: int) -> PerfEvent:
         """perf_event_open; `handle` names the consumer in `stats` (`perf:HANDLE`), so no two open ones share
         it.
 
-        Raises TraceError: EINVAL, E2BIG (attr), ENOENT (no such event), ESRCH (no such process), EOPNOTSUPP
+        Raises TraceError: EINVAL (out of range), ENOENT (no such event), ESRCH (no such process), EOPNOTSUPP
         (a filter), ENOMEM (no memory for the ring).
         """
-        pages = attr.get("data_pages")
-        if isinstance(pages, int) and pages > MAX_DATA_PAGES:
-            raise TraceError(errno.EINVAL, f"data_pages {pages}; at most {MAX_DATA_PAGES}")
-        wanted = PerfAttr.from_wire([dict(attr)])
         if wanted.sample_period > _MAX_PERIOD:
             raise TraceError(errno.EINVAL, f"sample_period {wanted.sample_period}; at most {_MAX_PERIOD}")
         if wanted.cpu >= self._nr_cpus:

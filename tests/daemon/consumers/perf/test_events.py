@@ -4,14 +4,16 @@ import errno
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages import REG_MULTI_FORMAT
+from utracefs_protocol.messages.data import REG_MULTI_FORMAT
+from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.perf_ring import PerfRingReader, Sample
-from utracefsd.consumers.perf.events import PerfEvents
+from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.events.event_table import Event, EventTable
 
 SECOND_NS = 1_000_000_000
@@ -29,6 +31,10 @@ def perf(table: EventTable, event: Event) -> PerfEvents:
     return PerfEvents(table, lambda: 5 * SECOND_NS, nr_cpus=4)
 
 
+def opened_with(perf: PerfEvents, attr: Mapping[str, Any], *, handle: int) -> PerfEvent:
+    return perf.open(PerfAttr.from_params([dict(attr)]), handle=handle)
+
+
 def write(event: Event, value: int = 1, *, cpu: int = 0, pid: int = 1, ts_ns: int = 7) -> int:
     return event.tracepoint.write(struct.pack("<I", value), ts_ns=ts_ns, cpu=cpu, pid=pid)
 
@@ -39,7 +45,7 @@ def count(data: bytes) -> int:
 
 
 def test_counting(perf: PerfEvents, event: Event, table: EventTable) -> None:
-    opened = perf.open({"config": event.id}, handle=3)
+    opened = opened_with(perf, {"config": event.id}, handle=3)
     assert opened.descriptor() == -1
     assert table.status_text() == b"test # Used by perf\n\nActive: 1\nBusy: 1\n"
     for value in range(5):
@@ -55,7 +61,7 @@ def test_counting(perf: PerfEvents, event: Event, table: EventTable) -> None:
 
 
 def test_a_disabled_one_stays_attached(perf: PerfEvents, event: Event, table: EventTable) -> None:
-    opened = perf.open({"name": "user_events:test", "disabled": True}, handle=1)
+    opened = opened_with(perf, {"name": "user_events:test", "disabled": True}, handle=1)
     assert event.status.names() == ["perf"]
     write(event)
     opened.ioctl("ENABLE", None)
@@ -69,7 +75,7 @@ def test_a_disabled_one_stays_attached(perf: PerfEvents, event: Event, table: Ev
 
 
 def test_it_keeps_its_event_alive(perf: PerfEvents, event: Event, table: EventTable) -> None:
-    opened = perf.open({"name": "test"}, handle=1)
+    opened = opened_with(perf, {"name": "test"}, handle=1)
     table.release(event, 0)
     table.reap(5 * SECOND_NS)
     assert len(table) == 1
@@ -79,7 +85,7 @@ def test_it_keeps_its_event_alive(perf: PerfEvents, event: Event, table: EventTa
 
 
 def test_samples(perf: PerfEvents, event: Event) -> None:
-    opened = perf.open({"config": event.id, "sample_period": 2, "data_pages": 4}, handle=9)
+    opened = opened_with(perf, {"config": event.id, "sample_period": 2, "data_pages": 4}, handle=9)
     fd = opened.descriptor()
     ring = mmap.mmap(fd, 5 * mmap.PAGESIZE)
     os.close(fd)
@@ -98,15 +104,15 @@ def test_samples(perf: PerfEvents, event: Event) -> None:
 
 
 def test_identifiers_differ(perf: PerfEvents) -> None:
-    opened = [perf.open({"name": "test"}, handle=handle) for handle in (5, 6)]
+    opened = [opened_with(perf, {"name": "test"}, handle=handle) for handle in (5, 6)]
     assert opened[0].ioctl("ID") != opened[1].ioctl("ID")
     for one in opened:
         one.close()
 
 
 def test_cpu_and_pid_are_filtered(perf: PerfEvents, event: Event) -> None:
-    on_cpu = perf.open({"name": "test", "cpu": 1}, handle=1)
-    of_pid = perf.open({"name": "test", "pid": os.getpid()}, handle=2)
+    on_cpu = opened_with(perf, {"name": "test", "cpu": 1}, handle=1)
+    of_pid = opened_with(perf, {"name": "test", "pid": os.getpid()}, handle=2)
     write(event, cpu=1, pid=os.getpid())
     write(event, cpu=0, pid=os.getpid())
     write(event, cpu=1, pid=1)
@@ -119,7 +125,7 @@ def test_cpu_and_pid_are_filtered(perf: PerfEvents, event: Event) -> None:
 def test_multi_format_events_have_a_system_of_their_own(perf: PerfEvents, table: EventTable) -> None:
     multi = table.register(b"test u8 a", REG_MULTI_FORMAT, privileged=True)
     table.acquire(multi)
-    opened = perf.open({"name": b"user_events_multi:test.0"}, handle=1)
+    opened = opened_with(perf, {"name": b"user_events_multi:test.0"}, handle=1)
     assert multi.status.names() == ["perf"]
     opened.close()
 
@@ -159,7 +165,7 @@ def test_multi_format_events_have_a_system_of_their_own(perf: PerfEvents, table:
 def test_what_cannot_be_opened(perf: PerfEvents, event: Event, attr: dict[str, Any], number: int) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TraceError) as caught:
-        perf.open(attr, handle=1)
+        opened_with(perf, attr, handle=1)
     assert errno.errorcode[caught.value.errno] == errno.errorcode[number], caught.value.text
     assert event.references == 1
     assert event.status == 0
@@ -180,7 +186,7 @@ def test_what_cannot_be_opened(perf: PerfEvents, event: Event, attr: dict[str, A
     ],
 )
 def test_ioctls_that_fail(perf: PerfEvents, attr: dict[str, Any], name: str, arg: Any, number: int) -> None:
-    opened = perf.open({"name": "test", **attr}, handle=1)
+    opened = opened_with(perf, {"name": "test", **attr}, handle=1)
     with pytest.raises(TraceError) as caught:
         opened.ioctl(name, arg)
     assert errno.errorcode[caught.value.errno] == errno.errorcode[number], caught.value.text
@@ -189,7 +195,7 @@ def test_ioctls_that_fail(perf: PerfEvents, attr: dict[str, Any], name: str, arg
 
 def test_no_descriptor_is_leaked(perf: PerfEvents) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    opened = perf.open({"name": "test", "sample_period": 1, "data_pages": 1024}, handle=1)
+    opened = opened_with(perf, {"name": "test", "sample_period": 1, "data_pages": 1024}, handle=1)
     os.close(opened.descriptor())
     opened.close()
     assert len(os.listdir("/proc/self/fd")) == before
