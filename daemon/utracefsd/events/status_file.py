@@ -1,8 +1,8 @@
-"""The status file: one byte per event in a shared page, written by the daemon and read by everybody.
+"""The status file: one byte per event in a shared page, written by the daemon and read by all programs.
 
-A program that registered an event keeps looking at its byte; zero means that nobody listens (user_events
-generation v4, "The mapping"). The daemon is the only writer. What a byte means (bit 0 ftrace, 1 perf, 7
-other) is settled in `utracefs_protocol.status_page`; this file only keeps the page.
+A program that registered an event keeps looking at its byte; zero means that no consumer is attached
+(docs/protocol.md, mmap_status). The daemon is the only writer. What a byte means (bit 0 ftrace, 1 perf, 7
+other) is defined in `utracefs_protocol.status_page`; this file only keeps the page.
 
     index   0        1         2                 size - 1
           +--------+---------+---------+--     --+---------+
@@ -17,20 +17,19 @@ other) is settled in `utracefs_protocol.status_page`; this file only keeps the p
   born with mode 0777; that is changed here.)
 - A client may keep its mapping after the daemon is gone. So a daemon that ends zeroes every byte, and a
   daemon that starts zeroes the file of a predecessor that could not, before it makes a new one: in both cases
-  old mappings say "nobody listens". The new file is a new inode; nobody but clients that ask again can see
-  it.
+  old mappings say "no consumer". The new file is a new inode, which only clients that ask again can see.
 """
 
 import contextlib
 import errno
 import fcntl
-import heapq
 import mmap
 import os
 import stat
 from collections.abc import Collection
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.events.lowest_free import LowestFree
 
 PAGE_SIZE = mmap.PAGESIZE
 
@@ -42,10 +41,10 @@ class StatusFile:
     """`pages` pages of status bytes at `path`, or in anonymous shared memory when `path` is None.
 
     The folder of `path` must exist and be the daemon's own (see runtime.py); a file that stands there is
-    replaced. Owned by whoever makes it; `close` ends it and removes the file.
+    replaced. `close` ends it and removes the file.
 
-    Raises TraceError(EEXIST) when something that is not a predecessor's status file stands at `path`, TraceError(ENOSPC
-    and the like) when there is no room for it; OSError from the file system as it comes.
+    Raises TraceError(EEXIST) when something that is not a predecessor's status file stands at `path`,
+    TraceError(ENOSPC and the like) when there is no room for it; OSError from the file system as it comes.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, pages: int = 1) -> None:
@@ -68,8 +67,7 @@ class StatusFile:
             if self.path is not None:
                 os.unlink(self.path)
             raise
-        self._freed: list[int] = []
-        self._next = 1
+        self._indexes = LowestFree(1, self.capacity)
         self._closed = False
 
     @property
@@ -78,32 +76,25 @@ class StatusFile:
         return self.size - 1
 
     def allocate(self) -> int:
-        """The lowest free index; its byte is 0. Raises TraceError(EMFILE) when all are taken (limits R21,
-        v4)."""
-        if self._freed:
-            return heapq.heappop(self._freed)
-        if self._next >= self.size:
+        """The lowest free index; its byte is 0. Raises TraceError(EMFILE) when all are given out."""
+        index = self._indexes.allocate()
+        if index is None:
             raise TraceError(
                 errno.EMFILE,
                 f"the status file is full: {self.capacity} events; delete some or give it more pages",
             )
-        self._next += 1
-        return self._next - 1
+        return index
 
     def reserve(self, indexes: Collection[int]) -> bool:
-        """Give out exactly these to begin with, all 0; False, and nothing is given out, when one of them is not there."""
-        taken = set(indexes)
-        if self._next != 1 or len(taken) != len(indexes) or not all(0 < index < self.size for index in taken):
-            return False
-        self._next = max(taken, default=0) + 1
-        self._freed = [index for index in range(1, self._next) if index not in taken]  # ascending: a heap
-        return True
+        """Give out exactly these to begin with, all 0. False, and nothing is given out, when one does not fit
+        in."""
+        return self._indexes.reserve(indexes)
 
     def free(self, index: int) -> None:
         """Give `index` back; its byte becomes 0 at once, so a program that still looks at it stays quiet."""
         self._check(index)
         self._map[index] = 0
-        heapq.heappush(self._freed, index)
+        self._indexes.free(index)
 
     def set(self, index: int, byte: int) -> None:
         """Store one event's byte; seen by every mapping at once (a single byte is always stored whole)."""
@@ -133,18 +124,20 @@ class StatusFile:
         os.close(self._fd)
 
     def _allocate(self) -> None:
-        # Not ftruncate: in a full file system the first store into a byte would be a SIGBUS, here and in readers.
+        # Not ftruncate: in a full file system the first store into a byte would be a SIGBUS, here and in
+        # readers.
         try:
             os.posix_fallocate(self._fd, 0, self.size)
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO,
-                f"no room for the status file {self.path or 'in memory'} ({self.size} bytes): {error.strerror}",
+                f"no room for the status file {self.path or 'in memory'} ({self.size} bytes): "
+                f"{error.strerror}",
             ) from error
 
     def _check(self, index: int) -> None:
-        if not 0 < index < self._next:
-            raise ValueError(f"status index {index} was never given out")
+        if index not in self._indexes:
+            raise ValueError(f"status index {index} is not given out")
 
 
 def _create_memfd() -> int:

@@ -63,7 +63,7 @@ def test_more_pages_hold_more() -> None:
 
 def test_only_indexes_that_were_given_out_can_be_set(status: StatusFile) -> None:
     for index in (-1, 0, 1, PAGE_SIZE):
-        with pytest.raises(ValueError, match="never given out"):
+        with pytest.raises(ValueError, match="not given out"):
             status.set(index, 1)
 
 

@@ -1,0 +1,58 @@
+"""Numbers that are given out, the lowest free one first: what was given back is given again.
+
+As ida_alloc_range() does in the kernel for trace event ids (kernel/trace/trace_output.c). Numbers above the
+highest one ever given out cost nothing.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+
+class LowestFree:
+    """Numbers from `first` to `last`, both included."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first = first
+        self.last = last
+        self._next = first
+        """No number from here on is given out, and none below is free but those in `_freed`."""
+        self._freed: list[int] = []  # a heap
+        self._is_freed: set[int] = set()  # the same numbers
+
+    def __contains__(self, number: int) -> bool:
+        """Whether `number` is given out now."""
+        return self.first <= number < self._next and number not in self._is_freed
+
+    def allocate(self) -> int | None:
+        """The lowest free number, given out from now on; None when there is none."""
+        if self._freed:
+            number = heapq.heappop(self._freed)
+            self._is_freed.remove(number)
+            return number
+        if self._next > self.last:
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def free(self, number: int) -> None:
+        """Take `number` back. ValueError when it is not given out."""
+        if number not in self:
+            raise ValueError(f"{number} was not given out")
+        heapq.heappush(self._freed, number)
+        self._is_freed.add(number)
+
+    def reserve(self, numbers: Iterable[int]) -> bool:
+        """Give out exactly `numbers` to begin with; False, and nothing is given out, unless that is possible.
+
+        It is when nothing was given out before, no number occurs twice, and all lie from `first` to `last`.
+        """
+        asked = list(numbers)
+        taken = set(asked)
+        if self._next != self.first or len(taken) != len(asked):
+            return False
+        if not all(self.first <= number <= self.last for number in taken):
+            return False
+        self._next = max(taken, default=self.first - 1) + 1
+        self._freed = [number for number in range(self.first, self._next) if number not in taken]
+        self._is_freed = set(self._freed)
+        return True
