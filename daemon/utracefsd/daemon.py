@@ -35,7 +35,8 @@ from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
-from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.intake._journal import Journal
 from utracefsd.intake.rings import Rings
@@ -163,7 +164,7 @@ class Daemon:
 
         It shows that its process lives, like a data connection: enable words go with a process's last connection.
         """
-        self.table.enablers.hold(peer.pid)
+        self.table.process_connected(peer.pid)
         self.comms.remember(peer.pid)  # it may write markers
         return TracefsConnection(
             self.tree,
@@ -180,7 +181,7 @@ class Daemon:
             self.state.touch()
 
     def _tracefs_closed(self, peer: Peer) -> None:
-        self.table.release_all(self.table.enablers.drop(peer.pid), self.now_ns())
+        self.table.process_disconnected(peer.pid, self.now_ns())
         if self.state is not None:
             self.state.touch()  # closing a file may change settings, too
 

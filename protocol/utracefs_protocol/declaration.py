@@ -49,6 +49,7 @@ __all__ = [
     "check_file_name",
     "format_text",
     "parse",
+    "parse_fields",
     "parse_format",
     "split_name",
 ]
@@ -302,6 +303,11 @@ def parse(command: bytes) -> Declaration:
     The length of the string is the caller's business: 511 bytes by ioctl, 4094 by dynamic_events.
     """
     name, args = split_name(command)
+    return Declaration(name, parse_fields(args))
+
+
+def parse_fields(args: bytes) -> tuple[Field, ...]:
+    """The fields of an argument text, the part of a command string behind the name. Errors as `parse`."""
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE
     for text in args.split(b";"):
@@ -309,7 +315,7 @@ def parse(command: bytes) -> Declaration:
         if text:
             fields.append(_parse_field(text, offset))
             offset += fields[-1].size
-    return Declaration(name, tuple(fields))
+    return tuple(fields)
 
 
 @functools.lru_cache(2048)

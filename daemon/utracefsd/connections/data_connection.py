@@ -52,7 +52,8 @@ from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.values import Params
-from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import Rings
@@ -137,7 +138,7 @@ class DataConnection:
             messages.MmapRing: self._mmap_ring,
             messages.AdoptRing: self._adopt_ring,
         }
-        table.enablers.hold(peer.pid)
+        table.process_connected(peer.pid)
 
     # What the edge calls
 
@@ -192,7 +193,7 @@ class DataConnection:
         self.index_table.clear()
         self.table.release_all(self._write_index_of, now_ns)
         self._write_index_of.clear()
-        self.table.release_all(self.table.enablers.drop(self.peer.pid), now_ns)
+        self.table.process_disconnected(self.peer.pid, now_ns)
 
     @property
     def events(self) -> list[Event]:
@@ -278,10 +279,9 @@ class DataConnection:
 
     def _register(self, msgid: int, reg: messages.EventRegistration, now_ns: int) -> None:
         """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart on a wire."""
-        enablers = self.table.enablers
         if reg.enabler is not None:
             enable_fd = self._fd(reg.enabler.fd, "enable_fd")
-            place = enablers.check(enable_fd, reg.enabler)
+            place = self.table.enablers.check(enable_fd, reg.enabler)
         event = self.table.register(
             reg.name_args, reg.flags, privileged=self.peer.privileged, owner_uid=self.peer.uid
         )
@@ -292,8 +292,7 @@ class DataConnection:
         if reg.enabler is not None:
             # From here a failure leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().
-            enablers.add(place, enable_fd, event, self.peer, event.tracepoint.status != 0)
-            self.table.acquire(event)
+            self.table.add_enabler(event, place, enable_fd, self.peer)
         result = messages.Registered(event.status_index, write_index, event.id)
         self._send(encode_response(msgid, result.to_wire()))
 
@@ -304,8 +303,7 @@ class DataConnection:
 
     def _unregister(self, msgid: int, unreg: messages.EventUnregistration, now_ns: int) -> None:
         """user_events_ioctl_unreg(). Its last error has no counterpart: a word that was mapped can be written."""
-        event = self.table.enablers.remove(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit)
-        self.table.release(event, now_ns)
+        self.table.remove_enabler(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit, now_ns)
         self._send(encode_response(msgid, None))
 
     def _query_loc_offset(self, msgid: int, _: messages.LocOffsetQuery, now_ns: int) -> None:

@@ -29,17 +29,14 @@ of a terabyte costs a page.
 import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING
 
 import attrs
 
 from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
 from utracefsd.events._enable_word import PAGE_SIZE, WordPage
+from utracefsd.events.event import Event
 from utracefsd.machine.peer import MAX_ENABLER_PAGES_PER_UID, MAX_ENABLERS_PER_UID, Peer
-
-if TYPE_CHECKING:
-    from utracefsd.events.event_table import Event
 
 
 @attrs.frozen
@@ -86,7 +83,7 @@ class Enabler:
     """One bit in use."""
 
     place: Place
-    event: "Event"
+    event: Event
     pid: int
     """The process that registered it."""
     uid: int
@@ -139,7 +136,7 @@ class EnablerTable:
             )
         return place
 
-    def add(self, place: Place, fd: int, event: "Event", peer: Peer, on: bool) -> None:
+    def add(self, place: Place, fd: int, event: Event, peer: Peer, on: bool) -> None:
         """Make the enabler and write the present state into its bit.
 
         The descriptor is not needed afterwards. Raises TraceError(ENOMEM) when the word cannot be written
@@ -157,7 +154,7 @@ class EnablerTable:
         self._count_of_uid[peer.uid] = self._count_of_uid.get(peer.uid, 0) + 1
         enabler.write(on)
 
-    def remove(self, fd: int, offset: int, bit: int) -> "Event":
+    def remove(self, fd: int, offset: int, bit: int) -> Event:
         """Unregister: clear the bit whatever the event's state, and return the event, whose reference the
         caller drops.
 
@@ -171,7 +168,7 @@ class EnablerTable:
         self._forget(enabler)
         return enabler.event
 
-    def write_state(self, event: "Event", on: bool) -> None:
+    def write_state(self, event: Event, on: bool) -> None:
         """Write the event's new state into all its bits."""
         for enabler in self._by_event.get(event, ()):
             enabler.write(on)
@@ -180,7 +177,7 @@ class EnablerTable:
         """A connection of process `pid` opened."""
         self._held[pid] = self._held.get(pid, 0) + 1
 
-    def drop(self, pid: int) -> list["Event"]:
+    def drop(self, pid: int) -> list[Event]:
         """A connection of process `pid` closed; with the last one its enablers go.
 
         Returns the event of each removed enabler (an event once per enabler), whose references the caller

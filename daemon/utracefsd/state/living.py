@@ -52,7 +52,8 @@ from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import CLOCKS
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.options import OPTIONS
-from utracefsd.events.event_table import Event, EventTable, SavedEvent
+from utracefsd.events.event import Event, SavedEvent
+from utracefsd.events.event_table import EventTable
 from utracefsd.machine.comms import CommTable, Task
 
 logger = logging.getLogger("utracefsd")
@@ -340,8 +341,7 @@ class State:
         self._fd = -1
         self._failed = False
         self._pack = msgpack.Packer(use_bin_type=True).pack
-        # First of all who hear of a new event: a standing subscription enables it at once, and that comes after.
-        table.on_created.insert(0, self._created)
+        table.before_created.append(self._created)
         table.on_removed.append(self._removed)
         instance.on_switched.append(self._switched)
         comms.on_kept = self._kept
@@ -375,7 +375,7 @@ class State:
 
     def close(self, *, keep: bool) -> None:
         """Write nothing more. Not `keep`: remove all files, whatever is in them."""
-        self._table.on_created.remove(self._created)
+        self._table.before_created.remove(self._created)
         self._table.on_removed.remove(self._removed)
         self._instance.on_switched.remove(self._switched)
         self._comms.on_kept = None

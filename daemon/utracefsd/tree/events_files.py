@@ -25,7 +25,7 @@ from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Ro
 
 if TYPE_CHECKING:
     from utracefsd.consumers.ftrace.instance import Instance
-    from utracefsd.events.event_table import Event
+    from utracefsd.events.event import Event
     from utracefsd.machine.peer import Peer
 
 __all__ = ["EventsDirectory"]

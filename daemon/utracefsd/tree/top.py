@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.events import dynamic_events
 from utracefsd.tree import values
 from utracefsd.tree.consumer_files import ConsumersDirectory
 from utracefsd.tree.events_files import EventsDirectory
@@ -84,9 +85,9 @@ _TOP_FILES: RowTable[Parts] = RowTable(
     Row(
         b"dynamic_events",
         READ_WRITE,
-        lambda parts: parts.table.dynamic_text(),
-        lambda parts, data, peer: parts.table.write_dynamic(data, peer.privileged),
-        lambda parts, peer: parts.table.truncate_dynamic(privileged=peer.privileged),
+        lambda parts: dynamic_events.text(parts.table),
+        lambda parts, data, peer: dynamic_events.write(parts.table, data, privileged=peer.privileged),
+        lambda parts, peer: dynamic_events.truncate(parts.table, privileged=peer.privileged),
     ),
     Row(b"printk_formats", READ_ONLY, lambda parts: b""),
     Row(b"saved_cmdlines", READ_ONLY, lambda parts: parts.comms.saved_cmdlines_text()),

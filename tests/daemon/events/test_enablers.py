@@ -16,7 +16,8 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events._enable_word import PAGE_SIZE, WordPage
 from utracefsd.events.enablers import EnablerTable
-from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 from utracefsd.machine.peer import Peer
 
 ROOT = Peer(100, 0, 0, privileged=True)
@@ -128,7 +129,7 @@ def test_all_enablers_of_an_event_follow(enablers: EnablerTable, table: EventTab
         os.close(memory.fd)
 
 
-def test_r10_the_word_must_lie_in_the_memory(enablers: EnablerTable, memory: Memory) -> None:
+def test_the_word_must_lie_in_the_memory(enablers: EnablerTable, memory: Memory) -> None:
     enablers.check(memory.fd, messages.Enabler(0, PAGE_SIZE - 4, 0, 4))
     for offset, size in ((PAGE_SIZE, 4), (PAGE_SIZE - 4, 8), (1 << 40, 8), ((1 << 64) - 8, 8)):
         with pytest.raises(TraceError) as caught:
@@ -182,7 +183,7 @@ def test_huge_pages_are_refused(enablers: EnablerTable) -> None:
         os.close(fd)
 
 
-def test_r11_a_bit_can_be_registered_once(enablers: EnablerTable, memory: Memory, event: Event) -> None:
+def test_a_bit_can_be_registered_once(enablers: EnablerTable, memory: Memory, event: Event) -> None:
     add(enablers, memory, event, 8, 3, size=4)
     duplicate = os.dup(memory.fd)
     again = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDWR)
@@ -202,7 +203,7 @@ def test_r11_a_bit_can_be_registered_once(enablers: EnablerTable, memory: Memory
 
 
 @pytest.mark.parametrize("how", ["read-only", "sealed against writing"])
-def test_r24_memory_that_cannot_be_written(
+def test_memory_that_cannot_be_written(
     enablers: EnablerTable, memory: Memory, event: Event, how: str
 ) -> None:
     fd = memory.fd
@@ -249,7 +250,7 @@ def test_unregister_clears_and_lets_go(
     add(enablers, memory, event, 0, 7)
 
 
-def test_u7_nothing_registered_there(enablers: EnablerTable, memory: Memory, event: Event) -> None:
+def test_nothing_registered_there(enablers: EnablerTable, memory: Memory, event: Event) -> None:
     add(enablers, memory, event, 0, 7)
     for offset, bit in ((0, 6), (4, 7), (PAGE_SIZE, 7), (1 << 62, 0), (0, 200)):
         with pytest.raises(TraceError) as caught:
@@ -316,6 +317,24 @@ def test_a_user_has_so_many_enablers_and_pages(event: Event) -> None:
     add(enablers, memory, event, 3 * PAGE_SIZE, 0, peer=PLAIN)
     enablers.close()
     os.close(memory.fd)
+
+
+def test_the_table_counts_enablers_as_references(table: EventTable, memory: Memory, event: Event) -> None:
+    attached = probe()
+    table.attach(event, attached)
+    before = event.references
+    for pid in (ROOT.pid, ROOT.pid):
+        table.process_connected(pid)
+    for offset in (0, 4, 8):
+        place = table.enablers.check(memory.fd, messages.Enabler(0, offset, 3, 4))
+        table.add_enabler(event, place, memory.fd, ROOT)
+    assert (event.references, memory.word(0)) == (before + 3, 8)
+    table.remove_enabler(memory.fd, 0, 3, 0)
+    assert (event.references, memory.word(0)) == (before + 2, 0)
+    table.process_disconnected(ROOT.pid, 0)
+    assert event.references == before + 2
+    table.process_disconnected(ROOT.pid, 0)
+    assert (event.references, memory.word(4)) == (before, 0)
 
 
 def test_an_enabler_is_no_reference_by_itself(enablers: EnablerTable, memory: Memory, event: Event) -> None:

@@ -1,23 +1,21 @@
-"""The event table: every row of the errors of register, delete and dynamic_events, references, reaping,
-status.
+"""The event table: every error of register and delete, references, reaping, status.
 
-Row numbers (R1, D1, Y1) are those of the specification's table of situations; what can only go wrong on the
-wire or with an enabler is in test_data_connection.py and test_enablers.py.
+What can only go wrong on the wire or with an enabler is in test_data_connection.py and test_enablers.py.
 """
 
 import errno
 from collections.abc import Iterator
-from typing import Self
 
 import pytest
 
-from utracefs_protocol.errors import TraceError
+from tests.daemon.events.registering import refused, register
 from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.consumers.plugins._batch import BatchProbe
+from utracefsd.events import dynamic_events
 from utracefsd.events._tracepoint import Probe
-from utracefsd.events.event_table import MAX_EVENT_ID, Event, EventTable
+from utracefsd.events.event_table import MAX_EVENT_ID, EventTable
 from utracefsd.events.status_file import StatusFile
 
 SECOND_NS = 1_000_000_000
@@ -36,43 +34,12 @@ def table(status: StatusFile) -> EventTable:
     return EventTable(status, reap_delay_ns=DELAY_NS)
 
 
-def register(
-    table: EventTable, command: bytes, flags: int = 0, *, privileged: bool = True, uid: int = 0
-) -> Event:
-    """Register and hold, as a connection does."""
-    event = table.register(command, flags, privileged=privileged, owner_uid=uid)
-    table.acquire(event)
-    return event
-
-
 def other() -> Probe:
     return BatchProbe("test", lambda batch: None)
 
 
 def perf() -> Probe:
     return PerfProbe(PerfSink(1), "perf:1")
-
-
-class refused:
-    """`with refused(errno.EINVAL):`: a TraceError with this errno and a text for people."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.text = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if error is None:
-            pytest.fail(f"expected {errno.errorcode[self.number]}, it succeeded")
-        if not isinstance(error, TraceError):
-            return False
-        assert errno.errorcode[error.errno] == errno.errorcode[self.number], error.text
-        assert error.text
-        assert "\n" not in error.text
-        self.text = error.text
-        return True
 
 
 # Register
@@ -96,12 +63,12 @@ def test_a_new_event_has_an_id_an_index_and_its_fields(table: EventTable) -> Non
 
 
 @pytest.mark.parametrize("flags", [0x4, 0x8, 0x7, 1 << 20])
-def test_r6_unknown_flags(table: EventTable, flags: int) -> None:
+def test_unknown_flags(table: EventTable, flags: int) -> None:
     with refused(errno.EINVAL):
         table.register(b"test", flags, privileged=True)
 
 
-def test_r13_a_command_string_has_at_most_511_bytes(table: EventTable) -> None:
+def test_a_command_string_has_at_most_511_bytes(table: EventTable) -> None:
     name = b"n" * 505
     register(table, name + b" u8 a;"[: 511 - 505])
     with refused(errno.EINVAL):
@@ -115,12 +82,12 @@ def test_a_nul_byte_is_refused(table: EventTable) -> None:
 
 
 @pytest.mark.parametrize("command", [b"test:BPF_ITER u32 a", b"test: u32 a", b":", b"a:b"])
-def test_r14_no_text_flags(table: EventTable, command: bytes) -> None:
+def test_no_text_flags(table: EventTable, command: bytes) -> None:
     with refused(errno.EINVAL):
         table.register(command, privileged=True)
 
 
-def test_r14_text_flags_beat_a_missing_capability(table: EventTable) -> None:
+def test_text_flags_beat_a_missing_capability(table: EventTable) -> None:
     with refused(errno.EINVAL):
         table.register(b"test:F", REG_PERSIST, privileged=False)
 
@@ -131,7 +98,7 @@ def test_names_that_could_not_be_a_directory(table: EventTable, command: bytes) 
         table.register(command, privileged=True)
 
 
-def test_r15_persist_wants_privilege(table: EventTable) -> None:
+def test_persist_wants_privilege(table: EventTable) -> None:
     with refused(errno.EPERM):
         table.register(b"test", REG_PERSIST, privileged=False)
     register(table, b"test", privileged=False)
@@ -139,7 +106,8 @@ def test_r15_persist_wants_privilege(table: EventTable) -> None:
         table.register(b"test", REG_PERSIST, privileged=False)
 
 
-# Golden transcript "registering again": what an event of these fields answers to these argument texts.
+# As tests/conformance/scripts/05_reregister.txt: what an event of these fields answers to these argument
+# texts.
 AGAIN = [
     (b"u32 a;u32 b", b"u32 a;u32 b", True),
     (b"u32 a;u32 b", b"u32 a; u32 b", True),
@@ -175,7 +143,7 @@ AGAIN = [
 
 
 @pytest.mark.parametrize(("existing", "asked", "matches"), AGAIN)
-def test_r16_same_name_other_fields(table: EventTable, existing: bytes, asked: bytes, matches: bool) -> None:
+def test_same_name_other_fields(table: EventTable, existing: bytes, asked: bytes, matches: bool) -> None:
     event = register(table, b"e1 " + existing)
     for _ in range(2):  # the answer to the same text is remembered
         if matches:
@@ -189,33 +157,33 @@ def test_r16_same_name_other_fields(table: EventTable, existing: bytes, asked: b
 @pytest.mark.parametrize(
     "fields",
     [
-        b"long a",  # R17
-        b"u32",  # R18
+        b"long a",
+        b"u32",
         b"struct s",
         b"unsigned a",
         b"__rel_loc a",
-        b"u32 a b",  # R19
+        b"u32 a b",
         b"u32  a",
         b"u32 a ",
         b"struct s a",
         b"struct s a 0",
         b"struct s a 0x14",
         b"struct s a 4294967295",
-        b"char[] a",  # R20
+        b"char[] a",
         b"char[0] a",
         b"char[1025] a",
         b"char[aa] a",
         b"char[0x0000000000001] a",
     ],
 )
-def test_r17_to_r20_fields_that_do_not_parse(table: EventTable, fields: bytes) -> None:
+def test_fields_that_do_not_parse(table: EventTable, fields: bytes) -> None:
     with refused(errno.EINVAL):
         table.register(b"test " + fields, privileged=True)
     assert len(table) == 0
     assert register(table, b"good").id == 20
 
 
-def test_r21_user_events_max(status: StatusFile) -> None:
+def test_user_events_max(status: StatusFile) -> None:
     table = EventTable(status, user_events_max=2)
     register(table, b"a")
     register(table, b"b", REG_MULTI_FORMAT)
@@ -232,7 +200,7 @@ def test_r21_user_events_max(status: StatusFile) -> None:
     register(table, b"c")
 
 
-def test_r21_the_status_page_is_full() -> None:
+def test_the_status_page_is_full() -> None:
     status = StatusFile()
     for _ in range(status.capacity - 2):
         status.allocate()
@@ -248,7 +216,7 @@ def test_r21_the_status_page_is_full() -> None:
     status.close()
 
 
-def test_r21_one_user_has_a_share(status: StatusFile) -> None:
+def test_one_user_has_a_share(status: StatusFile) -> None:
     table = EventTable(status, max_events_per_uid=2)
     held = [register(table, name, privileged=False, uid=1000) for name in (b"a", b"b")]
     with refused(errno.EMFILE) as caught:
@@ -263,7 +231,7 @@ def test_r21_one_user_has_a_share(status: StatusFile) -> None:
     register(table, b"e", privileged=False, uid=1000)
 
 
-def test_r22_no_free_id(status: StatusFile) -> None:
+def test_no_free_id(status: StatusFile) -> None:
     table = EventTable(status, first_id=MAX_EVENT_ID)
     event = register(table, b"a")
     assert event.id == 65535
@@ -276,7 +244,7 @@ def test_r22_no_free_id(status: StatusFile) -> None:
 
 def test_many_events_share_a_field_text(table: EventTable) -> None:
     first, second = register(table, b"a u32 x"), register(table, b"b u32 x")
-    assert first.declaration.fields is second.declaration.fields
+    assert first.declaration.fields[0] is second.declaration.fields[0]
     assert second.declaration.name == b"b"
 
 
@@ -375,7 +343,7 @@ def test_a_persistent_event_stays(table: EventTable) -> None:
 
 
 def test_ids_and_indexes_are_given_again(table: EventTable) -> None:
-    """Golden transcript "how long an event lives": l4 gets the id of l1."""
+    """As in tests/conformance/scripts/30_lifetime.txt."""
     first = [register(table, b"l%d" % number) for number in range(3)]
     numbers = [(event.id, event.status_index) for event in first]
     for event in first:
@@ -396,6 +364,24 @@ def test_nothing_can_be_done_with_a_removed_event(table: EventTable) -> None:
         table.attach(event, other())
 
 
+def test_a_log_hears_of_an_event_before_those_that_act_on_it(table: EventTable) -> None:
+    heard: list[str] = []
+    table.on_created.append(lambda event: heard.append("enabled"))
+    table.before_created.append(lambda event: heard.append("noted"))
+    register(table, b"a")
+    assert heard == ["noted", "enabled"]
+
+
+def test_how_many_events_a_system_has(table: EventTable) -> None:
+    single = register(table, b"a")
+    register(table, b"a", REG_MULTI_FORMAT)
+    register(table, b"a u8 x", REG_MULTI_FORMAT)
+    assert table.system_sizes == {b"user_events": 1, b"user_events_multi": 2}
+    table.release(single, 0)
+    table.reap(SECOND_NS)
+    assert table.system_sizes[b"user_events"] == 0
+
+
 def test_callbacks(table: EventTable) -> None:
     log: list[tuple[str, bytes]] = []
     table.on_created.append(lambda event: log.append(("created", event.name)))
@@ -403,13 +389,13 @@ def test_callbacks(table: EventTable) -> None:
     table.on_dynamic_removed.append(lambda: log.append(("dynamic", b"")))
     event = register(table, b"a")
     register(table, b"a")
-    table.write_dynamic(b"u:b\n", True)
+    dynamic_events.write(table, b"u:b\n", privileged=True)
     table.release(event, 0)
     table.release(event, 0)
     table.reap(SECOND_NS)
-    table.write_dynamic(b"!u:b\n", True)
-    table.write_dynamic(b"u:c\n", True)
-    table.truncate_dynamic()
+    dynamic_events.write(table, b"!u:b\n", privileged=True)
+    dynamic_events.write(table, b"u:c\n", privileged=True)
+    dynamic_events.truncate(table)
     assert log == [
         ("created", b"a"),
         ("created", b"b"),
@@ -482,7 +468,7 @@ def test_status_text(table: EventTable) -> None:
 # Delete (DIAG_IOCSDEL)
 
 
-def test_d2_a_long_name(table: EventTable) -> None:
+def test_a_long_name(table: EventTable) -> None:
     with refused(errno.ENOENT):
         table.delete(b"n" * 511, privileged=True)
     with refused(errno.EINVAL):
@@ -490,13 +476,13 @@ def test_d2_a_long_name(table: EventTable) -> None:
 
 
 @pytest.mark.parametrize("name", [b"nobody", b"", b"test u32 a", b"u:test", b"user_events/test", b"test.0"])
-def test_d3_no_such_name(table: EventTable, name: bytes) -> None:
-    table.create_dynamic(b"u:test u32 a")
+def test_no_such_name(table: EventTable, name: bytes) -> None:
+    dynamic_events.create(table, b"u:test u32 a")
     with refused(errno.ENOENT):
         table.delete(name, privileged=True)
 
 
-def test_d4_in_use_or_not_persistent(table: EventTable) -> None:
+def test_in_use_or_not_persistent(table: EventTable) -> None:
     kept = register(table, b"kept", REG_PERSIST)
     with refused(errno.EBUSY):
         table.delete(b"kept", privileged=True)
@@ -514,8 +500,8 @@ def test_d4_in_use_or_not_persistent(table: EventTable) -> None:
         table.delete(b"plain", privileged=True)
 
 
-def test_d5_only_administrators_delete(table: EventTable) -> None:
-    table.create_dynamic(b"u:test")
+def test_only_administrators_delete(table: EventTable) -> None:
+    dynamic_events.create(table, b"u:test")
     with refused(errno.EPERM):
         table.delete(b"test", privileged=False)
     table.delete(b"test", privileged=True)
@@ -523,7 +509,7 @@ def test_d5_only_administrators_delete(table: EventTable) -> None:
 
 
 def test_a_delete_takes_all_kinds_newest_first_up_to_the_first_error(table: EventTable) -> None:
-    table.create_dynamic(b"u:test")
+    dynamic_events.create(table, b"u:test")
     busy = register(table, b"test u8 a", REG_PERSIST | REG_MULTI_FORMAT)
     free = register(table, b"test u16 a", REG_PERSIST | REG_MULTI_FORMAT)
     table.release(free, 0)
@@ -533,192 +519,3 @@ def test_a_delete_takes_all_kinds_newest_first_up_to_the_first_error(table: Even
     table.release(busy, 0)
     table.delete(b"test", privileged=True)
     assert len(table) == 0
-
-
-# dynamic_events
-
-
-def test_y1_a_line_has_at_most_4094_bytes(table: EventTable) -> None:
-    line = b"u:" + b"n" * 4092
-    assert table.write_dynamic(line + b"\n", True) == 4095
-    with refused(errno.EINVAL):
-        table.write_dynamic(line + b"n\n", True)
-    with refused(errno.EINVAL):  # comments count
-        table.write_dynamic(b"#" * 4095, True)
-    assert len(table) == 1
-
-
-@pytest.mark.parametrize(
-    "line", [b"p:test", b"test u32 a", b"x", b" u:test", b"U:test", b"u test", b"s:test u32 a", b"u:te\0st"]
-)
-def test_y2_unknown_prefix(table: EventTable, line: bytes) -> None:
-    with refused(errno.EINVAL):
-        table.write_dynamic(line, True)
-
-
-@pytest.mark.parametrize(
-    ("line", "number"),
-    [
-        (b"u:test:F u32 a", errno.EINVAL),
-        (b"u:there u32 zz", errno.EADDRINUSE),
-        (b"u:there", errno.EADDRINUSE),
-        (b"u:test bad a", errno.EINVAL),
-        (b"u:test u32   a", errno.EINVAL),
-        (b"u:x u32 a # c", errno.EINVAL),  # the blank before the comment does not parse
-        (b"u:", errno.EINVAL),
-        (b"u:user_events/x u32 a", errno.EINVAL),
-    ],
-)
-def test_y3_create_fails_as_register_does(table: EventTable, line: bytes, number: int) -> None:
-    table.create_dynamic(b"u:there u32 a")
-    with refused(number):
-        table.write_dynamic(line, True)
-
-
-def test_y3_capability_and_limit(table: EventTable) -> None:
-    with refused(errno.EPERM):
-        table.write_dynamic(b"u:test", False)
-    table.user_events_max = 0
-    with refused(errno.EMFILE):
-        table.write_dynamic(b"u:test", True)
-
-
-def test_a_created_event_is_persistent_single_and_unreferenced(table: EventTable) -> None:
-    assert table.write_dynamic(b"u:test u32 a; # comment\nu:  spaced u8 b", True) == 39
-    event = table.events()[0]
-    assert (event.persistent, event.multi_format, event.references) == (True, False, 0)
-    assert table.write_dynamic(b"u:test u32 a\n", True) == 13
-    assert table.events()[0] is event
-    assert table.dynamic_text() == b"u:test u32 a\nu:spaced u8 b\n"
-
-
-def test_a_line_may_be_longer_than_an_ioctl_takes(table: EventTable) -> None:
-    fields = b"; ".join(b"u32 field_number_%d" % number for number in range(60))
-    assert len(fields) > 511
-    table.write_dynamic(b"u:long " + fields + b"\n", True)
-    assert len(table.events()[0].declaration.fields) == 60
-
-
-def test_blank_and_comment_lines(table: EventTable) -> None:
-    for data in (b"", b"\n", b"\n\n  \n\t\n", b"# comment", b"  # comment\n", b"#u:test\n"):
-        assert table.write_dynamic(data, True) == len(data)
-    assert len(table) == 0
-
-
-def test_the_first_failing_line_ends_the_write(table: EventTable) -> None:
-    with refused(errno.EINVAL):
-        table.write_dynamic(b"u:a\nu:b u32 x\nu:c bad\nu:d\n", True)
-    assert table.dynamic_text() == b"u:a\nu:b u32 x\n"
-
-
-def test_what_is_shown_can_be_written_back(table: EventTable, status: StatusFile) -> None:
-    register(table, b"e1 u32 a;u32 b")
-    register(table, b"e2")
-    register(table, b"e3 struct foo a 8;u32 b;")
-    register(table, b"e4 __rel_loc char[] m;unsigned int n")
-    text = table.dynamic_text()
-    assert text == (
-        b"u:e1 u32 a; u32 b\nu:e2\nu:e3 struct foo a 8; u32 b\nu:e4 __rel_loc char[] m; unsigned int n\n"
-    )
-    again = EventTable(status)
-    assert again.write_dynamic(text, True) == len(text)
-    assert again.dynamic_text() == text
-
-
-@pytest.mark.parametrize(
-    "line", [b"-", b"-test", b"-u:test", b"!", b"!test", b"! u:test", b"!u:", b"-:", b"!:"]
-)
-def test_y4_delete_without_colon_or_name(table: EventTable, line: bytes) -> None:
-    table.create_dynamic(b"u:test")
-    with refused(errno.EINVAL):
-        table.write_dynamic(line, True)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"!u:nobody",
-        b"!u:test",
-        b"!u:test u32 a",
-        b"!u:test u32 a;u32 b",  # no repair of the missing space here
-        b"!u:test u32 a; u32 c",
-        b"-:u:test u32 a; u32 b",
-        b"-:synthetic/test u32 a; u32 b",
-        b"-:user_events/",
-    ],
-)
-def test_y5_nothing_matches(table: EventTable, line: bytes) -> None:
-    table.create_dynamic(b"u:test u32 a; u32 b")
-    with refused(errno.ENOENT):
-        table.write_dynamic(line, True)
-    assert len(table) == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"!u:test u32 a; u32 b",
-        b"!anything:test u32 a; u32 b",
-        b"-:test u32  a; u32 b;",
-        b"-:user_events/test u32 a; u32 b",
-        b"-:user_events_multi/test u32 a; u32 b",
-        b"!u:/test u32 a; u32 b # gone",
-    ],
-)
-def test_delete_with_the_full_field_list(table: EventTable, line: bytes) -> None:
-    table.create_dynamic(b"u:test u32 a; u32 b")
-    table.create_dynamic(b"u:other")
-    table.write_dynamic(line, True)
-    assert table.dynamic_text() == b"u:other\n"
-
-
-def test_delete_takes_every_match_of_both_kinds(table: EventTable) -> None:
-    table.create_dynamic(b"u:test u8 a")
-    for fields in (b"u8 a", b"u16 a"):
-        table.release(register(table, b"test " + fields, REG_PERSIST | REG_MULTI_FORMAT), 0)
-    table.delete_dynamic(b"!u:test u8 a")
-    assert [event.tracepoint_name for event in table.events()] == [b"test.1"]
-
-
-def test_y6_in_use(table: EventTable) -> None:
-    event = register(table, b"test", REG_PERSIST)
-    with refused(errno.EBUSY):
-        table.write_dynamic(b"!u:test", False)
-    table.release(event, 0)
-    register(table, b"plain")
-    with refused(errno.EBUSY):
-        table.write_dynamic(b"!u:plain", True)
-    table.write_dynamic(b"!u:test", True)
-
-
-def test_y7_only_administrators(table: EventTable) -> None:
-    table.create_dynamic(b"u:test")
-    with refused(errno.EPERM):
-        table.write_dynamic(b"!u:test", False)
-
-
-def test_y8_truncation_removes_all_or_nothing(table: EventTable) -> None:
-    table.write_dynamic(b"u:a\nu:b\n", True)
-    plain = register(table, b"plain")
-    with refused(errno.EBUSY):
-        table.truncate_dynamic()
-    table.release(plain, 0)
-    with refused(errno.EBUSY):
-        table.truncate_dynamic()
-    assert len(table) == 3
-    table.reap(SECOND_NS)
-    with refused(errno.EPERM):
-        table.truncate_dynamic(privileged=False)
-    table.truncate_dynamic()
-    assert len(table) == 0
-    table.truncate_dynamic(privileged=False)
-
-
-def test_marked_buffers_are_cleared_also_when_nothing_matched(table: EventTable) -> None:
-    calls: list[None] = []
-    table.on_dynamic_removed.append(lambda: calls.append(None))
-    with refused(errno.ENOENT):
-        table.delete_dynamic(b"!u:test")
-    with refused(errno.EINVAL):
-        table.delete_dynamic(b"!u:")
-    assert len(calls) == 1

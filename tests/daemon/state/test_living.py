@@ -21,7 +21,7 @@ import trio
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.daemon import FIRST_EVENT_ID, GRACE_NS, Daemon
-from utracefsd.events.event_table import Event
+from utracefsd.events.event import Event
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import possible_cpus
 from utracefsd.server.serve import serve

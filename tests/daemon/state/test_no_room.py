@@ -19,7 +19,7 @@ import pytest
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.daemon import Daemon
-from utracefsd.events.event_table import Event
+from utracefsd.events.event import Event
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.peer import Peer
 from utracefsd.state.living import parse_log

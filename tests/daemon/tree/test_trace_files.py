@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.tree.world import World, errno_of
 from utracefs_protocol.subbuf import decode_page
-from utracefsd.events.event_table import Event
+from utracefsd.events.event import Event
 
 HEADER = b"""\
 # tracer: nop

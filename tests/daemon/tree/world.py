@@ -9,7 +9,8 @@ import pytest
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.plugins.plugins import Plugins
-from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.comms import Task
 from utracefsd.machine.peer import Peer

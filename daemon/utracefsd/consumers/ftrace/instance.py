@@ -42,7 +42,8 @@ from utracefsd.consumers.ftrace.options import Options
 
 if TYPE_CHECKING:
     from utracefs_protocol.declaration import Field
-    from utracefsd.events.event_table import Event, EventTable
+    from utracefsd.events.event import Event
+    from utracefsd.events.event_table import EventTable
     from utracefsd.machine.comms import CommTable
 
 __all__ = ["EXPANDED_SIZE_KB", "BufferStorage", "Instance"]

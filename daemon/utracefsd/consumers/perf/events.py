@@ -25,7 +25,8 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.messages.values import wire_int
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
-from utracefsd.events.event_table import SYSTEM, Event, EventTable
+from utracefsd.events.event import SYSTEM, Event
+from utracefsd.events.event_table import EventTable
 
 _MAX_PERIOD = (1 << 63) - 1  # perf_event_open(2): the highest bit of the period must be 0
 _COUNT = struct.Struct("<Q")

@@ -30,7 +30,8 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.layout import Layout
 from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.consumers.plugins.contract import ENTRY_POINT_GROUP, Consumer, ConsumerError, Record
-from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 
 logger = logging.getLogger("utracefsd")
 

@@ -14,7 +14,8 @@ from utracefs_protocol.messages.data import REG_MULTI_FORMAT
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.perf_ring import PerfRingReader, Sample
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
-from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 
 SECOND_NS = 1_000_000_000
 

@@ -18,7 +18,8 @@ import pytest
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers import ENTRY_POINT_GROUP, Consumer, ConsumerError, Record
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
-from utracefsd.events.event_table import Event, EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "count_plugin"
 SECOND_NS = 1_000_000_000

@@ -1,0 +1,120 @@
+"""The command language of the file dynamic_events: lines that create and delete events.
+
+    u:NAME [FIELDS]                 create, or find: a persistent single-format event
+    !PREFIX:[SYSTEM/]NAME [FIELDS]  delete every event of this name with exactly these fields
+    -:[SYSTEM/]NAME [FIELDS]        the same
+    # ...                           nothing; a comment may follow a command, too
+
+A write carries out line after line up to the first that fails; earlier ones stay done
+(trace_parse_run_command() in kernel/trace/trace.c; create_dyn_event(), dyn_event_release() and
+dyn_events_release_all() in kernel/trace/trace_dynevent.c; user_event_create() in trace_events_user.c).
+"""
+
+import errno
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_DYNAMIC_LINE
+from utracefs_protocol.messages import REG_PERSIST
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event, shown
+from utracefsd.events.event_table import EventTable
+
+_WHITESPACE = b" \t\n\v\f\r"
+
+
+def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
+    """A write to the file; returns len(data).
+
+    Raises TraceError: EINVAL (a line of more than 4094 bytes, a NUL byte), else as the line's command does.
+    """
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        if len(line) > MAX_DYNAMIC_LINE:
+            raise TraceError(
+                errno.EINVAL, f"line of {len(line)} bytes; at most {MAX_DYNAMIC_LINE} are possible"
+            )
+        command = line.partition(b"#")[0]
+        if b"\0" in command:
+            raise TraceError(errno.EINVAL, "the line has a NUL byte")
+        if not command.strip(_WHITESPACE):
+            continue
+        if command[:1] in (b"!", b"-"):
+            delete(table, command, privileged=privileged)
+        else:
+            create(table, command, privileged=privileged)
+    return len(data)
+
+
+def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
+    """A line `u:NAME [FIELDS]`: the new event, or the one that is there already.
+
+    Raises TraceError as EventTable.register does, without its limit of 511 bytes: the line's own is larger.
+    """
+    if not line.startswith(b"u:"):
+        raise TraceError(
+            errno.EINVAL,
+            f"{shown(line)}: write 'u:NAME FIELDS' to create or '!u:NAME FIELDS' to delete an event",
+        )
+    return table.find_or_create(line[2:].lstrip(_WHITESPACE), REG_PERSIST, privileged=privileged)
+
+
+def delete(table: EventTable, line: bytes, *, privileged: bool = True) -> None:
+    """A line that begins with `!` or `-`.
+
+    Raises TraceError: EINVAL (no `:`, no name), ENOENT (nothing matches, the fields included), EBUSY, EPERM
+    (as EventTable.delete). Unless the line could not be read, the callbacks of `on_dynamic_removed` run
+    whether or not something matched: dyn_event_release() resets the marked buffers in either case.
+    """
+    system, name, fields = _parse_delete(line)
+    try:
+        _delete_matching(table, system, name, fields, privileged)
+    finally:
+        table.dynamic_removed()
+
+
+def _parse_delete(line: bytes) -> tuple[bytes | None, bytes, bytes]:
+    """System (None: not named), name, and the fields with single spaces."""
+    first, *words = line.split() or [b""]
+    if first.startswith(b"-"):
+        if not first.startswith(b"-:"):
+            raise TraceError(errno.EINVAL, f"{shown(line)}: a ':' must follow the '-'")
+        name = first[2:]
+    else:
+        _, colon, name = first.partition(b":")
+        if not colon:
+            raise TraceError(errno.EINVAL, f"{shown(line)}: the first word has no ':'")
+    system: bytes | None = None
+    if b"/" in name:
+        system, _, name = name.partition(b"/")
+    if system is None and not name:
+        raise TraceError(errno.EINVAL, f"{shown(line)}: has no event name")
+    return system, name, b" ".join(words)
+
+
+def _delete_matching(
+    table: EventTable, system: bytes | None, name: bytes, fields: bytes, privileged: bool
+) -> None:
+    found = False
+    if system in (None, b"", SYSTEM, SYSTEM_MULTI):
+        for event in table.named(name):
+            if event.declaration.matches(fields, repair_semicolons=False):
+                found = True
+                table.delete_event(event, privileged=privileged)
+    if not found:
+        hint = "; give all its fields" if table.named(name) else ""
+        raise TraceError(errno.ENOENT, f"there is no event {shown(name)} with these fields{hint}")
+
+
+def truncate(table: EventTable, *, privileged: bool = True) -> None:
+    """The file was opened with truncation: remove all events.
+
+    Raises TraceError: EBUSY when any of them is in use or not persistent, EPERM; then nothing is removed
+    (dyn_events_release_all()).
+    """
+    try:
+        table.delete_all(privileged=privileged)
+    finally:
+        table.dynamic_removed()
+
+
+def text(table: EventTable) -> bytes:
+    """What the file shows: a line per event in the order of creation, each a command that would create it."""
+    return b"".join(b"u:" + event.declaration.canonical() + b"\n" for event in table.events())

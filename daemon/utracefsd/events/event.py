@@ -1,0 +1,118 @@
+"""An event: what its table, its connections and its consumers know of it, and the form in which a successor
+gets it.
+
+EventTable alone makes and changes events; the others read them.
+"""
+
+import attrs
+
+from utracefs_protocol.declaration import Declaration
+from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.status_page import StatusBit
+from utracefsd.events._tracepoint import Tracepoint
+
+SYSTEM = b"user_events"
+SYSTEM_MULTI = b"user_events_multi"
+
+
+@attrs.define(eq=False)
+class Event:
+    """One event. Made, changed and removed by the EventTable."""
+
+    declaration: Declaration
+    """Registered name and fields."""
+
+    tracepoint_name: bytes
+    """NAME, or NAME.<hex> for multi-format: the directory under `system`, and what traces show."""
+
+    system: bytes
+    """b"user_events" or b"user_events_multi"."""
+
+    id: int
+    """Trace event id: common_type of its records, unique while the event exists."""
+
+    status_index: int
+    """Its byte in the status page, at least 1."""
+
+    flags: int
+    """REG_PERSIST and REG_MULTI_FORMAT, fixed when it is made."""
+
+    tracepoint: Tracepoint
+    """Its compiled side: fields to check, probes, counts."""
+
+    owner_uid: int
+    """Whose limit it counts against; 0 for those made through dynamic_events."""
+
+    references: int = 0
+    """Connections, enablers and probes that refer to it. A persistent event's own is not counted."""
+
+    ever_enabled: bool = False
+    """A probe was attached at some time; buffers may hold its records."""
+
+    removed: bool = False
+    """Out of the table: to acquire it is ENODEV."""
+
+    matched_args: bytes | None = None
+    """The last argument text found to match. Processes of one program register with the same text again and
+    again, and the comparison of tokens takes five times as long as all the rest."""
+
+    @property
+    def name(self) -> bytes:
+        """The registered name."""
+        return self.declaration.name
+
+    @property
+    def persistent(self) -> bool:
+        return bool(self.flags & REG_PERSIST)
+
+    @property
+    def multi_format(self) -> bool:
+        return bool(self.flags & REG_MULTI_FORMAT)
+
+    @property
+    def status(self) -> StatusBit:
+        """The kinds of consumers that are attached now."""
+        return StatusBit(self.tracepoint.status)
+
+    @property
+    def busy(self) -> bool:
+        """Something besides itself keeps it: it cannot be deleted (EBUSY)."""
+        return self.references > 0 or not self.persistent
+
+    def matches(self, args: bytes) -> bool:
+        """Whether a registration's argument text asks for this event's fields (user_event_match())."""
+        if args == self.matched_args:
+            return True
+        if self.declaration.matches(args):
+            self.matched_args = args
+            return True
+        return False
+
+
+@attrs.frozen
+class SavedEvent:
+    """An event as one daemon hands it to the next."""
+
+    id: int
+    """Trace event id: the ring buffer may hold records with it."""
+
+    status_index: int
+    """Its byte, in a status file that is gone; kept where the new one has room for all."""
+
+    flags: int
+    """REG_PERSIST and REG_MULTI_FORMAT."""
+
+    owner_uid: int
+    """Whose limit it counts against."""
+
+    tracepoint_name: bytes
+    """NAME, or NAME.<hex> for multi-format."""
+
+    command: bytes
+    """A command string that declares it."""
+
+
+def shown(text: bytes) -> str:
+    """For messages: quoted, without control characters, at most 200 bytes of it."""
+    readable = text[:200].decode("utf-8", "backslashreplace")
+    return "'" + "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in readable) + "'"
