@@ -25,7 +25,11 @@ from utracefs_protocol.declaration import FieldKind
 
 
 cdef class Probe:
-    """One consumer's attachment to ONE event. recorded + filtered + lost = records emitted while it was attached."""
+    """One consumer's attachment to ONE event. recorded + filtered + lost = records emitted while it was attached.
+
+    status_bit: StatusBit it stands for: 1 ftrace, 2 perf, 0x80 any other.
+    soft_disabled: Attached (status bit on) but takes nothing: everything counts as filtered.
+    """
 
     def __init__(self, str consumer not None, int status_bit):
         self.consumer = consumer
@@ -58,7 +62,13 @@ cdef class Probe:
 
 
 cdef class Tracepoint:
-    """The compiled side of one event: checks a record as write(2) does and hands it to every attached probe."""
+    """The compiled side of one event: checks a record as write(2) does and hands it to every attached probe.
+
+    min_size: Bytes that a payload must have at least: the sum of the field sizes.
+    emitted: Records that passed the checks while something was attached.
+    status: OR of the status bits of the attached probes; 0: nobody listens.
+    past: (consumer, recorded, filtered, lost) of probes that are gone, one per consumer name.
+    """
 
     def __cinit__(self, *args, **kwargs):
         self.locs = NULL
@@ -66,6 +76,7 @@ cdef class Tracepoint:
         self._probes = ()
 
     def __init__(self, event_id, bytes name not None, fields):
+        """ValueError: id outside 1..65535."""
         cdef int i = 0
         if not 0 < event_id < 65536:
             raise ValueError(f"event id {event_id}: it is stored in 16 bits, and 0 is none")
@@ -109,11 +120,13 @@ cdef class Tracepoint:
         return self._probes
 
     def attach(self, Probe probe not None):
+        """ValueError: attached already."""
         if probe in self._probes:
             raise ValueError(f"{probe!r} is attached already")
         self.set_probes((*self._probes, probe))
 
     def detach(self, Probe probe not None):
+        """Flushes a BatchProbe, then remembers the probe's numbers in `past`. ValueError: not attached."""
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
         probe.finish()
@@ -201,6 +214,7 @@ cdef class Tracepoint:
         return 0
 
     def write(self, bytes payload not None, *, ts_ns, int cpu, int pid, tgid=None):
+        """0 or -errno: EINVAL payload too short, EBADF nothing attached, EFAULT bad dynamic field (user_events.md 6)."""
         cdef Record r
         if cpu < 0:
             raise ValueError(f"cpu {cpu}")
@@ -213,6 +227,10 @@ cdef class Tracepoint:
         return self.emit(&r)
 
     def stats_text(self):
+        """protocol.md section 4: `emitted: N`, then `CONSUMER: recorded N filtered N lost N` per consumer, attached ones first.
+
+        All count from 0 in each daemon: they are not taken over from one that died.
+        """
         numbers = {}
         rows = [(p.consumer, p.recorded, p.filtered, p.lost) for p in self._probes]
         for consumer, *more in rows + self.past:

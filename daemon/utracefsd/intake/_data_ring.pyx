@@ -34,7 +34,17 @@ cdef enum:
 
 @cython.final
 cdef class DataRing:
-    """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it."""
+    """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it.
+
+    pid: The peer's process, by SO_PEERCRED.
+    new_thread: Told of a thread id when it is first seen, while the thread may still be asked for its name.
+    dead: The connection is gone: take what is there, step over what never will be committed.
+    corrupt: The shared memory says what cannot be: end the connection with EPROTO.
+    taken: Records taken, those refused included.
+    size: Bytes of the data area.
+    lost_to_death: Records that were reserved and never committed, because the producer died.
+    pending_bytes: Bytes reserved and not yet taken, as the producer's memory says; not to be trusted.
+    """
 
     def __cinit__(self):
         self.fd = self.doorbell = -1
@@ -124,7 +134,6 @@ cdef class DataRing:
 
     @property
     def lost_to_death(self):
-        """Records that were reserved and never committed, because the producer died."""
         return self.holes
 
     @property

@@ -41,14 +41,20 @@ cdef class IndexTable:
 
     @property
     def refused(self):
+        """(errno, write_index) -> count of bare records refused since take_refused(); index -1 for records without one.
+
+        At most 256 keys: what comes beyond is counted under (errno, -1).
+        """
         return self._refused
 
     def take_refused(self):
+        """Hand over `refused` and start anew."""
         refused = self._refused
         self._refused = {}
         return refused
 
     def append(self, Tracepoint tracepoint not None):
+        """The new write_index."""
         self.tracepoints.append(tracepoint)
         return len(self.tracepoints) - 1
 
@@ -91,6 +97,7 @@ cdef class IndexTable:
             pass  # total_refused has it
 
     def write(self, bytes record not None, int pid):
+        """The acknowledged form: bytes taken, or -errno: EFAULT < 4 bytes, EINVAL negative, ENOENT unknown, then Tracepoint.write."""
         cdef Record r
         cdef Py_ssize_t size = PyBytes_GET_SIZE(record)
         if size > 0x7fffffff:
@@ -101,6 +108,11 @@ cdef class IndexTable:
         return self.take_one(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
 
     def take_in(self, buffer, Py_ssize_t offset, int pid):
+        """Take the consecutive complete bare `bin` objects at `offset`; returns the offset of the first byte not consumed.
+
+        Stops at anything else, at an incomplete object and at one of more than MAX_DATA_OBJECT bytes (the caller says EMSGSIZE).
+        ValueError: offset outside the buffer.
+        """
         cdef Py_buffer view
         cdef const uint8_t *data
         cdef size_t at, head, left

@@ -53,6 +53,8 @@ cdef class Journal:
     One ring has one slot in it. What a dead daemon left there is kept for rings that are adopted later. `buffers` are
     the ring buffers that were taken over, by instance number: they tell whether a record that was under way when that
     daemon died is in there. OSError.
+
+    refused: What was wrong with the file that stood there, which then was replaced.
     """
 
     cdef readonly object path

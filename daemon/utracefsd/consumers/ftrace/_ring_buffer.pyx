@@ -49,7 +49,7 @@ cdef extern from "ring_buffer.h" nogil:
     uint32_t rb_cpu_number(rb_cpu *)
     uint32_t rb_cpu_count(rb_cpu *)
     uint32_t rb_subbuf_size(rb_cpu *)
-    int rb_read_page(rb_cpu *, size_t, bint, uint8_t *)
+    int rb_read_page(rb_cpu *, size_t, uint8_t *)
     void rb_consumed(rb_cpu *, uint32_t, uint64_t, uint64_t)
     void rb_iter_start(rb_cpu *, rb_iter *)
     bint rb_iter_peek(rb_cpu *, rb_iter *)
@@ -108,6 +108,10 @@ cdef class RingBuffer:
         self.cpus = NULL
 
     def __init__(self, int nr_cpus, size_kb, *, int subbuf_size=4096, folder=None):
+        """ValueError for nr_cpus < 1, size_kb < 1, or a subbuf_size other than 4096 << 0..7; MemoryError; OSError from `folder`.
+
+        Existing cpuN files in `folder` are replaced. ENOSPC, EDQUOT, EFBIG: there is too little room for them; a MiB stays free.
+        """
         cdef uint32_t n
         cdef int cpu
         if self.cpus != NULL:
@@ -187,7 +191,7 @@ cdef class RingBuffer:
 
     @staticmethod
     def adopt(folder):
-        """Take over folder/cpu0, cpu1, ... from a process that is gone."""
+        """Take over folder/cpu0, cpu1, ... from a process that is gone. ValueError if they make no sense, OSError from opening."""
         cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
         cdef rb_cpu first
         cdef const char *why
@@ -236,16 +240,6 @@ cdef class RingBuffer:
             raise IndexError(f"no cpu {cpu}: there are {self.nr_cpus}")
         return &self.cpus[cpu]
 
-    def unlink(self):
-        """Remove the files (if any). The buffer itself stays usable."""
-        if self.folder is not None:
-            for cpu in range(self.nr_cpus):
-                try:
-                    os.unlink(f"{self.folder}/cpu{cpu}")
-                except FileNotFoundError:
-                    pass
-            self.folder = None  # from now on anonymous: a later resize must not bring a file back
-
     @property
     def overwrite(self):
         """Full: True drops the oldest sub-buffer, False refuses the new record."""
@@ -259,13 +253,16 @@ cdef class RingBuffer:
 
     @property
     def max_entry_size(self):
-        """Bytes of the largest entry, common header included."""
+        """Bytes of the largest entry, common header included: subbuf_size - 24 (4072 for 4 KiB)."""
         return RB_MAX_DATA(self.subbuf_size)
 
     # ---- writing ----
 
     def append(self, int cpu, uint64_t ts, bytes data not None):
-        """Store one whole entry (common header first). False: dropped and counted."""
+        """Store one whole entry (common header first). False: dropped and counted.
+
+        ValueError: larger than max_entry_size. IndexError: no such cpu.
+        """
         cdef rb_cpu *b = self.one(cpu)
         cdef const char *bytes_of = PyBytes_AS_STRING(data)
         cdef size_t size = PyBytes_GET_SIZE(data)
@@ -280,12 +277,19 @@ cdef class RingBuffer:
         return code == RB_RESERVED
 
     def clear(self, int cpu=-1):
+        """Forget all records and zero all counters, the time of the last record included."""
         cdef int end, first = self.range_of(cpu, &end), i
         for i in range(first, end):
             rb_clear(&self.cpus[i])
 
     def resize(self, size_kb, int cpu=-1, *, bint in_memory=False):
-        """New rings for old; all are made before the first is replaced, so a failure changes nothing."""
+        """max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers; keeps the newest records that fit.
+
+        What does not fit counts as overrun. ValueError for size_kb < 1, MemoryError or OSError with the old ring intact.
+
+        in_memory: every cpu's ring leaves its file for anonymous memory with all that is in it; `folder` is None then. The
+        files stay as they are: the caller removes them when nobody is to adopt them any more.
+        """
         cdef int end, first = self.range_of(cpu, &end), i
         cdef uint32_t n = subbufs(size_kb, self.subbuf_size), wanted
         cdef bint leave = in_memory and self.folder is not None
@@ -318,15 +322,14 @@ cdef class RingBuffer:
                     rb_unmap(&made[i])
             free(made)
 
-    def shrink_to_minimum(self):
-        self.resize(1)
-
     # ---- numbers ----
 
     def size_kb(self, int cpu):
+        """floor(nr_subbufs * (subbuf_size - 16) / 1024), what `buffer_size_kb` shows."""
         return self.one(cpu).nr * (<uint64_t>self.subbuf_size - RB_PAGE_HEADER) // 1024
 
     def nr_subbufs(self, int cpu):
+        """Sub-buffers in the ring, without the reader page."""
         return self.one(cpu).nr
 
     def stats(self, int cpu):
@@ -357,6 +360,7 @@ cdef class RingBuffer:
         return True
 
     def percent_full(self, int cpu):
+        """Share of the sub-buffers that hold unread data beyond the reader page, for `buffer_percent` (tracefs.md 3.7)."""
         # full_hit and rb_watermark_hit of the kernel: pages from head to tail, the one written to included; while the
         # reader stands on the page that is written to, nothing counts as full
         cdef rb_cpu *b = self.one(cpu)
@@ -364,13 +368,19 @@ cdef class RingBuffer:
 
     # ---- reading ----
 
-    def read_page(self, int cpu, Py_ssize_t size, *, bint full_only=False):
+    def read_page(self, int cpu, Py_ssize_t size):
+        """Consume like one read() of `trace_pipe_raw` of an empty-handed reader: always a page of subbuf_size bytes.
+
+        It holds as many records as fit into size - 16 bytes, is zero-filled behind them, and carries the lost
+        count of that cpu. b"": `size` is too small for the first record, nothing consumed. None: nothing to read.
+        A file that was asked for fewer than subbuf_size bytes hands out the rest of the page on its next reads.
+        """
         cdef rb_cpu *b = self.one(cpu)
         cdef int code
         if size < 0:
             raise ValueError(f"size {size}")
         page = PyBytes_FromStringAndSize(NULL, self.subbuf_size)
-        code = rb_read_page(b, size, full_only, <uint8_t *>PyBytes_AS_STRING(page))
+        code = rb_read_page(b, size, <uint8_t *>PyBytes_AS_STRING(page))
         if code > 0:
             return page
         return b"" if code < 0 else None
@@ -379,6 +389,7 @@ cdef class RingBuffer:
         return Cursor(self, cpu, consume)
 
     def _bench_append(self, int n, int size):
+        """Nanoseconds per record of `n` appends of a `size`-byte payload in a C loop."""
         cdef timespec before, after
         cdef int i
         cdef uint8_t payload[4096]
@@ -395,7 +406,12 @@ cdef class RingBuffer:
 
 
 cdef class Cursor:
-    """Records of one cpu or of all, merged by (time stamp, cpu)."""
+    """Records of one cpu or of all, merged by (time stamp, cpu).
+
+    Not consuming: a walk over the unread records, oldest first, that stays valid whatever happens to the ring buffer
+    meanwhile: what was overwritten, consumed or cleared is skipped, what is appended is found; after StopIteration it may
+    be asked again. Consuming: every record handed out is gone from the buffer.
+    """
 
     def __cinit__(self, RingBuffer buffer not None, int cpu=-1, bint consume=False):
         cdef int i
@@ -470,6 +486,7 @@ cdef class Cursor:
         return self
 
     def __next__(self):
+        """(cpu, ts, entry, lost)"""
         if not self.next():
             raise StopIteration
         return self.cpu, self.ts, PyBytes_FromStringAndSize(<const char *>self.data, self.size), self.lost

@@ -77,7 +77,14 @@ cdef enum:
 
 
 cdef class FtraceSink:
-    """The compiled side of one ftrace instance: what all its FtraceProbes write through."""
+    """The compiled side of one ftrace instance: what all its FtraceProbes write through.
+
+    clock: One of CLOCKS. Setting it does not clear the buffer: the instance does. ValueError: unknown.
+    cpumask: Bit per cpu that may record; None (default): all.
+    pids: Only these threads' events; None: all. Markers are not concerned.
+    ring_buffer: May be replaced (other sub-buffer size, snapshot swap).
+    number: Of the instance; 0 is the top one.
+    """
 
     def __init__(self, RingBuffer ring_buffer not None, int number=0):
         self._buffer = ring_buffer
@@ -185,9 +192,14 @@ cdef class FtraceSink:
         return code
 
     def now(self):
+        """The present time in the sink's clock (for `counter` that is a tick, as in the kernel)."""
         return self.stamp(machine_clock_ns(CLOCK_MONOTONIC))
 
     def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None):
+        """Store a marker or other internal record: ts_ns is CLOCK_MONOTONIC, body follows the common header.
+
+        0 stored; 1 refused: tracing off, cpu masked, or full with overwrite off; 2 too large for a sub-buffer.
+        """
         cdef rb_place place
         cdef int code
         if not 0 < id < 65536 or cpu < 0:
@@ -202,7 +214,7 @@ cdef class FtraceSink:
 
 
 cdef class FtraceProbe(Probe):
-    """recorded: in the ring buffer; filtered: tracing_on, cpumask, pid lists, soft-disabled; lost: full or too large."""
+    """Status bit 1. recorded: in the ring buffer; filtered: tracing_on, cpumask, pid lists, soft-disabled; lost: full or too large."""
 
     def __init__(self, FtraceSink sink not None, str consumer not None="ftrace"):
         Probe.__init__(self, consumer, StatusBit.FTRACE)

@@ -83,7 +83,7 @@ cdef struct Step:
     uint64_t offset       # in the entry; structs of 2 GiB each are legal declarations, so 32 bits would not do
     uint64_t size
     size_t label_size
-    const char *label     # " NAME="; borrowed from Program.labels
+    const char *label     # " NAME="; borrowed from _Program.labels
 
 cdef struct Line:
     char *start
@@ -302,7 +302,7 @@ cdef inline char gap_mark(uint64_t gap_us) noexcept nogil:
     return c' '
 
 
-cdef class Program:
+cdef class _Program:
     """How the body of one event is printed. `known` is False for an id that belongs to no event."""
 
     cdef Step *steps
@@ -372,7 +372,11 @@ cdef struct ProgramSlot:
 
 
 cdef class TextRenderer:
-    """Renders the records of one open `trace` or `trace_pipe`; see the stub file for what the arguments mean."""
+    """Renders the records of one open `trace` or `trace_pipe`.
+
+    One object per open file: it remembers which cpus' records were seen and how many records were shown. An option
+    or clock that changes while the file is open needs a new object.
+    """
 
     cdef object _lookup
     cdef object _comm
@@ -398,7 +402,7 @@ cdef class TextRenderer:
     cdef uint32_t _kept_size
     cdef bint _opened              # a render call has decided about _mark_starts
     cdef bint _mark_starts         # print the `buffer started` lines
-    cdef dict _programs            # id -> Program
+    cdef dict _programs            # id -> _Program
     cdef uint8_t _started[MAX_CPUS]  # by cpu: its first record was seen
     cdef TaskSlot _tasks[TASK_SLOTS]
     cdef ProgramSlot _slots[PROGRAM_SLOTS]
@@ -406,6 +410,13 @@ cdef class TextRenderer:
     def __cinit__(
         self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0
     ):
+        """events: id -> (tracepoint name, fields), None for an id of no event; asked at most once per id and call.
+
+        comm: the name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Asked for positive pids only,
+        normally once per pid and call. tgid: None or 0 if unknown; asked with record-tgid only. All three may be asked
+        in the middle of a `render` call; what they raise comes out of it, and the record at hand is lost.
+        time_start: when the buffer was last cleared, in its own clock; latency-format counts from there.
+        """
         self._lookup = events if callable(events) else events.get
         self._comm = comm
         self._tgid = tgid
@@ -430,7 +441,12 @@ cdef class TextRenderer:
         free(self._kept)
 
     def render(self, Cursor cursor not None, Py_ssize_t max_bytes):
-        """The next whole lines; stops after the record that reaches max_bytes, b"" when there are no more."""
+        """The next whole lines; stops after the record that reaches max_bytes, b"" when there are no more records.
+
+        A consuming cursor's record is gone as soon as it is rendered. `CPU:n [LOST k EVENTS]` stands before the
+        first record after a gap, `##### CPU n buffer started ####` before the first one of each further cpu, if
+        the cursor does not consume and anything was overwritten before the first call. ValueError: max_bytes < 1.
+        """
         cdef uint64_t ts, next_ts
         cdef uint32_t size
         cdef int cpu
@@ -466,7 +482,7 @@ cdef class TextRenderer:
         return text
 
     def render_entry(self, int cpu, uint64_t ts, bytes data not None):
-        """One record alone, without lines in front of it and without counting it."""
+        """One entry (common header first) alone, without those lines. Anything may be in it, it may be too short."""
         cdef uint64_t index = self._index
         self._begin()
         self._append(cpu, ts, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), ts)
@@ -480,7 +496,7 @@ cdef class TextRenderer:
             memset(self._tasks, 0, sizeof(self._tasks))
             memset(self._slots, 0, sizeof(self._slots))
             for program in self._programs.values():
-                (<Program>program).checked = 0
+                (<_Program>program).checked = 0
             self._call = 1
 
     cdef int _keep(self, uint32_t size) except -1:
@@ -534,7 +550,7 @@ cdef class TextRenderer:
         cdef int32_t pid
         cdef uint16_t id
         cdef TaskSlot *task = NULL
-        cdef Program program = None
+        cdef _Program program = None
         memset(header, 0, HEADER)
         memcpy(header, data, size if size < HEADER else HEADER)
         memcpy(&id, header, 2)
@@ -653,7 +669,7 @@ cdef class TextRenderer:
                 put_char(line, gap_mark(gap_us))
         put(line, b": ", 2)
 
-    cdef void _body(self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
+    cdef void _body(self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
         cdef Py_ssize_t i
         if program is not None and program.known:
             put(line, PyBytes_AS_STRING(program.title), PyBytes_GET_SIZE(program.title))
@@ -678,7 +694,7 @@ cdef class TextRenderer:
         else:
             put(line, b"<stack trace>\n", 14)
 
-    cdef void _bare_body(self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
+    cdef void _bare_body(self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
         """raw, hex and bin: the body is the id, except for the few records that have a raw text of their own."""
         if self._mode == RAW and id == ID_PRINT:
             put(line, b"# ", 2)
@@ -697,17 +713,17 @@ cdef class TextRenderer:
         if self._mode == HEX:
             put_char(line, c'\n')
 
-    cdef Program _program(self, uint16_t id):
+    cdef _Program _program(self, uint16_t id):
         """The program of an id. The event table is asked once per render call: an id may have passed to another event."""
         cdef ProgramSlot *slot = &self._slots[id & (PROGRAM_SLOTS - 1)]
-        cdef Program program
+        cdef _Program program
         if slot.call == self._call and slot.id == id:
-            return <Program>slot.program
+            return <_Program>slot.program
         program = self._programs.get(id)
         if program is None or program.checked != self._call:
             event = self._lookup(id)
             if program is None or not program.same(event):
-                program = Program(event)
+                program = _Program(event)
                 self._programs[id] = program
             program.checked = self._call
         slot.call = self._call

@@ -52,7 +52,16 @@ cdef struct PerfHeader:
 
 
 cdef class PerfSink:
-    """One perf event: a count, and with data_pages a memfd ring in the kernel's layout (protocol.md 6, exports.md 5.3)."""
+    """One perf event: a count, and with data_pages a memfd ring in the kernel's layout (protocol.md 6, exports.md 5.3).
+
+    One sink serves one event (its samples carry its id), through one PerfProbe.
+
+    count: Records counted while enabled, of the chosen pid and cpu.
+    lost: Samples that did not fit (or were larger than 8192 bytes).
+    enabled: Off: everything counts as filtered; the status bit stays.
+    sample_period: A sample every so many records; 0 counts only. Settable (ioctl PERIOD).
+    fd: memfd of the ring (sealed against resizing), owned by the sink; -1 without ring. Page 0 is the metadata page.
+    """
 
     def __cinit__(self, *args, **kwargs):
         self.fd = -1
@@ -60,6 +69,7 @@ cdef class PerfSink:
 
     def __init__(self, id, *, sample_period=1, sample_freq=0, sample_type=0x10587, pid=-1, cpu=-1, data_pages=0,
                  bint enabled=True, bint sample_id_all=True):
+        """ValueError: id 0, data_pages not 0 or a power of two up to 16384, both period > 1 and freq given, unknown sample_type bits."""
         if self.map != NULL:
             raise RuntimeError("made already")
         if not 0 < id < 1 << 64:
@@ -141,6 +151,7 @@ cdef class PerfSink:
         self.left = period
 
     def reset(self):
+        """count = 0."""
         self.count = 0
 
     cdef bint wants(self, Record *r) noexcept:
@@ -300,7 +311,7 @@ cdef class PerfSink:
 
 
 cdef class PerfProbe(Probe):
-    """recorded: counted (and its sample, if one was due, stored); filtered: pid, cpu, disabled; lost: the sample did not fit."""
+    """Status bit 2. recorded: counted (and its sample, if one was due, stored); filtered: pid, cpu, disabled; lost: the due sample did not fit."""
 
     def __init__(self, PerfSink sink not None, str consumer not None):
         Probe.__init__(self, consumer, StatusBit.PERF)

@@ -11,7 +11,11 @@ from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 
 
 cdef class BatchProbe(Probe):
-    """For consumers written in Python: collects (ts_ns, cpu, pid, tgid, payload) and hands them over in batches."""
+    """For consumers written in Python: collects (ts_ns, cpu, pid, tgid, payload) and hands them over in batches. Status bit 0x80.
+
+    Past max_pending records are lost. An exception out of `deliver` never reaches the record path: it is counted in
+    `failures`, kept in `last_error`, and that batch counts as lost.
+    """
 
     def __init__(self, str consumer not None, deliver, Py_ssize_t max_pending=65536):
         if max_pending < 1:

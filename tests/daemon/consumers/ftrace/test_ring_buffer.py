@@ -149,15 +149,12 @@ class ModelCpu:
         self.read += 1
         return page.take(), lost
 
-    def read_page(self, size: int, full_only: bool) -> tuple[int, list[ModelRecord], int] | bytes | None:
+    def read_page(self, size: int) -> tuple[int, list[ModelRecord], int] | bytes | None:
         page = self.load_reader()
         if page is None:
             return None
         if size <= 16:
             return b""
-        rest = sum(record.size for record in page.unread)
-        if full_only and (not self.ring or size - 16 < rest):
-            return None
         timestamp = page.read_ts
         taken: list[ModelRecord] = []
         lost = self.lost
@@ -255,11 +252,10 @@ class RingBufferMachine(RuleBasedStateMachine):
     @rule(
         cpu=st.integers(0, NR_CPUS - 1),
         size=st.sampled_from([4096, 8192]) | st.integers(0, 5000),
-        full_only=st.booleans(),
     )
-    def read_page(self, cpu: int, size: int, full_only: bool) -> None:
-        expected = self.cpus[cpu].read_page(size, full_only)
-        got = self.buffer.read_page(cpu, size, full_only=full_only)
+    def read_page(self, cpu: int, size: int) -> None:
+        expected = self.cpus[cpu].read_page(size)
+        got = self.buffer.read_page(cpu, size)
         if not isinstance(expected, tuple):
             assert got == expected
             return
@@ -525,7 +521,7 @@ def test_sizes(size_kb: int, shown: int) -> None:
     assert [buffer.size_kb(cpu) for cpu in range(2)] == [7, 7]
     buffer.resize(size_kb)
     assert [buffer.size_kb(cpu) for cpu in range(2)] == [shown, shown]
-    buffer.shrink_to_minimum()
+    buffer.resize(1)
     assert buffer.size_kb(1) == 7
 
 
@@ -555,16 +551,6 @@ def test_the_watermark_of_nine_pages() -> None:
     next(buffer.cursor(consume=True))
     fill(buffer, 1)
     assert buffer.percent_full(0) == 0  # the writer is on the reader page
-
-
-def test_splice_takes_full_sub_buffers_only() -> None:
-    buffer = RingBuffer(1, 32)
-    fill(buffer, 63)
-    assert buffer.read_page(0, 4096, full_only=True) is None
-    fill(buffer, 1)
-    assert buffer.read_page(0, 4096, full_only=True)
-    assert buffer.read_page(0, 4096, full_only=True) is None
-    assert buffer.entries() == 1
 
 
 def test_lost_without_room_for_the_number() -> None:
@@ -662,18 +648,12 @@ def test_no_memory_leaves_the_ring_as_it_was() -> None:
 # ---- the files, and taking over ----
 
 
-def test_files_have_mode_0600_and_can_be_removed(tmp_path: Path) -> None:
+def test_files_have_mode_0600(tmp_path: Path) -> None:
     buffer = RingBuffer(2, 8, folder=str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["cpu0", "cpu1"]
     assert all((tmp_path / name).stat().st_mode & 0o7777 == 0o600 for name in ("cpu0", "cpu1"))
     buffer.resize(100)
     assert sorted(os.listdir(tmp_path)) == ["cpu0", "cpu1"]
-    buffer.unlink()
-    assert os.listdir(tmp_path) == []
-    fill(buffer, 10)
-    buffer.resize(8)
-    assert buffer.entries() == 10
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:

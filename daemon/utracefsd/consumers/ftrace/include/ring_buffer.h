@@ -725,8 +725,8 @@ static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t en
 }
 
 /* What one read() of trace_pipe_raw takes (ring_buffer_read_page), into a page of subbuf_size bytes at `out`:
- * 1 a page; 0 nothing to read (full_only: nothing full); -1 `size` too small for the first record. */
-static inline int rb_read_page(rb_cpu *b, size_t size, int full_only, uint8_t *out)
+ * 1 a page; 0 nothing to read; -1 `size` too small for the first record. */
+static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
 {
     if (!rb_load_reader(b))
         return 0;
@@ -737,8 +737,6 @@ static inline int rb_read_page(rb_cpu *b, size_t size, int full_only, uint8_t *o
     if (size <= RB_PAGE_HEADER)
         return -1;
     size -= RB_PAGE_HEADER;
-    if (full_only && (is_tail || size < end - start))
-        return 0;
     struct rb_record r;
     uint32_t off = start;
     uint64_t ts = b->read_ts, entries = 0;
