@@ -19,20 +19,14 @@ from utracefs_protocol.errors import TraceError
 __all__ = [
     "ALL_USER_EVENTS",
     "MAX_WORD",
-    "SYSTEM",
-    "SYSTEM_MULTI",
     "check_length",
     "is_glob",
     "matches",
     "split",
 ]
 
-SYSTEM: Final = b"user_events"
-SYSTEM_MULTI: Final = b"user_events_multi"
-"""Of multi-format events."""
-
 ALL_USER_EVENTS: Final = b"user_events*:*"
-"""The word for all events of both systems."""
+"""The word for all events of both systems, user_events and user_events_multi."""
 
 MAX_WORD: Final = 127
 """Bytes of a word that set_event and standing_events take: EVENT_BUF_SIZE of kernel/trace/trace_events.c is 128, with

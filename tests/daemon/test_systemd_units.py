@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 from utracefsd.server import runtime
 from utracefsd.server.serve import main
 
@@ -101,8 +102,8 @@ def test_the_command_line_is_understood() -> None:
 
 def test_sockets_are_where_the_daemon_looks_for_them() -> None:
     for name, file, mode, group in (
-        ("utracefsd.socket", runtime.DATA_SOCKET, "0660", "tracing"),
-        ("utracefsd-tracefs.socket", runtime.TRACEFS_SOCKET, "0600", "root"),
+        ("utracefsd.socket", DATA_SOCKET, "0660", "tracing"),
+        ("utracefsd-tracefs.socket", TRACEFS_SOCKET, "0600", "root"),
     ):
         section = unit(name)["Socket"]
         assert section["ListenStream"] == str(runtime.SYSTEM_DIRECTORY / file)

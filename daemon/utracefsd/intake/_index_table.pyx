@@ -14,16 +14,8 @@ cdef extern from "machine.h" nogil:
     uint64_t machine_clock_ns(int clock)
     int machine_cpu()
 
-cdef extern from * nogil:
-    """
-    static inline uint16_t big16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
-    static inline uint32_t big32(const uint8_t *p)
-    {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    """
-    uint16_t big16(const uint8_t *)
-    uint32_t big32(const uint8_t *)
+cdef extern from "bin.h" nogil:
+    unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)
 
 cdef uint64_t max_data_object = _MAX_DATA_OBJECT
 
@@ -115,7 +107,8 @@ cdef class IndexTable:
         """
         cdef Py_buffer view
         cdef const uint8_t *data
-        cdef size_t at, head, left
+        cdef size_t at, left
+        cdef unsigned head
         cdef uint32_t body
         cdef int32_t write_index
         cdef int code
@@ -131,21 +124,8 @@ cdef class IndexTable:
             r.pid = r.tgid = pid
             while True:
                 left = <size_t>view.len - at
-                # bin8, bin16, bin32: a byte of type, then the size, big-endian (MessagePack specification)
-                if left < 2:
-                    break
-                if data[at] == 0xc4:
-                    head = 2
-                    body = data[at + 1]
-                elif data[at] == 0xc5 and left >= 3:
-                    head = 3
-                    body = big16(data + at + 1)
-                elif data[at] == 0xc6 and left >= 5:
-                    head = 5
-                    body = big32(data + at + 1)
-                else:
-                    break
-                if head + <uint64_t>body > max_data_object or body > left - head:
+                head = bin_get_header(data + at, left, &body)
+                if not head or head + <uint64_t>body > max_data_object or body > left - head:
                     break
                 if n % CPU_EVERY == 0:
                     r.cpu = machine_cpu()

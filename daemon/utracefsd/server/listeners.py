@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.server import runtime
+from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 from utracefsd.server.sd_notify import ListenFd
 
 logger = logging.getLogger("utracefsd")
@@ -87,7 +87,7 @@ def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
         sock = socket.socket(fileno=listen_fd.fd)
         address = sock.getsockname() if sock.family == socket.AF_UNIX else ""
         names = (listen_fd.name, Path(os.fsdecode(address)).name)
-        name = next((n for n in names if n in (runtime.DATA_SOCKET, runtime.TRACEFS_SOCKET)), None)
+        name = next((n for n in names if n in (DATA_SOCKET, TRACEFS_SOCKET)), None)
         if name is None or name in given or sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
             logger.warning("socket %r from systemd is none of ours; closed", listen_fd.name)
             sock.close()

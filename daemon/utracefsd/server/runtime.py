@@ -27,14 +27,14 @@ from pathlib import Path
 
 import attrs
 
+from utracefs_protocol import places
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
-DATA_SOCKET = "user_events_data"
-TRACEFS_SOCKET = "tracefs"
 STATUS_FILE = "user_events_status"
 LOCK_FILE = "utracefsd.lock"
 
-SYSTEM_DIRECTORY = Path("/run/utracefs")
+SYSTEM_DIRECTORY = Path(places.SYSTEM_DIRECTORY)
 SHARED_MEMORY = Path("/dev/shm")
 
 # sizeof(sockaddr_un.sun_path) is 108 with the closing NUL (unix(7)).
@@ -141,17 +141,14 @@ def locate(
     """The folders of the daemon of `directory`, else of UTRACEFS_DIR, else of this user. Touches no file."""
     if uid is None:
         uid = os.geteuid()
-    chosen = os.fspath(directory) if directory else environ.get("UTRACEFS_DIR")
+    chosen = places.chosen_directory(os.fspath(directory) if directory else None, environ)
+    standard_directory = Path(places.daemon_directory(environ, uid))
     if uid == 0:
-        standard = Runtime(SYSTEM_DIRECTORY, SHARED_MEMORY / "utracefs", Kind.SYSTEM, uid)
+        standard = Runtime(standard_directory, SHARED_MEMORY / "utracefs", Kind.SYSTEM, uid)
     else:
-        folder = SHARED_MEMORY / f"utracefs-{uid}"
-        xdg = environ.get("XDG_RUNTIME_DIR", "")
-        # The XDG Base Directory specification: a relative path is invalid and has to be ignored.
-        if os.path.isabs(xdg):
-            standard = Runtime(Path(xdg) / "utracefs", folder, Kind.USER, uid)
-        else:
-            standard = Runtime(Path(f"/tmp/utracefs-{uid}"), folder, Kind.TEMPORARY, uid)
+        temporary = standard_directory == Path(places.temporary_directory(uid))
+        kind = Kind.TEMPORARY if temporary else Kind.USER
+        standard = Runtime(standard_directory, SHARED_MEMORY / f"utracefs-{uid}", kind, uid)
     if not chosen:
         return standard
     absolute = Path(os.path.abspath(chosen))

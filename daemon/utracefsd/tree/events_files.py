@@ -18,8 +18,8 @@ import attrs
 
 from utracefs_protocol.declaration import format_text
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import SUBBUF_HEADER_SIZE
-from utracefs_protocol.subbuf import PRINT_ID, RAW_DATA_ID
+from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
+from utracefsd.events.event_table import SYSTEM, SYSTEM_MULTI
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
 
@@ -30,29 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventsDirectory"]
 
-_SYSTEMS = (b"user_events", b"user_events_multi")
-
-_HEADER_EVENT = b"""\
-# compressed entry header
-\ttype_len    :    5 bits
-\ttime_delta  :   27 bits
-\tarray       :   32 bits
-
-\tpadding     : type == 29
-\ttime_extend : type == 30
-\ttime_stamp : type == 31
-\tdata max type_len  == 28
-"""
-
-
-def _header_page(instance: "Instance") -> bytes:
-    return (
-        b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"
-        b"\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n"
-        b"\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
-        b"\tfield: char data;\toffset:16;\tsize:%d;\tsigned:0;\n"
-        % (instance.buffer.subbuf_size - SUBBUF_HEADER_SIZE)
-    )
+_SYSTEMS = (SYSTEM, SYSTEM_MULTI)
 
 
 def _store_enable_all(instance: "Instance", data: bytes, peer: "Peer") -> None:
@@ -62,8 +40,8 @@ def _store_enable_all(instance: "Instance", data: bytes, peer: "Peer") -> None:
 
 _EVENTS_FILES: "RowTable[Instance]" = RowTable(
     Row(b"enable", READ_WRITE, lambda i: i.enable_summary(i.table.events()), _store_enable_all),
-    Row(b"header_event", READ_ONLY, lambda i: _HEADER_EVENT),
-    Row(b"header_page", READ_ONLY, _header_page),
+    Row(b"header_event", READ_ONLY, lambda i: HEADER_EVENT_TEXT),
+    Row(b"header_page", READ_ONLY, lambda i: header_page_text(i.buffer.subbuf_size)),
 )
 
 

@@ -3,21 +3,19 @@
     set_event         SYS:EV   SYS:*   SYS:   *:EV   :EV   EV   SYS   *:*      whole names, `*` only as a whole part
     standing_events   the same, and every part may be a glob: `user_events:http_*`, `*_begin`
 
-`!` in front of either takes back. As in the kernel (kernel/trace/trace_events.c, `ftrace_set_clr_event`) one write
-is one word: what follows it is left for the next write, and the short count says so. Shells and stdio loop over it.
+What a glob means is utracefs_protocol.event_names. `!` in front of either takes back. As in the kernel
+(kernel/trace/trace_events.c, `ftrace_set_clr_event()`) one write is one word: what follows it is left for the next
+write, and the short count says so. Shells and stdio loop over it.
 """
 
 import errno
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
+from utracefs_protocol import event_names
 from utracefs_protocol.errors import TraceError
 
 __all__ = ["NamedEvent", "first_word", "glob_matches", "select"]
-
-_WORD_MAX = 127
-"""EVENT_BUF_SIZE of kernel/trace/trace_events.c: a longer word is EINVAL."""
 
 _SEPARATORS = b" \t\n\v\f\r\0"
 
@@ -43,9 +41,9 @@ def first_word(data: bytes) -> tuple[bytes, int]:
     end = start
     while end < len(data) and data[end] not in _SEPARATORS:
         end += 1
-    if end - start > _WORD_MAX:
-        raise TraceError(errno.EINVAL, f"a word has at most {_WORD_MAX} bytes, not {end - start}")
-    return data[start:end], min(end + 1, len(data))
+    word = data[start:end]
+    event_names.check_length(word)
+    return word, min(end + 1, len(data))
 
 
 def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | None]) -> list[E]:
@@ -53,8 +51,8 @@ def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | 
 
     find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: it means none.
     """
-    system, colon, name = word.partition(b":")
-    if not colon:
+    system, name = event_names.split(word)
+    if system is None:
         found = [event for event in events if word in (event.tracepoint_name, event.system)]
     elif system not in (b"", b"*") and name not in (b"", b"*"):
         event = find(system, name)
@@ -76,7 +74,4 @@ def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | 
 
 def glob_matches(glob: bytes, event: NamedEvent) -> bool:
     """Whether a line of `standing_events` means this event. A bare word may match the name or the system."""
-    system, colon, name = glob.partition(b":")
-    if not colon:
-        return fnmatchcase(event.tracepoint_name, glob) or fnmatchcase(event.system, glob)
-    return fnmatchcase(event.system, system or b"*") and fnmatchcase(event.tracepoint_name, name or b"*")
+    return event_names.matches(glob, event.system, event.tracepoint_name)
