@@ -41,8 +41,8 @@ from typing import IO, Final, NamedTuple, Self
 
 import attrs
 
-from utracefs_protocol.declaration import EventFormat, parse_format
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 from utracefs_protocol.subbuf import iter_records, missed_events
 

@@ -29,7 +29,8 @@ import attrs
 
 from utracefs.event_names import EventName, matches
 from utracefs.trace_dat import CLOCKS_IN_NS, BufferRecord, TraceDatReader
-from utracefs_protocol.declaration import EventFormat, Field, FieldKind
+from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.event_format import EventFormat
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 

@@ -1,4 +1,4 @@
-"""The declaration of an event: from the command string to fields, and back to the texts that show them.
+"""The declaration of an event: from the command string to fields, and back.
 
     name[:FLAGS] [field[;field...]]         field = type name [size]
 
@@ -16,9 +16,6 @@ Where we differ, always towards EINVAL:
   `dynamic_events`;
 - struct sizes of 2^31 and more, which the kernel returns as an error number by accident.
 
-And in `format`, fixed arrays show their length (`char a[20]`): the kernel means to, but takes the number from a
-member that user_events never fills in.
-
 All text is bytes, as in the kernel.
 """
 
@@ -26,7 +23,6 @@ import enum
 import errno
 import functools
 import re
-from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -39,18 +35,17 @@ from utracefs_protocol.limits import (
     MAX_COMMAND_STRING,
     MAX_STRUCT_SIZE,
 )
+from utracefs_protocol.text import escaped, shown
 
 __all__ = [
+    "INTEGERS",
     "Declaration",
-    "EventFormat",
     "Field",
     "FieldKind",
     "check_command_length",
     "check_file_name",
-    "format_text",
     "parse",
     "parse_fields",
-    "parse_format",
     "split_name",
 ]
 
@@ -72,7 +67,7 @@ _TWO_WORD_PREFIXES: Final = (
     b"__rel_loc ",
 )
 
-_INTEGERS: Final = {
+INTEGERS: Final = {
     b"s64": 8,
     b"u64": 8,
     b"s32": 4,
@@ -88,6 +83,7 @@ _INTEGERS: Final = {
     b"char": 1,
     b"unsigned char": 1,
 }
+"""Types of integers, and their bytes."""
 
 _INSTEAD: Final = {
     b"long": "use s64 or u64",
@@ -98,13 +94,6 @@ _INSTEAD: Final = {
     b"unsigned": "write 'unsigned int' or u32",
     b"string": "use '__rel_loc char[]'",
 }
-
-_COMMON_FIELDS: Final = (
-    b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
-    b"\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n"
-    b"\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n"
-    b"\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n"
-)
 
 
 class FieldKind(enum.Enum):
@@ -158,38 +147,6 @@ class Field:
         text = self.type + b" " + self.name
         return b"%s %d" % (text, self.size) if self.type.startswith(b"struct ") else text
 
-    def format_line(self) -> bytes:
-        """The field's line in `format`, with its newline (kernel/trace/trace_events.c, f_show)."""
-        base, bracket, _ = self.type.partition(b"[")
-        if not bracket or self.type.startswith(b"__data_loc"):
-            shown = self.type + b" " + self.name
-        elif self.kind is FieldKind.CHAR_ARRAY:
-            shown = b"%s %s[%d]" % (base, self.name, self.size)
-        else:
-            shown = b"%s %s[]" % (base, self.name)
-        return b"\tfield:%s;\toffset:%d;\tsize:%d;\tsigned:%d;\n" % (
-            shown,
-            self.offset,
-            self.size,
-            self.signed,
-        )
-
-    def print_fmt(self) -> tuple[bytes, bytes]:
-        """The field's part of the format string, and its argument (user_field_format, user_event_set_print_fmt)."""
-        if self.type in _INTEGERS:
-            if self.size == 8:
-                conversion = b"%lld" if self.signed else b"%llu"
-            else:
-                conversion = b"%d" if self.signed else b"%u"
-        else:
-            conversion = b"%s" if b"char[" in self.type else b"%llu"
-        if self.is_loc and self.is_string:
-            getter = b"__get_str" if self.kind is FieldKind.DATA_LOC else b"__get_rel_str"
-            argument = b"%s(%s)" % (getter, self.name)
-        else:
-            argument = b"REC->" + self.name
-        return self.name + b"=" + conversion, argument
-
 
 @attrs.frozen
 class Declaration:
@@ -210,10 +167,6 @@ class Declaration:
         if not self.fields:
             return self.name
         return self.name + b" " + b"; ".join(field.declared() for field in self.fields)
-
-    def print_fmt(self) -> bytes:
-        """What follows `print fmt: ` in `format`."""
-        return _print_fmt(self.fields)
 
     def matches(self, args: bytes, *, repair_semicolons: bool = True) -> bool:
         """Whether the argument text of another command asks for these very fields.
@@ -244,22 +197,6 @@ class Declaration:
         return position == len(tokens)
 
 
-@attrs.frozen
-class EventFormat:
-    """What a `format` file says, for those who read traces."""
-
-    name: bytes
-    """Tracepoint name: `NAME.<hex>` for multi-format events."""
-    id: int
-    """common_type of its records."""
-    fields: tuple[Field, ...]
-    """Without the common fields. Kernel events may have padding between them and types we never declare."""
-    print_fmt: bytes
-    """Everything after `print fmt: `, the quotes included."""
-    common_fields: tuple[Field, ...] = ()
-    """The first paragraph: common_type to common_pid."""
-
-
 def check_command_length(command: bytes) -> None:
     """EINVAL when a command string, or the name to delete, is longer than an ioctl takes (rows R13 and D2)."""
     if len(command) > MAX_COMMAND_STRING:
@@ -274,12 +211,12 @@ def check_file_name(name: bytes, what: str = "event name") -> None:
     if not name:
         raise TraceError(errno.EINVAL, f"the {what} is empty")
     if name in (b".", b".."):
-        raise TraceError(errno.EINVAL, f"{what} {_show(name)} could not be a file name")
+        raise TraceError(errno.EINVAL, f"{what} {shown(name)} could not be a file name")
     if b"/" in name:
-        raise TraceError(errno.EINVAL, f"{what} {_show(name)} has a '/'; it could not be a file name")
+        raise TraceError(errno.EINVAL, f"{what} {shown(name)} has a '/'; it could not be a file name")
     if _CONTROL.search(name):
         hint = "; a space must follow the name" if b"\t" in name else ""
-        raise TraceError(errno.EINVAL, f"{what} {_show(name)} has a control character{hint}")
+        raise TraceError(errno.EINVAL, f"{what} {shown(name)} has a control character{hint}")
 
 
 def split_name(command: bytes) -> tuple[bytes, bytes]:
@@ -291,7 +228,7 @@ def split_name(command: bytes) -> tuple[bytes, bytes]:
     if b":" in name:
         raise TraceError(
             errno.EINVAL,
-            f"event name {_show(name)} has a ':'; there are no flags in the command string, use the flags word",
+            f"event name {shown(name)} has a ':'; there are no flags in the command string, use the flags word",
         )
     check_file_name(name)
     return name, args
@@ -322,34 +259,34 @@ def parse_fields(args: bytes) -> tuple[Field, ...]:
 def _parse_field(text: bytes, offset: int) -> Field:
     """One field. Cached: a program's events have many fields in common, and parsing is most of what declaring costs."""
     if _CONTROL_BUT_TAB.search(text):
-        raise TraceError(errno.EINVAL, f"field {_show(text)}: has a control character")
+        raise TraceError(errno.EINVAL, f"field {shown(text)}: has a control character")
     prefix = next((p for p in _TWO_WORD_PREFIXES if text.startswith(p)), b"")
     if prefix:
         end = text.find(b" ", len(prefix))
         if end < 0:
             raise TraceError(
-                errno.EINVAL, f"field {_show(text)}: a type and a name must follow {_show(prefix.rstrip())}"
+                errno.EINVAL, f"field {shown(text)}: a type and a name must follow {shown(prefix.rstrip())}"
             )
         type_, words = text[:end], text[end + 1 :].split(b" ")
     else:
         type_, *words = text.split(b" ")
     if not words:
-        raise TraceError(errno.EINVAL, f"field {_show(text)}: has no name; write 'type name'")
+        raise TraceError(errno.EINVAL, f"field {shown(text)}: has no name; write 'type name'")
     name, *rest = words
-    where = f"field {_show(name)}"
+    where = f"field {shown(name)}"
     if prefix == b"struct ":
         if not rest:
-            raise TraceError(errno.EINVAL, f"{where}: a struct needs its size in bytes: '{_text(text)} 8'")
+            raise TraceError(errno.EINVAL, f"{where}: a struct needs its size in bytes: '{escaped(text)} 8'")
         size = _struct_size(rest[0], where)
         if len(rest) > 1:
-            raise TraceError(errno.EINVAL, f"field {_show(text)}: too many words or spaces after the size")
+            raise TraceError(errno.EINVAL, f"field {shown(text)}: too many words or spaces after the size")
         kind = FieldKind.STRUCT
     else:
         if rest and (b"  " in text or text.endswith(b" ")):
-            raise TraceError(errno.EINVAL, f"field {_show(text)}: only single spaces may separate the words")
+            raise TraceError(errno.EINVAL, f"field {shown(text)}: only single spaces may separate the words")
         size, kind = _size_and_kind(type_, where)
         if rest:
-            raise TraceError(errno.EINVAL, f"field {_show(text)}: only a struct has a size after its name")
+            raise TraceError(errno.EINVAL, f"field {shown(text)}: only a struct has a size after its name")
     return Field(type_, name, offset, size, not type_.startswith(b"u"), kind)
 
 
@@ -359,15 +296,15 @@ def _struct_size(text: bytes, where: str) -> int:
     if not _DECIMAL.match(text) or not 0 < (size := int(text)) <= MAX_STRUCT_SIZE:
         raise TraceError(
             errno.EINVAL,
-            f"{where}: struct size {_show(text)} is not a decimal number from 1 to {MAX_STRUCT_SIZE}",
+            f"{where}: struct size {shown(text)} is not a decimal number from 1 to {MAX_STRUCT_SIZE}",
         )
     return size
 
 
 def _size_and_kind(type_: bytes, where: str) -> tuple[int, FieldKind]:
     """user_field_size(): bytes of the fixed part."""
-    if type_ in _INTEGERS:
-        return _INTEGERS[type_], FieldKind.INTEGER
+    if type_ in INTEGERS:
+        return INTEGERS[type_], FieldKind.INTEGER
     if type_.startswith((b"char[", b"unsigned char[")):
         return _array_length(type_, where), FieldKind.CHAR_ARRAY
     if type_.startswith(b"__data_loc "):
@@ -378,7 +315,7 @@ def _size_and_kind(type_: bytes, where: str) -> tuple[int, FieldKind]:
     if hint is None:
         if b"[" in type_:
             hint = (
-                f"only char arrays have a fixed length, use '__rel_loc {_text(type_.partition(b'[')[0])}[]'"
+                f"only char arrays have a fixed length, use '__rel_loc {escaped(type_.partition(b'[')[0])}[]'"
             )
         elif type_.endswith(b"*"):
             hint = "send a pointer as u64"
@@ -386,7 +323,7 @@ def _size_and_kind(type_: bytes, where: str) -> tuple[int, FieldKind]:
             hint = "separate type and name by a space"
         else:
             hint = "use one of s8 to s64, u8 to u64, char[N], '__rel_loc char[]' or 'struct NAME field SIZE'"
-    raise TraceError(errno.EINVAL, f"{where}: unknown type {_show(type_)}; {hint}")
+    raise TraceError(errno.EINVAL, f"{where}: unknown type {shown(type_)}; {hint}")
 
 
 def _array_length(type_: bytes, where: str) -> int:
@@ -395,16 +332,16 @@ def _array_length(type_: bytes, where: str) -> int:
     if len(text) > MAX_ARRAY_TEXT:
         raise TraceError(
             errno.EINVAL,
-            f"{where}: the array length of {_show(type_)} is too long; at most {MAX_ARRAY_TEXT} characters, "
+            f"{where}: the array length of {shown(type_)} is too long; at most {MAX_ARRAY_TEXT} characters, "
             "its ']' included",
         )
     digits, bracket, _ = text.partition(b"]")
     if not bracket:
-        raise TraceError(errno.EINVAL, f"{where}: {_show(type_)} has no ']'")
+        raise TraceError(errno.EINVAL, f"{where}: {shown(type_)} has no ']'")
     if not digits:
         raise TraceError(
             errno.EINVAL,
-            f"{where}: {_show(type_)} has no length; use '__rel_loc {_text(type_)}' for any length",
+            f"{where}: {shown(type_)} has no length; use '__rel_loc {escaped(type_)}' for any length",
         )
     found = _ANY_BASE.match(digits)
     length = 0
@@ -418,106 +355,6 @@ def _array_length(type_: bytes, where: str) -> int:
     if not 0 < length <= MAX_ARRAY_LENGTH:
         raise TraceError(
             errno.EINVAL,
-            f"{where}: array length {_show(digits)} is not a number from 1 to {MAX_ARRAY_LENGTH}",
+            f"{where}: array length {shown(digits)} is not a number from 1 to {MAX_ARRAY_LENGTH}",
         )
     return length
-
-
-def _print_fmt(fields: Iterable[Field]) -> bytes:
-    parts = [field.print_fmt() for field in fields]
-    text = b'"' + b" ".join(part for part, _ in parts) + b'"'
-    return text + b"".join(b", " + argument for _, argument in parts)
-
-
-def format_text(tracepoint_name: bytes, event_id: int, fields: Iterable[Field]) -> bytes:
-    """The whole `format` file of an event."""
-    fields = tuple(fields)
-    lines = b"".join(field.format_line() for field in fields)
-    return b"name: %s\nID: %d\nformat:\n%s\n%s\nprint fmt: %s\n" % (
-        tracepoint_name,
-        event_id,
-        _COMMON_FIELDS,
-        lines,
-        _print_fmt(fields),
-    )
-
-
-_FORMAT_LINE: Final = re.compile(
-    rb"\s*field:\s*(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d+);\s*size:\s*(?P<size>\d+);"
-    rb"(?:\s*signed:\s*(?P<signed>\d+);)?\s*\Z"
-)
-_DECLARED: Final = re.compile(
-    rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]*?)(?P<array>\[[^\]]*\])?\Z", re.DOTALL
-)
-
-
-def parse_format(text: bytes) -> EventFormat:
-    """Read a `format` file, ours or the kernel's (`ftrace/print` and all others). EINVAL when it is none.
-
-    A type is put back into the spelling of a declaration (`char a[20]` gives `char[20]`). What cannot be an
-    integer of 1, 2, 4 or 8 bytes and is no text is a STRUCT: bytes. `size` 0 means "to the end of the record"
-    (`char buf[]` of ftrace/print).
-    """
-    head, _, print_fmt = text.partition(b"\nprint fmt:")
-    name = b""
-    event_id: int | None = None
-    paragraphs: list[list[Field]] = [[]]
-    for line in head.split(b"\n"):
-        if line.startswith(b"name:"):
-            name = line[5:].strip()
-        elif line.startswith(b"ID:"):
-            if not (number := line[3:].strip()).isdigit():
-                raise TraceError(
-                    errno.EINVAL, f"format of event {_show(name)}: ID {_show(number)} is no number"
-                )
-            event_id = int(number)
-        elif not line.strip():
-            if paragraphs[-1]:
-                paragraphs.append([])
-        elif line.lstrip().startswith(b"field:"):
-            paragraphs[-1].append(_parse_format_line(line))
-    if not name or event_id is None:
-        raise TraceError(errno.EINVAL, "a format must have the lines 'name:' and 'ID:'")
-    common, *others = paragraphs
-    if common and not common[0].name.startswith(b"common_"):
-        common, others = [], paragraphs
-    fields = tuple(field for paragraph in others for field in paragraph)
-    return EventFormat(name, event_id, fields, print_fmt.strip(), tuple(common))
-
-
-def _parse_format_line(line: bytes) -> Field:
-    found = _FORMAT_LINE.match(line)
-    declared = found and _DECLARED.match(found["declared"])
-    if found is None or declared is None:
-        raise TraceError(errno.EINVAL, f"format: cannot read the line {_show(line)}")
-    type_, name = declared["type"], declared["name"]
-    size = int(found["size"])
-    signed = found["signed"] != b"0" if found["signed"] else not type_.startswith(b"u")
-    if declared["array"] and not (type_ in _INTEGERS and size == _INTEGERS[type_] and b"char" not in type_):
-        type_ += declared["array"]
-    elif declared["array"]:
-        name += declared["array"]  # an integer whose name has brackets: `u32 a[2]` declares one u32
-    return Field(type_, name, int(found["offset"]), size, signed, _format_kind(type_, size))
-
-
-def _format_kind(type_: bytes, size: int) -> FieldKind:
-    if type_.startswith(b"__data_loc "):
-        return FieldKind.DATA_LOC
-    if type_.startswith(b"__rel_loc "):
-        return FieldKind.REL_LOC
-    if b"[" in type_:
-        element = type_.partition(b"[")[0]
-        return FieldKind.CHAR_ARRAY if element in (b"char", b"unsigned char") else FieldKind.STRUCT
-    if type_.startswith((b"struct ", b"union ")) and not type_.endswith(b"*"):
-        return FieldKind.STRUCT
-    return FieldKind.INTEGER if size in (1, 2, 4, 8) else FieldKind.STRUCT
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "backslashreplace")
-
-
-def _show(value: bytes) -> str:
-    """A name for people: quoted, control characters and broken UTF-8 escaped."""
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in _text(value))
-    return f"'{text}'"

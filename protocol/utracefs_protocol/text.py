@@ -4,7 +4,7 @@ The kernel knows bytes. Python programs want str: UTF-8 where it is, and a surro
 so that nothing is lost on the way there and back.
 """
 
-__all__ = ["bytes_of", "text_of"]
+__all__ = ["bytes_of", "escaped", "shown", "text_of"]
 
 
 def text_of(data: bytes) -> str:
@@ -15,3 +15,16 @@ def text_of(data: bytes) -> str:
 def bytes_of(text: str) -> bytes:
     """What `text_of` was given. UnicodeEncodeError for a surrogate that stands for no byte."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def escaped(data: bytes) -> str:
+    """For people, one way only: `\\xff` for a byte that is not UTF-8."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def shown(data: bytes) -> str:
+    """A name in a message: quoted, control characters and broken UTF-8 escaped."""
+    text = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped(data)
+    )
+    return f"'{text}'"

@@ -29,7 +29,7 @@ from utracefs.cli.running import environment, run_steps, signals_blocked
 from utracefs.event_names import EventName, is_glob, select
 from utracefs.trace_report import EventPrinter
 from utracefs.tracefs import Tracefs
-from utracefs_protocol.declaration import parse_format
+from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.perf_ring import Lost, PerfRingReader, Sample
 
 __all__ = ["perf", "record", "stat"]

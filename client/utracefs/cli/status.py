@@ -19,8 +19,8 @@ from utracefs.cli.common import (
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
-from utracefs_protocol.declaration import parse_format
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
 
 __all__ = ["buffer_state", "list_events", "status", "users_of"]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from utracefs_protocol.declaration import Declaration, format_text, parse
+from utracefs_protocol.declaration import Declaration, parse
+from utracefs_protocol.event_format import format_text
 from utracefs_protocol.layout import Layout
 
 ANSWER_S = 60

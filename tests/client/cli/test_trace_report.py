@@ -9,7 +9,8 @@ import pytest
 from tests.client.cli.kit import Events, needs_trace_cmd, trace_cmd
 from utracefs.trace_dat import Contents, TraceDatReader, TraceDatWriter
 from utracefs.trace_report import EventPrinter, ReportOptions, json_lines, report_lines
-from utracefs_protocol.declaration import EventFormat, Field, FieldKind, parse_format
+from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 
 EVENTS = Events(

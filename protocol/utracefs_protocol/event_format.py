@@ -1,0 +1,174 @@
+"""The `format` file of an event: what tells a reader of traces how a record is laid out.
+
+    name: http_request
+    ID: 20
+    format:
+    <TAB>field:unsigned short common_type;<TAB>offset:0;<TAB>size:2;<TAB>signed:0;
+    ...
+    <TAB>field:u16 status;<TAB>offset:8;<TAB>size:2;<TAB>signed:0;
+
+    print fmt: "status=%u", REC->status
+
+`format_text` writes the files of our events as the kernel does, with one difference: fixed arrays show their length
+(`char a[20]`). The kernel means to, but takes the number from a member that user_events never fills in.
+`parse_format` reads ours and those of a kernel.
+"""
+
+import errno
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from utracefs_protocol.declaration import INTEGERS, Field, FieldKind
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import shown
+
+__all__ = ["EventFormat", "format_text", "parse_format"]
+
+_COMMON_FIELDS: Final = (
+    b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
+    b"\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n"
+    b"\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n"
+    b"\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n"
+)
+
+_FORMAT_LINE: Final = re.compile(
+    rb"\s*field:\s*(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d+);\s*size:\s*(?P<size>\d+);"
+    rb"(?:\s*signed:\s*(?P<signed>\d+);)?\s*\Z"
+)
+_DECLARED: Final = re.compile(
+    rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]*?)(?P<array>\[[^\]]*\])?\Z", re.DOTALL
+)
+
+
+@attrs.frozen
+class EventFormat:
+    """What a `format` file says, for readers of traces."""
+
+    name: bytes
+    """Tracepoint name: `NAME.<hex>` for multi-format events."""
+    id: int
+    """common_type of its records."""
+    fields: tuple[Field, ...]
+    """Without the common fields. Kernel events may have padding between them and types we never declare."""
+    print_fmt: bytes
+    """Everything after `print fmt: `, the quotes included."""
+    common_fields: tuple[Field, ...] = ()
+    """The first paragraph: common_type to common_pid."""
+
+
+def format_text(tracepoint_name: bytes, event_id: int, fields: Iterable[Field]) -> bytes:
+    """The whole `format` file of an event."""
+    fields = tuple(fields)
+    lines = b"".join(_format_line(field) for field in fields)
+    return b"name: %s\nID: %d\nformat:\n%s\n%s\nprint fmt: %s\n" % (
+        tracepoint_name,
+        event_id,
+        _COMMON_FIELDS,
+        lines,
+        _print_fmt(fields),
+    )
+
+
+def _format_line(field: Field) -> bytes:
+    """The field's line, with its newline (kernel/trace/trace_events.c, fshown())."""
+    base, bracket, _ = field.type.partition(b"[")
+    if not bracket or field.type.startswith(b"__data_loc"):
+        shown = field.type + b" " + field.name
+    elif field.kind is FieldKind.CHAR_ARRAY:
+        shown = b"%s %s[%d]" % (base, field.name, field.size)
+    else:
+        shown = b"%s %s[]" % (base, field.name)
+    return b"\tfield:%s;\toffset:%d;\tsize:%d;\tsigned:%d;\n" % (
+        shown,
+        field.offset,
+        field.size,
+        field.signed,
+    )
+
+
+def _print_fmt(fields: Iterable[Field]) -> bytes:
+    parts = [_conversion(field) for field in fields]
+    text = b'"' + b" ".join(part for part, _ in parts) + b'"'
+    return text + b"".join(b", " + argument for _, argument in parts)
+
+
+def _conversion(field: Field) -> tuple[bytes, bytes]:
+    """The field's part of the format string, and its argument (user_field_format(), user_event_set_print_fmt())."""
+    if field.type in INTEGERS:
+        if field.size == 8:
+            conversion = b"%lld" if field.signed else b"%llu"
+        else:
+            conversion = b"%d" if field.signed else b"%u"
+    else:
+        conversion = b"%s" if b"char[" in field.type else b"%llu"
+    if field.is_loc and field.is_string:
+        getter = b"__get_str" if field.kind is FieldKind.DATA_LOC else b"__get_rel_str"
+        argument = b"%s(%s)" % (getter, field.name)
+    else:
+        argument = b"REC->" + field.name
+    return field.name + b"=" + conversion, argument
+
+
+def parse_format(text: bytes) -> EventFormat:
+    """Read a `format` file, ours or the kernel's (`ftrace/print` and all others). EINVAL when it is not one.
+
+    A type is put back into the spelling of a declaration (`char a[20]` gives `char[20]`). What cannot be an
+    integer of 1, 2, 4 or 8 bytes and is no text is a STRUCT: bytes. `size` 0 means "to the end of the record"
+    (`char buf[]` of ftrace/print).
+    """
+    head, _, print_fmt = text.partition(b"\nprint fmt:")
+    name = b""
+    event_id: int | None = None
+    paragraphs: list[list[Field]] = [[]]
+    for line in head.split(b"\n"):
+        if line.startswith(b"name:"):
+            name = line[5:].strip()
+        elif line.startswith(b"ID:"):
+            if not (number := line[3:].strip()).isdigit():
+                raise TraceError(
+                    errno.EINVAL, f"format of event {shown(name)}: ID {shown(number)} is no number"
+                )
+            event_id = int(number)
+        elif not line.strip():
+            if paragraphs[-1]:
+                paragraphs.append([])
+        elif line.lstrip().startswith(b"field:"):
+            paragraphs[-1].append(_parse_format_line(line))
+    if not name or event_id is None:
+        raise TraceError(errno.EINVAL, "a format must have the lines 'name:' and 'ID:'")
+    common, *others = paragraphs
+    if common and not common[0].name.startswith(b"common_"):
+        common, others = [], paragraphs
+    fields = tuple(field for paragraph in others for field in paragraph)
+    return EventFormat(name, event_id, fields, print_fmt.strip(), tuple(common))
+
+
+def _parse_format_line(line: bytes) -> Field:
+    found = _FORMAT_LINE.match(line)
+    declared = found and _DECLARED.match(found["declared"])
+    if found is None or declared is None:
+        raise TraceError(errno.EINVAL, f"format: cannot read the line {shown(line)}")
+    type_, name = declared["type"], declared["name"]
+    size = int(found["size"])
+    signed = found["signed"] != b"0" if found["signed"] else not type_.startswith(b"u")
+    if declared["array"] and not (type_ in INTEGERS and size == INTEGERS[type_] and b"char" not in type_):
+        type_ += declared["array"]
+    elif declared["array"]:
+        name += declared["array"]  # an integer whose name has brackets: `u32 a[2]` declares one u32
+    return Field(type_, name, int(found["offset"]), size, signed, _format_kind(type_, size))
+
+
+def _format_kind(type_: bytes, size: int) -> FieldKind:
+    if type_.startswith(b"__data_loc "):
+        return FieldKind.DATA_LOC
+    if type_.startswith(b"__rel_loc "):
+        return FieldKind.REL_LOC
+    if b"[" in type_:
+        element = type_.partition(b"[")[0]
+        return FieldKind.CHAR_ARRAY if element in (b"char", b"unsigned char") else FieldKind.STRUCT
+    if type_.startswith((b"struct ", b"union ")) and not type_.endswith(b"*"):
+        return FieldKind.STRUCT
+    return FieldKind.INTEGER if size in (1, 2, 4, 8) else FieldKind.STRUCT

@@ -1,0 +1,184 @@
+"""`format` files: as the kernel writes them, and read back."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.protocol.kernel_types import KERNEL_TYPES
+from utracefs_protocol.declaration import Field, FieldKind, parse
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import format_text, parse_format
+
+COMMON = b"""\
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+"""
+
+
+@pytest.mark.parametrize(("command", "fields", "print_fmt"), [(row[0], *row[2:]) for row in KERNEL_TYPES])
+def test_as_the_kernel_shows_it(
+    command: bytes, fields: list[tuple[bytes, int, int, int]], print_fmt: bytes
+) -> None:
+    declaration = parse(command)
+    lines = b"".join(b"\tfield:%s;\toffset:%d;\tsize:%d;\tsigned:%d;\n" % row for row in fields)
+    name = command.split(b" ")[0]
+    assert format_text(name, 1039, declaration.fields) == (
+        b"name: "
+        + name
+        + b"\nID: 1039\nformat:\n"
+        + COMMON
+        + b"\n"
+        + lines
+        + b"\nprint fmt: "
+        + print_fmt
+        + b"\n"
+    )
+    assert declaration.min_size == sum(size for _, _, size, _ in fields)
+
+
+@pytest.mark.parametrize(("command", "print_fmt"), [(row[0], row[3]) for row in KERNEL_TYPES])
+def test_read_back(command: bytes, print_fmt: bytes) -> None:
+    declaration = parse(command)
+    read = parse_format(format_text(declaration.name, 1100, declaration.fields))
+    assert (read.name, read.id, read.print_fmt) == (declaration.name, 1100, print_fmt)
+    assert [field.name for field in read.common_fields] == [
+        b"common_type",
+        b"common_flags",
+        b"common_preempt_count",
+        b"common_pid",
+    ]
+    for found, declared in zip(read.fields, declaration.fields, strict=True):
+        assert (found.name, found.offset, found.size, found.signed, found.kind, found.is_string) == (
+            declared.name,
+            declared.offset,
+            declared.size,
+            declared.signed,
+            declared.kind,
+            declared.is_string,
+        )
+
+
+def test_no_fields_leaves_two_blank_lines() -> None:
+    assert format_text(b"empty", 20, ()) == (
+        b"name: empty\nID: 20\nformat:\n" + COMMON + b'\n\nprint fmt: ""\n'
+    )
+
+
+def test_format_shows_the_number_of_a_fixed_array() -> None:
+    text = format_text(b"test", 20, parse(b"test unsigned char[0x14] b").fields)
+    assert text.split(b"\n\n")[1] + b"\n" == b"\tfield:unsigned char b[20];\toffset:8;\tsize:20;\tsigned:0;\n"
+
+
+@pytest.mark.parametrize(
+    ("type_", "conversion", "argument"),
+    [
+        (b"__data_loc char", b"x=%llu", b"__get_str(x)"),
+        (b"__rel_loc unsigned char", b"x=%llu", b"__get_rel_str(x)"),
+        (b"__rel_loc wchar[]", b"x=%s", b"__get_rel_str(x)"),
+        (b"__rel_loc s64[]", b"x=%llu", b"REC->x"),
+    ],
+)
+def test_print_fmt_of_location_words(type_: bytes, conversion: bytes, argument: bytes) -> None:
+    text = format_text(b"test", 20, parse(b"test " + type_ + b" x").fields)
+    assert text.endswith(b'\nprint fmt: "%s", %s\n' % (conversion, argument))
+
+
+PRINT_FORMAT = b"""name: print
+ID: 5
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;
+
+print fmt: "%ps: %s", (void *)REC->ip, REC->buf
+"""
+
+
+def test_format_of_a_kernel_event() -> None:
+    event = parse_format(PRINT_FORMAT)
+    assert (event.name, event.id) == (b"print", 5)
+    assert event.fields == (
+        Field(b"unsigned long", b"ip", 8, 8, False, FieldKind.INTEGER),
+        Field(b"char[]", b"buf", 16, 0, False, FieldKind.CHAR_ARRAY),
+    )
+    assert event.print_fmt == b'"%ps: %s", (void *)REC->ip, REC->buf'
+
+
+@pytest.mark.parametrize(
+    ("shown", "size", "type_", "name", "kind"),
+    [
+        (b"struct task_struct * task", 8, b"struct task_struct *", b"task", FieldKind.INTEGER),
+        (b"void *call_site", 8, b"void *", b"call_site", FieldKind.INTEGER),
+        (b"char comm[16]", 16, b"char[16]", b"comm", FieldKind.CHAR_ARRAY),
+        (b"unsigned long args[6]", 48, b"unsigned long[6]", b"args", FieldKind.STRUCT),
+        (b"__data_loc char[] name", 4, b"__data_loc char[]", b"name", FieldKind.DATA_LOC),
+        (b"__rel_loc char s[4]", 4, b"__rel_loc char[4]", b"s", FieldKind.REL_LOC),
+        (b"__rel_loc char[] s", 4, b"__rel_loc char[]", b"s", FieldKind.REL_LOC),
+        (b"struct timespec ts", 16, b"struct timespec", b"ts", FieldKind.STRUCT),
+        (b"enum state s", 4, b"enum state", b"s", FieldKind.INTEGER),
+    ],
+)
+def test_format_lines_of_the_kernel(
+    shown: bytes, size: int, type_: bytes, name: bytes, kind: FieldKind
+) -> None:
+    line = b"\tfield:%s;\toffset:16;\tsize:%d;\tsigned:0;\n" % (shown, size)
+    text = PRINT_FORMAT.replace(b"\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n", line)
+    field = parse_format(text).fields[1]
+    assert field == Field(type_, name, 16, size, False, kind)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"name: x\n",
+        b"ID: 5\n",
+        b"name: x\nID: five\nformat:\n",
+        b"name: x\nID: 5\nformat:\n\tfield:u32;\toffset:8;\tsize:4;\tsigned:0;\n",
+        b"name: x\nID: 5\nformat:\n\tfield:u32 a;\toffset:x;\tsize:4;\tsigned:0;\n",
+        b"name: x\nID: 5\nformat:\n\tfield:u32 a;\n",
+    ],
+)
+def test_not_a_format(text: bytes) -> None:
+    with pytest.raises(TraceError) as caught:
+        parse_format(text)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_format_without_common_fields() -> None:
+    event = parse_format(
+        b'name: x\nID: 5\nformat:\n\tfield:u32 a;\toffset:8;\tsize:4;\tsigned:0;\nprint fmt: ""'
+    )
+    assert event.common_fields == ()
+    assert [field.name for field in event.fields] == [b"a"]
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"u32", b"a", b"struct", b"s", b"8", b" ", b";", b"__rel_loc", b"char[4]", b"\t"])
+    )
+)
+def test_fields_of_any_declaration_are_read_back(words: list[bytes]) -> None:
+    try:
+        declaration = parse(b"test " + b" ".join(words))
+    except TraceError:
+        return
+    whole = format_text(declaration.name, 1, declaration.fields)
+    if all(field.name.strip() == field.name != b"" for field in declaration.fields):
+        assert len(parse_format(whole).fields) == len(declaration.fields)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_format_or_refused(text: bytes) -> None:
+    try:
+        parse_format(b"name: x\nID: 1\nformat:\n\tfield:" + text)
+    except TraceError as error:
+        assert error.errno == errno.EINVAL
