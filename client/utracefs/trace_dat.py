@@ -44,7 +44,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
-from utracefs_protocol.subbuf import iter_records, missed_events
+from utracefs_protocol.subbuf import commit_of, iter_records, join_pages, last_ts, missed_events
 
 __all__ = [
     "Buffer",
@@ -100,13 +100,7 @@ _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 _EXTENT: Final = struct.Struct("<QQ")
 _CPU_EXTENT: Final = struct.Struct("<IQQ")
-_PAGE_HEADER: Final = struct.Struct("<QQ")
-_TIME_EXTEND: Final = struct.Struct("<II")
 _COMPRESSED: Final = 0x1
-_COMMIT_MASK: Final = (1 << 27) - 1
-_LOST_FLAGS: Final = 3 << 30
-_TIME_EXTEND_TYPE: Final = 30
-_DELTA_BITS: Final = 27
 _COPY_BYTES: Final = 1 << 20
 _MAX_CPUS: Final = 1 << 16
 
@@ -299,19 +293,19 @@ class _CpuFile:
         self._last_ts = 0
 
     def add(self, page: bytes) -> None:
-        timestamp, word = _PAGE_HEADER.unpack_from(page)
-        commit = word & _COMMIT_MASK
-        if not commit and not word & _LOST_FLAGS:
+        commit = commit_of(page)
+        if not commit and not missed_events(page):
             return
         # Joining pays where readers outrun the writer; pages that came full are left as they are.
-        if commit * 2 > self._page_size or word & _LOST_FLAGS or not self._join(page, timestamp, commit):
+        full = commit * 2 > self._page_size
+        if full or self._page is None or not join_pages(self._page, self._last_ts, page):
             self.flush()
-            if commit * 2 > self._page_size:
+            if full:
                 self.file.write(page)
                 self.size += len(page)
                 return
             self._page = bytearray(page)
-        self._last_ts = _last_ts(page, timestamp)
+        self._last_ts = last_ts(page)
 
     def flush(self) -> None:
         if self._page is not None:
@@ -319,38 +313,6 @@ class _CpuFile:
             self.size += len(self._page)
             self._page = None
         self.file.flush()
-
-    def _join(self, page: bytes, timestamp: int, commit: int) -> bool:
-        """Put the records of `page` behind those of the page that waits; False when they do not fit."""
-        waiting = self._page
-        if waiting is None or timestamp < self._last_ts:
-            return False
-        base, word = _PAGE_HEADER.unpack_from(waiting)
-        end = SUBBUF_HEADER_SIZE + (word & _COMMIT_MASK)
-        count_size = 8 if word & _LOST_FLAGS else 0
-        if end + _TIME_EXTEND.size + commit + count_size > self._page_size:
-            return False
-        lost_count = bytes(waiting[end : end + 8])
-        delta = timestamp - self._last_ts
-        if delta >> _DELTA_BITS + 32:
-            return False
-        low = delta & (1 << _DELTA_BITS) - 1
-        _TIME_EXTEND.pack_into(waiting, end, low << 5 | _TIME_EXTEND_TYPE, delta >> _DELTA_BITS)
-        start = end + _TIME_EXTEND.size
-        end = start + commit
-        waiting[start:end] = page[SUBBUF_HEADER_SIZE : SUBBUF_HEADER_SIZE + commit]
-        if count_size:
-            waiting[end : end + 8] = lost_count
-        _PAGE_HEADER.pack_into(waiting, 0, base, word & _LOST_FLAGS | end - SUBBUF_HEADER_SIZE)
-        return True
-
-
-def _last_ts(page: bytes, timestamp: int) -> int:
-    last = timestamp
-    with contextlib.suppress(ValueError):
-        for ts, _, _ in iter_records(page):
-            last = ts
-    return last
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:

@@ -26,6 +26,7 @@ has it (the kernel's own reader passes over it), so that all who read one page s
 Pages come from files as well, so nothing in them is trusted: lengths are checked, and ValueError says which.
 """
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from typing import Final
@@ -43,9 +44,12 @@ __all__ = [
     "Page",
     "PageRecord",
     "PageWriter",
+    "commit_of",
     "decode_page",
     "header_page_text",
     "iter_records",
+    "join_pages",
+    "last_ts",
     "missed_events",
 ]
 
@@ -62,7 +66,7 @@ MISSED_STORED: Final = 1 << 30
 MISSED_EVENTS: Final = 1 << 31
 
 MISSED_UNKNOWN: Final = -1
-"""Records were lost in front of a page, and nobody counted them (or there was no room for the number)."""
+"""Records were lost in front of a page, and were not counted (or there was no room for the number)."""
 
 TYPE_LEN_DATA_MAX: Final = 28
 TYPE_PADDING: Final = 29
@@ -125,6 +129,11 @@ class Page:
     missed_events: int
     """Records lost in front of it, 0 or a number or MISSED_UNKNOWN."""
     records: list[PageRecord]
+
+
+def commit_of(page: bytes | bytearray | memoryview) -> int:
+    """Bytes of records on this page."""
+    return _header(page)[1] & COMMIT_MASK
 
 
 def missed_events(page: bytes | bytearray | memoryview) -> int:
@@ -205,6 +214,43 @@ def iter_records(page: bytes | bytearray | memoryview) -> Iterator[tuple[int, in
             at += (length + 3) & ~3
     except struct.error:
         raise ValueError(f"record header at {at} is cut off; the page ends at {len(page)}") from None
+
+
+def last_ts(page: bytes | bytearray | memoryview) -> int:
+    """Time of the last record that can be read; the page's time stamp when there is none."""
+    last, _ = _header(page)
+    with contextlib.suppress(ValueError):
+        for ts, _, _ in iter_records(page):
+            last = ts
+    return last
+
+
+def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryview) -> bool:
+    """Put the records of `second` behind those of `first`, a time extend between them.
+
+    `last` is last_ts(first): who joins many pages knows it already. False, and nothing is changed, when they do not
+    fit, when `second` begins earlier than that, or when records were lost in front of it, which only a page's header
+    can say. What was lost in front of `first` is still told.
+    """
+    timestamp, word = _header(first)
+    second_timestamp, second_word = _header(second)
+    delta = second_timestamp - last
+    if second_word & MISSED_EVENTS or delta < 0 or delta > _STAMP_MASK:
+        return False
+    end = SUBBUF_HEADER_SIZE + (word & COMMIT_MASK)
+    commit = second_word & COMMIT_MASK
+    count_size = _COUNT.size if word & MISSED_EVENTS else 0
+    if end + _WORDS.size + commit + count_size > len(first):
+        return False
+    count = bytes(first[end : end + count_size])
+    records = bytes(second[SUBBUF_HEADER_SIZE : SUBBUF_HEADER_SIZE + commit])
+    first[end : end + _WORDS.size] = _encode_time(TYPE_TIME_EXTEND, delta)
+    end += _WORDS.size
+    first[end : end + commit] = records
+    end += commit
+    first[end : end + count_size] = count
+    _PAGE_HEADER.pack_into(first, 0, timestamp, word & ~COMMIT_MASK | end - SUBBUF_HEADER_SIZE)
+    return True
 
 
 def _absolute(ts: int, stamp: int) -> int:

@@ -12,9 +12,12 @@ from utracefs_protocol.subbuf import (
     Page,
     PageRecord,
     PageWriter,
+    commit_of,
     decode_page,
     header_page_text,
     iter_records,
+    join_pages,
+    last_ts,
     missed_events,
 )
 
@@ -286,3 +289,45 @@ def test_a_gap_of_centuries() -> None:
     assert writer.add(5, b"abcd")
     assert writer.add((1 << 59) - 1, b"efgh")
     assert [row.ts for row in decode_page(writer.page()).records] == [5, (1 << 59) - 1]
+
+
+def written(start: int, count: int, *, missed: int = 0, size: int = 4096) -> bytes:
+    writer = PageWriter(size)
+    for number in range(count):
+        assert writer.add(start + number, b"%04d" % number)
+    return writer.page(missed)
+
+
+@pytest.mark.parametrize("gap", [0, 1, (1 << 27) - 1, 1 << 27, (1 << 59) - 1])
+@pytest.mark.parametrize("missed", [0, 7, MISSED_UNKNOWN])
+def test_joined_pages_read_as_one(gap: int, missed: int) -> None:
+    joined = bytearray(written(100, 3, missed=missed))
+    second = written(102 + gap, 5)
+    assert join_pages(joined, last_ts(joined), second)
+    assert len(joined) == 4096
+    page = decode_page(joined)
+    assert page.records == decode_page(written(100, 3)).records + decode_page(second).records
+    assert (page.timestamp, page.missed_events) == (100, missed)
+    assert last_ts(joined) == last_ts(second) == 106 + gap
+    assert commit_of(joined) == page.commit == 3 * 8 + 8 + 5 * 8
+
+
+def test_pages_that_are_not_joined() -> None:
+    first = written(100, 300)
+    for second in (
+        written(500, 210),  # 300 * 8 + 8 + 209 * 8 are all of 4080 bytes
+        written(398, 1),  # begins before the last record of the first
+        written(399 + (1 << 59), 1),
+        written(500, 1, missed=3),
+    ):
+        joined = bytearray(first)
+        assert not join_pages(joined, last_ts(joined), second)
+        assert joined == first
+    assert join_pages(bytearray(first), last_ts(first), written(500, 209))
+    counted = bytearray(written(100, 300, missed=3))
+    assert not join_pages(counted, last_ts(counted), written(500, 209)), "the lost count needs 8 bytes"
+    assert join_pages(counted, last_ts(counted), written(500, 208))
+
+
+def test_last_ts_of_an_empty_page() -> None:
+    assert last_ts(PageWriter(timestamp=77).page()) == 77
