@@ -5,7 +5,7 @@ Both directions carry MessagePack objects one after the other, with no other fra
     [0, msgid, method, params]      Request         wants one Response with the same msgid
     [1, msgid, error, result]       Response        error is nil or [errno, text]
     [2, method, params]             Notification    wants nothing
-    bin                             Record          data socket only: u32 write_index, payload
+    bin                             EventRecord     data socket only: i32 write_index, payload
 
 A Connection never holds an object that it will refuse: what is too large, too deep or no object at all is a
 ProtocolError as soon as the bytes say so (see _framing), after every message before it was handed out. Then
@@ -26,14 +26,14 @@ import attrs
 import msgpack
 
 from utracefs_protocol._framing import Scanner, record_run
-from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.errors import ProtocolError
 from utracefs_protocol.limits import MAX_MSGID, MAX_NESTING
 
 __all__ = [
     "Connection",
+    "EventRecord",
     "Message",
     "Notification",
-    "Record",
     "Request",
     "Response",
     "encode_error",
@@ -69,12 +69,6 @@ class Response:
     """(errno, text), or None for success."""
     result: Any
 
-    def unwrap(self) -> Any:
-        """The result, or the TraceError that the peer reported."""
-        if self.error is not None:
-            raise TraceError(*self.error)
-        return self.result
-
 
 @attrs.frozen
 class Notification:
@@ -85,14 +79,14 @@ class Notification:
 
 
 @attrs.frozen
-class Record:
+class EventRecord:
     """One event record as `write(2)` would carry it."""
 
     data: bytes
     """write_index (i32), then the payload; not checked in any way."""
 
 
-Message: TypeAlias = Request | Response | Notification | Record
+Message: TypeAlias = Request | Response | Notification | EventRecord
 
 
 class Connection:
@@ -101,7 +95,7 @@ class Connection:
     max_object: bytes of the largest object that is accepted; None for a client that trusts its daemon.
     allow_records: whether bare bin objects may come (the data socket's daemon side).
     take_records: takes complete bare bin objects out of a buffer from an offset on and returns the offset behind
-    the last one it took; with it no Record messages are handed out, and records cost no Python each.
+    the last one it took; with it no EventRecord messages are handed out, and records cost no Python each.
     """
 
     def __init__(
@@ -184,7 +178,7 @@ class Connection:
         with memoryview(buffer) as view:
             data = bytes(view[start:end])
         value = _decode(data)
-        return Record(value) if is_record else _message(value)
+        return EventRecord(value) if is_record else _message(value)
 
     def _take_run(self, take_records: TakeRecords) -> None:
         """Hand over the complete records that stand next; what is too large stays for the scanner to refuse."""

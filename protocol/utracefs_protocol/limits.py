@@ -88,16 +88,15 @@ MAX_FTRACE_PAYLOAD: Final = MAX_FTRACE_ENTRY - ENTRY_HEADER_SIZE
 """4064: MAX_FTRACE_ENTRY without the common fields."""
 
 MAX_PERF_ENTRY: Final = 8192
-"""PERF_MAX_TRACE_SIZE of include/linux/trace_events.h."""
-
-MAX_PERF_PAYLOAD: Final = MAX_PERF_ENTRY - ENTRY_HEADER_SIZE
-"""8184: larger payloads are dropped by perf."""
+"""PERF_MAX_TRACE_SIZE of include/linux/trace_events.h: perf drops a larger entry, which is a payload of more than 8184
+bytes."""
 
 MAX_PERF_DATA_PAGES: Final = 1024
 """4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages. Above: EINVAL."""
 
 DATA_RING_SIZE: Final = 1 << 20
-"""Bytes of a data ring where a client names none: some ten thousand records, which the daemon takes in within milliseconds."""
+"""Bytes of a data ring where a client names none: some ten thousand records, which the daemon takes in within
+milliseconds."""
 
 MIN_DATA_RING: Final = 64 << 10
 """Bytes of the smallest data ring: it must hold the largest record. DR_MIN_SIZE of include/data_ring.h."""

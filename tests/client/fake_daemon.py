@@ -18,7 +18,7 @@ from typing import Any
 
 from utracefs_protocol.connection import (
     Connection,
-    Record,
+    EventRecord,
     Request,
     encode_error,
     encode_notification,
@@ -166,7 +166,7 @@ class FakeDaemon:
             return
         for message in client.protocol.receive(data):
             match message:
-                case Record(data):
+                case EventRecord(data):
                     index = int.from_bytes(data[:4], "little")
                     client.records.append((client.names[index], data[4:]))
                 case Request():

@@ -17,7 +17,7 @@ from tests.client.fake_daemon import wait_for
 from utracefs import _producer
 from utracefs._producer import Event, SocketSink, StatusMap
 from utracefs.declaring import check_declaration, make_event
-from utracefs_protocol.connection import Connection, Record, Request, encode_request
+from utracefs_protocol.connection import Connection, EventRecord, Request, encode_request
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
 
@@ -68,7 +68,7 @@ class Bench:
             except BlockingIOError:
                 return got
             for message in self.messages.receive(data):
-                if isinstance(message, Record):
+                if isinstance(message, EventRecord):
                     got.append((int.from_bytes(message.data[:4], "little"), message.data[4:]))
                 else:
                     assert isinstance(message, Request)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from utracefs_protocol.connection import (
     Connection,
+    EventRecord,
     Message,
     Notification,
-    Record,
     Request,
     Response,
     encode_error,
@@ -25,7 +25,7 @@ from utracefs_protocol.connection import (
     encode_request,
     encode_response,
 )
-from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.errors import ProtocolError
 from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
 
 VALUES = st.recursive(
@@ -43,7 +43,7 @@ MESSAGES = st.one_of(
     st.builds(Response, MSGIDS, st.none(), VALUES),
     st.builds(Response, MSGIDS, st.tuples(st.integers(0, 200), st.text(max_size=10)), st.none()),
     st.builds(Notification, st.text(max_size=10), st.lists(VALUES, max_size=3)),
-    st.builds(Record, st.binary(max_size=300)),
+    st.builds(EventRecord, st.binary(max_size=300)),
 )
 
 
@@ -57,7 +57,7 @@ def encode(message: Message) -> bytes:
             return encode_error(msgid, number, text)
         case Notification(method, params):
             return encode_notification(method, params)
-        case Record(data):
+        case EventRecord(data):
             return encode_record(data)
     raise AssertionError(message)
 
@@ -193,10 +193,10 @@ def test_take_records_gets_every_record_in_its_place(messages: list[Message], st
     order: list[Message] = []
     for begin in range(0, len(stream), piece):
         for message in connection.receive(stream[begin : begin + piece]):
-            order += map(Record, records)
+            order += map(EventRecord, records)
             records.clear()
             order.append(message)
-    order += map(Record, records)
+    order += map(EventRecord, records)
     assert order == messages
 
 
@@ -343,13 +343,6 @@ def test_special_floats_and_ext() -> None:
         encode_response(1, [math.inf, msgpack.ExtType(4, b"ab")])
     )
     assert message == Response(1, None, [math.inf, msgpack.ExtType(4, b"ab")])
-
-
-def test_unwrap() -> None:
-    assert Response(1, None, 5).unwrap() == 5
-    with pytest.raises(TraceError) as caught:
-        Response(1, (2, "no event 'x'"), None).unwrap()
-    assert (caught.value.errno, str(caught.value), caught.value.errno_name) == (2, "no event 'x'", "ENOENT")
 
 
 def test_large_input_takes_linear_time() -> None:

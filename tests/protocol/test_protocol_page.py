@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from utracefs_protocol import limits, perf_ring
-from utracefs_protocol.connection import Connection, Notification, Record, Request, Response
+from utracefs_protocol.connection import Connection, EventRecord, Notification, Request, Response
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.messages import EventRegistration, Registered
@@ -26,7 +26,7 @@ def test_the_session_that_is_shown() -> None:
     payload = Layout(parse(registration.name_args).fields).pack(42)
     assert asks == [
         Request(1, "DIAG_IOCSREG", registration.to_params()),
-        Record(bytes(4) + payload),
+        EventRecord(bytes(4) + payload),
         Request(2, "sync", []),
     ]
     answers = list(Connection(max_object=None).receive(direction("<")))
@@ -53,7 +53,6 @@ def test_sizes_of_the_types(layout: tuple[str, str]) -> None:
         limits.MAX_COMMAND_STRING,
         limits.MAX_PAYLOAD,
         limits.MAX_FTRACE_PAYLOAD,
-        limits.MAX_PERF_PAYLOAD,
         limits.MAX_PERF_DATA_PAGES,
         limits.MAX_ARRAY_LENGTH,
         limits.REG_STRUCT_SIZE,

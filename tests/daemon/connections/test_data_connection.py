@@ -76,7 +76,9 @@ class Client:
         """The result; TraceError for an error."""
         (response,) = self.send(self.request(method, *params), *fds)
         assert response.msgid == self._msgid
-        return response.unwrap()
+        if response.error is not None:
+            raise TraceError(*response.error)
+        return response.result
 
     def reg(self, name_args: str | bytes, *fds: int, **members: Any) -> dict[str, int]:
         result: dict[str, int] = self.call("DIAG_IOCSREG", {"name_args": name_args, **members}, fds=fds)
