@@ -9,7 +9,7 @@ from utracefs_protocol import limits, perf_ring
 from utracefs_protocol.connection import Connection, EventRecord, Notification, Request, Response
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.layout import Layout
-from utracefs_protocol.messages import EventRegistration, Registered
+from utracefs_protocol.messages import RING_VERSION, EventRegistration, Registered
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -45,22 +45,49 @@ def test_sizes_of_the_types(layout: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "number",
+    ("number", "sentence"),
     [
-        limits.MAX_DATA_OBJECT,
-        limits.MAX_NESTING,
-        limits.MAX_UNANSWERED,
-        limits.MAX_COMMAND_STRING,
-        limits.MAX_PAYLOAD,
-        limits.MAX_FTRACE_PAYLOAD,
-        limits.MAX_PERF_DATA_PAGES,
-        limits.MAX_ARRAY_LENGTH,
-        limits.REG_STRUCT_SIZE,
-        limits.UNREG_STRUCT_SIZE,
+        (
+            limits.MAX_DATA_OBJECT,
+            "| one object on the data socket, its header included | {} bytes | EMSGSIZE |",
+        ),
+        (limits.MAX_TRACEFS_OBJECT >> 20, "| one object on the tracefs socket | {} MiB | EMSGSIZE |"),
+        (
+            limits.MAX_NESTING,
+            "| arrays and maps within each other, the message's own array counted | {} | EPROTO |",
+        ),
+        (
+            limits.MAX_UNANSWERED,
+            "| requests of one connection that wait for their response | {} | EMSGSIZE |",
+        ),
+        (limits.MAX_READ_FILE >> 20, "a `read_file` result may have {} MiB"),
+        (limits.MAX_READ_FILE >> 20, "EFBIG above {} MiB"),
+        (limits.MAX_MSGID.bit_length(), "`msgid` 0 to 2^{}-1"),
+        (limits.MAX_COMMAND_STRING, "| required: the command string, at most {} bytes |"),
+        (limits.MAX_COMMAND_STRING, "| `name_args` longer than {} bytes;"),
+        (limits.MAX_COMMAND_STRING, "The bare name. EINVAL longer than {} bytes"),
+        (limits.REG_STRUCT_SIZE, "| `size` < {} | EINVAL |"),
+        (limits.REG_STRUCT_SIZE, "else {} to 4096, as sizeof(struct user_reg)"),
+        (limits.MAX_STRUCT_ARGUMENT, "| `size` > {} | E2BIG |"),
+        (limits.UNREG_STRUCT_SIZE, "`size` may be given as above ({} to 4096:"),
+        (limits.MAX_ARRAY_LENGTH, "| `char[N]` `unsigned char[N]`, N 1 to {} | N |"),
+        (limits.ENTRY_HEADER_SIZE, "### 3.3 `DIAG_IOCQLOCOFFSET` `[]` -> {}"),
+        (limits.MAX_PAYLOAD, "The largest payload that an object has room for is {} bytes."),
+        (limits.MAX_FTRACE_PAYLOAD, "ftrace keeps {} (with sub-buffers of 4 KiB)"),
+        (limits.MAX_PERF_ENTRY - limits.ENTRY_HEADER_SIZE, "perf {}."),
+        (
+            limits.MAX_PERF_DATA_PAGES,
+            "| pages of the ring, a power of two up to {}; needed for samples | 0 |",
+        ),
+        (limits.MIN_DATA_RING >> 10, "`size` is a power of two from {} KiB to 64 MiB, 1 MiB unless said."),
+        (limits.MAX_DATA_RING >> 20, "`size` is a power of two from 64 KiB to {} MiB, 1 MiB unless said."),
+        (limits.DATA_RING_SIZE >> 20, "`size` is a power of two from 64 KiB to 64 MiB, {} MiB unless said."),
+        (int(perf_ring.DEFAULT_SAMPLE_TYPE), "| a part of 0x{:x} | 0x{:x} |"),
+        (RING_VERSION, "| 4 | u32 | version {} |"),
     ],
 )
-def test_limits_are_those_of_the_page(number: int) -> None:
-    assert re.search(rf"\b{number}\b", PAGE)
+def test_limits_are_those_of_the_page(number: int, sentence: str) -> None:
+    assert sentence.format(number, number) in PAGE
 
 
 @pytest.mark.parametrize("name", ["data_head", "data_tail", "data_offset", "data_size"])
