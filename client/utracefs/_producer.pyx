@@ -33,12 +33,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strerror
 
 from utracefs_protocol.data_ring cimport (
-    DR_DEFAULT_SIZE,
     data_ring,
     dr_commit,
-    dr_file_bytes,
-    dr_empty,
-    dr_init,
     dr_map,
     dr_record,
     dr_reserve,
@@ -1232,42 +1228,3 @@ After an error nothing was written. Never blocks: what does not fit is counted i
 # Cython's `def emit(self, *args, **kwargs)` builds a tuple and a dict per call, even to find the event off.
 (<dict>(<PyTypeObject *>Event).tp_dict)["emit"] = PyDescr_NewMethod(Event, &emit_method)
 PyType_Modified(Event)
-
-
-def _bench_ring(uint64_t count, uint32_t payload):
-    """Nanoseconds a record of reserving, filling and committing `count` records of `payload` bytes in a C loop.
-
-    The ring is a private one; it is emptied, without being read, whenever it is full (the time of that is not counted).
-    """
-    import os
-
-    cdef data_ring ring
-    cdef dr_record *record
-    cdef uint64_t i, begin, spent = 0, done = 0
-    cdef uint32_t size = DR_DEFAULT_SIZE
-    cdef int half, error
-    cdef size_t room = size // ((24 + payload + 7) // 8 * 8)
-    fd = os.memfd_create("bench", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, dr_file_bytes(size))
-        error = dr_map(&ring, fd, size)
-        if error:
-            raise OSError(-error, strerror(-error).decode())
-    finally:
-        os.close(fd)
-    dr_init(&ring)
-    while done < count:
-        begin = ut_now_ns()
-        for i in range(room):
-            record = dr_reserve(&ring, 1, payload, &half)
-            record.ts_ns = ut_now_ns()
-            record.tid = ut_tid()
-            record.cpu = ut_cpu()
-            record.zero = 0
-            memset(record.payload, <int>i, payload)
-            dr_commit(&ring, record, payload)
-        spent += ut_now_ns() - begin
-        done += room
-        dr_empty(&ring)
-    dr_unmap(&ring)
-    return spent / done

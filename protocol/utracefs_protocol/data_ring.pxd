@@ -1,4 +1,4 @@
-"""The Cython face of include/data_ring.h, for the producer (client) and for the daemon's side."""
+"""The Cython face of include/data_ring.h and of its two sides, data_ring_producer.h and data_ring_consumer.h."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -13,9 +13,6 @@ cdef extern from "data_ring.h" nogil:
     const uint32_t DR_MAX_SIZE
     const uint32_t DR_DEFAULT_SIZE
     const uint32_t DR_MAX_PAYLOAD
-    const int DR_EMPTY
-    const int DR_RECORD
-    const int DR_CORRUPT
 
     ctypedef struct dr_header "struct dr_header":
         uint32_t magic
@@ -37,6 +34,23 @@ cdef extern from "data_ring.h" nogil:
         uint32_t size
         size_t map_bytes
 
+    bint dr_valid_size(uint64_t size)
+    size_t dr_file_bytes(uint32_t size)
+    int dr_map(data_ring *r, int fd, uint32_t size)
+    void dr_unmap(data_ring *r)
+    uint32_t dr_need(uint32_t payload)
+
+cdef extern from "data_ring_producer.h" nogil:
+    void dr_count_lost(data_ring *r, uint32_t write_index)
+    dr_record *dr_reserve(data_ring *r, uint32_t write_index, uint32_t payload, int *half)
+    int dr_commit(data_ring *r, dr_record *rec, uint32_t payload)
+    int dr_walk(data_ring *r, uint64_t *position, uint32_t *write_index)
+
+cdef extern from "data_ring_consumer.h" nogil:
+    const int DR_EMPTY
+    const int DR_RECORD
+    const int DR_CORRUPT
+
     ctypedef struct dr_consumer "struct dr_consumer":
         data_ring ring
         uint64_t tail
@@ -50,22 +64,7 @@ cdef extern from "data_ring.h" nogil:
         uint16_t cpu
         uint32_t bytes
 
-    bint dr_valid_size(uint64_t size)
-    size_t dr_file_bytes(uint32_t size)
-    int dr_map(data_ring *r, int fd, uint32_t size)
-    void dr_unmap(data_ring *r)
     void dr_init(data_ring *r)
-    uint32_t dr_need(uint32_t payload)
-
-    # producer
-    void dr_count_lost(data_ring *r, uint32_t write_index)
-    dr_record *dr_reserve(data_ring *r, uint32_t write_index, uint32_t payload, int *half)
-    int dr_commit(data_ring *r, dr_record *rec, uint32_t payload)
-
-    int dr_walk(data_ring *r, uint64_t *position, uint32_t *write_index)
-    void dr_empty(data_ring *r)
-
-    # the daemon
     int dr_consumer_start(dr_consumer *c)
     int dr_next(dr_consumer *c, dr_taken *out, unsigned char *payload, uint32_t room, int dead, uint64_t *holes)
     void dr_advance(dr_consumer *c, uint32_t bytes)

@@ -1,8 +1,8 @@
 /*
  * The data ring: one process's records on their way to the daemon, in memory that both map.
  *
- * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until somebody reads
- * them; the data ring carries them there, and nothing stays in it.
+ * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they are read;
+ * the data ring carries them there, and nothing stays in it.
  *
  * The memory (a memfd made by the daemon, sealed against shrinking, growing and further seals):
  *
@@ -18,6 +18,18 @@
  *
  * Positions (head, tail) count bytes since the beginning and never wrap in practice (2^64); `position & (size - 1)`
  * is the place in the data area. A record starts on a multiple of 8.
+ *
+ * A record:
+ *
+ *     0             4             8                           16            20     22     24
+ *     +-------------+-------------+---------------------------+-------------+------+------+--------- - -+-----+
+ *     | length word | write_index | ts_ns (CLOCK_MONOTONIC)   | tid         | cpu  | 0    | payload     | pad |
+ *     +-------------+-------------+---------------------------+-------------+------+------+--------- - -+-----+
+ *           |                                                                                       to a multiple of 8
+ *           |     31        30        24 23                                             0
+ *           |    +---------+------------+------------------------------------------------+
+ *           +--> |COMMITTED| 0          | bytes of the payload, at most DR_MAX_PAYLOAD   |
+ *                +---------+------------+------------------------------------------------+
  *
  * Who may touch what, and when
  * ----------------------------
@@ -59,6 +71,8 @@
  *
  * Signal handlers may emit: reserving takes no lock, and a handler that interrupts a thread between reserve and
  * commit simply reserves behind it.
+ *
+ * This file is the layout and the mapping. data_ring_producer.h reserves and commits, data_ring_consumer.h takes out.
  */
 #ifndef UTRACEFS_DATA_RING_H
 #define UTRACEFS_DATA_RING_H
@@ -177,217 +191,9 @@ static inline void dr_unmap(struct data_ring *r)
 	memset(r, 0, sizeof(*r));
 }
 
-/* The daemon's part of making a ring: the file is new, so all else is zero. */
-static inline void dr_init(struct data_ring *r)
-{
-	r->header->magic = DR_MAGIC;
-	r->header->version = DR_VERSION;
-	r->header->size = r->size;
-	r->header->record_header = DR_RECORD_HEADER;
-}
-
 static inline uint32_t dr_need(uint32_t payload)
 {
 	return (DR_RECORD_HEADER + payload + 7u) & ~7u;
-}
-
-/* ------------------------------------------------------------------------------------------------ producer */
-
-static inline void dr_count_lost(struct data_ring *r, uint32_t write_index)
-{
-	uint32_t slot = write_index < DR_LOST_COUNTERS ? write_index : DR_LOST_COUNTERS - 1;
-
-	atomic_fetch_add_explicit(&r->lost[slot], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&r->header->lost, 1, memory_order_release);
-}
-
-/* Reserves a record with room for `payload` bytes. NULL: it did not fit and is counted as lost. `*half` is set when
- * this reservation made the ring more than half full: ring the doorbell after the commit. */
-static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload, int *half)
-{
-	uint32_t need = dr_need(payload);
-	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_relaxed);
-	uint64_t used;
-	struct dr_record *rec;
-
-	if (payload > DR_MAX_PAYLOAD) {
-		dr_count_lost(r, write_index);
-		return NULL;
-	}
-	do {
-		uint64_t tail = atomic_load_explicit(&r->header->tail, memory_order_acquire);
-
-		used = head - tail;
-		/* Unsigned: a tail ahead of head (a broken daemon) is "full" as well. `used` may be stale when head
-		 * moved on; the compare-and-swap below then fails and it is looked at again. */
-		if (used > r->size || used + need > r->size) {
-			dr_count_lost(r, write_index);
-			return NULL;
-		}
-	} while (!atomic_compare_exchange_weak_explicit(&r->header->head, &head, head + need, memory_order_acq_rel,
-							memory_order_relaxed));
-	*half = used <= r->size / 2 && used + need > r->size / 2;
-	rec = (struct dr_record *)(r->data + (head & (r->size - 1)));
-	atomic_store_explicit(&rec->length_word, payload, memory_order_relaxed);
-	rec->write_index = write_index;
-	return rec;
-}
-
-/* Makes a filled record visible. 1: ring the doorbell (write 8 bytes to the eventfd), the daemon sleeps. */
-static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t payload)
-{
-	atomic_store_explicit(&rec->length_word, payload | DR_COMMITTED, memory_order_seq_cst);
-	if (atomic_load_explicit(&r->header->need_wakeup, memory_order_seq_cst) == 0)
-		return 0;
-	return atomic_exchange_explicit(&r->header->need_wakeup, 0, memory_order_seq_cst) == 1;
-}
-
-/* For a producer that gives its ring up: steps through the records that nobody took. `*position` begins at 0. 1: a record
- * of `*write_index`; 0: no more (or one without a length, behind which nothing can be found). */
-static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
-{
-	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire);
-	struct dr_record *rec;
-	uint32_t length;
-
-	if (*position == 0)
-		*position = atomic_load_explicit(&r->header->tail, memory_order_acquire);
-	if (head - *position == 0 || head - *position > r->size)
-		return 0;
-	rec = (struct dr_record *)(r->data + (*position & (r->size - 1)));
-	length = atomic_load_explicit(&rec->length_word, memory_order_acquire) & DR_LENGTH_MASK;
-	if (atomic_load_explicit(&rec->length_word, memory_order_relaxed) == 0 || length > DR_MAX_PAYLOAD)
-		return 0;
-	*write_index = rec->write_index;
-	*position += dr_need(length);
-	return 1;
-}
-
-/* For measurements: empty a ring that nobody else uses, as the daemon would leave it. */
-static inline void dr_empty(struct data_ring *r)
-{
-	memset(r->data, 0, r->size);
-	atomic_store_explicit(&r->header->tail, atomic_load_explicit(&r->header->head, memory_order_relaxed),
-			      memory_order_release);
-}
-
-/* ------------------------------------------------------------------------------------------------ the daemon */
-
-enum dr_state {
-	DR_EMPTY = 0,	/* nothing committed at tail now */
-	DR_RECORD = 1,	/* a record was copied out */
-	DR_CORRUPT = -1 /* the shared memory says what cannot be: end the connection (EPROTO) */
-};
-
-/* The daemon's own side of a ring. `tail` here is the truth; the shared one only tells producers. */
-struct dr_consumer {
-	struct data_ring ring;
-	uint64_t tail;
-	uint64_t told; /* tail as last published */
-};
-
-/* A record's header and payload, copied out of the hostile memory. */
-struct dr_taken {
-	uint32_t length;
-	uint32_t write_index;
-	uint64_t ts_ns;
-	uint32_t tid;
-	uint16_t cpu;
-	uint32_t bytes; /* what it occupies in the ring */
-};
-
-/* Takes over a ring at the tail that its memory tells (0 for a new one). 0, or -EPROTO when that cannot be. */
-static inline int dr_consumer_start(struct dr_consumer *c)
-{
-	uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
-
-	c->tail = atomic_load_explicit(&c->ring.header->tail, memory_order_acquire);
-	c->told = c->tail;
-	return head - c->tail > c->ring.size || (c->tail & 7) || (head & 7) ? -EPROTO : 0;
-}
-
-/* Looks at the record at the consumer's tail. With `dead` (the producer is gone) records that were reserved and never
- * committed are stepped over and counted in `*holes`. On DR_RECORD the header is in `*out` and the payload, at most
- * `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`. The tail moves on with dr_advance. */
-static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned char *payload, uint32_t room, int dead,
-			  uint64_t *holes)
-{
-	for (;;) {
-		uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
-		uint64_t have = head - c->tail;
-		struct dr_record *rec;
-		uint32_t word, length, bytes;
-
-		if (have == 0)
-			return DR_EMPTY;
-		/* Covers a head behind tail (huge), one too far ahead, and one that is no multiple of 8. */
-		if (have > c->ring.size || (have & 7))
-			return DR_CORRUPT;
-		rec = (struct dr_record *)(c->ring.data + (c->tail & (c->ring.size - 1)));
-		word = atomic_load_explicit(&rec->length_word, memory_order_seq_cst);
-		length = word & DR_LENGTH_MASK;
-		bytes = dr_need(length);
-		if (!(word & DR_COMMITTED)) {
-			if (!dead)
-				return DR_EMPTY;
-			++*holes;
-			if (word == 0 || length > DR_MAX_PAYLOAD || bytes > have)
-				return DR_EMPTY; /* length unknown: what lies behind cannot be found */
-			memset((void *)rec, 0, bytes);
-			c->tail += bytes;
-			continue;
-		}
-		/* (word carries neither bits 24..30 nor a length that reaches past head) */
-		if ((word & ~(DR_COMMITTED | DR_LENGTH_MASK)) || length > DR_MAX_PAYLOAD || bytes > have || length > room)
-			return DR_CORRUPT;
-		out->length = length;
-		out->write_index = rec->write_index;
-		out->ts_ns = rec->ts_ns;
-		out->tid = rec->tid;
-		out->cpu = rec->cpu;
-		out->bytes = bytes;
-		memcpy(payload, rec->payload, length);
-		return DR_RECORD;
-	}
-}
-
-/* The record that dr_next gave has been dealt with: its space is cleared, and may be used again once told. */
-static inline void dr_advance(struct dr_consumer *c, uint32_t bytes)
-{
-	memset(c->ring.data + (c->tail & (c->ring.size - 1)), 0, bytes);
-	c->tail += bytes;
-}
-
-/* Gives the consumed space back to the producers. */
-static inline void dr_publish(struct dr_consumer *c)
-{
-	if (c->told != c->tail) {
-		atomic_store_explicit(&c->ring.header->tail, c->tail, memory_order_release);
-		c->told = c->tail;
-	}
-}
-
-/* Before sleeping: ask for the doorbell. The caller looks at the ring once more afterwards, and sleeps only if it is
- * still empty (point 3 above). */
-static inline void dr_want_wakeup(struct dr_consumer *c, int wanted)
-{
-	atomic_store_explicit(&c->ring.header->need_wakeup, wanted ? 1u : 0u, memory_order_seq_cst);
-}
-
-/* What the shared memory says now; hostile, like all of it. */
-static inline uint64_t dr_head(struct dr_consumer *c)
-{
-	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
-}
-
-static inline uint64_t dr_lost(struct dr_consumer *c)
-{
-	return atomic_load_explicit(&c->ring.header->lost, memory_order_acquire);
-}
-
-static inline uint32_t dr_lost_of(struct dr_consumer *c, uint32_t write_index)
-{
-	return atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed);
 }
 
 #endif

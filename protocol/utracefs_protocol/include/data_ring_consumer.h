@@ -1,0 +1,141 @@
+/*
+ * The daemon's side of a data ring (data_ring.h): take records out of memory that is hostile to it.
+ *
+ *     dr_next       copies the record at the tail out, or says that there is none or that the memory is corrupt
+ *     dr_advance    clears its place once it has been dealt with
+ *     dr_publish    gives the cleared space back to the producers
+ *
+ * One thread at a time. What it believes of this memory, and what not, is said in data_ring.h.
+ */
+#ifndef UTRACEFS_DATA_RING_CONSUMER_H
+#define UTRACEFS_DATA_RING_CONSUMER_H
+
+#include "data_ring.h"
+
+enum dr_state {
+	DR_EMPTY = 0,	/* nothing committed at tail now */
+	DR_RECORD = 1,	/* a record was copied out */
+	DR_CORRUPT = -1 /* invalid shared memory: end the connection (EPROTO) */
+};
+
+/* The daemon's own side of a ring. `tail` here is the truth; the shared one only tells producers. */
+struct dr_consumer {
+	struct data_ring ring;
+	uint64_t tail;
+	uint64_t told; /* tail as last published */
+};
+
+/* A record's header and payload, copied out of the hostile memory. */
+struct dr_taken {
+	uint32_t length;
+	uint32_t write_index;
+	uint64_t ts_ns;
+	uint32_t tid;
+	uint16_t cpu;
+	uint32_t bytes; /* what it occupies in the ring */
+};
+
+/* Takes over a ring at the tail that its memory tells (0 for a new one). 0, or -EPROTO for invalid positions. */
+static inline int dr_consumer_start(struct dr_consumer *c)
+{
+	uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
+
+	c->tail = atomic_load_explicit(&c->ring.header->tail, memory_order_acquire);
+	c->told = c->tail;
+	return head - c->tail > c->ring.size || (c->tail & 7) || (head & 7) ? -EPROTO : 0;
+}
+
+/* Looks at the record at the consumer's tail. With `dead` (the producer is gone) records that were reserved and never
+ * committed are stepped over and counted in `*holes`. On DR_RECORD the header is in `*out` and the payload, at most
+ * `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`. The tail moves on with dr_advance. */
+static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned char *payload, uint32_t room, int dead,
+			  uint64_t *holes)
+{
+	for (;;) {
+		uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
+		uint64_t have = head - c->tail;
+		struct dr_record *rec;
+		uint32_t word, length, bytes;
+
+		if (have == 0)
+			return DR_EMPTY;
+		/* Covers a head behind tail (huge), one too far ahead, and one that is no multiple of 8. */
+		if (have > c->ring.size || (have & 7))
+			return DR_CORRUPT;
+		rec = (struct dr_record *)(c->ring.data + (c->tail & (c->ring.size - 1)));
+		word = atomic_load_explicit(&rec->length_word, memory_order_seq_cst);
+		length = word & DR_LENGTH_MASK;
+		bytes = dr_need(length);
+		if (!(word & DR_COMMITTED)) {
+			if (!dead)
+				return DR_EMPTY;
+			++*holes;
+			if (word == 0 || length > DR_MAX_PAYLOAD || bytes > have)
+				return DR_EMPTY; /* length unknown: what lies behind cannot be found */
+			memset((void *)rec, 0, bytes);
+			c->tail += bytes;
+			continue;
+		}
+		/* (word carries neither bits 24..30 nor a length that reaches past head) */
+		if ((word & ~(DR_COMMITTED | DR_LENGTH_MASK)) || length > DR_MAX_PAYLOAD || bytes > have || length > room)
+			return DR_CORRUPT;
+		out->length = length;
+		out->write_index = rec->write_index;
+		out->ts_ns = rec->ts_ns;
+		out->tid = rec->tid;
+		out->cpu = rec->cpu;
+		out->bytes = bytes;
+		memcpy(payload, rec->payload, length);
+		return DR_RECORD;
+	}
+}
+
+/* The record that dr_next gave has been dealt with: its space is cleared, and may be used again once told. */
+static inline void dr_advance(struct dr_consumer *c, uint32_t bytes)
+{
+	memset(c->ring.data + (c->tail & (c->ring.size - 1)), 0, bytes);
+	c->tail += bytes;
+}
+
+/* Gives the consumed space back to the producers. */
+static inline void dr_publish(struct dr_consumer *c)
+{
+	if (c->told != c->tail) {
+		atomic_store_explicit(&c->ring.header->tail, c->tail, memory_order_release);
+		c->told = c->tail;
+	}
+}
+
+/* Before sleeping: ask for the doorbell. The caller looks at the ring once more afterwards, and sleeps only if it is
+ * still empty (point 3 above). */
+static inline void dr_want_wakeup(struct dr_consumer *c, int wanted)
+{
+	atomic_store_explicit(&c->ring.header->need_wakeup, wanted ? 1u : 0u, memory_order_seq_cst);
+}
+
+/* What the shared memory says now; hostile, like all of it. */
+static inline uint64_t dr_head(struct dr_consumer *c)
+{
+	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
+}
+
+static inline uint64_t dr_lost(struct dr_consumer *c)
+{
+	return atomic_load_explicit(&c->ring.header->lost, memory_order_acquire);
+}
+
+static inline uint32_t dr_lost_of(struct dr_consumer *c, uint32_t write_index)
+{
+	return atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed);
+}
+
+/* The daemon's part of making a ring: the file is new, so all else is zero. */
+static inline void dr_init(struct data_ring *r)
+{
+	r->header->magic = DR_MAGIC;
+	r->header->version = DR_VERSION;
+	r->header->size = r->size;
+	r->header->record_header = DR_RECORD_HEADER;
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* A producer in C that has the headers and nothing else: `producer FD SIZE DOORBELL RECORDS`.
+ * It writes records of write_index 7 with a u64, a u16 and bytes behind them, and prints its thread id. */
+#include "data_ring.h"
+#include "producer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv)
+{
+	struct data_ring ring = {0};
+	int doorbell, half;
+
+	if (argc != 5 || dr_map(&ring, atoi(argv[1]), (uint32_t)atoi(argv[2])))
+		return 2;
+	doorbell = atoi(argv[3]);
+	for (int i = 0; i < atoi(argv[4]); i++) {
+		uint32_t length = 10 + (uint32_t)i % 20;
+		struct dr_record *rec = ut_reserve(&ring, 7, length, &half);
+
+		if (!rec)
+			return 3;
+		ut_put(rec->payload, (uint64_t)i << 32 | 0x55, 8);
+		ut_put(rec->payload + 8, (uint64_t)i, 2);
+		memset(rec->payload + 10, i, length - 10);
+		if (dr_commit(&ring, rec, length) || half)
+			ut_ring_bell(doorbell);
+	}
+	/* What the socket carries instead: the header, the write_index, the payload. */
+	unsigned char wire[BIN_MAX_HEADER + 4];
+	unsigned header = bin_put_header(wire, 4);
+	ut_put(wire + header, 7, 4);
+	if (ut_get_le32(wire + header) != 7)
+		return 4;
+	printf("%u\n", ut_tid());
+	dr_unmap(&ring);
+	return 0;
+}

@@ -1,0 +1,56 @@
+"""A program in C with producer.h and data_ring.h alone; what it wrote is read here as docs/protocol.md has it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+INCLUDE = HERE.parents[1] / "protocol" / "utracefs_protocol" / "include"
+
+
+@pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-g", "-fsanitize=address,undefined"]])
+def test_a_producer_in_c_needs_the_headers_and_nothing_else(tmp_path: Path, flags: list[str]) -> None:
+    program = tmp_path / "producer"
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", *flags]
+    subprocess.run([*command, HERE / "producer.c", "-o", program], check=True)
+    size, records = 64 << 10, 1000
+    fd = os.memfd_create("ring")
+    doorbell = os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        os.ftruncate(fd, 4096 + size + 16384)
+        with mmap.mmap(fd, 0) as memory:
+            struct.pack_into("<IIII", memory, 0, 0x52525455, 1, size, 24)
+            struct.pack_into("<I", memory, 256, 1)  # need_wakeup
+            begin = time.monotonic_ns()
+            done = subprocess.run(
+                [program, str(fd), str(size), str(doorbell), str(records)],
+                pass_fds=[fd, doorbell],
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            end = time.monotonic_ns()
+            (head,) = struct.unpack_from("<Q", memory, 64)
+            assert struct.unpack_from("<I", memory, 256) == (0,)
+            # Once because the daemon sleeps, once because the ring is half full.
+            assert os.eventfd_read(doorbell) == 2
+            place = 0
+            for i in range(records):
+                word, index, ts_ns, tid, cpu, zero = struct.unpack_from("<IIQIHH", memory, 4096 + place)
+                length = 10 + i % 20
+                assert (word, index, tid, zero) == (1 << 31 | length, 7, int(done.stdout), 0)
+                assert begin <= ts_ns <= end
+                assert cpu < (os.cpu_count() or 1)
+                payload = memory[4096 + place + 24 : 4096 + place + 24 + length]
+                assert payload == struct.pack("<QH", i << 32 | 0x55, i) + bytes([i % 256]) * (length - 10)
+                place += (24 + length + 7) // 8 * 8
+            assert place == head
+    finally:
+        os.close(fd)
+        os.close(doorbell)
