@@ -1,4 +1,4 @@
-"""Typed events for applications, at nearly no cost until somebody listens.
+"""Typed events for applications, at nearly no cost until a consumer is attached.
 
     import utracefs
 
@@ -14,7 +14,7 @@ The functions of this module use one session per process, made by the first call
 of its own takes a `Session`. Importing this module starts nothing and changes nothing.
 """
 
-from utracefs._producer import Event
+from utracefs._event import Event
 
 TYPE_CHECKING = (
     False  # typing.TYPE_CHECKING without its import, which takes longer than the rest of this module
@@ -39,9 +39,6 @@ __all__ = [
     "stats",
 ]
 
-# At most one entry. A dict, because `setdefault` settles a race between two threads without a lock.
-_sessions: "dict[str, Session]" = {}
-
 _LAZY = {
     "LoggingHandler": "utracefs.logging_handler",
     "Session": "utracefs.session",
@@ -50,7 +47,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> "Any":
-    """Names that cost an import nobody may need."""
+    """Names that cost an import which may not be needed."""
     if name in _LAZY:
         import importlib
 
@@ -62,12 +59,9 @@ def __getattr__(name: str) -> "Any":
 
 def default_session() -> "Session":
     """The session behind the functions of this module."""
-    found = _sessions.get("default")
-    if found is None:
-        from utracefs.session import Session
+    from utracefs.process_session import process_session
 
-        found = _sessions.setdefault("default", Session())
-    return found
+    return process_session()
 
 
 def event(declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:

@@ -1,21 +1,19 @@
-"""From a command string to an Event: what `utracefs.event` does before anybody is asked.
+"""From a command string to an Event: what `utracefs.event` does before a daemon is asked.
 
 A declaration is checked here and now, by the rules that the daemon has, so that a mistake in it is a ValueError at the
-line that made it, whether or not anybody traces. What only the daemon can know (another program declared other fields
+line that made it, whether or not a daemon is there. What only the daemon can know (another program declared other fields
 under this name, there are too many events) turns up later as `Event.error`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from utracefs._producer import KINDS, Event, Sink
+from utracefs._event import KINDS, Event
+from utracefs._outlets import Fifo
 from utracefs_protocol.declaration import Declaration, FieldKind, check_command_length, parse
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_COMMAND_STRING, MAX_PAYLOAD
 
-if TYPE_CHECKING:
-    from utracefs.session import Session
-
-__all__ = ["MULTI_FORMAT", "PERSIST", "Event", "check_declaration", "make_event", "name_args", "reduce_event"]
+__all__ = ["MULTI_FORMAT", "PERSIST", "check_declaration", "make_event", "name_args"]
 
 _INTEGER = KINDS["INTEGER"]
 
@@ -34,8 +32,8 @@ def check_declaration(text: bytes) -> Declaration:
     return declaration
 
 
-def make_event(session: "Session", sink: Sink, declaration: Declaration, flags: int) -> Event:
-    """An Event that is off and unknown to any daemon."""
+def make_event(session: Any, fifo: Fifo, declaration: Declaration, flags: int) -> Event:
+    """An Event that is off and unknown to any daemon. session: what Event asks of it is said there."""
     fields = [
         (field.name, _INTEGER, field.offset - ENTRY_HEADER_SIZE, field.size, field.signed, False)
         if field.kind is FieldKind.INTEGER  # most are, and thousands of events may be declared at start-up
@@ -49,7 +47,7 @@ def make_event(session: "Session", sink: Sink, declaration: Declaration, flags: 
         )
         for field in declaration.fields
     ]
-    return Event(session, sink, declaration.name, declaration.canonical(), flags, fields, MAX_PAYLOAD)
+    return Event(session, fifo, declaration.name, declaration.canonical(), flags, fields, MAX_PAYLOAD)
 
 
 def name_args(event: Event) -> bytes:
@@ -59,18 +57,3 @@ def name_args(event: Event) -> bytes:
     where it would not fit."""
     text = event.declaration.encode("utf-8", "surrogateescape")
     return text if len(text) <= MAX_COMMAND_STRING else text.replace(b"; ", b";")
-
-
-def reduce_event(event: Event) -> tuple[Any, ...]:
-    """Pickling an event of the default session: the other process declares it, too."""
-    import utracefs
-
-    if event.session is not utracefs.default_session():
-        raise TypeError("an event of a session of its own cannot be pickled; declare it in the other process")
-    return _declare_again, (event.declaration, event.flags)
-
-
-def _declare_again(declaration: str, flags: int) -> Event:
-    import utracefs
-
-    return utracefs.event(declaration, persist=bool(flags & PERSIST), multi_format=bool(flags & MULTI_FORMAT))

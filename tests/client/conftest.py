@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_daemon import FakeDaemon, running, wait_for
+from tests.client.workbench import Workbench
 from utracefs import Session
 
 
@@ -59,3 +60,10 @@ def new_session(directory: Path) -> Iterator[Callable[..., Session]]:
 @pytest.fixture
 def session(daemon: FakeDaemon, new_session: Callable[..., Session]) -> Session:
     return new_session()
+
+
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    bench = Workbench()
+    yield bench
+    bench.close()

@@ -124,9 +124,9 @@ def test_a_bad_name(session: Session) -> None:
 
 
 def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(utracefs, "_sessions", {})
+    monkeypatch.setattr("utracefs.process_session._sessions", {})
     handler = LoggingHandler()
     try:
-        assert utracefs.default_session().declared == [handler.event]
+        assert utracefs.default_session().thread.declared == [handler.event]
     finally:
         utracefs.close()

@@ -21,8 +21,8 @@ import pytest
 import utracefs
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
-from utracefs._producer import Event
-from utracefs.session import PATIENCE_S
+from utracefs._event import Event
+from utracefs.session_thread import PATIENCE_S
 from utracefs_protocol.connection import encode_record, encode_response
 
 NewSession = Callable[..., Session]
@@ -57,7 +57,7 @@ def test_a_wrong_declaration_is_an_error_at_once(session: Session, declaration: 
         session.event(declaration)
     with pytest.raises(ValueError, match=r"."):
         session.events(["fine u32 a", declaration])
-    assert session.declared == []
+    assert session.thread.declared == []
 
 
 def test_the_reason_is_the_daemons() -> None:
@@ -580,8 +580,7 @@ def test_signal_handlers_emit_in_the_middle_of_everything(daemon: FakeDaemon, se
 
 
 def test_pickled_events_are_declared_again(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Session(daemon.directory)
-    monkeypatch.setattr(utracefs, "_sessions", {"default": own})
+    monkeypatch.setattr("utracefs.process_session._sessions", {})
     try:
         event = utracefs.event("one u32 number", multi_format=True)
         assert pickle.loads(pickle.dumps(event)) is event
@@ -601,11 +600,11 @@ def test_pickled_events_are_declared_again(daemon: FakeDaemon, monkeypatch: pyte
 )
 def test_buffer_size_from_the_environment(monkeypatch: pytest.MonkeyPatch, given: str, capacity: int) -> None:
     monkeypatch.setenv("UTRACEFS_BUFFER_KB", given)
-    assert Session().sink.capacity == capacity
+    assert Session().thread.fifo.capacity == capacity
 
 
 def test_sizes_and_directories_that_cannot_be() -> None:
-    assert Session(buffer_kb=8).sink.capacity == 8192
+    assert Session(buffer_kb=8).thread.fifo.capacity == 8192
     for size in (0, 3, 1 << 21):
         with pytest.raises(ValueError, match="buffer_kb"):
             Session(buffer_kb=size)
@@ -623,9 +622,9 @@ def test_when_no_thread_can_be_started_events_are_off(
     for name in ("_thread.start_new_thread", "threading.Thread.start"):
         session = new_session()
         with monkeypatch.context() as patch:
-            patch.setattr(f"utracefs.session.{name}", refuse)
+            patch.setattr(f"utracefs.session_thread.{name}", refuse)
             event = session.event(ONE)
-            wait_for(functools.partial(lambda ended: ended.state == "closed", session))
+            wait_for(functools.partial(lambda ended: ended.thread.state == "closed", session))
         assert not event
         event.emit(1)
         assert not session.stats().connected

@@ -92,7 +92,7 @@ def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Findin
 
 def _compiled() -> str:
     try:
-        import utracefs._producer  # noqa: F401
+        import utracefs._event  # noqa: F401
     except ImportError as error:
         return f"but its compiled module is missing ({error})"
     return "compiled module there"

@@ -19,7 +19,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
-from utracefsd.events.event_table import SYSTEM, SYSTEM_MULTI
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
 

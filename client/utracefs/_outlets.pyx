@@ -1,0 +1,477 @@
+"""Where records leave the process: through a data ring, or through a FIFO and the session's socket.
+
+| outlet | an emit | afterwards |
+|---|---|---|
+| RingOutlet | reserves in shared memory, fills, commits | nothing: no system call, no thread of ours |
+| Fifo | appends to a bounded FIFO of bytes | the session thread sends them |
+
+A session has one Fifo for its whole life and at most one RingOutlet at a time. Each Event holds a reference to the one
+that it writes to (see _event.pyx), so a ring stays mapped until no event leads there.
+
+Everything here except `Fifo.send_until` runs with the GIL held, and `reserve` and `commit` are called one right after the
+other with no Python code between them: for every other thread, for a signal handler and for fork they are one step.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport strerror
+
+from utracefs_protocol.data_ring cimport dr_commit, dr_map, dr_unmap
+
+cdef extern from *:
+    # GCC's builtins, under names that a class does not mangle.
+    int ACQUIRE "__ATOMIC_ACQUIRE"
+    int RELEASE "__ATOMIC_RELEASE"
+    int RELAXED "__ATOMIC_RELAXED"
+    int ACQ_REL "__ATOMIC_ACQ_REL"
+    uint64_t load "__atomic_load_n"(const uint64_t *p, int order) noexcept nogil
+    void store "__atomic_store_n"(uint64_t *p, uint64_t value, int order) noexcept nogil
+    uint32_t load32 "__atomic_load_n"(const uint32_t *p, int order) noexcept nogil
+    uint32_t exchange32 "__atomic_exchange_n"(uint32_t *p, uint32_t value, int order) noexcept nogil
+
+cdef extern from "<poll.h>" nogil:
+    ctypedef struct pollfd "struct pollfd":
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long count, int timeout)
+    short POLLIN, POLLOUT, POLLHUP, POLLERR
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t send(int fd, const void *data, size_t size, int flags)
+    int MSG_DONTWAIT, MSG_NOSIGNAL
+
+
+cdef class Counts:
+    """Records of one session in this process, whichever way they went.
+
+    records_in: committed since the beginning. lost: given up, because there was no room or because their event could not
+    be registered again. dropped: those among the lost that had been committed before.
+    """
+
+    def __reduce__(self):
+        raise TypeError("counts belong to one process")
+
+
+cdef class Outlet:
+    """Where an Event's records go.
+
+    reserve: room for a payload of `size` bytes under `write_index`, or NULL when there is none (the caller counts it).
+    commit: what was reserved last is filled in.
+    """
+
+    cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
+        return NULL
+
+    cdef void commit(self) noexcept:
+        pass
+
+    def __reduce__(self):
+        raise TypeError("an outlet belongs to one process")
+
+
+# ------------------------------------------------------------------------------------------------ the data ring
+
+cdef class RingOutlet(Outlet):
+    """A data ring, mapped (docs/protocol.md section 5, data_ring.h).
+
+    counts: of the session. fd, doorbell: memfd and eventfd as the daemon sent them; both stay the caller's, and the
+    doorbell must be open while events lead here. size: bytes of the data area, which the file must have.
+    OSError when it cannot be mapped.
+    """
+
+    def __cinit__(self, Counts counts, int fd, int doorbell, uint32_t size):
+        cdef int error = dr_map(&self.ring, fd, size)
+        if error:
+            raise OSError(-error, strerror(-error).decode())
+        self.counts = counts
+        self.doorbell = doorbell
+
+    def __dealloc__(self):
+        dr_unmap(&self.ring)
+
+    @property
+    def size(self):
+        """Bytes of the data area."""
+        return self.ring.size
+
+    cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
+        cdef dr_record *record = ut_reserve(&self.ring, write_index, <uint32_t>size, &self.half)
+        if record == NULL:
+            return NULL
+        self.reserved = record
+        self.reserved_size = <uint32_t>size
+        return record.payload
+
+    cdef void commit(self) noexcept:
+        self.counts.records_in += 1
+        if dr_commit(&self.ring, self.reserved, self.reserved_size) or self.half:
+            ut_ring_bell(self.doorbell)
+
+
+def forget_thread_id():
+    """In a forked child: the thread that lives on has another id than in the parent."""
+    ut_forget_tid()
+
+
+# ------------------------------------------------------------------------------------------------ the FIFO
+
+cdef enum:
+    # What `pump` returns: why it came back. F_QUIET stays within.
+    F_READABLE = 1
+    F_WANTED = 2
+    F_CONTROL_SENT = 4
+    F_BROKEN = 8
+    F_QUIET = 16
+
+READABLE, WANTED, CONTROL_SENT, BROKEN = F_READABLE, F_WANTED, F_CONTROL_SENT, F_BROKEN
+
+cdef enum:
+    # What one send takes at most: some socket buffers' worth, so that control messages do not wait for a whole FIFO.
+    SEND_BYTES = 256 * 1024
+    # While records keep coming, how long the sender lets them gather.
+    GATHER_MS = 1
+
+cdef uint64_t NO_WRAP = 0xffffffffffffffffU
+
+
+cdef inline unsigned char *place_of(Fifo fifo, uint64_t position) noexcept nogil:
+    return fifo.memory + (position & (fifo.capacity - 1))
+
+
+cdef inline size_t record_size(Fifo fifo, uint64_t position) noexcept nogil:
+    """Bytes of the record at `position`, its bin header included."""
+    cdef uint32_t data = 0
+    cdef unsigned header = bin_get_header(place_of(fifo, position), BIN_MAX_HEADER, &data)
+    return header + data
+
+
+cdef inline uint64_t lap_end(Fifo fifo, uint64_t position) noexcept nogil:
+    return (position | (fifo.capacity - 1)) + 1
+
+
+cdef class Fifo(Outlet):
+    """A bounded FIFO of records in their wire form (`bin` of u32 write_index and payload), and its sender.
+
+        memory      |....rrrrrrrrrrrrrrrr~~|        . free   r record bytes   ~ unused end of a lap
+                         ^tail          ^head
+
+    Positions count bytes from the beginning and only grow; a position modulo the capacity is a place in memory. A
+    record is never split: where it does not fit before the end of the memory, `wrap_at` notes where this lap's data
+    end and the record begins the next lap. There is at most one such note ahead of `tail`, because a second one would
+    need more room than there is.
+
+    | position | written by | read by |
+    |---|---|---|
+    | head, wrap_at | emit, under the GIL; release | sender; acquire |
+    | boundary: begin of the oldest record not wholly sent | sender; release | emit; acquire: what lies before it is free |
+    | tail: first byte not yet sent, within the record at boundary | sender | sender |
+
+    The sender is the session thread, and it also sends its requests here, between two records. It sleeps until it is woken
+    through `wake_fd`: `need_wakeup` is set and cleared under the GIL, so no fence is needed between it and head. `wanted`
+    says that the thread is wanted for something else than records. `half_woken_at` is head when the thread was woken
+    because half of the room was taken: so once per half, not once per record.
+
+    capacity: bytes, a power of two; allocated by the first record.
+    """
+
+    def __cinit__(self, size_t capacity):
+        if capacity < 4096 or capacity & (capacity - 1):
+            raise ValueError("the capacity must be a power of two, at least 4096")
+        self.counts = Counts()
+        self.capacity = capacity
+        self.wrap_at = NO_WRAP
+        self.wake_fd = -1
+
+    def __dealloc__(self):
+        free(self.memory)
+
+    # -- producing
+
+    cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
+        cdef uint32_t data = <uint32_t>size + 4
+        cdef size_t need = bin_header_size(data) + data
+        cdef uint64_t head = self.head
+        cdef size_t at = head & (self.capacity - 1)
+        cdef size_t skipped = 0
+        cdef unsigned char *place
+        if at + need > self.capacity:
+            skipped = self.capacity - at
+            at = 0
+        if head + skipped + need - load(&self.boundary, ACQUIRE) > self.capacity:
+            self.wake_if_half_full(head)
+            return NULL
+        if self.memory == NULL:
+            self.memory = <unsigned char *>malloc(self.capacity)
+            if self.memory == NULL:
+                return NULL
+        if skipped:
+            store(&self.wrap_at, head, RELAXED)
+        self.reserved_end = head + skipped + need
+        place = self.memory + at
+        place += bin_put_header(place, data)
+        ut_put(place, write_index, 4)
+        return place + 4
+
+    cdef void commit(self) noexcept:
+        self.counts.records_in += 1
+        store(&self.head, self.reserved_end, RELEASE)
+        if self.need_wakeup:
+            self.need_wakeup = False
+            ut_ring_bell(self.wake_fd)
+        elif self.reserved_end - self.half_woken_at >= self.capacity // 2:
+            self.wake_if_half_full(self.reserved_end)
+
+    cdef void wake_if_half_full(self, uint64_t head) noexcept:
+        if head - self.half_woken_at >= self.capacity // 2:
+            self.half_woken_at = head
+            if head - load(&self.boundary, RELAXED) >= self.capacity // 2:
+                ut_ring_bell(self.wake_fd)
+
+    # -- what is in it
+
+    cdef unsigned char *next_record(self, uint64_t *position, unsigned *header, size_t *size) noexcept:
+        """The record at *position, which is moved behind it; NULL at head. *header: bytes of its bin header. *size: of all
+        of it. The sender may go on meanwhile: what lies behind a boundary that was read under the GIL stays as it is while
+        the GIL is held, because only an emit overwrites."""
+        cdef unsigned char *place
+        cdef uint32_t data = 0
+        if position[0] < self.head and position[0] == self.wrap_at:
+            position[0] = lap_end(self, position[0])
+        if position[0] >= self.head:
+            return NULL
+        place = place_of(self, position[0])
+        header[0] = bin_get_header(place, BIN_MAX_HEADER, &data)
+        size[0] = header[0] + data
+        position[0] += size[0]
+        return place
+
+    @property
+    def position(self):
+        """Where the next record will begin; for `set_control`."""
+        return self.head
+
+    @property
+    def pending_bytes(self):
+        return self.head - load(&self.boundary, ACQUIRE)
+
+    def pending(self):
+        """Records not wholly sent, counted one by one."""
+        cdef uint64_t position = load(&self.boundary, ACQUIRE)
+        cdef unsigned header
+        cdef size_t size
+        cdef Py_ssize_t count = 0
+        while self.next_record(&position, &header, &size) != NULL:
+            count += 1
+        return count
+
+    def totals(self):
+        """(emitted, sent, pending, lost) of the session at one moment: emitted = sent + pending + lost."""
+        cdef Py_ssize_t pending = self.pending()
+        kept = self.counts.records_in - self.counts.dropped
+        return kept + self.counts.lost, kept - pending, pending, self.counts.lost
+
+    # -- between threads
+
+    def wake(self):
+        """The session thread has something to do: registrations, flush, close. From any thread."""
+        if not exchange32(&self.wanted, 1, ACQ_REL):
+            ut_ring_bell(self.wake_fd)
+
+    def set_wake_fd(self, int fd):
+        """The eventfd that the session thread polls; -1 while there is no thread. Stays the caller's."""
+        self.wake_fd = fd
+        self.need_wakeup = False
+        if fd >= 0 and (self.wanted or self.head != self.boundary):
+            ut_ring_bell(fd)
+
+    # -- sending: by the session thread only
+
+    @property
+    def control_pending(self):
+        """Bytes of control messages that are not sent yet."""
+        return self.control_left
+
+    def set_control(self, bytes data, uint64_t after):
+        """Control messages to send between two records, once everything before position `after` is sent.
+
+        One batch at a time: only when `control_pending` is 0.
+        """
+        if self.control_left:
+            raise RuntimeError("control messages are still being sent")
+        self.control = data
+        self.control_at = PyBytes_AS_STRING(data)
+        self.control_left = PyBytes_GET_SIZE(data)
+        self.control_after = after
+
+    def begin_stream(self):
+        """A new connection: begin with whole records, forget control messages of the old one. Records are held until
+        `_event.move` has given them the write_index that they have here."""
+        self.held = True
+        self.tail = self.boundary
+        self.control = None
+        self.control_left = 0
+
+    def wait(self, int timeout_ms):
+        """Sleep until woken or for timeout_ms: no connection, so nothing is sent. Returns whether the thread is wanted."""
+        cdef pollfd fds[1]
+        fds[0].fd = self.wake_fd
+        fds[0].events = POLLIN
+        with nogil:
+            if not load32(&self.wanted, ACQUIRE):
+                poll(fds, 1, timeout_ms)
+            ut_silence_bell(self.wake_fd)
+        return exchange32(&self.wanted, 0, ACQ_REL) != 0
+
+    def pump(self, int sock):
+        """Send until there is something else to do; sleeps without the GIL and, while there is nothing, without timers.
+
+        Returns READABLE (the socket has bytes or is at its end), WANTED (`wake`), CONTROL_SENT, BROKEN, or several.
+        """
+        cdef int flags
+        while True:
+            if self.held:
+                with nogil:
+                    flags = self.send_until(sock, -1)
+                if flags == F_QUIET:
+                    continue
+                break
+            with nogil:
+                flags = self.send_until(sock, GATHER_MS)
+            if flags != F_QUIET:
+                break
+            # Under the GIL: no emit can come between looking at head and asking to be woken.
+            if self.head != self.boundary:
+                continue
+            self.need_wakeup = True
+            with nogil:
+                flags = self.send_until(sock, -1)
+            self.need_wakeup = False
+            if flags != F_QUIET:
+                break
+        if flags & F_WANTED:
+            exchange32(&self.wanted, 0, ACQ_REL)
+        return flags & ~F_QUIET
+
+    cdef int send_until(self, int sock, int quiet_ms) noexcept nogil:
+        """Send and gather until nothing came for quiet_ms (F_QUIET), or until the thread is wanted. -1: until woken."""
+        cdef pollfd fds[2]
+        cdef int sent, ready
+        fds[0].fd = sock
+        fds[1].fd = self.wake_fd
+        fds[1].events = POLLIN
+        while True:
+            sent = self.send_some(sock)
+            if sent == -EAGAIN:
+                fds[0].events = POLLIN | POLLOUT
+                ready = poll(fds, 2, -1)
+            elif sent < 0:
+                return F_BROKEN
+            elif sent & F_CONTROL_SENT:
+                return F_CONTROL_SENT
+            else:
+                fds[0].events = POLLIN
+                ready = poll(fds, 2, quiet_ms)
+            if ready < 0:
+                continue
+            if ready == 0:
+                if self.boundary == load(&self.head, ACQUIRE) and not self.control_left:
+                    return F_QUIET
+                continue
+            if fds[1].revents:
+                ut_silence_bell(self.wake_fd)
+                if load32(&self.wanted, ACQUIRE):
+                    return F_WANTED
+                if quiet_ms < 0:
+                    # Woken by a record: let its followers gather from now on.
+                    return F_QUIET
+            if fds[0].revents & (POLLIN | POLLHUP | POLLERR):
+                return F_READABLE
+
+    cdef int send_some(self, int sock) noexcept nogil:
+        """Send what is there, in as many calls as it takes: 0 all gone, F_CONTROL_SENT, or -errno."""
+        cdef uint64_t end
+        cdef size_t size
+        cdef ssize_t sent
+        cdef bint mid_record
+        while True:
+            mid_record = self.tail != self.boundary
+            if self.control_left and not mid_record and self.tail >= self.control_after:
+                sent = send(sock, self.control_at, self.control_left, MSG_DONTWAIT | MSG_NOSIGNAL)
+                if sent < 0:
+                    if errno == EINTR:
+                        continue
+                    return -errno
+                self.control_at += sent
+                self.control_left -= sent
+                if not self.control_left:
+                    return F_CONTROL_SENT
+                continue
+            end = load(&self.head, ACQUIRE)
+            if self.tail == end or self.held:
+                return 0
+            if not mid_record and self.tail == load(&self.wrap_at, RELAXED):
+                self.tail = lap_end(self, self.tail)
+                store(&self.boundary, self.tail, RELEASE)
+                continue
+            # All of these ends are boundaries between records.
+            end = min(end, lap_end(self, self.tail))
+            if self.tail < load(&self.wrap_at, RELAXED):
+                end = min(end, load(&self.wrap_at, RELAXED))
+            if self.control_left:
+                if self.tail < self.control_after:
+                    end = min(end, self.control_after)
+                else:
+                    end = self.boundary + record_size(self, self.boundary)
+            size = end - self.tail
+            if size > SEND_BYTES:
+                size = SEND_BYTES
+            sent = send(sock, place_of(self, self.tail), size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                return -errno
+            self.tail += sent
+            if self.tail == end:
+                store(&self.boundary, end, RELEASE)
+            else:
+                self.follow_boundary()
+
+    cdef void follow_boundary(self) noexcept nogil:
+        """Move the boundary over the records that are wholly sent."""
+        cdef uint64_t position = self.boundary
+        cdef size_t size
+        while position < self.tail:
+            size = record_size(self, position)
+            if position + size > self.tail:
+                break
+            position += size
+        store(&self.boundary, position, RELEASE)
+
+    # -- a new connection, a new process
+
+    cdef void begin_with(self, unsigned char *memory, uint64_t filled) noexcept:
+        """The FIFO holds bytes 0 to `filled` of `memory`, which is its own from now on; NULL: of the memory it has."""
+        if memory != NULL:
+            free(self.memory)
+            self.memory = memory
+        self.tail = 0
+        self.boundary = 0
+        self.head = filled
+        self.wrap_at = NO_WRAP
+        self.half_woken_at = 0
+
+    def start_child(self):
+        """In a forked child: what is pending is the parent's, and so are the counters and the eventfd."""
+        self.begin_with(NULL, 0)
+        self.counts.records_in = 0
+        self.counts.lost = 0
+        self.counts.dropped = 0
+        self.wake_fd = -1
+        self.wanted = 0
+        self.control = None
+        self.control_left = 0
+        self.need_wakeup = False
+        self.held = False

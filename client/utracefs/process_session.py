@@ -1,0 +1,30 @@
+"""The session behind the functions of `utracefs`: one per process, made when it is first asked for."""
+
+from typing import Any
+
+from utracefs._event import Event
+from utracefs.declaring import MULTI_FORMAT, PERSIST
+from utracefs.session import Session
+
+__all__ = ["process_session"]
+
+# At most one entry. A dict, because `setdefault` decides a race between two threads without a lock.
+_sessions: dict[str, Session] = {}
+
+
+class _ProcessSession(Session):
+    """Its events can be pickled: the process that loads one has such a session, too, and declares the event there."""
+
+    def _reduce(self, event: Event) -> tuple[Any, ...]:
+        return _declare_again, (event.declaration, event.flags)
+
+
+def process_session() -> Session:
+    found = _sessions.get("session")
+    return _sessions.setdefault("session", _ProcessSession()) if found is None else found
+
+
+def _declare_again(declaration: str, flags: int) -> Event:
+    return process_session().event(
+        declaration, persist=bool(flags & PERSIST), multi_format=bool(flags & MULTI_FORMAT)
+    )

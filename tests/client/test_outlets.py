@@ -1,0 +1,169 @@
+"""The FIFO is judged by a list of records; the ring by the daemon's side of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.client.fake_daemon import wait_for
+from tests.client.workbench import Workbench
+from utracefs._outlets import BROKEN, WANTED, Fifo
+from utracefs_protocol.connection import encode_request
+
+# ---- the FIFO
+
+
+def test_what_does_not_fit_is_lost_and_counted_and_the_rest_arrives_in_order() -> None:
+    bench = Workbench(4096)
+    try:
+        event = bench.event(b"t u32 a; char[50] b")
+        for i in range(500):
+            event.emit(i, "x")
+        kept = 4096 // (2 + 4 + 54)
+        assert event.emitted == 500
+        assert event.lost == bench.fifo.counts.lost == 500 - kept
+        assert bench.fifo.counts.records_in == bench.fifo.pending() == kept
+        got = bench.send()
+        assert [int.from_bytes(payload[:4], "little") for _, payload in got] == list(range(kept))
+        event.emit(1000, "y")
+        assert len(bench.send()) == 1
+    finally:
+        bench.close()
+
+
+def test_a_record_larger_than_the_fifo_is_lost() -> None:
+    bench = Workbench(4096)
+    try:
+        event = bench.event(b"t __rel_loc u8[] a")
+        event.emit(b"x" * 5000)
+        event.emit(b"y")
+        assert event.lost == 1
+        assert len(bench.send()) == 1
+    finally:
+        bench.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_mix_of_records_control_messages_and_sends_comes_out_in_order(data: st.DataObject) -> None:
+    """Small buffers everywhere, so that records wrap and sends are partial."""
+    bench = Workbench(4096)
+    try:
+        bench.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        event = bench.event(b"t u32 number; __rel_loc u8[] data")
+        records: list[Any] = []
+        got: list[Any] = []
+        controls = 0
+        number = 0
+        for _ in range(data.draw(st.integers(1, 25))):
+            match data.draw(st.sampled_from(["emit", "emit", "send", "receive", "control"])):
+                case "emit":
+                    for size in data.draw(st.lists(st.integers(0, 600), max_size=10)):
+                        lost = event.lost
+                        number += 1
+                        event.emit(number, b"x" * size)
+                        if event.lost == lost:
+                            records.append(number)
+                case "send":
+                    bench.pump_once()
+                case "receive":
+                    got += bench.receive()
+                case "control":
+                    if not bench.fifo.control_pending:
+                        after = data.draw(st.booleans())
+                        controls += 1
+                        request = encode_request(controls, f"c{controls}", ["x" * 300])
+                        bench.fifo.set_control(request, bench.fifo.position if after else 0)
+                        if after:
+                            records.append(f"c{controls}")
+            assert bench.fifo.pending() <= len(records)
+        got += bench.send()
+        plain = [one if isinstance(one, str) else int.from_bytes(one[1][:4], "little") for one in got]
+        assert [one for one in plain if isinstance(one, int)] == [
+            one for one in records if isinstance(one, int)
+        ]
+        assert len([one for one in plain if isinstance(one, str)]) == controls
+        for place, one in enumerate(records):
+            if isinstance(one, str):  # all records before it are before it
+                before = {r for r in records[:place] if isinstance(r, int)}
+                assert before <= set(plain[: plain.index(one)])
+        assert event.emitted == number
+        assert event.lost == number - len([one for one in records if isinstance(one, int)])
+    finally:
+        bench.close()
+
+
+def test_control_messages_are_sent_one_batch_at_a_time(bench: Workbench) -> None:
+    bench.fifo.set_control(b"\x93\x02\xa1x\x90", 0)
+    with pytest.raises(RuntimeError, match="still being sent"):
+        bench.fifo.set_control(b"\x93\x02\xa1x\x90", 0)
+
+
+def test_the_sender_sleeps_without_timers_and_the_first_record_wakes_it(bench: Workbench) -> None:
+    event = bench.event(b"t u32 a")
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not bench.fifo.pump(bench.near.fileno()) & (WANTED | BROKEN):
+            pass
+        stopped.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        # asleep: in poll(2) with no time limit, and it stays there
+        status = Path(f"/proc/self/task/{thread.native_id}/status")
+        last = [""]
+
+        def still() -> bool:
+            before, last[0] = last[0], status.read_text().partition("voluntary_ctxt_switches:")[2]
+            return before == last[0]
+
+        wait_for(still)
+        for i in range(3):
+            event.emit(i)
+            wait_for(lambda: not bench.fifo.pending_bytes)
+        assert len(bench.receive()) == 3
+    finally:
+        bench.fifo.wake()
+        thread.join(5)
+    assert stopped.is_set()
+
+
+def test_a_full_socket_blocks_nobody(bench: Workbench) -> None:
+    event = bench.event(b"t u32 a; char[1000] b")
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            bench.fifo.pump(bench.near.fileno())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for i in range(3000):
+            event.emit(i, "")
+        assert event.lost > 0
+        got: list[Any] = []
+
+        def all_there() -> bool:
+            got.extend(bench.receive())
+            return len(got) == 3000 - event.lost
+
+        wait_for(all_there)
+    finally:
+        stop.set()
+        bench.fifo.wake()
+        thread.join(5)
+
+
+@pytest.mark.parametrize("capacity", [0, 4095, 5000])
+def test_a_capacity_is_a_power_of_two(capacity: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        Fifo(capacity)

@@ -1,0 +1,75 @@
+"""A FIFO, its events and the far end of its socket: for tests of what runs once per event."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from utracefs import _event
+from utracefs._event import Event
+from utracefs._outlets import Fifo
+from utracefs._status_map import StatusMap
+from utracefs.declaring import check_declaration, make_event
+from utracefs_protocol.connection import Connection, EventRecord, Request
+
+
+class Workbench:
+    """A FIFO with the far end of its socket, and events that are on. Nothing is sent unless `send` is called."""
+
+    def __init__(self, capacity: int = 1 << 20, status: int = 1) -> None:
+        self.fifo = Fifo(capacity)
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.fifo.set_wake_fd(self.wake_fd)
+        self.status_fd = os.memfd_create("status")
+        os.ftruncate(self.status_fd, 4096)
+        self.map = StatusMap(self.status_fd, 4096)
+        self.events: list[Event] = []
+        self.status = status
+        self.messages = Connection(max_object=None, allow_records=True)
+
+    def close(self) -> None:
+        _event.set_all_off(self.events)
+        self.near.close()
+        self.far.close()
+        os.close(self.wake_fd)
+        os.close(self.status_fd)
+
+    def event(self, declaration: bytes, write_index: int | None = None) -> Event:
+        event = make_event(None, self.fifo, check_declaration(declaration), 0)
+        self.events.append(event)
+        place = len(self.events)
+        os.pwrite(self.status_fd, bytes([self.status]), place)
+        _event.follow(self.map, self.fifo, [(event, place, place if write_index is None else write_index)])
+        return event
+
+    def pump_once(self) -> int:
+        """One turn of the sender: being wanted makes it return."""
+        self.fifo.wake()
+        return self.fifo.pump(self.near.fileno())
+
+    def receive(self) -> list[Any]:
+        """What the far end has got: (write_index, payload) of records, method of requests."""
+        got: list[Any] = []
+        self.far.setblocking(False)
+        while True:
+            try:
+                data = self.far.recv(1 << 20)
+            except BlockingIOError:
+                return got
+            for message in self.messages.receive(data):
+                if isinstance(message, EventRecord):
+                    got.append((int.from_bytes(message.data[:4], "little"), message.data[4:]))
+                else:
+                    assert isinstance(message, Request)
+                    got.append(message.method)
+
+    def send(self) -> list[Any]:
+        """Send all, as the session thread would, and receive it."""
+        got = self.receive()
+        while self.fifo.pending_bytes or self.fifo.control_pending:
+            self.pump_once()
+            got += self.receive()
+        return got
