@@ -42,6 +42,7 @@ from utracefsd.intake._journal import Journal
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
+from utracefsd.machine.shares import Shares
 from utracefsd.state.living import State, StateError, StateFolder, check_events, restore
 from utracefsd.tree import Tree
 
@@ -92,7 +93,10 @@ class Daemon:
 
         self.now_ns = now_ns
         self.status = StatusFile(status_path, status_pages)
-        self.table = EventTable(self.status, user_events_max=user_events_max, first_id=FIRST_EVENT_ID)
+        self.shares = Shares()
+        self.table = EventTable(
+            self.status, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
+        )
         self.comms = make_comm_table()
         nr_cpus = possible_cpus()
         folder = None if state_folder is None else StateFolder(state_folder)
@@ -138,10 +142,20 @@ class Daemon:
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
         self.plugins = Plugins(self.table, entry_points=offered)
         self.tree = Tree(self.table, self.instance, self.perf, self.plugins, self.comms, now_ns)
-        self.rings = Rings(nr_cpus, journal=journal, new_thread=self.comms.remember) if data_rings else None
+        self.rings = (
+            Rings(
+                nr_cpus,
+                shares=self.shares,
+                journal=journal,
+                new_thread=self.comms.remember,
+            )
+            if data_rings
+            else None
+        )
         self.data = DataPort(
             self._open_data,
             now_ns=now_ns,
+            shares=self.shares,
             max_connections=max_connections,
             closed=self._data_closed,
         )

@@ -32,7 +32,8 @@ from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_UNANSWERED
 from utracefsd.connections.link import Link, peer_of
-from utracefsd.machine.peer import Peer, PeerLimits
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 
 logger = logging.getLogger("utracefsd")
 
@@ -98,7 +99,7 @@ class DataLink:
 class DataPort:
     """`new_connection` makes the open file of user_events_data for a peer. `close` closes every socket.
 
-    `limits` count the connections of each user; `max_connections` bounds all of them, administrators' too, so that
+    `shares` counts the connections of each user; `max_connections` bounds all of them, administrators' too, so that
     descriptors are left for everything else. `closed` is told who left.
     """
 
@@ -108,14 +109,14 @@ class DataPort:
         *,
         now_ns: Callable[[], int],
         owner_uid: int | None = None,
-        limits: PeerLimits | None = None,
+        shares: Shares | None = None,
         max_connections: int = 1 << 20,
         closed: Callable[[Peer], None] | None = None,
     ) -> None:
         self._new_connection = new_connection
         self._now_ns = now_ns
         self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
-        self._limits = limits or PeerLimits()
+        self._shares = Shares() if shares is None else shares
         self._max_connections = max_connections
         self._closed = closed
         self._epoll = select.epoll()
@@ -150,12 +151,13 @@ class DataPort:
                 raise TraceError(
                     errno.EMFILE, f"the daemon has {len(self._links)} connections, which is its limit"
                 )
-            self._limits.enter(peer)
+            self._shares.check(Resource.CONNECTIONS, peer.uid, privileged=peer.privileged)
         except TraceError as refusal:
             link.queue(encode_notification("error", [refusal.errno, refusal.text]))
             link.flush()
             link.finish()
             return None
+        self._shares.add(Resource.CONNECTIONS, peer.uid)
         data_link = DataLink(link, self._new_connection(peer))
         self._links[link.fileno()] = data_link
         self._epoll.register(link.fileno(), data_link.mask)
@@ -381,6 +383,6 @@ class DataPort:
         if data_link.ending_ns is None:
             data_link.connection.close(self._now_ns())
         data_link.link.finish()
-        self._limits.leave(data_link.link.peer)
+        self._shares.drop(Resource.CONNECTIONS, data_link.link.peer.uid)
         if self._closed is not None:
             self._closed(data_link.link.peer)

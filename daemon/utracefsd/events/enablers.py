@@ -1,8 +1,9 @@
 """Enablers: words in a client's own memory whose bit says that an event is wanted.
 
-The 2022 model of user_events (user_events, "Remote-write enablement"): at registration a program names a word
-and a bit; the bit is set while anybody is attached to the event and clear otherwise. A daemon cannot write
-into another process, so the program passes the memory as a descriptor, and the "address" is an offset in it.
+The kernel's model since Linux 6.4 ("tracing/user_events: Use remote writes for event enablement"): at
+registration a program names a word and a bit; the bit is set while a consumer is attached to the event and
+clear otherwise. A daemon cannot write into another process, so the program passes the memory as a descriptor,
+and the "address" is an offset in it.
 
     enabler        (memory object, offset, bit) -> event
     memory object  (st_dev, st_ino) of the descriptor
@@ -36,7 +37,8 @@ from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
 from utracefsd.events._enable_word import PAGE_SIZE, WordPage
 from utracefsd.events.event import Event
-from utracefsd.machine.peer import MAX_ENABLER_PAGES_PER_UID, MAX_ENABLERS_PER_UID, Peer
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 
 
 @attrs.frozen
@@ -65,7 +67,8 @@ class Place:
 
     @property
     def key(self) -> tuple[int, int, int, int]:
-        """What two enablers may not share. The size is not part of it (limits R11)."""
+        """What two enablers may not share. The size is not part of it
+        (current_user_event_enabler_exists())."""
         return self.device, self.inode, self.offset, self.bit
 
 
@@ -96,30 +99,22 @@ class Enabler:
 
 
 class EnablerTable:
-    """All enablers of the daemon. It changes no reference counts; who calls it does."""
+    """All enablers of the daemon. It changes no reference counts; the event table, its owner, does."""
 
-    def __init__(
-        self,
-        *,
-        max_per_uid: int = MAX_ENABLERS_PER_UID,
-        max_pages_per_uid: int = MAX_ENABLER_PAGES_PER_UID,
-    ) -> None:
-        self.max_per_uid = max_per_uid
-        self.max_pages_per_uid = max_pages_per_uid
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
         self._enablers: dict[tuple[int, int, int, int], Enabler] = {}
         self._pages: dict[tuple[int, int, int], _Page] = {}
         self._by_event: dict[Event, list[Enabler]] = {}
         self._by_pid: dict[int, dict[Enabler, None]] = {}
         self._held: dict[int, int] = {}
-        self._count_of_uid: dict[int, int] = {}
-        self._pages_of_uid: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._enablers)
 
     def check(self, fd: int, asked: messages.Enabler) -> Place:
-        """Check what a registration asks for, as far as its own numbers do not tell (user_events 2.1, steps 9
-        and 10).
+        """Check what a registration asks for, as far as its own numbers do not tell
+        (user_events_ioctl_reg()).
 
         Raises TraceError: EINVAL (`fd` is no memfd sealed with F_SEAL_SHRINK), EFAULT (the word is not inside
         the memory), EADDRINUSE (this offset and bit are taken).
@@ -140,18 +135,16 @@ class EnablerTable:
         """Make the enabler and write the present state into its bit.
 
         The descriptor is not needed afterwards. Raises TraceError(ENOMEM) when the word cannot be written
-        (limits R24: a descriptor opened for reading, memory sealed against writing) or the user has too many
-        of them.
+        (a descriptor opened for reading, memory sealed against writing) or the user has too many of them.
         """
-        if self._count_of_uid.get(peer.uid, 0) >= self.max_per_uid and not peer.privileged:
-            raise TraceError(errno.ENOMEM, f"user {peer.uid} has {self.max_per_uid} enablers already")
+        self._shares.check(Resource.ENABLERS, peer.uid, privileged=peer.privileged)
         page = self._pages.get(place.page) or self._map(place, fd, peer)
         page.users += 1
         enabler = Enabler(place, event, peer.pid, peer.uid, page)
         self._enablers[place.key] = enabler
         self._by_event.setdefault(event, []).append(enabler)
         self._by_pid.setdefault(peer.pid, {})[enabler] = None
-        self._count_of_uid[peer.uid] = self._count_of_uid.get(peer.uid, 0) + 1
+        self._shares.add(Resource.ENABLERS, peer.uid)
         enabler.write(on)
 
     def remove(self, fd: int, offset: int, bit: int) -> Event:
@@ -198,11 +191,7 @@ class EnablerTable:
             self._forget(enabler)
 
     def _map(self, place: Place, fd: int, peer: Peer) -> _Page:
-        pages = self._pages_of_uid.get(peer.uid, 0)
-        if pages >= self.max_pages_per_uid and not peer.privileged:
-            raise TraceError(
-                errno.ENOMEM, f"user {peer.uid} has {pages} pages of enable words mapped already"
-            )
+        self._shares.check(Resource.ENABLER_PAGES, peer.uid, privileged=peer.privileged)
         try:
             words = WordPage(fd, place.offset // PAGE_SIZE)
         except OSError as error:
@@ -212,7 +201,7 @@ class EnablerTable:
                 "send a descriptor that is open for writing",
             ) from error
         page = self._pages[place.page] = _Page(words, peer.uid)
-        self._pages_of_uid[peer.uid] = pages + 1
+        self._shares.add(Resource.ENABLER_PAGES, peer.uid)
         return page
 
     def _forget(self, enabler: Enabler) -> None:
@@ -227,19 +216,13 @@ class EnablerTable:
         del of_pid[enabler]
         if not of_pid:
             del self._by_pid[enabler.pid]
-        _count_down(self._count_of_uid, enabler.uid)
+        self._shares.drop(Resource.ENABLERS, enabler.uid)
         page = self._pages[place.page]
         page.users -= 1
         if not page.users:
             page.words.close()
             del self._pages[place.page]
-            _count_down(self._pages_of_uid, page.uid)
-
-
-def _count_down(counts: dict[int, int], key: int) -> None:
-    left = counts.pop(key) - 1
-    if left:
-        counts[key] = left
+            self._shares.drop(Resource.ENABLER_PAGES, page.uid)
 
 
 def _memory_object(fd: int, what: str) -> tuple[int, int, int]:

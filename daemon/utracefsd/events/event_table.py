@@ -47,7 +47,8 @@ from utracefsd.events.enablers import EnablerTable, Place
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event, SavedEvent, shown
 from utracefsd.events.lowest_free import LowestFree
 from utracefsd.events.status_file import StatusFile
-from utracefsd.machine.peer import MAX_EVENTS_PER_UID, Peer
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 
 # common_type is a u16 (include/linux/trace_events.h, TRACE_EVENT_TYPE_MAX).
 MAX_EVENT_ID = 0xFFFF
@@ -56,11 +57,12 @@ MAX_EVENT_ID = 0xFFFF
 class EventTable:
     """All events of one daemon.
 
-    status: gives out the bytes; it stays the caller's. enablers: the table's own unless given; bits follow
-    the byte. user_events_max: how many events may exist at once (sysctl kernel.user_events_max); may be
-    changed at any time, also below the present number, which then only prevents new ones. max_events_per_uid:
-    the share of one plain producer. reap_delay_ns: how long a non-persistent event outlives its last
-    reference. first_id: the lowest trace event id.
+    status: gives out the bytes; it stays the caller's. shares: counts what each user holds. user_events_max:
+    how many events may exist at once (sysctl kernel.user_events_max); may be changed at any time, also below
+    the present number, which then only prevents new ones. reap_delay_ns: how long a non-persistent event
+    outlives its last reference. first_id: the lowest trace event id.
+
+    `enablers` are the words that follow the byte; their references are the table's matter.
 
     The callbacks run inside the operation and must not raise. A new event is announced twice: in
     `before_created` to those that only note it (a log of the state), then in `on_created` to those that may
@@ -73,16 +75,15 @@ class EventTable:
         self,
         status: StatusFile,
         *,
-        enablers: EnablerTable | None = None,
+        shares: Shares | None = None,
         user_events_max: int = USER_EVENTS_MAX,
-        max_events_per_uid: int = MAX_EVENTS_PER_UID,
         reap_delay_ns: int = 100_000_000,
         first_id: int = 20,
     ) -> None:
         self.status = status
-        self.enablers = EnablerTable() if enablers is None else enablers
+        self.shares = Shares() if shares is None else shares
+        self.enablers = EnablerTable(self.shares)
         self.user_events_max = user_events_max
-        self.max_events_per_uid = max_events_per_uid
         self.reap_delay_ns = reap_delay_ns
         self.before_created: list[Callable[[Event], None]] = []
         self.on_created: list[Callable[[Event], None]] = []
@@ -94,7 +95,6 @@ class EventTable:
         self._by_path: dict[tuple[bytes, bytes], Event] = {}
         self._single: dict[bytes, Event] = {}
         self._multi: dict[bytes, list[Event]] = {}
-        self._events_of_uid: dict[int, int] = {}
         self._next_multi_id = 0
         self._ids = LowestFree(first_id, MAX_EVENT_ID)
         self._to_reap: dict[Event, int] = {}  # deadline; in order of deadline, since the delay is one for all
@@ -205,7 +205,7 @@ class EventTable:
         else:
             self._single[event.name] = event
         self.system_sizes[event.system] += 1
-        self._events_of_uid[event.owner_uid] = self._events_of_uid.get(event.owner_uid, 0) + 1
+        self.shares.add(Resource.EVENTS, event.owner_uid)
 
     def restore(self, saved: Collection[SavedEvent]) -> list[Event]:
         """Fill an empty table with a predecessor's events, in the order of their creation, without
@@ -266,11 +266,7 @@ class EventTable:
             raise TraceError(
                 errno.EMFILE, f"there are {len(self._events)} events, and user_events_max allows no more"
             )
-        if not privileged and self._events_of_uid.get(owner_uid, 0) >= self.max_events_per_uid:
-            raise TraceError(
-                errno.EMFILE,
-                f"user {owner_uid} has {self.max_events_per_uid} events, which is the limit for one user",
-            )
+        self.shares.check(Resource.EVENTS, owner_uid, privileged=privileged)
 
     # References
 
@@ -325,9 +321,7 @@ class EventTable:
         else:
             del self._single[event.name]
         self.system_sizes[event.system] -= 1
-        left = self._events_of_uid.pop(event.owner_uid) - 1
-        if left:
-            self._events_of_uid[event.owner_uid] = left
+        self.shares.drop(Resource.EVENTS, event.owner_uid)
         self._to_reap.pop(event, None)
         for removed in self.on_removed:
             removed(event)

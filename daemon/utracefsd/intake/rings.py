@@ -28,9 +28,7 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 from utracefsd.machine.peer import Peer
-
-# Memory that the rings of one plain producer's user may take together: the default ring for 256 processes.
-MAX_RING_BYTES_PER_UID = 256 << 20
+from utracefsd.machine.shares import Resource, Shares
 
 # A record is visible after this long at most while the daemon is awake (the promise is 20 ms).
 POLL_S = 0.002
@@ -59,8 +57,8 @@ class Rings:
     def __init__(
         self,
         nr_cpus: int,
-        max_bytes_per_uid: int = MAX_RING_BYTES_PER_UID,
         *,
+        shares: Shares | None = None,
         journal: Journal | None = None,
         new_thread: Callable[[int], None] | None = None,
     ) -> None:
@@ -68,9 +66,8 @@ class Rings:
         self._intake = Intake(nr_cpus)
         self._journal = journal
         self._handing_over = False
-        self._max_bytes_per_uid = max_bytes_per_uid
+        self._shares = Shares() if shares is None else shares
         self._owned: dict[DataRing, _Owned] = {}
-        self._bytes: dict[int, int] = {}
         self._epoll = select.epoll()
         self._taking_in = False
 
@@ -88,7 +85,7 @@ class Rings:
 
         TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the machine's).
         """
-        self._check_share(peer, size)
+        self._shares.check(Resource.RING_BYTES, peer.uid, size, privileged=peer.privileged)
         try:
             ring = DataRing.create(table, peer.pid, size)
             if self._journal is not None:
@@ -116,7 +113,7 @@ class Rings:
         key = ring.key()
         if any(owned.key() == key for owned in self._owned):
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
-        self._check_share(peer, ring.size)
+        self._shares.check(Resource.RING_BYTES, peer.uid, ring.size, privileged=peer.privileged)
         if self._journal is not None:
             try:
                 self._journal.resume(ring)
@@ -134,9 +131,7 @@ class Rings:
         if self._journal is not None:
             (self._journal.leave if self._handing_over else self._journal.end)(ring)
         self._epoll.unregister(ring.doorbell)
-        self._bytes[owned.uid] -= ring.size
-        if not self._bytes[owned.uid]:
-            del self._bytes[owned.uid]
+        self._shares.drop(Resource.RING_BYTES, owned.uid, ring.size)
 
     def take_in(self, budget: int | None = None) -> int:
         """Take what was committed before this call (at most `budget` records), oldest first; returns how many."""
@@ -181,18 +176,10 @@ class Rings:
             self.drop(ring)
         self._epoll.close()
 
-    def _check_share(self, peer: Peer, size: int) -> None:
-        used = self._bytes.get(peer.uid, 0)
-        if not peer.privileged and used + size > self._max_bytes_per_uid:
-            raise TraceError(
-                errno.ENOMEM,
-                f"the rings of user {peer.uid} take {used >> 10} KiB; {self._max_bytes_per_uid >> 10} KiB are the limit",
-            )
-
     def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> DataRing:
         ring.new_thread = self._new_thread
         self._owned[ring] = _Owned(ring, peer.uid, failed)
-        self._bytes[peer.uid] = self._bytes.get(peer.uid, 0) + ring.size
+        self._shares.add(Resource.RING_BYTES, peer.uid, ring.size)
         self._epoll.register(ring.doorbell, select.EPOLLIN)
         self._intake.add(ring)
         # The daemon may be asleep: whoever commits next shall ring.

@@ -1,1 +1,5 @@
-"""What the daemon asks of the machine it runs on: names of threads, /proc, who a peer is. The lowest room."""
+"""What the daemon asks of the machine it runs on: names of threads, /proc, who a peer is and how much its
+user may hold.
+
+The lowest room.
+"""

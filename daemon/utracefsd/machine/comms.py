@@ -1,15 +1,16 @@
 """Which name belongs to a thread id, for `trace` and saved_cmdlines.
 
-A record carries a number. The kernel keeps a small table of names and fills it when a task that has just written is
-switched out, so that early records print `<...>`; we can always ask /proc, and do so at print time while the task
-lives. What is known of it last is kept for later, since a trace is mostly read after the program has ended.
+A record carries a number. The kernel keeps a small table of names and fills it when a task that has just
+written is switched out, so that early records print `<...>`; we can always ask /proc, and do so at print time
+while the task lives. What is known of it last is kept for later, since a trace is mostly read after the
+program has ended.
 
-A thread id is used again by other programs. The start time of the task, which /proc tells too, makes the difference: a
-name is only renewed from a task that began when the remembered one did. `remember` is for those who know that it is
-the same task (a producer is connected), and takes what there is.
+A thread id is used again by other programs. The start time of the task, which /proc tells too, makes the
+difference: a name is only renewed from a task that began when the remembered one did. `remember` is for those
+who know that it is the same task (a producer is connected), and takes what there is.
 
-Thread groups (`saved_tgids`, the option record-tgid) are, as in the kernel, learned only of tasks that write while the
-option is on: `wrote` is for whoever takes records in and costs a set lookup.
+Thread groups (`saved_tgids`, the option record-tgid) are, as in the kernel, learned only of tasks that write
+while the option is on: `wrote` is for whoever takes records in and costs a set lookup.
 """
 
 import errno
@@ -29,8 +30,9 @@ _MAX_CAPACITY = 32768
 _PAGE = 4096
 _TABLE_HEAD = 131096
 _ELEMENT = 20
-"""The kernel rounds its table up to a power of two of pages and shows how many names fit (kernel/trace/trace_sched_switch.c,
-`allocate_cmdlines_buffer`): a head with a slot for each of 32769 pids, then a name of 16 bytes and a pid each."""
+"""The kernel rounds its table up to a power of two of pages and shows how many names fit
+(kernel/trace/trace_sched_switch.c, `allocate_cmdlines_buffer`): a head with a slot for each of 32769 pids,
+then a name of 16 bytes and a pid each."""
 
 
 @attrs.frozen
@@ -54,7 +56,8 @@ class CommTable:
         *,
         kernel_release: bytes = b"",
     ) -> None:
-        """read_task, read_tgid: ask /proc (`procfs`); None: no such task. kernel_release: what latency-format shows."""
+        """read_task, read_tgid: ask /proc (`procfs`); None: no such task. kernel_release: what latency-format
+        shows."""
         self.kernel_release = kernel_release
         self.record_tgid = False
         self.capacity = _rounded_capacity(128)

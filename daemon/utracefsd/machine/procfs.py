@@ -1,4 +1,5 @@
-"""What the tree needs to know of the machine: names of threads, cpus, memory. The only part of it that does I/O."""
+"""What the tree needs to know of the machine: names of threads, cpus, memory. The only part of it that does
+I/O."""
 
 import ctypes
 import os
@@ -10,7 +11,8 @@ from utracefsd.machine.comms import CommTable, Task
 __all__ = ["current_cpu", "free_memory_kb", "make_comm_table", "possible_cpus", "read_task", "read_tgid"]
 
 _START_TIME = 19
-"""Position of starttime in /proc/PID/stat, counted from the field behind the name (proc_pid_stat(5): number 22)."""
+"""Position of starttime in /proc/PID/stat, counted from the field behind the name (proc_pid_stat(5): number
+22)."""
 
 
 def read_task(pid: int) -> Task | None:
@@ -21,7 +23,8 @@ def read_task(pid: int) -> Task | None:
         # The name may hold anything, parentheses and blanks included.
         comm, _, rest = text[text.index(b"(") + 1 :].rpartition(b") ")
         if b"\\" in comm:
-            # Some kernels escape newlines and backslashes in this file, others do not; the other file never does.
+            # Some kernels escape newlines and backslashes in this file, others do not; the other file never
+            # does.
             with open(f"/proc/{pid}/comm", "rb") as file:
                 comm = file.read().removesuffix(b"\n")
     except OSError:

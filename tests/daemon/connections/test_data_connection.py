@@ -34,6 +34,7 @@ from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource
 
 SECOND_NS = 1_000_000_000
 PAGE = mmap.PAGESIZE
@@ -296,7 +297,7 @@ def test_r13_to_r22_the_string(table: EventTable, memory: int) -> None:
 
 
 def test_events_of_a_user_are_counted(table: EventTable) -> None:
-    table.max_events_per_uid = 2
+    table.shares.most[Resource.EVENTS] = 2
     plain, root = Client(table, PLAIN), Client(table)
     plain.reg("a")
     plain.reg("b")

@@ -25,7 +25,8 @@ from utracefsd.connections.data_port import (
     DataLink,
     DataPort,
 )
-from utracefsd.machine.peer import Peer, PeerLimits
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 
 
 class FakeFile:
@@ -396,7 +397,7 @@ class TestSlowReaders:
 
 class TestTooMany:
     def test_of_one_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        around = Around(tmp_path / "data", limits=PeerLimits(3), owner_uid=12345)
+        around = Around(tmp_path / "data", shares=Shares({Resource.CONNECTIONS: 3}), owner_uid=12345)
         monkeypatch.setattr(
             data_port, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
         )

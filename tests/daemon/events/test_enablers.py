@@ -19,6 +19,7 @@ from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 
 ROOT = Peer(100, 0, 0, privileged=True)
 PLAIN = Peer(101, 1000, 1000, privileged=False)
@@ -301,7 +302,7 @@ def test_pages_are_mapped_once_and_unmapped_at_the_end(enablers: EnablerTable, e
 
 
 def test_a_user_has_so_many_enablers_and_pages(event: Event) -> None:
-    enablers = EnablerTable(max_per_uid=3, max_pages_per_uid=2)
+    enablers = EnablerTable(Shares({Resource.ENABLERS: 3, Resource.ENABLER_PAGES: 2}))
     memory = Memory(4 * PAGE_SIZE)
     add(enablers, memory, event, 0, 0, peer=PLAIN)
     add(enablers, memory, event, PAGE_SIZE, 0, peer=PLAIN)

@@ -17,6 +17,7 @@ from utracefsd.events import dynamic_events
 from utracefsd.events._tracepoint import Probe
 from utracefsd.events.event_table import MAX_EVENT_ID, EventTable
 from utracefsd.events.status_file import StatusFile
+from utracefsd.machine.shares import Resource, Shares
 
 SECOND_NS = 1_000_000_000
 DELAY_NS = 100_000_000
@@ -217,7 +218,7 @@ def test_the_status_page_is_full() -> None:
 
 
 def test_one_user_has_a_share(status: StatusFile) -> None:
-    table = EventTable(status, max_events_per_uid=2)
+    table = EventTable(status, shares=Shares({Resource.EVENTS: 2}))
     held = [register(table, name, privileged=False, uid=1000) for name in (b"a", b"b")]
     with refused(errno.EMFILE) as caught:
         table.register(b"c", privileged=False, owner_uid=1000)

@@ -1,0 +1,55 @@
+"""How much one user may hold: refused at the limit, counted by user and resource, administrators never
+refused."""
+
+import errno
+
+import pytest
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.machine.shares import LIMITS, Resource, Shares
+
+
+@pytest.mark.parametrize("resource", Resource)
+def test_the_limit_is_the_last_that_fits(resource: Resource) -> None:
+    shares = Shares({resource: 2})
+    for _ in range(2):
+        shares.check(resource, 1000)
+        shares.add(resource, 1000)
+    with pytest.raises(TraceError) as caught:
+        shares.check(resource, 1000)
+    assert caught.value.errno == LIMITS[resource].errno
+    assert "user 1000" in caught.value.text
+    assert "{" not in caught.value.text
+    shares.check(resource, 1000, privileged=True)
+    shares.check(resource, 1001)
+    shares.drop(resource, 1000)
+    shares.check(resource, 1000)
+    assert shares.held(resource, 1000) == 1
+
+
+def test_the_errors_that_the_protocol_promises() -> None:
+    assert {resource: limit.errno for resource, limit in LIMITS.items()} == {
+        Resource.CONNECTIONS: errno.EMFILE,
+        Resource.EVENTS: errno.EMFILE,
+        Resource.ENABLERS: errno.ENOMEM,
+        Resource.ENABLER_PAGES: errno.ENOMEM,
+        Resource.RING_BYTES: errno.ENOMEM,
+    }
+
+
+def test_amounts() -> None:
+    shares = Shares({Resource.RING_BYTES: 3 << 20})
+    shares.add(Resource.RING_BYTES, 7, 2 << 20)
+    shares.check(Resource.RING_BYTES, 7, 1 << 20)
+    with pytest.raises(TraceError, match="2048 KiB; 3072 KiB"):
+        shares.check(Resource.RING_BYTES, 7, (1 << 20) + 1)
+    assert shares.held(Resource.EVENTS, 7) == 0
+
+
+def test_what_is_not_held_is_not_dropped() -> None:
+    shares = Shares()
+    shares.add(Resource.EVENTS, 7)
+    with pytest.raises(ValueError, match="user 7"):
+        shares.drop(Resource.EVENTS, 7, 2)
+    shares.drop(Resource.EVENTS, 7)
+    assert shares.held(Resource.EVENTS, 7) == 0
