@@ -22,15 +22,15 @@ def module_name(path: Path) -> str:
 
 
 def names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """What a stub declares at one level; an overload or a setter is declared once."""
+    """What a stub declares at one level; an overload or a setter is declared once. A bare assignment is a name for a type."""
     found: dict[str, ast.stmt] = {}
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found[node.name] = node
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            if ast.unparse(node.annotation) == "TypeAlias":
+                continue
             found[node.target.id] = node
-        elif isinstance(node, ast.Assign):
-            found.update({target.id: node for target in node.targets if isinstance(target, ast.Name)})
     return found
 
 

@@ -1,6 +1,6 @@
 """`python -m utracefsd`: the same as the installed command `utracefsd`."""
 
-from utracefsd.server.serve import main
+from utracefsd.main import main
 
 if __name__ == "__main__":
     main(prog_name="utracefsd")

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
+from utracefsd.main import main
 from utracefsd.server import runtime
-from utracefsd.server.serve import main
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 UNITS = ["utracefsd.service", "utracefsd.socket", "utracefsd-tracefs.socket"]

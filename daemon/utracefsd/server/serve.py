@@ -1,4 +1,4 @@
-"""The edge: sockets, signals, clocks and the command line around a Daemon that knows none of them.
+"""The edge: sockets and clocks around a Daemon that knows none of them.
 
     serve                          one daemon until cancelled, inside any trio program
      ├── data                      waits for the data port (all producers hang on one epoll descriptor), pumps in turns
@@ -6,7 +6,6 @@
      ├── accept                    the tracefs socket; starts one Session for each connection
      │    └── Session              reads requests, sends replies; a writer only while something waits to be sent
      └── timers                    sleeps until the daemon's next deadline; without one, until there is one
-    main                           serve, and: signals, systemd, the parent's end, the log
 
 Everything between two awaits is one step that nobody interrupts. A step takes in a bounded share of one producer's
 records, or carries out one request, so neither a flooding producer nor a busy administrator keeps the others waiting
@@ -18,26 +17,19 @@ serve_listeners survives. Only what makes the daemon useless ends it: its direct
 """
 
 import contextlib
-import ctypes
 import errno
-import functools
 import logging
 import math
 import os
 import resource
-import signal
 import socket
-import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
 
 import attrs
-import click
 import trio
 
 from utracefs_protocol.connection import encode_notification
-from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.link import Link, peer_of
 from utracefsd.connections.tracefs_connection import Reply, TracefsConnection
@@ -68,7 +60,6 @@ LAST_WORDS_S = 1.0
 # As in trio._highlevel_serve_listeners.
 ACCEPT_PAUSE_S = 0.1
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 
@@ -326,254 +317,3 @@ def _max_connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return 1 << 20
     return max(16, soft - RESERVED_DESCRIPTORS)
-
-
-# The command
-
-
-def _version() -> str:
-    try:
-        return version("utracefs")
-    except PackageNotFoundError:  # run from a source tree
-        return "0"
-
-
-class _JournalFormatter(logging.Formatter):
-    """Lines for a journal that reads our stderr: the level in front, as sd-daemon(3) has it."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        level = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}.get(record.levelname, 6)
-        return "\n".join(f"<{level}>{line}" for line in super().format(record).split("\n"))
-
-
-def _set_up_log(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    if os.environ.get("JOURNAL_STREAM"):
-        handler.setFormatter(_JournalFormatter("%(message)s"))
-    else:
-        handler.setFormatter(logging.Formatter("utracefsd: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    logger.propagate = False
-
-
-def _raise_descriptor_limit() -> None:
-    """As many connections as we may have; the soft limit is low for the sake of select(2), which is not used here."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
-    with contextlib.suppress(ValueError, OSError):
-        if _soft != resource.RLIM_INFINITY and _soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-async def _until_signal(cancel_scope: trio.CancelScope, ending: Callable[[int], None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        async for number in signals:
-            logger.info("ending: %s", signal.Signals(number).name)
-            ending(number)
-            cancel_scope.cancel()
-
-
-async def _until_parent_is_gone(cancel_scope: trio.CancelScope) -> None:
-    """Without a parent nobody is left to end an embedded daemon.
-
-    A pidfd tells of the process. PR_SET_PDEATHSIG would tell of the thread that started us (prctl(2)), so it is only the
-    fallback where pidfd_open(2) is forbidden.
-    """
-    try:
-        pidfd = os.pidfd_open(os.getppid())
-    except ProcessLookupError:
-        cancel_scope.cancel()
-        return
-    except OSError:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        return
-    try:
-        await trio.lowlevel.wait_readable(pidfd)
-        logger.info("ending: the parent process is gone")
-        cancel_scope.cancel()
-    finally:
-        os.close(pidfd)
-
-
-async def _keep_alive(notifier: sd_notify.Notifier, interval_s: float) -> None:
-    """Only the loop that does the work can say that it still runs."""
-    while True:
-        notifier.watchdog()
-        await trio.sleep(interval_s)
-
-
-async def _process(
-    start: Callable[[trio.TaskStatus[Serving]], Awaitable[None]],
-    *,
-    ready_fd: int | None,
-    exit_with_parent: bool,
-    keep_state: bool,
-    notifier: sd_notify.Notifier,
-) -> None:
-    """`start` as a whole process: until a signal comes, or the parent's end.
-
-    SIGTERM is how a service is stopped, perhaps to be started again: what is there is kept for that when anybody could
-    miss it. Ctrl-C, a terminal that hangs up and the end of the parent mean that this is over.
-    """
-    running: list[Daemon] = []
-
-    def ending(number: int) -> None:
-        for daemon in running:
-            daemon.keep_state = (
-                number == signal.SIGTERM and not exit_with_parent and (keep_state or len(daemon.data) > 0)
-            )
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_signal, nursery.cancel_scope, ending)
-        if exit_with_parent:
-            nursery.start_soon(_until_parent_is_gone, nursery.cancel_scope)
-
-        async def started(*, task_status: trio.TaskStatus[Serving]) -> None:
-            await start(task_status)
-
-        try:
-            serving = await nursery.start(started)
-            running.append(serving.daemon)
-            notifier.ready(f"sockets in {serving.runtime.directory}")
-            if notifier.watchdog_interval_s is not None:
-                nursery.start_soon(_keep_alive, notifier, notifier.watchdog_interval_s)
-            if ready_fd is not None:
-                _tell_ready(ready_fd, nursery.cancel_scope if exit_with_parent else None)
-            await trio.sleep_forever()
-        finally:
-            notifier.stopping()
-
-
-def _tell_ready(fd: int, cancel_scope: trio.CancelScope | None) -> None:
-    """One line for whoever started us; if that is gone already, so are we where that was wished."""
-    try:
-        os.write(fd, b"READY\n")
-        os.close(fd)
-    except OSError as error:
-        logger.warning("--ready-fd %d: %s", fd, error.strerror)
-        if cancel_scope is not None:
-            cancel_scope.cancel()
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--dir", "directory", metavar="DIR", help="Directory of the sockets. [default: $UTRACEFS_DIR, else yours]"
-)
-@click.option(
-    "--status-pages",
-    type=click.IntRange(1, 16),
-    default=1,
-    show_default=True,
-    help="Size of the status file; a byte for each event, less one.",
-)
-@click.option(
-    "--buffer-size-kb",
-    type=click.IntRange(min=1),
-    help="Size of the ring buffer of each cpu. [default: 1408]",
-)
-@click.option(
-    "--user-events-max",
-    type=click.IntRange(min=1),
-    default=USER_EVENTS_MAX,
-    show_default=True,
-    help="Events at once, as sysctl kernel.user_events_max; the status pages are the other bound.",
-)
-@click.option("--group", help="Group that may be traced. [default: tracing, where it exists]")
-@click.option(
-    "--tracefs-group",
-    help="Group that may administer: read every record, change every setting. [default: none]",
-)
-@click.option(
-    "--plugin",
-    "plugins",
-    multiple=True,
-    metavar="NAME",
-    help="Load this consumer only; may be repeated. [default: all]",
-)
-@click.option(
-    "--ready-fd",
-    type=click.IntRange(min=0),
-    metavar="FD",
-    help='Write "READY" to FD once the sockets listen.',
-)
-@click.option("--exit-with-parent", is_flag=True, help="End when the process that started this one is gone.")
-@click.option(
-    "--keep-state",
-    is_flag=True,
-    help="On SIGTERM keep events, settings and records for the next daemon, also when no program is connected.",
-)
-@click.option("--discard-state", is_flag=True, help="Do not go on with what a daemon before this one left.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is written to stderr.",
-)
-@click.version_option(_version(), prog_name="utracefsd")
-def main(
-    directory: str | None,
-    status_pages: int,
-    buffer_size_kb: int | None,
-    user_events_max: int,
-    group: str | None,
-    tracefs_group: str | None,
-    plugins: tuple[str, ...],
-    ready_fd: int | None,
-    exit_with_parent: bool,
-    keep_state: bool,
-    discard_state: bool,
-    log_level: str,
-) -> None:
-    """Bring user_events and tracefs to the processes of this machine, without the kernel's help.
-
-    Applications connect to DIR/user_events_data, tools to DIR/tracefs. SIGTERM and Ctrl-C end it cleanly.
-
-    Killed, or ended by SIGTERM while programs are connected, it leaves events, settings and records in /dev/shm, and a
-    daemon that is started with the same DIR goes on with them. Ctrl-C removes them, as does any end with
-    --exit-with-parent.
-    """
-    _set_up_log(log_level)
-    _raise_descriptor_limit()
-    notifier = sd_notify.Notifier.from_environ()
-    listen_fds = sd_notify.take_listen_fds()
-
-    async def start(task_status: trio.TaskStatus[Serving]) -> None:
-        await serve(
-            directory,
-            status_pages=status_pages,
-            buffer_size_kb=buffer_size_kb,
-            user_events_max=user_events_max,
-            plugins=plugins or None,
-            group=group,
-            tracefs_group=tracefs_group,
-            listen_fds=listen_fds,
-            discard_state=discard_state,
-            task_status=task_status,
-        )
-
-    try:
-        trio.run(
-            functools.partial(
-                _process,
-                start,
-                ready_fd=ready_fd,
-                exit_with_parent=exit_with_parent,
-                keep_state=keep_state,
-                notifier=notifier,
-            ),
-        )
-    except* (TraceError, OSError) as failures:
-        failure = _first(failures)
-        text = failure.text if isinstance(failure, TraceError) else str(failure)
-        click.echo(f"utracefsd: {text}", err=True)
-        sys.exit(1)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception inside groups of groups."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
