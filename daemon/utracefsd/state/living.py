@@ -343,7 +343,7 @@ class State:
         self._pack = msgpack.Packer(use_bin_type=True).pack
         table.before_created.append(self._created)
         table.on_removed.append(self._removed)
-        instance.on_switched.append(self._switched)
+        instance.events.on_switched = self._switched
         comms.on_kept = self._kept
         folder.changed = self._replaced
         self._rewrite()
@@ -377,7 +377,7 @@ class State:
         """Write nothing more. Not `keep`: remove all files, whatever is in them."""
         self._table.before_created.remove(self._created)
         self._table.on_removed.remove(self._removed)
-        self._instance.on_switched.remove(self._switched)
+        self._instance.events.on_switched = None
         self._comms.on_kept = None
         self.folder.changed = lambda: None
         if self._fd >= 0:
@@ -439,8 +439,8 @@ class State:
         yield self._pack((MAGIC, VERSION, self.folder.buffer_folder))
         for event in self._table.events():
             yield self._packed("event", event)
-            enabled = self._instance.enabled(event)
-            if enabled or self._instance.was_enabled(event):
+            enabled = self._instance.events.enabled(event)
+            if enabled or self._instance.events.was_enabled(event):
                 yield self._packed("on", event.id)
                 if not enabled:
                     yield self._packed("off", event.id)

@@ -35,11 +35,11 @@ _SYSTEMS = (SYSTEM, SYSTEM_MULTI)
 
 def _store_enable_all(instance: "Instance", data: bytes, peer: "Peer") -> None:
     """All events; none is fine, too (a kernel always has some)."""
-    instance.set_enabled(instance.table.events(), values.flag(data))
+    instance.events.set_enabled(instance.table.events(), values.flag(data))
 
 
 _EVENTS_FILES: "RowTable[Instance]" = RowTable(
-    Row(b"enable", READ_WRITE, lambda i: i.enable_summary(i.table.events()), _store_enable_all),
+    Row(b"enable", READ_WRITE, lambda i: i.events.enable_summary(i.table.events()), _store_enable_all),
     Row(b"header_event", READ_ONLY, lambda i: HEADER_EVENT_TEXT),
     Row(b"header_page", READ_ONLY, lambda i: header_page_text(i.buffer.subbuf_size)),
 )
@@ -85,13 +85,13 @@ class _System:
         return self.instance.system_sizes[self.name] > 0
 
     def enable_text(self) -> bytes:
-        return self.instance.enable_summary(self.events())
+        return self.instance.events.enable_summary(self.events())
 
     def store_enable(self, data: bytes) -> None:
         value = values.flag(data)
         if not self.exists():
             raise TraceError(errno.EINVAL, f"the system {self.name.decode()} has no events any more")
-        self.instance.set_enabled(self.events(), value)
+        self.instance.events.set_enabled(self.events(), value)
 
 
 _SYSTEM_FILES: RowTable[_System] = RowTable(
@@ -135,10 +135,10 @@ class _EventContext:
     """Which."""
 
     def enable_text(self) -> bytes:
-        return self.instance.enable_text(self.event)
+        return self.instance.events.enable_text(self.event)
 
     def store_enable(self, data: bytes) -> None:
-        self.instance.set_enabled((self.event,), values.flag(data))
+        self.instance.events.set_enabled((self.event,), values.flag(data))
 
     def format_text(self) -> bytes:
         return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)

@@ -90,9 +90,9 @@ INSTANCE_FILES: "RowTable[Instance]" = RowTable(
     Row(
         b"set_event",
         READ_WRITE,
-        lambda i: i.set_event_text(),
+        lambda i: i.events.set_event_text(),
         lambda i, data, peer: i.set_event(data),
-        lambda i, peer: i.disable_all(),
+        lambda i, peer: i.events.disable_all(),
     ),
     Row(
         b"set_event_notrace_pid",

@@ -107,7 +107,7 @@ async def enabled(serving: Serving, producer: Producer, command: str = "ring u64
     name = command.split()[0]
     event = serving.daemon.table.get(b"user_events", name.encode())
     assert event is not None
-    serving.daemon.instance.enable(event)
+    serving.daemon.instance.events.enable(event)
     return int(registered["write_index"])
 
 

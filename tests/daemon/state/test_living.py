@@ -228,8 +228,8 @@ def test_everything_is_as_before(folder: Path) -> None:
     with pytest.raises(TraceError) as wrong:
         register(new, b"first u64 n")
     assert wrong.value.errno == errno.EADDRINUSE
-    assert new.instance.enabled(register(new, b"later"))
-    assert new.instance.was_enabled(new.table.by_id(kept.id))  # type: ignore[arg-type]
+    assert new.instance.events.enabled(register(new, b"later"))
+    assert new.instance.events.was_enabled(new.table.by_id(kept.id))  # type: ignore[arg-type]
     new.close()
     assert list(folder.iterdir()) == []
 

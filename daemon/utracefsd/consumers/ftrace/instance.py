@@ -35,8 +35,9 @@ from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 from utracefs_protocol.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
 from utracefsd.consumers.ftrace import text as trace_text
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceSink
 from utracefsd.consumers.ftrace._text import TextRenderer
+from utracefsd.consumers.ftrace.event_file import EventFiles
 from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, select
 from utracefsd.consumers.ftrace.options import Options
 
@@ -117,7 +118,7 @@ class Instance:
         current_cpu: where markers are recorded; free_memory_kb: what a larger buffer may take (None: unbounded).
         """
         self.name = name
-        self.consumer = "ftrace" if not name else "ftrace:" + name.decode("utf-8", "backslashreplace")
+        consumer = "ftrace" if not name else "ftrace:" + name.decode("utf-8", "backslashreplace")
         self.table = table
         self.comms = comms
         self.now_ns = now_ns
@@ -146,15 +147,13 @@ class Instance:
         self._free_memory_kb = free_memory_kb
         self._tracing_on = True
         self._paused = 0
-        self._probes: dict[Event, FtraceProbe] = {}
-        self._was_enabled: set[Event] = set()
+        self.events = EventFiles(
+            table, self.sink, consumer, now_ns, before_enabling=self.expand, recorded_event_gone=self._mark
+        )
         self._standing: dict[bytes, None] = {}
         self._pids: set[int] = set()
         self._notrace_pids: set[int] = set()
         self._error_log: list[bytes] = []
-
-        self.on_switched: list[Callable[[Event, bool], None]] = []
-        """Told of every event that was enabled or disabled here."""
 
         self.system_sizes = Counter(event.system for event in table.events())
         """How many events each system has, so that nobody needs to walk over all of them to know that there is one."""
@@ -165,81 +164,19 @@ class Instance:
 
     def close(self) -> None:
         """Let go of all events and of the table; what was recorded stays readable as long as somebody has it open."""
-        self.disable_all()
+        self.events.close()
         self.table.on_created.remove(self._created)
         self.table.on_removed.remove(self._removed)
         self.table.on_dynamic_removed.remove(self._dynamic_removed)
 
-    # Events: which are enabled here.
-
-    def enabled(self, event: "Event") -> bool:
-        """Whether the event is recorded here."""
-        return event in self._probes
-
-    def enable(self, event: "Event") -> None:
-        """Attach; nothing if it is attached. ENOMEM: no memory for the real buffer."""
-        if event in self._probes:
-            return
-        self.expand()
-        probe = FtraceProbe(self.sink, self.consumer)
-        self.table.attach(event, probe)
-        self._probes[event] = probe
-        self._was_enabled.add(event)
-        for switched in self.on_switched:
-            switched(event, True)
-
-    def disable(self, event: "Event") -> None:
-        """Detach; nothing if it is not attached. The event may go with it, if this was its last reference."""
-        probe = self._probes.pop(event, None)
-        if probe is not None:
-            self.table.detach(event, probe, self.now_ns())
-            for switched in self.on_switched:
-                switched(event, False)
-
-    def was_enabled(self, event: "Event") -> bool:
-        """Whether the buffer may hold records of it."""
-        return event in self._was_enabled
-
-    def set_enabled(self, events: Iterable["Event"], value: bool) -> None:
-        """Enable or disable all of them; at the first that fails it stops."""
-        change = self.enable if value else self.disable
-        for event in list(events):
-            change(event)
-
-    def disable_all(self) -> None:
-        """What truncating set_event does."""
-        self.set_enabled(self._probes, False)
-
-    def enable_text(self, event: "Event") -> bytes:
-        """`events/SYS/EV/enable`. A `*` behind it, for events that triggers wait for, will come with them."""
-        return b"1\n" if event in self._probes else b"0\n"
-
-    def enable_summary(self, events: Iterable["Event"]) -> bytes:
-        """`events/enable` and `events/SYS/enable`: 0 none, 1 all, X some, ? there is no event."""
-        on = off = False
-        for event in events:
-            if event in self._probes:
-                on = True
-            else:
-                off = True
-            if on and off:
-                return b"X\n"
-        return b"1\n" if on else b"0\n" if off else b"?\n"
-
-    def set_event_text(self) -> bytes:
-        """`set_event`: the enabled events, newest first."""
-        return b"".join(
-            b"%s:%s\n" % (event.system, event.tracepoint_name)
-            for event in reversed(self.table.events())
-            if event in self._probes
-        )
+    # Events by their names.
 
     def set_event(self, data: bytes) -> int:
         """One write to `set_event`: takes one word, returns how many bytes that used. EINVAL: see `event_words`."""
         word, used = first_word(data)
         if word:
             name = word.removeprefix(b"!")
-            self.set_enabled(select(name, self.table.events(), self.table.get), name is word)
+            self.events.set_enabled(select(name, self.table.events(), self.table.get), name is word)
         return used
 
     # Standing subscriptions: events that may not exist yet (ours; the kernel's users poll instead).
@@ -268,7 +205,7 @@ class Instance:
         _check_glob(glob)
         self.expand()
         self._standing[glob] = None
-        self.set_enabled([event for event in self.table.events() if glob_matches(glob, event)], True)
+        self.events.set_enabled([event for event in self.table.events() if glob_matches(glob, event)], True)
         return used
 
     def clear_standing(self) -> None:
@@ -278,13 +215,13 @@ class Instance:
     def _created(self, event: "Event") -> None:
         self.system_sizes[event.system] += 1
         if any(glob_matches(glob, event) for glob in self._standing):
-            self.enable(event)
+            self.events.enable(event)
 
     def _removed(self, event: "Event") -> None:
         self.system_sizes[event.system] -= 1
-        if event in self._was_enabled:
-            self._was_enabled.discard(event)
-            self.clear_pending = True
+
+    def _mark(self) -> None:
+        self.clear_pending = True
 
     def _dynamic_removed(self) -> None:
         if self.clear_pending:
@@ -338,10 +275,9 @@ class Instance:
         if not self._adopted:
             self._restore_sizes(settings.get("in_memory", ()))
         self.tracing_on = settings.get("tracing_on", True)
-        self.set_enabled(enabled, True)
+        self.events.set_enabled(enabled, True)
         for event in ever_enabled:
-            self._was_enabled.add(event)
-            event.ever_enabled = True
+            self.events.restore_was_enabled(event)
         self.text_generation += 1
 
     def _restore_sizes(self, in_memory: Sequence[int]) -> None:

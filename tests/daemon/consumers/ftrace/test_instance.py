@@ -36,29 +36,29 @@ def test_options_that_only_the_top_one_has(world: World, other: Instance) -> Non
 
 def test_each_records_for_itself(world: World, other: Instance) -> None:
     event = world.event(b"alpha u32 v")
-    world.instance.enable(event)
-    other.enable(event)
-    other.enable(event)
+    world.instance.events.enable(event)
+    other.events.enable(event)
+    other.events.enable(event)
     assert world.emit(event, b"\1\0\0\0") == 0
     other.tracing_on = False
     world.emit(event, b"\2\0\0\0")
-    world.instance.disable(event)
+    world.instance.events.disable(event)
     assert event.status == 1  # the other one still listens
     assert (world.instance.buffer.entries(), other.buffer.entries()) == (2, 1)
     assert event.tracepoint.stats_text() == (
         b"emitted: 2\nftrace:other: recorded 1 filtered 1 lost 0\nftrace: recorded 2 filtered 0 lost 0\n"
     )
-    other.disable(event)
-    other.disable(event)
+    other.events.disable(event)
+    other.events.disable(event)
     assert event.status == 0
 
 
 def test_each_is_marked_and_cleared_for_itself(world: World, other: Instance) -> None:
     one, two = world.event(b"one u32 v"), world.event(b"two u32 v")
     for instance, event in ((world.instance, one), (other, two)):
-        instance.enable(event)
+        instance.events.enable(event)
         world.emit(event, b"\0\0\0\0")
-    world.instance.disable(one)
+    world.instance.events.disable(one)
     world.let_go(one)
     assert (world.instance.clear_pending, other.clear_pending) == (True, False)
     world.wa(b"dynamic_events", b"u:three")
@@ -69,10 +69,10 @@ def test_each_is_marked_and_cleared_for_itself(world: World, other: Instance) ->
 
 def test_an_enabled_event_outlives_its_programs(world: World) -> None:
     event = world.event(b"alpha")
-    world.instance.enable(event)
+    world.instance.events.enable(event)
     world.let_go(event)
     assert not event.removed
-    world.instance.disable(event)
+    world.instance.events.disable(event)
     world.reap()
     assert event.removed
 
@@ -80,18 +80,18 @@ def test_an_enabled_event_outlives_its_programs(world: World) -> None:
 def test_closing_lets_go_of_everything(world: World, other: Instance) -> None:
     event = world.event(b"alpha")
     other.set_standing(b"*\n")
-    assert other.enabled(event)
+    assert other.events.enabled(event)
     other.close()
     assert event.status == 0
     late = world.event(b"beta")
     assert late.status == 0
-    assert not other.enabled(late)
+    assert not other.events.enabled(late)
 
 
 def test_standing_events_of_several_instances(world: World, other: Instance) -> None:
     other.set_standing(b"web_*")
     world.instance.set_standing(b"*_reply")
     event = world.event(b"web_reply")
-    assert other.enabled(event)
-    assert world.instance.enabled(event)
-    assert not other.enabled(world.event(b"db_reply"))
+    assert other.events.enabled(event)
+    assert world.instance.events.enabled(event)
+    assert not other.events.enabled(world.event(b"db_reply"))

@@ -1,0 +1,220 @@
+"""An event in an instance, as the kernel's `struct trace_event_file` (include/linux/trace_events.h).
+
+An event is one for all instances; what an instance does with it is its EventFile: whether the event is
+attached here, whether its records are stored, and whether the buffer may hold some.
+
+    enabled   soft references   probe                       `enable` shows
+    no        0                 none                        0
+    yes       0                 attached, stores            1
+    no        1 or more         attached, soft-disabled     0*
+    yes       1 or more         attached, stores            1*
+
+Soft mode is for what needs the event to fire without storing it, or switches it on and off from within a
+record: triggers. Each takes a soft reference. Turning the event on and off is then a flag in the probe, and
+the programs' enable words stay 1.
+
+Most events are never attached in most instances, so an EventFile is made when it is first needed, and goes
+with its event: 4,000 events in 200 instances are not 800,000 objects. It cannot go earlier, since
+`was_enabled` is never taken back.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+
+if TYPE_CHECKING:
+    from utracefsd.events.event_table import Event, EventTable
+
+__all__ = ["EventFile", "EventFiles"]
+
+
+@attrs.define(eq=False)
+class EventFile:
+    """One event in one instance; changed by `EventFiles` only.
+
+    The event's filter and its triggers are to be fields of this class; a trigger takes a soft reference.
+    """
+
+    event: "Event"
+    """Which."""
+
+    enabled: bool = False
+    """Its records go into the ring buffer: attached, and not EVENT_FILE_FL_SOFT_DISABLED."""
+
+    soft_references: int = 0
+    """`sm_ref`; above 0 is EVENT_FILE_FL_SOFT_MODE: attached whether enabled or not."""
+
+    was_enabled: bool = False
+    """EVENT_FILE_FL_WAS_ENABLED, which is never taken back: the buffer may hold records of it."""
+
+    probe: FtraceProbe | None = None
+    """What is attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: nothing is."""
+
+    def enable_text(self) -> bytes:
+        """`events/SYS/EV/enable`, as event_enable_read() of kernel/trace/trace_events.c."""
+        return b"%d%s\n" % (self.enabled, b"*" if self.soft_references else b"")
+
+
+class EventFiles:
+    """The event files of one instance, by event; attaches their probes to the event table."""
+
+    def __init__(
+        self,
+        table: "EventTable",
+        sink: FtraceSink,
+        consumer: str,
+        now_ns: Callable[[], int],
+        *,
+        before_enabling: Callable[[], None] = lambda: None,
+        recorded_event_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """consumer: how the probes are called in an event's `stats`. now_ns: CLOCK_MONOTONIC.
+
+        before_enabling: may raise, and then nothing is enabled. recorded_event_gone: called when an event was
+        removed that was attached here at some time; its id may be given to another event now.
+        """
+        self._table = table
+        self._sink = sink
+        self._consumer = consumer
+        self._now_ns = now_ns
+        self._before_enabling = before_enabling
+        self._recorded_event_gone = recorded_event_gone
+        self._files: dict[Event, EventFile] = {}
+        self._listening = False
+        self.on_switched: Callable[[Event, bool], None] | None = None
+        """Told of an event, and whether it is enabled, when that or `was_enabled` has changed."""
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, event: "Event") -> EventFile | None:
+        """The event's file; None: it was never attached here."""
+        return self._files.get(event)
+
+    def enabled(self, event: "Event") -> bool:
+        """Whether the event is recorded here."""
+        file = self._files.get(event)
+        return file is not None and file.enabled
+
+    def was_enabled(self, event: "Event") -> bool:
+        """Whether the buffer may hold records of it."""
+        file = self._files.get(event)
+        return file is not None and file.was_enabled
+
+    def enable(self, event: "Event") -> None:
+        """Store its records; nothing if that is so. ENODEV, and what `before_enabling` raises."""
+        file = self._files.get(event) or EventFile(event)
+        if not file.enabled:
+            self._before_enabling()
+            self._set(file, True, file.soft_references)
+
+    def disable(self, event: "Event") -> None:
+        """Store its records no more; nothing if that is so. Not attached any more, the event may go with
+        it."""
+        file = self._files.get(event)
+        if file is not None and file.enabled:
+            self._set(file, False, file.soft_references)
+
+    def take_soft_reference(self, event: "Event") -> None:
+        """Attach it, enabled or not, until the reference is dropped. ENODEV."""
+        file = self._files.get(event) or EventFile(event)
+        self._set(file, file.enabled, file.soft_references + 1)
+
+    def drop_soft_reference(self, event: "Event") -> None:
+        """The reverse of `take_soft_reference`. ValueError: there is none."""
+        file = self._files.get(event)
+        if file is None or not file.soft_references:
+            raise ValueError(f"event {event.tracepoint_name!r} is not in soft mode")
+        self._set(file, file.enabled, file.soft_references - 1)
+
+    def set_enabled(self, events: Iterable["Event"], value: bool) -> None:
+        """Enable or disable all of them; at the first that fails it stops."""
+        change = self.enable if value else self.disable
+        for event in list(events):
+            change(event)
+
+    def disable_all(self) -> None:
+        """What truncating `set_event` does."""
+        self.set_enabled(self._files, False)
+
+    def restore_was_enabled(self, event: "Event") -> None:
+        """The buffer was taken over, and may hold records of this event."""
+        file = self._keep(self._files.get(event) or EventFile(event))
+        file.was_enabled = event.ever_enabled = True
+
+    def close(self) -> None:
+        """Detach everything and let go of the table."""
+        for file in list(self._files.values()):
+            self._set(file, False, 0)
+        self._files.clear()
+        if self._listening:
+            self._table.on_removed.remove(self._removed)
+            self._listening = False
+
+    def enable_text(self, event: "Event") -> bytes:
+        """`events/SYS/EV/enable`."""
+        file = self._files.get(event)
+        return b"0\n" if file is None else file.enable_text()
+
+    def enable_summary(self, events: Iterable["Event"]) -> bytes:
+        """`events/enable` and `events/SYS/enable`: 0 none, 1 all, X some, ? there is no event. Soft mode
+        counts."""
+        on = off = False
+        for event in events:
+            if self._attached(event):
+                on = True
+            else:
+                off = True
+            if on and off:
+                return b"X\n"
+        return b"1\n" if on else b"0\n" if off else b"?\n"
+
+    def set_event_text(self) -> bytes:
+        """`set_event`: the events that are attached, newest first."""
+        return b"".join(
+            b"%s:%s\n" % (event.system, event.tracepoint_name)
+            for event in reversed(self._table.events())
+            if self._attached(event)
+        )
+
+    def _attached(self, event: "Event") -> bool:
+        file = self._files.get(event)
+        return file is not None and file.probe is not None
+
+    def _set(self, file: EventFile, enabled: bool, soft_references: int) -> None:
+        """Bring probe and table to what is wanted. What raises does so before anything has changed."""
+        before = file.enabled, file.was_enabled
+        probe = file.probe
+        if probe is None and (enabled or soft_references):
+            probe = FtraceProbe(self._sink, self._consumer)
+            probe.soft_disabled = not enabled
+            self._table.attach(file.event, probe)
+            file.probe = probe
+            file.was_enabled = True
+            self._keep(file)
+        file.enabled = enabled
+        file.soft_references = soft_references
+        if probe is not None:
+            probe.soft_disabled = not enabled
+            if not enabled and not soft_references:
+                file.probe = None
+                self._table.detach(file.event, probe, self._now_ns())
+        if self.on_switched is not None and before != (file.enabled, file.was_enabled):
+            self.on_switched(file.event, enabled)
+
+    def _keep(self, file: EventFile) -> EventFile:
+        """From the first file on the table has to tell of events that go; before that there is nothing to
+        hear."""
+        if not self._listening:
+            self._listening = True
+            self._table.on_removed.append(self._removed)
+        self._files[file.event] = file
+        return file
+
+    def _removed(self, event: "Event") -> None:
+        file = self._files.pop(event, None)
+        if file is not None and file.was_enabled:
+            self._recorded_event_gone()

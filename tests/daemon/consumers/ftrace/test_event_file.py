@@ -1,0 +1,161 @@
+"""An event in an instance: enabled, in soft mode, and what it leaves behind."""
+
+import errno
+
+import pytest
+
+from tests.daemon.tree.world import errno_of
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import REG_PERSIST
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.consumers.ftrace.event_file import EventFiles
+from utracefsd.events.event_table import Event, EventTable
+
+
+class Desk:
+    """The event files of one instance, and everything they told."""
+
+    def __init__(self, table: EventTable) -> None:
+        self.table = table
+        self.buffer = RingBuffer(1, 8)
+        self.switched: list[tuple[bytes, bool]] = []
+        self.gone = 0
+        self.refuse = False
+        self.files = EventFiles(
+            table,
+            FtraceSink(self.buffer),
+            "ftrace",
+            lambda: 0,
+            before_enabling=self._before_enabling,
+            recorded_event_gone=self._recorded_event_gone,
+        )
+        self.files.on_switched = lambda event, on: self.switched.append((event.name, on))
+
+    def _before_enabling(self) -> None:
+        if self.refuse:
+            raise TraceError(errno.ENOMEM, "no room")
+
+    def _recorded_event_gone(self) -> None:
+        self.gone += 1
+
+    def event(self, name: bytes, flags: int = REG_PERSIST) -> Event:
+        return self.table.register(name, flags, privileged=True)
+
+    def text(self, event: Event) -> bytes:
+        return self.files.enable_text(event)
+
+
+@pytest.fixture
+def desk(table: EventTable) -> Desk:
+    return Desk(table)
+
+
+def emit(event: Event) -> int:
+    return event.tracepoint.write(b"", ts_ns=1, cpu=0, pid=1)
+
+
+def test_enable_and_disable(desk: Desk) -> None:
+    event = desk.event(b"a")
+    assert desk.files.get(event) is None
+    assert (desk.text(event), event.status) == (b"0\n", 0)
+    desk.files.enable(event)
+    desk.files.enable(event)
+    assert (desk.text(event), event.status, event.references) == (b"1\n", 1, 1)
+    assert emit(event) == 0
+    desk.files.disable(event)
+    desk.files.disable(event)
+    assert (desk.text(event), event.status, event.references) == (b"0\n", 0, 0)
+    assert emit(event) == -errno.EBADF
+    assert desk.files.was_enabled(event)
+    assert desk.buffer.entries() == 1
+    assert desk.switched == [(b"a", True), (b"a", False)]
+
+
+def test_soft_mode(desk: Desk) -> None:
+    """The event fires for those who take a reference; records are stored only while it is enabled as well."""
+    event = desk.event(b"a")
+    desk.files.take_soft_reference(event)
+    assert (desk.text(event), event.status) == (b"0*\n", 1)
+    assert desk.files.set_event_text() == b"user_events:a\n"
+    assert not desk.files.enabled(event)
+    emit(event)
+    assert desk.buffer.entries() == 0
+    desk.files.take_soft_reference(event)
+    desk.files.enable(event)
+    assert desk.text(event) == b"1*\n"
+    emit(event)
+    assert desk.buffer.entries() == 1
+    desk.files.disable(event)
+    assert (desk.text(event), event.status) == (b"0*\n", 1)
+    desk.files.drop_soft_reference(event)
+    assert (desk.text(event), event.status) == (b"0*\n", 1)
+    desk.files.enable(event)
+    desk.files.drop_soft_reference(event)
+    assert (desk.text(event), event.status, event.references) == (b"1\n", 1, 1)
+    emit(event)
+    assert event.tracepoint.stats_text() == b"emitted: 3\nftrace: recorded 2 filtered 1 lost 0\n"
+    desk.files.disable(event)
+    assert (desk.text(event), event.status) == (b"0\n", 0)
+    with pytest.raises(ValueError, match="not in soft mode"):
+        desk.files.drop_soft_reference(event)
+
+
+def test_disabling_all_leaves_soft_mode(desk: Desk) -> None:
+    one, two = desk.event(b"one"), desk.event(b"two")
+    desk.files.set_enabled((one, two), True)
+    desk.files.take_soft_reference(two)
+    desk.files.disable_all()
+    assert (desk.text(one), desk.text(two)) == (b"0\n", b"0*\n")
+
+
+def test_summary(desk: Desk) -> None:
+    assert desk.files.enable_summary([]) == b"?\n"
+    one, two = desk.event(b"one"), desk.event(b"two")
+    assert desk.files.enable_summary([one, two]) == b"0\n"
+    desk.files.take_soft_reference(one)
+    assert desk.files.enable_summary([one, two]) == b"X\n"
+    desk.files.enable(two)
+    assert desk.files.enable_summary([one, two]) == b"1\n"
+    assert desk.files.set_event_text() == b"user_events:two\nuser_events:one\n"
+
+
+def test_what_fails_changes_nothing(desk: Desk) -> None:
+    event = desk.event(b"a")
+    desk.refuse = True
+    assert errno_of(desk.files.enable, event) == errno.ENOMEM
+    desk.refuse = False
+    desk.table.delete(b"a", privileged=True)
+    assert errno_of(desk.files.enable, event) == errno.ENODEV
+    assert errno_of(desk.files.take_soft_reference, event) == errno.ENODEV
+    assert (len(desk.files), desk.switched) == (0, [])
+
+
+def test_a_file_is_made_when_needed_and_goes_with_its_event(desk: Desk) -> None:
+    events = [desk.event(b"e%d" % n) for n in range(10)]
+    desk.files.set_enabled(events[:2], True)
+    desk.files.set_enabled(events, False)
+    assert len(desk.files) == 2
+    desk.table.delete(b"e5", privileged=True)
+    assert desk.gone == 0, "nothing of it was recorded here"
+    desk.table.delete(b"e0", privileged=True)
+    assert (desk.gone, len(desk.files)) == (1, 1)
+
+
+def test_it_listens_to_the_table_from_the_first_file_on(desk: Desk) -> None:
+    assert desk.table.on_removed == []
+    event = desk.event(b"a")
+    desk.files.restore_was_enabled(event)
+    desk.files.enable(event)
+    assert len(desk.table.on_removed) == 1
+    desk.files.close()
+    assert desk.table.on_removed == []
+    assert (len(desk.files), event.status) == (0, 0)
+
+
+def test_a_buffer_that_was_taken_over(desk: Desk) -> None:
+    event = desk.event(b"a")
+    desk.files.restore_was_enabled(event)
+    assert (desk.text(event), event.ever_enabled, event.status) == (b"0\n", True, 0)
+    desk.table.delete(b"a", privileged=True)
+    assert desk.gone == 1
