@@ -6,15 +6,16 @@
      (one per administrator)                         ^
     Rings (data rings of all producers) ─────────────┘
 
-Whoever runs it (server.py) waits for `data` and for administrators, and calls `settle` after each step and `on_time`
-when `next_deadline_ns` has come. Nothing here waits; the clock is given.
+Whoever runs it (server.py) waits for `data` and for administrators, and calls `settle` after each step and
+`on_time` when `next_deadline_ns` has come. Nothing here waits; the clock is given.
 
-What outlives it lies in `state_folder` (state.py): a Daemon that is made there later goes on where this one was, unless
-this one was closed in good order and keeps nothing.
+What outlives it lies in `state_folder` (state.py): a Daemon that is made there later goes on where this one
+was, unless this one was closed in good order and keeps nothing.
 
-Three rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was written before it
-is in its answer. Consumers that take records in batches get them in `settle`. What is due later, the end of an event that
-nobody refers to or a notification that was held back, has a deadline; without one the daemon can sleep.
+Three rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was
+written before it is in its answer. Consumers that take records in batches get them in `settle`. What is due
+later, the end of an event that nobody refers to or a notification that was held back, has a deadline; without
+one the daemon can sleep.
 """
 
 import errno
@@ -46,13 +47,15 @@ from utracefsd.machine.shares import Shares
 from utracefsd.state.living import State, StateError, StateFolder, check_events, restore
 from utracefsd.tree import Tree
 
-# A kernel's own events have the ids below, and nobody takes one of ours for `sched_switch`. Where they end differs from
-# kernel to kernel; this is where they ended on the 6.12 that gave the transcripts of tests/conformance, and since `trace`
-# may show ids (option raw), ours can be compared with them number by number.
+# A kernel's own events have the ids below, and nobody takes one of ours for `sched_switch`. Where they end
+# differs from kernel to kernel; this is where they ended on the 6.12 that gave the transcripts of
+# tests/conformance, and since `trace` may show ids (option raw), ours can be compared with them number by
+# number.
 FIRST_EVENT_ID = 1039
 
 
-# How long events that only programs referred to wait for them after a restart. A client tries again within a second.
+# How long events that only programs referred to wait for them after a restart. A client tries again within a
+# second.
 GRACE_NS = 10_000_000_000
 
 logger = logging.getLogger("utracefsd")
@@ -61,15 +64,17 @@ logger = logging.getLogger("utracefsd")
 class Daemon:
     """`status_path`: the status file, None for one without a name. `close` ends it.
 
-    status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when something is
-    enabled. user_events_max: events at once. plugins: the names of those that may be used, None for all that are installed.
-    max_connections: producers at once. data_rings: offer them; without, everything comes over the socket.
+    status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when
+    something is enabled. user_events_max: events at once. plugins: the names of those that may be used, None
+    for all that are installed. max_connections: producers at once. data_rings: offer them; without,
+    everything comes over the socket.
 
-    state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked. None: keep
-    everything in memory. discard_state: do not go on with what is found.
+    state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked.
+    None: keep everything in memory. discard_state: do not go on with what is found.
 
-    Raises TraceError(EEXIST) when something else stands where the status file belongs, TraceError(ENOSPC) when there is
-    no room for that or the journal, and OSError. (A ring buffer without room in `state_folder` is kept in memory.)
+    Raises TraceError(EEXIST) when something else stands where the status file belongs, TraceError(ENOSPC)
+    when there is no room for that or the journal, and OSError. (A ring buffer without room in `state_folder`
+    is kept in memory.)
     """
 
     def __init__(
@@ -128,8 +133,9 @@ class Daemon:
         if taken is not None:
             restore(taken, self.instance, self.comms, restored)
         elif buffer_size_kb is not None:
-            self.instance.resize(buffer_size_kb)
-        # Programs that registered them have this long to come back; until then they count as referring to them.
+            self.instance.store.resize(buffer_size_kb)
+        # Programs that registered them have this long to come back; until then they count as referring to
+        # them.
         self._held = [event for event in restored if not event.persistent]
         self._grace_ends_ns = now_ns() + GRACE_NS
         for event in self._held:
@@ -176,7 +182,8 @@ class Daemon:
     def open_tracefs(self, peer: Peer) -> TracefsConnection:
         """A connection to the tree. Whom the socket's mode and group let in is an administrator.
 
-        It shows that its process lives, like a data connection: enable words go with a process's last connection.
+        It shows that its process lives, like a data connection: enable words go with a process's last
+        connection.
         """
         self.table.process_connected(peer.pid)
         self.comms.remember(peer.pid)  # it may write markers
@@ -184,20 +191,13 @@ class Daemon:
             self.tree,
             self.perf,
             attrs.evolve(peer, privileged=True),
-            take_in_all=self._before_operation,
+            take_in_all=self.take_in_all,
             new_handle=self._handles.__next__,
             closed=lambda: self._tracefs_closed(peer),
         )
 
-    def _before_operation(self) -> None:
-        self.take_in_all()
-        if self.state is not None:
-            self.state.touch()
-
     def _tracefs_closed(self, peer: Peer) -> None:
         self.table.process_disconnected(peer.pid, self.now_ns())
-        if self.state is not None:
-            self.state.touch()  # closing a file may change settings, too
 
     def take_in_all(self) -> None:
         """What producers sent before this call is with the consumers when it returns."""
@@ -206,7 +206,8 @@ class Daemon:
         self.plugins.flush()
 
     def take_in_rings(self, budget: int | None = None) -> int:
-        """What was committed to data rings before this call, at most `budget` records; ends those that make no sense."""
+        """What was committed to data rings before this call, at most `budget` records; ends those that make
+        no sense."""
         if self.rings is None:
             return 0
         self.save()
@@ -249,7 +250,8 @@ class Daemon:
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone.
 
-        With `keep_state` the rest stays as it is for a successor, what was sent until now included; else that goes, too.
+        With `keep_state` the rest stays as it is for a successor, what was sent until now included; else that
+        goes, too.
         """
         if self.keep_state:
             self.take_in_all()

@@ -60,6 +60,8 @@ class CommTable:
         shows."""
         self.kernel_release = kernel_release
         self.record_tgid = False
+        """Some instance has the option record-tgid on."""
+        self._tgids_wanted_by: set[object] = set()
         self.capacity = _rounded_capacity(128)
         self._read_task = read_task
         self._read_tgid = read_tgid
@@ -91,6 +93,14 @@ class CommTable:
             tgid = self._read_tgid(pid)
             if tgid is not None:
                 self._tgids[pid] = tgid
+
+    def want_tgids(self, who: object, wanted: bool) -> None:
+        """The option record-tgid of one instance; thread groups are learned while any has it on."""
+        if wanted:
+            self._tgids_wanted_by.add(who)
+        else:
+            self._tgids_wanted_by.discard(who)
+        self.record_tgid = bool(self._tgids_wanted_by)
 
     def comm(self, pid: int) -> bytes:
         """The name now, or the last that is known; `<...>` for a stranger that is gone."""

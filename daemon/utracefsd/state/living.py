@@ -1,38 +1,42 @@
-"""What a daemon leaves to the next one: everything besides the records, which live in the ring buffer's own files.
+"""What a daemon leaves to the next one: everything besides the records, which live in the ring buffer's own
+files.
 
 The folder of the status file (runtime.py: ours alone, mode 0700, locked while a daemon lives) holds
 
     user_events_status    the status bytes; never taken over (status_file.py)
     state                 this file's log: events, what is enabled, the instance's settings, names of threads
-    buffer.N/cpu0 ...     the ring buffer; N grows when the whole buffer is replaced (another sub-buffer size). None when there
+    buffer.N/cpu0 ...     the ring buffer; N grows when the whole buffer is replaced (another sub-buffer
+    size). None when there
                           is no room for it: then it is in the daemon's own memory and ends with it
     journal               how far each data ring is consumed (include/journal.h)
     set-aside/            the last state that a daemon could not use
 
 The log is MessagePack arrays, appended; each says what is so from now on:
 
-    ["utracefs state", VERSION, buffer folder]                                  once, first; "": no buffer to adopt
-    ["event", id, status_index, flags, owner_uid, tracepoint_name, command]     it exists
-    ["gone", id]                                                                it does not exist any more
-    ["on", id], ["off", id]                                                     enabled in the instance, or not
-    ["set", name, value]                                                        a setting, see `SETTINGS`
-    ["comm", thread id, name, start time]                                       how a thread was called
+    ["utracefs state", VERSION, buffer folder]                                  once, first; "": no buffer to
+    adopt ["event", id, status_index, flags, owner_uid, tracepoint_name, command]     it exists ["gone", id]
+    it does not exist any more ["on", id], ["off", id]
+    enabled in the instance, or not ["set", name, value]
+    a setting, see `Settings` ["comm", thread id, name, start time]                                       how
+    a thread was called
 
-Written is in whole packets (`State.save`), before anybody is answered and before a record of a new event is taken in. So
-what a client was told survives, and an id in the ring buffer is never one that the log does not know. An object that
-was torn by the end of the process is the last one and is left out. When most of a log is history a new one is made
-beside it and renamed over it, as it is at every start.
+Written is in whole packets (`State.save`), before anybody is answered and before a record of a new event is
+taken in. So what a client was told survives, and an id in the ring buffer is never one that the log does not
+know. An object that was torn by the end of the process is the last one and is left out. When most of a log is
+history a new one is made beside it and renamed over it, as it is at every start.
 
 Nothing here outlives the machine, nor has to: /dev/shm does not. No fsync, then.
 
-A log without a buffer makes a successor that has the events and settings, and an empty buffer of the same size. It judges
-the journal by no buffer: what the dead daemon was just recording is recorded again, the buffer that may have had it is gone.
+A log without a buffer makes a successor that has the events and settings, and an empty buffer of the same
+size. It judges the journal by no buffer: what the dead daemon was just recording is recorded again, the
+buffer that may have had it is gone.
 
-A state that makes no sense (another version, foreign, damaged) is set aside and said in one line of the log of the daemon,
-which starts afresh. The journal stays even then: producers come with data rings that were begun.
+A state that makes no sense (another version, foreign, damaged) is set aside and said in one line of the log
+of the daemon, which starts afresh. The journal stays even then: producers come with data rings that were
+begun.
 
-Not taken over: the numbers in `stats` of events, perf events, and what plug-ins are attached to. The first would cost a store for
-every record, the others belong to connections that died with the daemon.
+Not taken over: the numbers in `stats` of events, perf events, and what plug-ins are attached to. The first
+would cost a store for every record, the others belong to connections that died with the daemon.
 """
 
 import contextlib
@@ -49,9 +53,8 @@ import msgpack
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import CLOCKS
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.consumers.ftrace.options import OPTIONS
+from utracefsd.consumers.ftrace.settings import parse_setting
 from utracefsd.events.event import Event, SavedEvent
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.comms import CommTable, Task
@@ -74,45 +77,13 @@ class StateError(ValueError):
     """The log, or what belongs to it, cannot be used; the text says why."""
 
 
-def _is(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) in kinds
-
-
-def _list_of(kind: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) is list and all(type(item) is kind for item in value)
-
-
-def _is_shape(value: Any) -> bool:
-    return _list_of(int)(value) and (
-        not value
-        or (len(value) > 1 and value[0] in (4096 << order for order in range(8)) and min(value[1:]) > 0)
-    )
-
-
-SETTINGS: dict[str, Callable[[Any], bool]] = {
-    "in_memory": _is_shape,
-    "expanded": _is(bool),
-    "tracing_on": _is(bool),
-    "clock": lambda value: value in CLOCKS,
-    "options": lambda value: _list_of(str)(value) and set(value) <= set(OPTIONS),
-    "cpumask": lambda value: type(value) is str and re.fullmatch("[0-9a-f]{1,4096}", value) is not None,
-    "pids": _list_of(int),
-    "notrace_pids": _list_of(int),
-    "standing": _list_of(bytes),
-    "clear_pending": _is(bool),
-    "buffer_percent": lambda value: type(value) is int and 0 <= value <= 100,
-    "time_start": _is(int),
-    "error_log": _list_of(bytes),
-}
-"""Settings of the instance and what each must look like; `Instance.saved` makes them, `Instance.restore` takes them."""
-
-
 @attrs.define
 class Taken:
     """What a dead daemon left, read and checked."""
 
     buffer_folder: str
-    """Name of the folder of its ring buffer, below the state folder; empty: it was in its memory and is gone."""
+    """Name of the folder of its ring buffer, below the state folder; empty: it was in its memory and is
+    gone."""
 
     events: dict[int, SavedEvent] = attrs.Factory(dict)
     """By id, in the order of their creation."""
@@ -134,7 +105,8 @@ class Taken:
 
 
 def parse_log(data: bytes) -> Taken:
-    """Replay a log. A torn last object is left out. StateError: it is none, of another version, or contradicts itself."""
+    """Replay a log. A torn last object is left out. StateError: it is none, of another version, or
+    contradicts itself."""
     unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)), strict_map_key=False)
     unpacker.feed(data)
     try:
@@ -178,8 +150,11 @@ def _apply(taken: Taken, thing: Any) -> bool:
             taken.enabled.discard(number)
         case ["set", "buffer", str(folder)] if _is_buffer(folder):
             taken.buffer_folder = folder
-        case ["set", str(name), value] if name in SETTINGS and SETTINGS[name](value):
-            taken.settings[name] = value
+        case ["set", str(name), value]:
+            try:
+                taken.settings[name] = parse_setting(name, value)
+            except (ValueError, TypeError):
+                return False
         case ["comm", int(pid), bytes(comm), int(start_time)]:
             taken.comms.pop(pid, None)
             taken.comms[pid] = Task(comm, start_time)
@@ -205,7 +180,8 @@ class StateFolder:
         """Called when buffer_folder is another one: it has to be in the log before the old one may go."""
 
     def take_over(self, nr_cpus: int) -> Taken | None:
-        """What a daemon before this one left. None: nothing, or nothing of use; then that is set aside and logged."""
+        """What a daemon before this one left. None: nothing, or nothing of use; then that is set aside and
+        logged."""
         try:
             data = self._read_log()
             if data is None:
@@ -257,7 +233,8 @@ class StateFolder:
                 path.rename(aside / path.name)
 
     def discard(self) -> None:
-        """Remove what a daemon before this one left, save its journal: the producers' rings are not part of that."""
+        """Remove what a daemon before this one left, save its journal: the producers' rings are not part of
+        that."""
         _remove(self.log)
         _remove(self.path / SET_ASIDE)
         self.clean()
@@ -271,7 +248,8 @@ class StateFolder:
             _remove(self.path / f"{name}.new")
 
     def clean(self) -> None:
-        """Remove buffers that are not in use: their replacement was interrupted by death, before or after the log had it."""
+        """Remove buffers that are not in use: their replacement was interrupted by death, before or after the
+        log had it."""
         for path in self._buffers():
             if path.name != self.buffer_folder:
                 _remove(path)
@@ -279,30 +257,31 @@ class StateFolder:
     def _buffers(self) -> list[Path]:
         return [path for path in self.path.iterdir() if _BUFFER.fullmatch(path.name)]
 
-    # The part of it that an instance works with (consumers.ftrace.BufferStorage).
+    # The part of it that an instance works with (`BufferStorage`).
 
     def new_folder(self) -> str:
-        """A new, empty folder for a ring buffer; nobody's until `used`. OSError."""
+        """A new, empty folder for a ring buffer; nobody's until `switch_to`. OSError."""
         numbers = [int(found[1]) for path in self._buffers() if (found := _BUFFER.fullmatch(path.name))]
         path = self.path / f"buffer.{max(numbers, default=0) + 1}"
         path.mkdir(0o700)
         return str(path)
 
-    def used(self, folder: str) -> None:
+    def switch_to(self, folder: str) -> None:
         """The instance records into `folder` from now on; the one before is of no use."""
         self.buffer_folder = os.path.basename(folder)
         self.changed()
         self.clean()
 
-    def unused(self, folder: str) -> None:
+    def remove_folder(self, folder: str) -> None:
         """`folder` is not needed after all."""
         _remove(Path(folder))
 
-    def left(self, why: OSError) -> None:
+    def leave(self, why: OSError) -> None:
         """The instance's ring buffer is in its memory from now on."""
         logger.warning(
-            "ring buffers will not survive a restart of the daemon: %s has too little room for them (%s). Mount a larger"
-            " %s (docker run --shm-size) or choose a smaller buffer_size_kb, KiB per cpu; then restart",
+            "ring buffers will not survive a restart of the daemon: %s has too little room for them (%s)."
+            " Mount a larger %s (docker run --shm-size) or choose a smaller buffer_size_kb, KiB per cpu; then"
+            " restart",
             self.path,
             why.strerror,
             self.path.parent,
@@ -323,7 +302,8 @@ def _remove(path: Path) -> None:
 
 
 class State:
-    """The log of a living daemon: listens to its parts, and writes down what has changed when `save` is called.
+    """The log of a living daemon: listens to its parts, and writes down what has changed when `save` is
+    called.
 
     Made after everything that was taken over stands in its place; it begins with a new log. `close` ends it.
     """
@@ -332,10 +312,10 @@ class State:
         self.folder = folder
         self._table = table
         self._instance = instance
+        self._settings = instance.settings
         self._comms = comms
         self._pending: list[tuple[str, Any]] = []
-        self._look = False
-        self._settings: dict[str, Any] = {}
+        self._folder_changed = False
         self._objects = 0
         self._bytes = 0
         self._fd = -1
@@ -349,27 +329,24 @@ class State:
         self._rewrite()
         folder.clean()
 
-    def touch(self) -> None:
-        """Settings may change now: look at them in the next `save`."""
-        self._look = True
-
     def save(self) -> None:
         """Write down what has changed. Costs nothing when nothing has."""
-        if not self._pending and not self._look:
+        if not self._pending and not self._settings.unsaved and not self._folder_changed:
             return
         pending, self._pending = self._pending, []
         if self._fd < 0:
             self._rewrite()
             return
         parts = [self._packed(kind, subject) for kind, subject in pending]
-        if self._look:
-            self._look = False
-            parts.extend(self._changed_settings())
-        if not parts:
-            return
+        parts.extend(self._pack(("set", *setting)) for setting in self._settings.take_unsaved())
+        if self._folder_changed:
+            # Last: torn before it, the old buffer is adopted, and what else was said is of no importance
+            # then.
+            self._folder_changed = False
+            parts.append(self._pack(("set", "buffer", self.folder.buffer_folder)))
         data = b"".join(parts)
         self._objects += len(parts)
-        live = 2 * len(self._table) + len(self._comms) + len(SETTINGS)
+        live = 2 * len(self._table) + len(self._comms) + 20
         if self._objects > 4 * live + _HISTORY_OBJECTS or not self._write(self._fd, data):
             self._rewrite()
 
@@ -393,17 +370,15 @@ class State:
 
     def _removed(self, event: Event) -> None:
         self._pending.append(("gone", event.id))
-        self._look = True
 
     def _switched(self, event: Event, on: bool) -> None:
         self._pending.append(("on" if on else "off", event.id))
-        self._look = True
 
     def _kept(self, pid: int, task: Task) -> None:
         self._pending.append(("comm", (pid, task)))
 
     def _replaced(self) -> None:
-        self._look = True
+        self._folder_changed = True
         self.save()
 
     # What is written
@@ -427,14 +402,6 @@ class State:
             return self._pack(("comm", pid, task.comm, task.start_time))
         return self._pack((kind, subject))
 
-    def _changed_settings(self) -> Iterator[bytes]:
-        # The buffer last: torn before it, the old one is adopted, and what else was said is of no importance then.
-        now = {**self._instance.saved(), "buffer": self.folder.buffer_folder}
-        for name, value in now.items():
-            if name not in self._settings or self._settings[name] != value:
-                yield self._pack(("set", name, value))
-        self._settings = now
-
     def _everything(self) -> Iterator[bytes]:
         yield self._pack((MAGIC, VERSION, self.folder.buffer_folder))
         for event in self._table.events():
@@ -446,13 +413,15 @@ class State:
                     yield self._packed("off", event.id)
         for pid, task in self._comms.tasks():
             yield self._packed("comm", (pid, task))
-        self._settings = {}
-        yield from self._changed_settings()
+        for setting in self._settings.saved():
+            yield self._pack(("set", *setting))
+        self._settings.unsaved.clear()
 
     def _rewrite(self) -> None:
-        """A new log of what is now. If there is no room for it there is none: an old one would give ids a wrong meaning."""
+        """A new log of what is now. If there is no room for it there is none: an old one would give ids a
+        wrong meaning."""
         self._pending.clear()
-        self._look = False
+        self._folder_changed = False
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -499,12 +468,13 @@ class State:
 
 
 def restore(taken: Taken, instance: Instance, comms: CommTable, events: list[Event]) -> None:
-    """Put what was taken over into a fresh instance; `events` are the table's, restored before the instance was made."""
+    """Put what was taken over into a fresh instance; `events` are the table's, restored before the instance
+    was made."""
     comms.restore(taken.comms)
     instance.restore(
         taken.settings,
         enabled=[event for event in events if event.id in taken.enabled],
-        ever_enabled=[event for event in events if event.id in taken.ever_enabled],
+        was_enabled=[event for event in events if event.id in taken.ever_enabled],
     )
 
 

@@ -82,7 +82,7 @@ class _System:
         return (event for event in self.instance.table.events() if event.system == self.name)
 
     def exists(self) -> bool:
-        return self.instance.system_sizes[self.name] > 0
+        return self.instance.table.system_sizes[self.name] > 0
 
     def enable_text(self) -> bytes:
         return self.instance.events.enable_summary(self.events())

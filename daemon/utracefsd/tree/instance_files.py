@@ -39,7 +39,7 @@ _MAX_TRACER_NAME = 100
 
 def _store_current_tracer(instance: "Instance", data: bytes, peer: "Peer") -> None:
     """Only nop exists. As `tracing_set_tracer` does, the real buffer is made before the name is looked at."""
-    instance.expand()
+    instance.store.expand()
     name = data[:_MAX_TRACER_NAME].split(b"\0", 1)[0].rstrip(values.WHITESPACE)
     if name != b"nop":
         raise TraceError(errno.EINVAL, "there is no such tracer; available_tracers lists them")
@@ -57,7 +57,7 @@ def _store_buffer_percent(instance: "Instance", data: bytes, peer: "Peer") -> No
     percent = values.unsigned_decimal(data)
     if percent > 100:
         raise TraceError(errno.EINVAL, f"{percent} is no percentage")
-    instance.buffer_percent = percent
+    instance.settings.buffer_percent = percent
 
 
 def _store_trace_options(instance: "Instance", data: bytes, peer: "Peer") -> None:
@@ -70,23 +70,23 @@ def _ignore(instance: "Instance", data: bytes, peer: "Peer") -> None:
 
 INSTANCE_FILES: "RowTable[Instance]" = RowTable(
     Row(b"available_tracers", READ_ONLY, lambda i: b"nop\n"),
-    Row(b"buffer_percent", READ_WRITE, lambda i: b"%d\n" % i.buffer_percent, _store_buffer_percent),
+    Row(b"buffer_percent", READ_WRITE, lambda i: b"%d\n" % i.settings.buffer_percent, _store_buffer_percent),
     Row(
         b"buffer_size_kb",
         READ_WRITE,
-        lambda i: i.size_text(),
-        lambda i, data, peer: i.resize(values.unsigned_decimal(data)),
+        lambda i: i.store.size_text(),
+        lambda i, data, peer: i.store.resize(values.unsigned_decimal(data)),
     ),
     Row(
         b"buffer_subbuf_size_kb",
         READ_WRITE,
         lambda i: b"%d\n" % (i.buffer.subbuf_size // 1024),
-        lambda i, data, peer: i.set_subbuf_size(values.unsigned_decimal(data)),
+        lambda i, data, peer: i.store.set_subbuf_size(values.unsigned_decimal(data)),
     ),
-    Row(b"buffer_total_size_kb", READ_ONLY, lambda i: i.total_size_text()),
+    Row(b"buffer_total_size_kb", READ_ONLY, lambda i: i.store.total_size_text()),
     Row(b"current_tracer", READ_WRITE, lambda i: b"nop\n", _store_current_tracer),
-    Row(b"error_log", READ_WRITE, lambda i: i.error_log_text(), _ignore, lambda i, peer: i.clear_error_log()),
-    Row(b"free_buffer", WRITE_ONLY, None, _ignore, release=lambda i: i.shrink_to_minimum()),
+    Row(b"error_log", READ_WRITE, lambda i: i.error_log.text(), _ignore, lambda i, peer: i.error_log.clear()),
+    Row(b"free_buffer", WRITE_ONLY, None, _ignore, release=lambda i: i.free_buffer()),
     Row(
         b"set_event",
         READ_WRITE,
@@ -123,11 +123,11 @@ INSTANCE_FILES: "RowTable[Instance]" = RowTable(
         lambda i: i.clock_text(),
         lambda i, data, peer: i.set_clock(values.word(data)),
     ),
-    Row(b"trace_marker", MARKER, opener=lambda i, flags, peer: _MarkerFile(i.write_marker, peer, flags)),
+    Row(b"trace_marker", MARKER, opener=lambda i, flags, peer: _MarkerFile(i.markers.write, peer, flags)),
     Row(
         b"trace_marker_raw",
         MARKER,
-        opener=lambda i, flags, peer: _MarkerFile(i.write_raw_marker, peer, flags),
+        opener=lambda i, flags, peer: _MarkerFile(i.markers.write_raw, peer, flags),
     ),
     Row(b"trace_options", READ_WRITE, lambda i: i.options.text(), _store_trace_options),
     Row(b"trace_pipe", READ_ONLY, opener=lambda i, flags, peer: TracePipe(i, -1, flags)),
@@ -212,7 +212,7 @@ _CPU_FILES: RowTable[_Cpu] = RowTable(
         b"buffer_size_kb",
         READ_WRITE,
         lambda cpu: b"%d\n" % cpu.instance.buffer.size_kb(cpu.number),
-        lambda cpu, data, peer: cpu.instance.resize(values.unsigned_decimal(data), cpu.number),
+        lambda cpu, data, peer: cpu.instance.store.resize(values.unsigned_decimal(data), cpu.number),
     ),
     Row(b"stats", READ_ONLY, lambda cpu: cpu.instance.stats_text(cpu.number)),
     Row(b"trace", READ_WRITE, opener=lambda cpu, flags, peer: Trace(cpu.instance, cpu.number, flags)),

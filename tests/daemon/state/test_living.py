@@ -72,7 +72,7 @@ def register(daemon: Daemon, command: bytes, flags: int = 0) -> Event:
 
 def write(daemon: Daemon, path: bytes, data: bytes, truncate: bool = True) -> None:
     """A write through the tree as an administrator's connection makes it."""
-    daemon._before_operation()
+    daemon.take_in_all()
     daemon.tree.write_file(path, data, truncate, ROOT)
     daemon.save()
 
@@ -112,7 +112,7 @@ def test_what_a_log_says() -> None:
     )
     assert list(taken.events) == [1039, 7]
     assert (taken.enabled, taken.ever_enabled) == ({7}, {7, 1039})
-    assert taken.settings == {"tracing_on": True, "standing": [b"a*"]}
+    assert taken.settings == {"tracing_on": True, "standing": (b"a*",)}
     assert taken.buffer_folder == "buffer.12"
     assert taken.comms[12].comm == b"sh"
 
@@ -278,7 +278,7 @@ def test_death_while_the_buffer_is_replaced(folder: Path, logged: bool) -> None:
     store.clean = lambda: None  # type: ignore[method-assign]
     if not logged:
         store.changed = lambda: None
-    old.instance.set_subbuf_size(8)
+    old.instance.store.set_subbuf_size(8)
     assert len(list(folder.glob("buffer.*"))) == 2
     die(old)
     new = daemon_in(folder)
@@ -383,7 +383,7 @@ def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
     for n in range(100):
         emit(event, n)
         daemon.settle()
-        daemon._before_operation()
+        daemon.take_in_all()
         read(daemon, b"trace")  # the first time it learns how the thread is called
         daemon.save()
         size = size or (folder / "state").stat().st_size

@@ -82,7 +82,7 @@ def register(daemon: Daemon, command: bytes) -> Event:
 
 
 def write(daemon: Daemon, path: bytes, data: bytes) -> None:
-    daemon._before_operation()
+    daemon.take_in_all()
     daemon.tree.write_file(path, data, True, ROOT)
     daemon.save()
 
@@ -210,7 +210,7 @@ def test_expanding_goes_on_in_memory(
     assert files(folder) == ["journal", "state", "user_events_status"]
     taken = parse_log((folder / "state").read_bytes())
     assert taken.buffer_folder == ""
-    assert taken.settings["in_memory"] == [4096, *[2051] * old.instance.nr_cpus]
+    assert taken.settings["in_memory"] == (4096, *[2051] * old.instance.nr_cpus)
     emit(event, 20)
     write(old, b"per_cpu/cpu0/buffer_size_kb", b"4000")
     write(old, b"buffer_subbuf_size_kb", b"8")
@@ -245,7 +245,7 @@ def test_expanding_goes_on_in_memory(
     last = daemon_in(folder)  # and now there is: it is kept in files again
     assert {path: read(last, path) for path in paths} == settings
     assert last.instance.buffer.folder is not None
-    assert parse_log((folder / "state").read_bytes()).settings["in_memory"] == []
+    assert parse_log((folder / "state").read_bytes()).settings["in_memory"] == ()
     assert WARNING not in log.text
     emit(register(last, b"a u32 n"), 23)
     die(last)
@@ -286,7 +286,7 @@ def test_shrinking_needs_room_too(
     """The smaller file is made beside the larger one."""
     daemon = daemon_in(folder, buffer_size_kb=100)
     room(0)
-    daemon.instance.shrink_to_minimum()
+    daemon.instance.store.shrink_to_minimum()
     assert daemon.instance.buffer.nr_subbufs(0) == 2
     assert log.text.count(WARNING) == 1
     daemon.close()
@@ -389,11 +389,11 @@ def test_when_memory_is_short_the_operation_fails(
     write(daemon, b"events/enable", b"1")
     emit(event, 1)
     room(0)
-    monkeypatch.setattr(daemon.instance, "_free_memory_kb", lambda: 100)
+    monkeypatch.setattr(daemon.instance.store, "free_memory_kb", lambda: 100)
     with pytest.raises(TraceError) as failure:
         write(daemon, b"buffer_size_kb", b"4096")
     assert failure.value.errno == errno.ENOMEM
-    monkeypatch.setattr(daemon.instance, "_free_memory_kb", lambda: 1 << 62)
+    monkeypatch.setattr(daemon.instance.store, "free_memory_kb", lambda: 1 << 62)
     with pytest.raises(TraceError) as failure:
         write(daemon, b"buffer_size_kb", b"%d" % (1 << 40))
     assert failure.value.errno == errno.ENOMEM
@@ -407,8 +407,7 @@ def test_the_size_of_before_cannot_be_had(folder: Path, log: pytest.LogCaptureFi
     write(old, b"events/enable", b"1")
     assert old.state is not None
     nr_cpus = old.instance.nr_cpus
-    huge = {**old.instance.saved(), "in_memory": [4096, *[1 << 40] * nr_cpus]}
-    old.instance.saved = lambda: huge  # type: ignore[method-assign]
+    old.instance.settings.in_memory = (4096, *[1 << 40] * nr_cpus)
     old.state.folder.buffer_folder = ""
     old.state.folder.changed()
     die(old)

@@ -195,7 +195,7 @@ def test_counter_ticks_as_the_kernels_does(world: World) -> None:
     """Clearing takes a tick, and setting the clock one more for the spare buffer that the kernel has."""
     event = world.event(b"alpha")
     world.w(b"trace_clock", b"counter")
-    start = world.instance.time_start
+    start = world.instance.settings.time_start
     world.w(b"events/enable", b"1")
     world.emit(event, b"")
     assert world.trace_lines() == [
@@ -410,14 +410,14 @@ def test_a_marker_carries_the_writers_pid(world: World) -> None:
 
 def test_error_log(world: World) -> None:
     world.now = 1_187_516_331_999
-    world.instance.log_error("event filter parse error", "Field not found", b"nofield == 1", 8)
+    world.instance.error_log.add("event filter parse error", "Field not found", b"nofield == 1", 8)
     assert world.cat(b"error_log") == (
         b"[ 1187.516331] event filter parse error: error: Field not found\n"
         b"  Command: nofield == 1\n"
         b"                   ^\n"
     )
     for number in range(9):
-        world.instance.log_error("hist:user_events:a", f"error {number}", b"x", 0)
+        world.instance.error_log.add("hist:user_events:a", f"error {number}", b"x", 0)
     text = world.cat(b"error_log")
     assert text.count(b"Command:") == 8
     assert b": error 1\n" in text

@@ -26,7 +26,8 @@ import attrs
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 
 if TYPE_CHECKING:
-    from utracefsd.events.event_table import Event, EventTable
+    from utracefsd.events.event import Event
+    from utracefsd.events.event_table import EventTable
 
 __all__ = ["EventFile", "EventFiles"]
 

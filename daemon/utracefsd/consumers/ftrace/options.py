@@ -1,23 +1,24 @@
 """The options of an ftrace instance: names, order, defaults, and which of them cannot be changed.
 
-The order is the one of `trace_options` on Linux 6.12; tools print the list as they find it. Some options name things
-that exist only in a kernel (stacks, function tracing, symbols of addresses): they are kept so that a script that sets
-them goes on, and have no effect.
+The order is the one of `trace_options` on Linux 6.12; tools print the list as they find it. Some options name
+things that exist only in a kernel (stacks, function tracing, symbols of addresses): they are kept so that a
+script that sets them goes on, and have no effect.
 
-    have an effect here    raw hex bin fields verbose context-info irq-info latency-format annotate trace_printk
-                           printk-msg-only (text); overwrite, disable_on_free, markers, pause-on-trace (recording);
-                           record-tgid (saved_tgids)
+    have an effect here    raw hex bin fields verbose context-info irq-info latency-format annotate
+    trace_printk
+                           printk-msg-only (text); overwrite, disable_on_free, markers, pause-on-trace
+                           (recording); record-tgid (saved_tgids)
     have none              the others
 """
 
 import errno
-from collections.abc import Iterable
+from typing import Protocol
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["OPTIONS", "Option", "Options"]
+__all__ = ["OPTIONS", "Option", "Options", "OptionsHolder", "default_options"]
 
 
 @attrs.frozen
@@ -76,36 +77,62 @@ OPTIONS = {option.name: option for option in _TABLE}
 """By name, in the order of `trace_options`."""
 
 
-class Options:
-    """The options of one instance. What a change does beyond the text is for the instance to do (`Instance.set_option`)."""
+_GLOBAL = frozenset(option.name for option in _TABLE if option.top_file_only)
 
-    def __init__(self, *, top: bool) -> None:
-        self.top = top
-        self._on = {
-            option.name
-            for option in _TABLE
-            if (option.top_default if top and option.top_default is not None else option.default)
-        }
+
+def default_options(*, top: bool) -> frozenset[str]:
+    """Names of the options that are on in a fresh instance, without those that only the top one keeps."""
+    return frozenset(
+        option.name
+        for option in _TABLE
+        if (option.top_default if top and option.top_default is not None else option.default)
+        and (top or not option.top_file_only)
+    )
+
+
+class OptionsHolder(Protocol):
+    """What keeps the options of an instance (`settings.Settings`)."""
+
+    options: frozenset[str]
+    """Names of those that are on."""
+
+
+class Options:
+    """The options of one instance. What a change does beyond the text is for the instance to do
+    (`Instance.set_option`).
+
+    holder: where they are kept. top: the options of the top instance, where the global ones are kept once for
+    all instances; None: these are the top instance's.
+    """
+
+    def __init__(self, holder: OptionsHolder, top: "Options | None" = None) -> None:
+        self._holder = holder
+        self._top = top
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """Another number whenever one of these options was set."""
+        return self._changes + (0 if self._top is None else self._top.changes)
 
     @property
     def on(self) -> frozenset[str]:
         """Names of the options that are on."""
-        return frozenset(self._on)
+        if self._top is None:
+            return self._holder.options
+        return self._holder.options | (self._top.on & _GLOBAL)
 
     def __getitem__(self, name: str) -> bool:
-        return name in self._on
-
-    def restore(self, on: Iterable[str]) -> None:
-        """Exactly these are on, as they were in another process."""
-        self._on = set(on)
+        return name in self._kept_by(name)._holder.options
 
     def files(self) -> list[str]:
         """Names below options/."""
-        return [option.name for option in _TABLE if self.top or not option.top_file_only]
+        return [option.name for option in _TABLE if self._top is None or not option.top_file_only]
 
     def text(self) -> bytes:
         """`trace_options`."""
-        return b"".join((name if name in self._on else "no" + name).encode() + b"\n" for name in OPTIONS)
+        on = self.on
+        return b"".join((name if name in on else "no" + name).encode() + b"\n" for name in OPTIONS)
 
     def parse(self, word: bytes) -> tuple[str, bool]:
         """Option and wanted state of a word written to `trace_options`. EINVAL: no such option."""
@@ -117,12 +144,16 @@ class Options:
         raise TraceError(errno.EINVAL, f"no option {name!r}; trace_options lists them")
 
     def set(self, name: str, value: bool) -> None:
-        """EINVAL for the two that refuse: test_nop_refuse always, trace_printk_dest being taken from the top instance."""
+        """EINVAL for the two that refuse: test_nop_refuse always, trace_printk_dest being taken from the top
+        instance."""
         if name == "test_nop_refuse":
             raise TraceError(errno.EINVAL, "this option is there to refuse")
-        if name == "trace_printk_dest" and self.top and not value and name in self._on:
+        if name == "trace_printk_dest" and self._top is None and not value and self[name]:
             raise TraceError(errno.EINVAL, "the top instance gives this up only when another one takes it")
-        if value:
-            self._on.add(name)
-        else:
-            self._on.discard(name)
+        kept_by = self._kept_by(name)
+        on = kept_by._holder.options
+        kept_by._holder.options = on | {name} if value else on - {name}
+        kept_by._changes += 1
+
+    def _kept_by(self, name: str) -> "Options":
+        return self._top if self._top is not None and name in _GLOBAL else self

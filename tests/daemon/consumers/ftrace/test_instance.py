@@ -1,4 +1,5 @@
-"""Instances as objects: several on one table, each with what is its own (tracefs.md 7). The rest is tested through the tree."""
+"""Instances as objects: several on one table, each with what is its own (tracefs.md 7). The rest is tested
+through the tree."""
 
 from collections.abc import Iterator
 
@@ -18,12 +19,20 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def other(world: World) -> Instance:
-    return Instance(world.table, world.comms, world.now_ns, nr_cpus=2, name=b"other")
+    return Instance(
+        world.table,
+        world.comms,
+        world.now_ns,
+        nr_cpus=2,
+        name=b"other",
+        number=1,
+        top_options=world.instance.options,
+    )
 
 
 def test_a_further_instance_starts_with_its_buffer(other: Instance) -> None:
-    assert other.size_text() == b"1410\n"
-    assert other.total_size_text() == b"2820\n"
+    assert other.store.size_text() == b"1410\n"
+    assert other.store.total_size_text() == b"2820\n"
 
 
 def test_options_that_only_the_top_one_has(world: World, other: Instance) -> None:
@@ -60,11 +69,11 @@ def test_each_is_marked_and_cleared_for_itself(world: World, other: Instance) ->
         world.emit(event, b"\0\0\0\0")
     world.instance.events.disable(one)
     world.let_go(one)
-    assert (world.instance.clear_pending, other.clear_pending) == (True, False)
+    assert (world.instance.settings.clear_pending, other.settings.clear_pending) == (True, False)
     world.wa(b"dynamic_events", b"u:three")
     world.wa(b"dynamic_events", b"!u:three")
     assert (world.instance.buffer.entries(), other.buffer.entries()) == (0, 1)
-    assert not world.instance.clear_pending
+    assert not world.instance.settings.clear_pending
 
 
 def test_an_enabled_event_outlives_its_programs(world: World) -> None:

@@ -1,0 +1,43 @@
+"""`error_log`: why the last writes to filter, trigger and hist files were refused, as a caret under the
+command."""
+
+from collections.abc import Callable
+
+from utracefsd.consumers.ftrace.settings import Settings
+
+__all__ = ["ErrorLog"]
+
+_ENTRIES = 8
+"""TRACING_LOG_ERRS_MAX of kernel/trace/trace.c."""
+
+_COMMAND_COLUMN = len("  Command: ")
+
+
+class ErrorLog:
+    """The error log of one instance. now_ns: CLOCK_MONOTONIC."""
+
+    def __init__(self, settings: Settings, now_ns: Callable[[], int]) -> None:
+        self._settings = settings
+        self._now_ns = now_ns
+
+    def add(self, location: str, message: str, command: bytes, position: int) -> None:
+        """Add an entry; the oldest goes when there are 8. position: the column in the command to point at."""
+        seconds, rest_ns = divmod(self._now_ns(), 1_000_000_000)
+        caret = b" " * (_COMMAND_COLUMN + position) + b"^"
+        entry = b"[%5d.%06d] %s: error: %s\n  Command: %s\n%s\n" % (
+            seconds,
+            rest_ns // 1000,
+            location.encode(),
+            message.encode(),
+            command,
+            caret,
+        )
+        self._settings.error_log = (*self._settings.error_log, entry)[-_ENTRIES:]
+
+    def text(self) -> bytes:
+        """`error_log`, oldest first."""
+        return b"".join(self._settings.error_log)
+
+    def clear(self) -> None:
+        """What truncating it does."""
+        self._settings.error_log = ()

@@ -1,0 +1,81 @@
+"""Markers: what is written to `trace_marker` and `trace_marker_raw` of an instance.
+
+Both are records of the kernel's own events `print` and `raw_data` (kernel/trace/trace.c, tracing_mark_write
+and tracing_mark_raw_write). They pass `tracing_on` and the cpumask, and no pid list.
+"""
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
+from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.consumers.ftrace.options import Options
+
+if TYPE_CHECKING:
+    from utracefsd.machine.comms import CommTable
+
+__all__ = ["Markers"]
+
+_HEADER = 16
+_TAIL = 2
+_MAX = 4096
+"""A marker's entry is common fields and ip, the text, room for a newline and a NUL; more than 4096 bytes are
+cut (TRACE_MARKER_MAX_SIZE)."""
+
+_RAW_HEADER = 8
+
+
+class Markers:
+    """Writes the markers of one instance.
+
+    now_ns: CLOCK_MONOTONIC. current_cpu: where a marker is recorded.
+    """
+
+    def __init__(
+        self,
+        sink: FtraceSink,
+        options: Options,
+        comms: "CommTable",
+        now_ns: Callable[[], int],
+        current_cpu: Callable[[], int],
+    ) -> None:
+        self._sink = sink
+        self._options = options
+        self._comms = comms
+        self._now_ns = now_ns
+        self._current_cpu = current_cpu
+
+    def write(self, data: bytes, pid: int) -> int:
+        """One text record; returns how many bytes fitted into it.
+
+        EINVAL: option markers is off. EBADF: not recording, or full and not overwriting.
+        """
+        taken = data[: min(_MAX, self._sink.ring_buffer.max_entry_size - _HEADER - _TAIL)]
+        tail = b"\0\0" if taken.endswith(b"\n") else b"\n\0"
+        self._append(PRINT_ID, MARKER_IP.to_bytes(8, "little") + taken + tail, pid)
+        return len(taken)
+
+    def write_raw(self, data: bytes, pid: int) -> int:
+        """One binary record, a u32 tag first. EINVAL: shorter than that, or too large; and as `write`."""
+        self._check_option()
+        if len(data) < 4:
+            raise TraceError(errno.EINVAL, "a raw marker begins with a tag of 4 bytes")
+        if len(data) > self._sink.ring_buffer.max_entry_size - _RAW_HEADER:
+            raise TraceError(errno.EINVAL, f"{len(data)} bytes do not fit into a sub-buffer")
+        self._append(RAW_DATA_ID, data, pid)
+        return len(data)
+
+    def _check_option(self) -> None:
+        if not self._options["markers"]:
+            raise TraceError(errno.EINVAL, "the option markers is off")
+
+    def _append(self, event_id: int, body: bytes, pid: int) -> None:
+        self._check_option()
+        cpu = min(self._current_cpu(), self._sink.ring_buffer.nr_cpus - 1)
+        if self._sink.append_raw(self._now_ns(), cpu, pid, event_id, body):
+            raise TraceError(
+                errno.EBADF, "not recorded: tracing_on is 0, or the buffer is full and overwrite off"
+            )
+        self._comms.wrote(pid)

@@ -1,0 +1,91 @@
+"""Settings: what an assignment does, and what of the log is a value."""
+
+from typing import Any
+
+import attrs
+import msgpack
+import pytest
+
+from utracefsd.consumers.ftrace.settings import Settings, parse_setting
+
+OTHER: dict[str, Any] = {
+    "in_memory": (8192, 100, 200),
+    "expanded": True,
+    "tracing_on": False,
+    "clock": "boot",
+    "options": frozenset({"raw", "overwrite"}),
+    "cpumask": 1 << 100,
+    "pids": frozenset({3, 1}),
+    "notrace_pids": frozenset({2}),
+    "standing": (b"b*", b"a*"),
+    "clear_pending": True,
+    "buffer_percent": 7,
+    "time_start": 1 << 63,
+    "error_log": (b"x",),
+}
+"""A value for each that is not its default."""
+
+
+def test_every_setting_has_another_value_here() -> None:
+    names = [name for name, _ in Settings().saved()]
+    assert names == list(OTHER)
+    assert set(names) | {"unsaved", "on_unsaved"} == {field.name for field in attrs.fields(Settings)}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_an_assignment_is_noted_and_goes_through_the_log(name: str) -> None:
+    settings = Settings()
+    calls = []
+    settings.on_unsaved = lambda: calls.append(name)
+    setattr(settings, name, getattr(settings, name))
+    assert (settings.unsaved, calls) == (set(), []), "the same value is no change"
+    setattr(settings, name, OTHER[name])
+    assert (settings.unsaved, calls) == ({name}, [name])
+    ((told, saved),) = settings.take_unsaved()
+    assert (told, settings.unsaved) == (name, set())
+    assert parse_setting(name, msgpack.unpackb(msgpack.packb(saved))) == OTHER[name]
+
+
+def test_defaults_go_through_the_log() -> None:
+    for name, saved in Settings().saved():
+        assert parse_setting(name, saved) == getattr(Settings(), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("colour", 1),
+        ("unsaved", []),
+        ("in_memory", [4096]),
+        ("in_memory", [4097, 1]),
+        ("in_memory", [4096, 0]),
+        ("in_memory", ["4096", 1]),
+        ("in_memory", 4096),
+        ("expanded", 1),
+        ("tracing_on", None),
+        ("clock", "sundial"),
+        ("clock", ["local"]),
+        ("options", ["nonsense"]),
+        ("options", [["raw"]]),
+        ("options", {"raw": 1}),
+        ("cpumask", "-1"),
+        ("cpumask", "A"),
+        ("cpumask", 3),
+        ("pids", [None]),
+        ("pids", [True]),
+        ("standing", ["text"]),
+        ("buffer_percent", 101),
+        ("time_start", "0"),
+        ("error_log", [1]),
+    ],
+)
+def test_what_is_no_value(name: str, value: Any) -> None:
+    with pytest.raises(ValueError):
+        parse_setting(name, value)
+
+
+def test_what_is_no_value_cannot_be_assigned() -> None:
+    settings = Settings()
+    with pytest.raises(ValueError, match="buffer_percent is 200"):
+        settings.buffer_percent = 200
+    assert (settings.buffer_percent, settings.unsaved) == (50, set())
