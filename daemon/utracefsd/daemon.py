@@ -33,7 +33,7 @@ from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.data_port import DataPort
 from utracefsd.connections.tracefs_connection import TracefsConnection
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.instances import TOP, Instances
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event import Event
@@ -121,15 +121,16 @@ class Daemon:
         if folder is not None:
             # Before anything is recorded, and before the ring buffer takes what room there is.
             journal = self._journal(folder, None if taken is None else taken.buffer)
-        self.instance = Instance(
+        self.instances = Instances(
             self.table,
             self.comms,
             now_ns,
             nr_cpus=nr_cpus,
             current_cpu=current_cpu,
             free_memory_kb=free_memory_kb,
-            storage=folder,
+            storage=lambda number: folder if number == TOP else None,
         )
+        self.instance = self.instances.top
         if taken is not None:
             restore(taken, self.instance, self.comms, restored)
         elif buffer_size_kb is not None:
@@ -147,7 +148,7 @@ class Daemon:
             logger.info("went on with %d events of the daemon before this one", len(restored))
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
         self.plugins = Plugins(self.table, entry_points=offered)
-        self.tree = Tree(self.table, self.instance, self.perf, self.plugins, self.comms, now_ns)
+        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns)
         self.rings = (
             Rings(
                 nr_cpus,

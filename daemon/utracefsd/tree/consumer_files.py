@@ -1,10 +1,13 @@
-"""`consumers/`: a directory for each plug-in that is installed, with the events it gets and what it made of them.
+"""`consumers/`: a directory for each plug-in that is installed, with the events it gets and what it made of
+them.
 
-    consumers/NAME/set_event    the events it is attached to, one a line, newest first; written like the set_event of an
-                                instance, and every part of a word may be a glob; truncating detaches all
+    consumers/NAME/set_event    the events it is attached to, one a line, newest first; written like the
+                                set_event of an instance, and every part of a word may be a glob; truncating
+                                detaches all
     consumers/NAME/report       the plug-in's own text
 
-This is ours; the kernel has no such thing. What attaching means is for `consumers.plugins`; here are the files.
+This is ours; the kernel has no such thing. What attaching means is for `consumers.plugins`; here are the
+files.
 """
 
 import errno

@@ -1,12 +1,13 @@
 """`events/` of an instance: a directory for each system that has events, in it one for each event.
 
     events/                    enable  header_page  header_event
-    events/user_events/        enable          exists while the table has an event of that system, as in the kernel
+    events/user_events/        enable          exists while the table has an event of that system
     events/user_events/EV/     enable  format  id  stats
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-`filter`, `trigger`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a file of an
-event looks the event up by its name, and a file that stays open asks the event itself whether it is gone (ENODEV).
+`filter`, `trigger`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
+file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
+is gone (ENODEV).
 """
 
 import errno
@@ -151,9 +152,9 @@ def _check_alive(event: "Event") -> None:
 
 _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
-    Row(b"format", READ_ONLY, _EventContext.format_text),
-    Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id),
-    Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text()),
+    Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
+    Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
+    Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
 )
 
 
@@ -179,8 +180,8 @@ class _InternalEvent:
 
 
 _INTERNAL_FILES: RowTable[_InternalEvent] = RowTable(
-    Row(b"format", READ_ONLY, _InternalEvent.format_text),
-    Row(b"id", READ_ONLY, lambda event: b"%d\n" % event.id),
+    Row(b"format", READ_ONLY, _InternalEvent.format_text, holds_instance=False),
+    Row(b"id", READ_ONLY, lambda event: b"%d\n" % event.id, holds_instance=False),
 )
 
 _INTERNAL_EVENTS = {

@@ -1,7 +1,7 @@
 """What every instance has, the top one included: control files, `options/`, `per_cpu/`.
 
-A file is a row: name, mode, and the methods of `Instance` that it stands for. Files to come (`snapshot`, the filters of
-function tracing) are further rows.
+A file is a row: name, mode, and the methods of `Instance` that it stands for. Files to come (`snapshot`, the
+filters of function tracing) are further rows.
 """
 
 import errno
@@ -192,7 +192,11 @@ class _OptionContext:
 
 
 _OPTION_FILE: Row[_OptionContext] = Row(
-    b"option", READ_WRITE, _OptionContext.text, lambda option, data, peer: option.store(data)
+    b"option",
+    READ_WRITE,
+    _OptionContext.text,
+    lambda option, data, peer: option.store(data),
+    holds_instance=False,
 )
 
 

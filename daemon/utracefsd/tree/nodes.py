@@ -1,19 +1,20 @@
 """Directories, files and open files: what every part of the tree is made of.
 
-The tree keeps no object for an event or an option. A walk along a path makes the nodes it passes, from tables:
+The tree keeps no object for an event or an option. A walk along a path makes the nodes it passes, from
+tables:
 
     Row          one file: its name, mode and what reading, writing, truncating and opening it do to a context
     Rows         a directory that is such a table over one context (an instance, an event, a cpu)
     Directory    anything with `lookup` and `names`; directories whose entries are computed subclass it
     FileNode     a Row with its context, found by a walk; opening it gives an OpenFile
 
-What open(2), read(2) and write(2) do before a tracefs file sees the call (fs/open.c, fs/read_write.c) is in OpenFile,
-once: EBADF for an access mode that the file was not opened for, EINVAL for an operation that the file does not have.
-Permission bits are shown and not enforced: who may connect at all is decided at the socket, and root, for whom the
-kernel ignores the bits too, gets the same EINVAL.
+What open(2), read(2) and write(2) do before a tracefs file sees the call (fs/open.c, fs/read_write.c) is in
+OpenFile, once: EBADF for an access mode that the file was not opened for, EINVAL for an operation that the
+file does not have. Permission bits are shown and not enforced: who may connect at all is decided at the
+socket, and root, for whom the kernel ignores the bits too, gets the same EINVAL.
 
-Blocking is not done here. A read that would have to wait raises EAGAIN; whoever owns the loop waits and calls again if
-`blocking` is set.
+Blocking is not done here. A read that would have to wait raises EAGAIN; whoever owns the loop waits and calls
+again if `blocking` is set.
 """
 
 import errno
@@ -54,6 +55,8 @@ class Node:
     """Anything a path can lead to."""
 
     mode: int
+    holds_instance = False
+    """While it is open, the instance that it belongs to cannot be removed."""
 
     def stat(self) -> Stat:
         """Kind and mode."""
@@ -90,8 +93,8 @@ class Directory(Node):
 class OpenFile:
     """One open file: the handle of a peer. Subclasses implement `_read`, `_write`, `_close`.
 
-    Errors of every operation: EBADF once closed or when the access mode does not allow it; EINVAL when this kind of
-    file cannot be read or written at all.
+    Errors of every operation: EBADF once closed or when the access mode does not allow it; EINVAL when this
+    kind of file cannot be read or written at all.
     """
 
     seekable = False
@@ -104,6 +107,8 @@ class OpenFile:
         self.writable = access != os.O_RDONLY
         self.blocking = not flags & os.O_NONBLOCK
         self.closed = False
+        self.on_close: Callable[[], None] | None = None
+        """Called once, when it was closed."""
 
     def read(self, size: int) -> bytes:
         """Up to size bytes; empty at the end of the file. EAGAIN when it would have to wait for data."""
@@ -114,7 +119,8 @@ class OpenFile:
         return self._read(size)
 
     def write(self, data: bytes) -> int:
-        """One command (or record); returns how many bytes of it were used, which the caller may have to follow up."""
+        """One command (or record); returns how many bytes of it were used, which the caller may have to
+        follow up."""
         if self.closed or not self.writable:
             raise TraceError(errno.EBADF, "the file is not open for writing")
         return self._write(data)
@@ -135,9 +141,12 @@ class OpenFile:
         if not self.closed:
             self.closed = True
             self._close()
+            if self.on_close is not None:
+                self.on_close()
 
     def has_data(self) -> bool:
-        """Whether a read would answer now, data or the end; the loop asks this while a reader of a stream waits."""
+        """Whether a read would answer now, data or the end; the loop asks this while a reader of a stream
+        waits."""
         return True
 
     def _read(self, size: int) -> bytes:
@@ -185,6 +194,9 @@ class Row(Generic[C]):
     opener: "Callable[[C, int, Peer], OpenFile] | None" = None
     """Makes the open file where an OpenText will not do; then the four above are not used."""
 
+    holds_instance: bool = True
+    """Whether it keeps its instance from being removed while it is open; most of the kernel's files do."""
+
 
 @attrs.frozen
 class FileNode(Node, Generic[C]):
@@ -202,6 +214,10 @@ class FileNode(Node, Generic[C]):
     @property
     def mode(self) -> int:  # type: ignore[override]
         return self.row.mode
+
+    @property
+    def holds_instance(self) -> bool:  # type: ignore[override]
+        return self.row.holds_instance
 
     def stat(self) -> Stat:
         return Stat("f", self.row.mode)

@@ -16,6 +16,7 @@ from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, FileNode, Nod
 
 if TYPE_CHECKING:
     from utracefsd.consumers.ftrace.instance import Instance
+    from utracefsd.consumers.ftrace.instances import Instances
     from utracefsd.consumers.plugins.plugins import Plugins
     from utracefsd.events.event_table import EventTable
     from utracefsd.machine.comms import CommTable
@@ -53,8 +54,8 @@ class Parts:
     table: "EventTable"
     """The events."""
 
-    instance: "Instance"
-    """The top instance."""
+    instances: "Instances"
+    """The top instance is the directory itself, the others are below instances/."""
 
     plugins: "Plugins"
     """The consumers below consumers/."""
@@ -75,7 +76,8 @@ def _available_events(parts: Parts) -> bytes:
 def _refuse_data(parts: Parts, data: bytes, peer: "Peer") -> None:
     raise TraceError(
         errno.EPERM,
-        "records and registrations go to the socket user_events_data in the same directory as this one (utracefs.event)",
+        "records and registrations go to the socket user_events_data in the same directory as this one"
+        " (utracefs.event)",
     )
 
 
@@ -109,18 +111,18 @@ class InstanceDirectory(Directory):
     mode = 0o750
 
     def __init__(self, instance: "Instance") -> None:
-        self._instance = instance
+        self.instance = instance
 
     def lookup(self, name: bytes) -> Node | None:
         row = INSTANCE_FILES.by_name.get(name)
         if row is not None:
-            return FileNode(row, self._instance)
+            return FileNode(row, self.instance)
         if name == b"events":
-            return EventsDirectory(self._instance)
+            return EventsDirectory(self.instance)
         if name == b"options":
-            return OptionsDirectory(self._instance)
+            return OptionsDirectory(self.instance)
         if name == b"per_cpu":
-            return PerCpuDirectory(self._instance)
+            return PerCpuDirectory(self.instance)
         return None
 
     def names(self) -> Iterator[tuple[bytes, str]]:
@@ -136,7 +138,7 @@ class TopDirectory(InstanceDirectory):
     mode = 0o700
 
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts.instance)
+        super().__init__(parts.instances.top)
         self._parts = parts
 
     def lookup(self, name: bytes) -> Node | None:
@@ -144,7 +146,7 @@ class TopDirectory(InstanceDirectory):
         if row is not None:
             return FileNode(row, self._parts)
         if name == b"instances":
-            return InstancesDirectory()
+            return InstancesDirectory(self._parts.instances)
         if name == b"consumers":
             return ConsumersDirectory(self._parts.table, self._parts.plugins, self._parts.now_ns)
         return super().lookup(name)
@@ -158,15 +160,24 @@ class TopDirectory(InstanceDirectory):
 
 
 class InstancesDirectory(Directory):
-    """`instances/`: empty. A further instance will be an InstanceDirectory over an Instance with a name."""
+    """`instances/`: a directory for each instance with a name."""
 
     mode = 0o750
 
+    def __init__(self, instances: "Instances") -> None:
+        self._instances = instances
+
     def lookup(self, name: bytes) -> Node | None:
-        return None
+        instance = self._instances.get(name)
+        return None if instance is None else InstanceDirectory(instance)
 
     def names(self) -> Iterator[tuple[bytes, str]]:
-        return iter(())
+        for name in self._instances.names():
+            yield name, "d"
+
+    def hold(self, directory: "InstanceDirectory") -> Callable[[], None]:
+        """A file below `directory` is open: as long as it is, the instance cannot be removed."""
+        return self._instances.hold(directory.instance)
 
     def make(self, name: bytes) -> None:
         """mkdir(2) directly below."""

@@ -4,9 +4,9 @@
     trace_pipe        consumes; whole lines; one opener for each cpu
     trace_pipe_raw    consumes; one sub-buffer after the other, as the ring buffer holds them
 
-The rules are those of kernel/trace/trace.c (`tracing_open`, `tracing_read_pipe`, `tracing_buffers_read`). A record is gone
-from the buffer when it was formatted or copied, not when its bytes were read; what an opener had formatted and never
-read is lost when it closes, as in the kernel.
+The rules are those of kernel/trace/trace.c (`tracing_open`, `tracing_read_pipe`, `tracing_buffers_read`). A
+record is gone from the buffer when it was formatted or copied, not when its bytes were read; what an opener
+had formatted and never read is lost when it closes, as in the kernel.
 """
 
 import errno
@@ -89,8 +89,8 @@ class Trace(OpenFile):
 class TracePipe(OpenFile):
     """`trace_pipe` of an instance, or of one of its cpus.
 
-    EBUSY: another opener has that cpu, or all. Without data: EAGAIN; the end of the file instead if the file blocks,
-    tracing is off, and it has returned something before.
+    EBUSY: another opener has that cpu, or all. Without data: EAGAIN; the end of the file instead if the file
+    blocks, tracing is off, and it has returned something before.
     """
 
     def __init__(self, instance: "Instance", cpu: int, flags: int) -> None:
@@ -128,7 +128,8 @@ class TracePipe(OpenFile):
             return b""
         wanted = min(size, _PIPE_TEXT_MAX)
         if not self._text:
-            # A renderer that was asked for less than there was may hold a record; only an empty one can be replaced.
+            # A renderer that was asked for less than there was may hold a record; only an empty one can be
+            # replaced.
             if self._drained and self._generation != self._instance.text_generation:
                 self._renew()
             self._text = self._renderer.render(self._cursor, wanted)
@@ -146,7 +147,8 @@ class TracePipe(OpenFile):
 
 
 class RawPipe(OpenFile):
-    """`per_cpu/cpuN/trace_pipe_raw`: each read gives the next sub-buffer, or the rest of one that did not fit.
+    """`per_cpu/cpuN/trace_pipe_raw`: each read gives the next sub-buffer, or the rest of one that did not
+    fit.
 
     A size of 16 bytes or less, or too small for the first record, returns nothing and consumes nothing.
     """

@@ -1,19 +1,20 @@
 """The virtual tracefs: paths, and what the system calls do with them.
 
-A path is walked from the root at each call, part by part, as a filesystem does it: ENOENT for what is not there,
-ENOTDIR for going below a file. Paths are relative to the root; empty parts and `.` are skipped, `..` goes up and stays
-at the root.
+A path is walked from the root at each call, part by part, as a filesystem does it: ENOENT for what is not
+there, ENOTDIR for going below a file. Paths are relative to the root; empty parts and `.` are skipped, `..`
+goes up and stays at the root.
 
     open      O_CREAT is accepted on what exists and EACCES on what does not; O_TRUNC does what the file says
     mkdir     below instances/ only, EPERM elsewhere; rmdir alike
     stat      every file has size 0
 
-`read_file` and `write_file` are open, read or write, and close in one: what `cat FILE` and `echo TEXT > FILE` do. A
-file that would wait for data ends there. A write that takes only a part of the data (set_event takes a word) says so;
-the caller goes on with the rest, as a shell does.
+`read_file` and `write_file` are open, read or write, and close in one: what `cat FILE` and `echo TEXT > FILE`
+do. A file that would wait for data ends there. A write that takes only a part of the data (set_event takes a
+word) says so; the caller goes on with the rest, as a shell does.
 """
 
 import errno
+import itertools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,10 +23,10 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_READ_FILE
 from utracefs_protocol.messages.tracefs import Stat
 from utracefsd.tree.nodes import Directory, Node, OpenFile
-from utracefsd.tree.top import InstancesDirectory, Parts, TopDirectory
+from utracefsd.tree.top import InstanceDirectory, InstancesDirectory, Parts, TopDirectory
 
 if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace.instance import Instance
+    from utracefsd.consumers.ftrace.instances import Instances
     from utracefsd.consumers.plugins.plugins import Plugins
     from utracefsd.events.event_table import EventTable
     from utracefsd.machine.comms import CommTable
@@ -45,36 +46,34 @@ class Tree:
     def __init__(
         self,
         table: "EventTable",
-        instance: "Instance",
-        perf: object,
+        instances: "Instances",
         plugins: "Plugins",
         comms: "CommTable",
         now_ns: Callable[[], int],
     ) -> None:
-        """perf has no files: its events are opened over the socket. now_ns: CLOCK_MONOTONIC."""
-        self.table = table
-        self.instance = instance
-        self.perf = perf
-        self.plugins = plugins
-        self.comms = comms
-        self._root = TopDirectory(Parts(table, instance, plugins, comms, now_ns))
+        """now_ns: CLOCK_MONOTONIC."""
+        self._root = TopDirectory(Parts(table, instances, plugins, comms, now_ns))
 
     def open(self, path: bytes, flags: int, *, peer: "Peer") -> OpenFile:
         """Open a file (or a directory, which can only be closed again).
 
-        ENOENT, ENOTDIR, EISDIR (a directory for writing), EACCES (O_CREAT of what does not exist), EEXIST (O_EXCL),
-        ENAMETOOLONG, and what the file's own opening says: EBUSY (trace_pipe, dynamic_events).
+        ENOENT, ENOTDIR, EISDIR (a directory for writing), EACCES (O_CREAT of what does not exist), EEXIST
+        (O_EXCL), ENAMETOOLONG, and what the file's own opening says: EBUSY (trace_pipe, dynamic_events).
         """
-        if flags & os.O_CREAT:
-            parent, name = self._parent(path)
-            node = parent if name is None else parent.lookup(name)
-            if node is None:
+        above, name = self._above(path)
+        node = above[-1] if name is None else above[-1].lookup(name)
+        if node is None:
+            if flags & os.O_CREAT:
                 raise TraceError(errno.EACCES, f"{_shown(path)}: files cannot be created here")
-            if name is not None and path.endswith(b"/"):
+            raise _no_entry(path)
+        if name is not None and path.endswith(b"/"):
+            if flags & os.O_CREAT:
                 raise TraceError(errno.EISDIR, f"{_shown(path)}: is a directory")
-        else:
-            node = self._walk(path)
-        return node.open(flags, peer)
+            _check_directory(node, path)
+        file = node.open(flags, peer)
+        if node.holds_instance:
+            _hold_instance(above, file)
+        return file
 
     def read_file(self, path: bytes, peer: "Peer") -> bytes:
         """The whole content. EFBIG above 64 MiB, and as `open` and `OpenFile.read`."""
@@ -98,7 +97,8 @@ class Tree:
         return b"".join(pieces)
 
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: "Peer") -> int:
-        """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes that were used."""
+        """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes that
+        were used."""
         file = self.open(
             path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if truncate else os.O_APPEND), peer=peer
         )
@@ -109,10 +109,7 @@ class Tree:
 
     def list_dir(self, path: bytes) -> list[tuple[bytes, str]]:
         """Name and kind (`d`, `f`) of every entry. ENOTDIR for a file."""
-        node = self._walk(path)
-        if not isinstance(node, Directory):
-            raise TraceError(errno.ENOTDIR, f"{_shown(path)}: is not a directory")
-        return list(node.names())
+        return list(_check_directory(self._walk(path), path).names())
 
     def stat(self, path: bytes) -> Stat:
         """Kind, permission bits, size."""
@@ -120,7 +117,8 @@ class Tree:
 
     def mkdir(self, path: bytes) -> None:
         """EEXIST, ENOENT (of the directory above), EPERM anywhere but directly below instances/."""
-        parent, name = self._parent(path)
+        above, name = self._above(path)
+        parent = above[-1]
         if name is None or parent.lookup(name) is not None:
             raise TraceError(errno.EEXIST, f"{_shown(path)}: exists")
         if not isinstance(parent, InstancesDirectory):
@@ -129,29 +127,30 @@ class Tree:
 
     def rmdir(self, path: bytes) -> None:
         """ENOENT, ENOTDIR (a file), EPERM anywhere but directly below instances/."""
-        parent, name = self._parent(path)
+        above, name = self._above(path)
+        parent = above[-1]
         node = parent if name is None else parent.lookup(name)
         if node is None:
             raise _no_entry(path)
-        if not isinstance(node, Directory):
-            raise TraceError(errno.ENOTDIR, f"{_shown(path)}: is not a directory")
+        _check_directory(node, path)
         if name is None or not isinstance(parent, InstancesDirectory):
             raise TraceError(errno.EPERM, f"{_shown(path)}: only instances can be removed")
         parent.remove(name)
 
     def _walk(self, path: bytes) -> Node:
-        parent, name = self._parent(path)
+        above, name = self._above(path)
         if name is None:
-            return parent
-        node = parent.lookup(name)
+            return above[-1]
+        node = above[-1].lookup(name)
         if node is None:
             raise _no_entry(path)
-        if path.endswith(b"/") and not isinstance(node, Directory):
-            raise TraceError(errno.ENOTDIR, f"{_shown(path)}: is not a directory")
+        if path.endswith(b"/"):
+            _check_directory(node, path)
         return node
 
-    def _parent(self, path: bytes) -> tuple[Directory, bytes | None]:
-        """The directory of the last part, and that part; no part if the path ends in a directory by itself (`.`, `..`)."""
+    def _above(self, path: bytes) -> tuple[list[Directory], bytes | None]:
+        """The directories above the last part, from the root on, and that part; no part if the path ends in a
+        directory by itself (`.`, `..`)."""
         if len(path) >= _PATH_MAX:
             raise TraceError(errno.ENAMETOOLONG, f"a path has at most {_PATH_MAX - 1} bytes, not {len(path)}")
         parts = [part for part in path.split(b"/") if part not in (b"", b".")]
@@ -168,7 +167,20 @@ class Tree:
             if not isinstance(node, Directory):
                 raise TraceError(errno.ENOTDIR, f"{_shown(path)}: {_shown(part)} is not a directory")
             above.append(node)
-        return above[-1], name
+        return above, name
+
+
+def _hold_instance(above: list[Directory], file: OpenFile) -> None:
+    """An open file of a further instance keeps it from being removed."""
+    for directory, below in itertools.pairwise(above):
+        if isinstance(directory, InstancesDirectory) and isinstance(below, InstanceDirectory):
+            file.on_close = directory.hold(below)
+
+
+def _check_directory(node: Node, path: bytes) -> Directory:
+    if not isinstance(node, Directory):
+        raise TraceError(errno.ENOTDIR, f"{_shown(path)}: is not a directory")
+    return node
 
 
 def _no_entry(path: bytes) -> TraceError:

@@ -28,7 +28,8 @@ __all__ = [
 WHITESPACE = b" \t\n\v\f\r"
 
 _NUMBER_COPY = 66
-"""The kernel copies this many bytes of a number (sign, 64 binary digits, newline) and ignores what follows."""
+"""The kernel copies this many bytes of a number (sign, 64 binary digits, newline) and ignores what
+follows."""
 
 _WORD_COPY = 64
 """The kernel's buffer for a word, its NUL included: 64 bytes and more are EINVAL."""
@@ -43,8 +44,8 @@ _PID_LIMIT = 1 << 22
 def unsigned_decimal(data: bytes) -> int:
     """Digits, an optional leading `+`, one newline at the end; everything from a NUL byte on is ignored.
 
-    EINVAL for anything else (blanks, `-`, hexadecimal, nothing at all), ERANGE from 2^64 on. As the kernel does, the
-    size is judged before what stands behind the digits.
+    EINVAL for anything else (blanks, `-`, hexadecimal, nothing at all), ERANGE from 2^64 on. As the kernel
+    does, the size is judged before what stands behind the digits.
     """
     text = data[:_NUMBER_COPY].split(b"\0", 1)[0]
     digits = text.removeprefix(b"+")
@@ -90,7 +91,8 @@ def command_line(data: bytes) -> bytes:
 
 
 def cpumask(data: bytes, nr_cpus: int) -> int:
-    """A hexadecimal mask, groups of up to 8 digits separated by commas (or white space), up to the first newline.
+    """A hexadecimal mask, groups of up to 8 digits separated by commas (or white space), up to the first
+    newline.
 
     EINVAL for anything else, cpu lists like `0-1` included; EOVERFLOW for bits at nr_cpus and above.
     """
@@ -121,7 +123,8 @@ def cpumask_text(mask: int, nr_cpus: int) -> bytes:
 
 
 def pids(data: bytes) -> list[int]:
-    """Decimal thread ids separated by white space. EINVAL for text, signs and numbers that no thread can have."""
+    """Decimal thread ids separated by white space. EINVAL for text, signs and numbers that no thread can
+    have."""
     found = []
     for text in data.replace(b"\0", b" ").split():
         if not text.isdigit() or len(text) > 20 or int(text) >= _PID_LIMIT:

@@ -144,3 +144,134 @@ def test_a_plugins_files(plugged: World) -> None:
     assert plugged.cat(b"consumers/count/set_event") == b"user_events:other\n"
     assert two.status == 0
     assert errno_of(plugged.w, b"consumers/count/report", b"x") == errno.EINVAL
+
+
+# instances/
+
+
+def paths_below(world: World, folder: bytes) -> list[bytes]:
+    """All files, with their path from `folder` on."""
+    files: list[bytes] = []
+    for name, kind in world.tree.list_dir(folder):
+        path = folder + b"/" + name
+        files += [path] if kind == "f" else paths_below(world, path)
+    return files
+
+
+def test_a_further_instance_has_the_same_files(world: World) -> None:
+    assert world.tree.list_dir(b"instances") == []
+    world.event(b"alpha u32 n")
+    world.instances.make(b"x")
+    assert world.tree.list_dir(b"instances") == [(b"x", "d")]
+    assert world.tree.stat(b"instances/x").mode == 0o750
+    of_instance = {path.removeprefix(b"instances/x/") for path in paths_below(world, b"instances/x")}
+    of_top = {path.removeprefix(b"./") for path in paths_below(world, b".")}
+    assert of_instance < of_top
+    only_top = {path for path in of_top - of_instance if not path.startswith(b"instances/")}
+    assert only_top == {
+        b"README",
+        b"available_events",
+        b"dynamic_events",
+        b"options/printk-msg-only",
+        b"options/record-cmd",
+        b"options/trace_printk",
+        b"printk_formats",
+        b"saved_cmdlines",
+        b"saved_cmdlines_size",
+        b"saved_tgids",
+        b"user_events_data",
+        b"user_events_status",
+    }
+
+
+def test_every_file_of_a_further_instance_can_be_read(world: World) -> None:
+    world.event(b"alpha u32 n")
+    world.instances.make(b"x")
+    world.instances.top.store.expand()
+    different = set()
+    for path in paths_below(world, b"instances/x"):
+        own = path.removeprefix(b"instances/x/")
+        assert world.tree.stat(path) == world.tree.stat(own)
+        if own == b"free_buffer":
+            continue  # closing it does what its name says
+        if not world.tree.stat(path).mode & 0o400:
+            assert errno_of(world.cat, path) == errno.EINVAL
+        elif b"now ts" not in world.cat(path) and world.cat(path) != world.cat(own):
+            different.add(own)
+    assert different == {b"options/trace_printk_dest", b"trace_options"}
+
+
+def test_what_is_written_stays_in_the_instance(world: World) -> None:
+    event = world.event(b"alpha u32 n")
+    world.instances.make(b"x")
+    before = {
+        path: world.cat(path) for path in (b"tracing_on", b"trace_clock", b"buffer_size_kb", b"set_event")
+    }
+    for path, text in (
+        (b"trace_clock", b"counter"),
+        (b"buffer_size_kb", b"64"),
+        (b"events/user_events/alpha/enable", b"1"),
+        (b"options/raw", b"1"),
+        (b"per_cpu/cpu1/buffer_size_kb", b"100"),
+        (b"standing_events", b"beta"),
+        (b"set_event_pid", b"46"),
+    ):
+        world.w(b"instances/x/" + path, text)
+    world.emit(event, b"\5\0\0\0")
+    world.w(b"instances/x/trace_marker", b"hello")
+    world.w(b"instances/x/tracing_on", b"0")
+    assert {path: world.cat(path) for path in before} == before
+    assert world.trace_lines() == []
+    first, second = world.trace_lines(b"instances/x/trace")
+    assert b"type: %d" % event.id in first
+    assert b"hello" in second
+    assert world.cat(b"instances/x/set_event") == b"user_events:alpha\n"
+    assert world.cat(b"instances/x/buffer_size_kb") == b"X\n"
+    assert world.event(b"beta").status == 1
+    assert world.cat(b"events/user_events/beta/enable") == b"0\n"
+    assert world.cat(b"instances/x/events/user_events/beta/enable") == b"1\n"
+    assert world.cat(b"user_events_status") == (
+        b"alpha # Used by ftrace\nbeta # Used by ftrace\n\nActive: 2\nBusy: 2\n"
+    )
+
+
+def test_directories_cannot_be_made_over_the_wire_yet(world: World) -> None:
+    assert errno_of(world.tree.mkdir, b"instances/x") == errno.EPERM
+    world.instances.make(b"x")
+    assert errno_of(world.tree.mkdir, b"instances/x") == errno.EEXIST
+    assert errno_of(world.tree.rmdir, b"instances/x") == errno.EPERM
+    assert errno_of(world.tree.rmdir, b"instances/y") == errno.ENOENT
+    assert errno_of(world.cat, b"instances/y/trace") == errno.ENOENT
+
+
+@pytest.mark.parametrize(
+    ("path", "holds"),
+    [
+        (b"trace", True),
+        (b"trace_pipe", True),
+        (b"per_cpu/cpu0/trace_pipe_raw", True),
+        (b"per_cpu/cpu0/stats", True),
+        (b"tracing_on", True),
+        (b"error_log", True),
+        (b"events/enable", True),
+        (b"events/user_events/enable", True),
+        (b"events/user_events/alpha/enable", True),
+        (b"events/user_events/alpha/format", False),
+        (b"events/user_events/alpha/id", False),
+        (b"events/ftrace/print/format", False),
+        (b"options/raw", False),
+        (b"events", False),
+        (b"", False),
+    ],
+)
+def test_an_open_file_holds_its_instance(world: World, path: bytes, holds: bool) -> None:
+    """Which do is as on Linux 6.12."""
+    world.event(b"alpha")
+    world.instances.make(b"x")
+    file = world.open(b"instances/x/" + path)
+    if holds:
+        assert errno_of(world.instances.remove, b"x") == errno.EBUSY
+    file.close()
+    file.close()
+    world.instances.remove(b"x")
+    assert errno_of(world.open, b"instances/x/" + path) == errno.ENOENT

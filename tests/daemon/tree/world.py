@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
@@ -31,15 +31,16 @@ class World:
         self.status = StatusFile(None)
         self.table = EventTable(self.status)
         self.comms = CommTable(self.tasks.get, self.tgids.get, kernel_release=b"6.12.117")
-        self.instance = Instance(
+        self.instances = Instances(
             self.table,
             self.comms,
             self.now_ns,
             nr_cpus=nr_cpus,
             free_memory_kb=lambda: self.free_memory_kb,
         )
+        self.instance = self.instances.top
         self.plugins = plugins(self.table) if plugins else Plugins(self.table, entry_points=list)
-        self.tree = Tree(self.table, self.instance, None, self.plugins, self.comms, self.now_ns)
+        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self.now_ns)
 
     def now_ns(self) -> int:
         return self.now

@@ -19,7 +19,7 @@ from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.settings import MAX_SUBBUF_ORDER, Settings
 
-__all__ = ["EXPANDED_SIZE_KB", "BufferStorage", "BufferStore"]
+__all__ = ["EXPANDED_SIZE_KB", "BufferStorage", "BufferStore", "memory_errors"]
 
 EXPANDED_SIZE_KB = 1408
 """KiB per cpu once something is recorded (TRACE_BUF_SIZE_DEFAULT is 1441792 bytes); until then a buffer has
@@ -50,6 +50,9 @@ class BufferStorage(Protocol):
 
     def switch_to(self, folder: str) -> None:
         """From now on the ring buffer is the one in `folder`; the folder before is of no use."""
+
+    def remove(self) -> None:
+        """The instance is removed: its folder is of no use."""
 
     def leave(self, why: OSError) -> None:
         """From now on the ring buffer is in memory of this process, and in no folder: `why`."""
@@ -180,10 +183,16 @@ class BufferStore:
         in_memory = self.buffer.folder is None
         self._settings.in_memory = (self.buffer.subbuf_size, *self._sizes_kb()) if in_memory else ()
 
+    def remove(self) -> None:
+        """The instance is removed: nobody will take its buffer over."""
+        if self._storage is not None:
+            self._storage.remove()
+            self._storage = None
+
     # Memory.
 
     def _resize(self, size_kb: int, cpu: int = -1) -> None:
-        with _memory_errors():
+        with memory_errors():
             why = None
             try:
                 self.buffer.resize(size_kb, cpu)
@@ -199,7 +208,7 @@ class BufferStore:
 
     def _replace(self, sizes_kb: Sequence[int], subbuf_size: int) -> None:
         """Go on with an empty buffer. ENOMEM, with the old one intact."""
-        with _memory_errors():
+        with memory_errors():
             self.buffer, in_use = self._new_buffer(sizes_kb, subbuf_size)
         self._note_sizes()
         self.on_replaced(self.buffer)
@@ -246,7 +255,7 @@ class BufferStore:
 
 
 @contextmanager
-def _memory_errors() -> Iterator[None]:
+def memory_errors() -> Iterator[None]:
     """What a buffer raises when it cannot have its memory, as an errno."""
     try:
         yield

@@ -1,46 +1,20 @@
 """Instances as objects: several on one table, each with what is its own (tracefs.md 7). The rest is tested
 through the tree."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.daemon.tree.world import World
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.consumers.ftrace.options import OPTIONS
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    world.close()
 
 
 @pytest.fixture
 def other(world: World) -> Instance:
-    return Instance(
-        world.table,
-        world.comms,
-        world.now_ns,
-        nr_cpus=2,
-        name=b"other",
-        number=1,
-        top_options=world.instance.options,
-    )
+    return world.instances.make(b"other")
 
 
 def test_a_further_instance_starts_with_its_buffer(other: Instance) -> None:
     assert other.store.size_text() == b"1410\n"
     assert other.store.total_size_text() == b"2820\n"
-
-
-def test_options_that_only_the_top_one_has(world: World, other: Instance) -> None:
-    missing = set(world.instance.options.files()) - set(other.options.files())
-    assert missing == {"trace_printk", "printk-msg-only", "record-cmd"}
-    assert world.instance.options["trace_printk_dest"]
-    assert not other.options["trace_printk_dest"]
-    assert len(world.instance.options.files()) == len(OPTIONS)
 
 
 def test_each_records_for_itself(world: World, other: Instance) -> None:

@@ -1,0 +1,172 @@
+"""The registry of instances: names, numbers, what holds one, and what 200 of them cost."""
+
+import errno
+
+import pytest
+
+from tests.daemon.tree.world import World, errno_of
+from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.instances import Instances
+
+
+@pytest.fixture
+def instances(world: World) -> Instances:
+    return world.instances
+
+
+def test_the_top_one_is_always_there(instances: Instances) -> None:
+    assert (instances.top.name, instances.top.number) == (b"", 0)
+    assert (list(instances), len(instances), list(instances.names())) == ([instances.top], 1, [])
+    assert instances.get(b"") is None
+    assert errno_of(instances.remove, b"") == errno.ENOENT
+
+
+def test_making_and_removing(instances: Instances) -> None:
+    told: list[tuple[str, bytes]] = []
+    instances.on_made.append(lambda instance: told.append(("made", instance.name)))
+    instances.on_removed.append(lambda instance: told.append(("removed", instance.name)))
+    made = instances.make(b"a b.c")
+    assert instances.get(b"a b.c") is made
+    assert list(instances) == [instances.top, made]
+    assert errno_of(instances.make, b"a b.c") == errno.EEXIST
+    instances.remove(b"a b.c")
+    assert errno_of(instances.remove, b"a b.c") == errno.ENOENT
+    assert len(instances) == 1
+    assert told == [("made", b"a b.c"), ("removed", b"a b.c")]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (b"", errno.EINVAL),
+        (b".", errno.EINVAL),
+        (b"..", errno.EINVAL),
+        (b"a/b", errno.EINVAL),
+        (b"a\0b", errno.EINVAL),
+        (b"x" * 256, errno.ENAMETOOLONG),
+    ],
+)
+def test_what_is_no_name(instances: Instances, name: bytes, number: int) -> None:
+    assert errno_of(instances.make, name) == number
+    with pytest.raises(ValueError):
+        _again(instances, {1: name})
+
+
+@pytest.mark.parametrize("name", [b"x" * 255, b"...", b" ", b"\xff", "\xe4".encode()])
+def test_any_name_that_a_directory_may_have(instances: Instances, name: bytes) -> None:
+    assert instances.make(name).name == name
+
+
+def test_the_lowest_free_number(instances: Instances) -> None:
+    assert [instances.make(b"%d" % n).number for n in range(4)] == [1, 2, 3, 4]
+    instances.remove(b"1")
+    instances.remove(b"3")
+    assert [instances.make(b"new%d" % n).number for n in range(3)] == [2, 4, 5]
+
+
+def test_what_holds_one(instances: Instances) -> None:
+    made = instances.make(b"x")
+    let_go = [instances.hold(made), instances.hold(made)]
+    for release in let_go:
+        assert errno_of(instances.remove, b"x") == errno.EBUSY
+        release()
+    instances.remove(b"x")
+
+
+def test_removing_lets_go_of_events(world: World, instances: Instances) -> None:
+    event = world.event(b"alpha")
+    made = instances.make(b"x")
+    made.events.enable(event)
+    made.events.take_soft_reference(event)
+    made.set_standing(b"*")
+    made.set_option("record-tgid", True)
+    assert world.comms.record_tgid
+    instances.remove(b"x")
+    assert (event.status, event.references) == (0, 1)
+    assert not made.events.enabled(world.event(b"beta"))
+    assert not world.comms.record_tgid
+
+
+def test_no_memory(world: World, instances: Instances) -> None:
+    world.free_memory_kb = 2 * 1408 - 1
+    assert errno_of(instances.make, b"x") == errno.ENOMEM
+    world.free_memory_kb += 1
+    assert instances.make(b"x").number == 1
+
+
+def test_tgids_are_learned_while_any_wants_them(world: World, instances: Instances) -> None:
+    made = instances.make(b"x")
+    made.set_option("record-tgid", True)
+    instances.top.set_option("record-tgid", True)
+    instances.top.set_option("record-tgid", False)
+    assert world.comms.record_tgid
+    made.set_option("record-tgid", False)
+    assert not world.comms.record_tgid
+
+
+def test_a_global_option_changes_the_text_of_all(instances: Instances) -> None:
+    made = instances.make(b"x")
+    before = made.text_generation
+    instances.top.set_option("printk-msg-only", True)
+    assert made.text_generation != before
+
+
+def _again(instances: Instances, names: dict[int, bytes]) -> Instances:
+    table, comms = instances.top.table, instances.top.comms
+    return Instances(table, comms, lambda: 0, nr_cpus=1, restored=names)
+
+
+def test_those_of_a_daemon_before(instances: Instances) -> None:
+    again = _again(instances, {7: b"g", 2: b"b"})
+    assert [(instance.number, instance.name) for instance in again] == [(0, b""), (7, b"g"), (2, b"b")]
+    assert [again.make(b"%d" % n).number for n in range(3)] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("names", [{0: b"a"}, {-1: b"a"}, {70000: b"a"}, {1: b"a", 2: b"a"}])
+def test_what_none_before_could_have(instances: Instances, names: dict[int, bytes]) -> None:
+    with pytest.raises(ValueError, match="the same, or a number"):
+        _again(instances, names)
+
+
+# 200 instances, 4,000 events
+
+
+class Counted(Instance):
+    """Counts what it is told of new and removed events."""
+
+    told = 0
+
+    def _created(self, event: object) -> None:
+        Counted.told += 1
+        super()._created(event)  # type: ignore[arg-type]
+
+
+def test_two_hundred_cost_nothing_until_they_are_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utracefsd.consumers.ftrace.instances.Instance", Counted)
+    monkeypatch.setattr(Counted, "told", 0)
+    for n in range(200):
+        world.instances.make(b"x%d" % n)
+    table = world.table
+    listeners = (table.before_created, table.on_created, table.on_removed, table.on_dynamic_removed)
+    assert [len(each) for each in listeners] == [0, 0, 0, 0]
+    events = [world.event(b"e%d u32 n" % n) for n in range(4000)]
+    assert Counted.told == 0, "a registration calls no instance"
+    assert sum(len(instance.events) for instance in world.instances) == 0, "and makes no object in it"
+
+    used = world.instances.get(b"x7")
+    assert used is not None
+    used.events.enable(events[0])
+    used.set_standing(b"later*")
+    assert [len(each) for each in listeners] == [0, 1, 1, 0]
+    world.event(b"later")
+    assert Counted.told == 1
+    assert sum(len(instance.events) for instance in world.instances) == 2
+    world.emit(events[0], b"\1\0\0\0")
+    assert [instance.name for instance in world.instances if not instance.buffer.is_empty()] == [b"x7"]
+
+    for instance in world.instances:
+        instance.settings.unsaved.clear()
+    world.cat(b"events/enable")
+    world.cat(b"instances/x7/trace")
+    world.w(b"instances/x8/tracing_on", b"0")
+    assert [instance.name for instance in world.instances if instance.settings.unsaved] == [b"x8"]
