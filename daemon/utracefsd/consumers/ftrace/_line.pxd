@@ -1,0 +1,126 @@
+"""A line of text that grows: the primitives that printers of records share. What does not fit sets `full`."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcpy
+
+cdef extern from * nogil:
+    """
+    static const char HEX_DIGITS[] = "0123456789abcdef";
+    static const char TWO_DIGITS[] =
+        "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051"
+        "52535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
+        "9899";
+    """
+    const char *HEX_DIGITS
+    const char *TWO_DIGITS
+
+cdef struct Line:
+    char *start
+    char *p
+    char *end
+    bint full
+
+cdef inline void put(Line *line, const void *text, size_t size) noexcept nogil:
+    if size > <size_t>(line.end - line.p):
+        line.full = True
+        return
+    memcpy(line.p, text, size)
+    line.p += size
+
+
+cdef inline void put_char(Line *line, char c) noexcept nogil:
+    if line.p == line.end:
+        line.full = True
+        return
+    line.p[0] = c
+    line.p += 1
+
+
+cdef inline void put_decimal(Line *line, uint64_t value, int width, char fill) noexcept nogil:
+    """Right-aligned to width (at most 20)."""
+    cdef char text[24]
+    cdef char *p = text + 24
+    cdef unsigned int pair
+    while value >= 100:
+        pair = <unsigned int>(value % 100) * 2
+        value //= 100
+        p -= 2
+        p[0] = TWO_DIGITS[pair]
+        p[1] = TWO_DIGITS[pair + 1]
+    if value >= 10:
+        pair = <unsigned int>value * 2
+        p -= 2
+        p[0] = TWO_DIGITS[pair]
+        p[1] = TWO_DIGITS[pair + 1]
+    else:
+        p -= 1
+        p[0] = <char>(c'0' + value)
+    while text + 24 - p < width:
+        p -= 1
+        p[0] = fill
+    put(line, p, text + 24 - p)
+
+
+cdef inline void put_signed(Line *line, int64_t value) noexcept nogil:
+    if value < 0:
+        put_char(line, c'-')
+        put_decimal(line, -<uint64_t>value, 0, c' ')
+    else:
+        put_decimal(line, <uint64_t>value, 0, c' ')
+
+
+cdef inline void put_hex(Line *line, uint64_t value, int width) noexcept nogil:
+    """Lower case, filled with zeros to width (at most 16)."""
+    cdef char text[16]
+    cdef char *p = text + 16
+    while True:
+        p -= 1
+        p[0] = HEX_DIGITS[value & 15]
+        value >>= 4
+        if value == 0:
+            break
+    while text + 16 - p < width:
+        p -= 1
+        p[0] = c'0'
+    put(line, p, text + 16 - p)
+
+
+cdef inline void put_string(Line *line, const uint8_t *text, size_t size) noexcept nogil:
+    """Up to the first NUL, at most size bytes."""
+    cdef const void *nul
+    if size == 0:
+        return
+    nul = memchr(text, 0, size)
+    put(line, text, <const uint8_t *>nul - text if nul != NULL else size)
+
+
+cdef inline void put_hex_bytes(Line *line, const uint8_t *data, size_t size, char before, bint first) noexcept nogil:
+    """Two digits a byte with `before` in front of each, of the first only if `first`."""
+    cdef size_t i
+    if 3 * size > <size_t>(line.end - line.p) + (0 if first else 1):
+        line.full = True
+        return
+    for i in range(size):
+        if first or i:
+            line.p[0] = before
+            line.p += 1
+        line.p[0] = HEX_DIGITS[data[i] >> 4]
+        line.p[1] = HEX_DIGITS[data[i] & 15]
+        line.p += 2
+
+
+cdef inline bint printable(uint8_t c) noexcept nogil:
+    """The kernel's Latin-1 idea of it (lib/ctype.c)."""
+    return 0x20 <= c <= 0x7E or c >= 0xA0
+
+
+cdef inline uint32_t load32(const uint8_t *p) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, p, 4)
+    return value
+
+
+cdef inline uint64_t load64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, p, 8)
+    return value
