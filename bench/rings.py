@@ -14,7 +14,7 @@ from typing import Any
 import utracefs
 from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns
-from utracefs.tracefs import Tracefs
+from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
@@ -68,7 +68,7 @@ def consumers() -> Iterator[Row]:
         assert not four
         tree.write_file("events/user_events/enable", b"1\n")
         for _ in range(3):
-            tree.perf_event_open({"name": "user_events:bench_four", "sample_period": 1, "data_pages": 64})
+            tree.perf_event_open(PerfAttr(name=b"user_events:bench_four", sample_period=1, data_pages=64))
         best = in_turns({"one": lambda: emit_ns(session, one), "four": lambda: emit_ns(session, four)}, 25)
         yield ratio_row("emit with 4 consumers", best["four"], best["one"], "1 consumer", 1.1)
 

@@ -1,6 +1,6 @@
 """Blocking calls over one of the daemon's two sockets, for tools.
 
-    caller ── call("read_file", ["trace"]) ──▶ request ──▶ socket ──▶ response ──▶ result or OSError
+    caller ── call(ReadFile(b"trace"), "trace") ──▶ request ──▶ socket ──▶ response ──▶ result or OSError
 
 Applications do not use this: their records go through `utracefs.session`, which never blocks them. Tools want the
 opposite: one answer per question, errors as exceptions, and for whole directories or many pages many questions at
@@ -16,17 +16,18 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import attrs
 
 from utracefs import runtime_dir
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
-from utracefs_protocol.errors import ProtocolError
+from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.messages.values import Params
 
-__all__ = ["Call", "Rpc"]
+__all__ = ["Call", "Rpc", "checked"]
 
 WINDOW: Final = 64
 """Requests under way at a time in `call_many`. Below the daemon's 256, and so few bytes that sending them never has
@@ -41,13 +42,14 @@ _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_MAX_FDS * struct.calcsize("i"))
 class Call:
     """One request of `call_many`."""
 
-    method: str
-    params: Sequence[Any]
+    params: Params
     about: str
     """What an error of it names: the path, the event."""
 
 
 Outcome: TypeAlias = Any | OSError
+
+T = TypeVar("T")
 
 
 class Rpc:
@@ -91,10 +93,10 @@ class Rpc:
         self._fds.clear()
         self._socket.close()
 
-    def call(self, method: str, params: Sequence[Any], about: str) -> Any:
+    def call(self, params: Params, about: str) -> Any:
         """One request, its result. OSError(errno, text, about)."""
-        msgid = self._send(method, params)
-        return _unwrap(self._response(msgid), about)
+        msgid = self._send(params)
+        return _result(self._response(msgid), about)
 
     def call_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """The outcomes in the order of the calls: a result, or the OSError of that call, not raised."""
@@ -108,7 +110,7 @@ class Rpc:
                 if following is None:
                     exhausted = True
                     break
-                places[self._send(following.method, following.params)] = (len(outcomes), following.about)
+                places[self._send(following.params)] = (len(outcomes), following.about)
                 outcomes.append(None)
             if not places:
                 return outcomes
@@ -117,7 +119,7 @@ class Rpc:
             if place < 0:
                 continue  # of a call that was interrupted
             try:
-                outcomes[place] = _unwrap(response, about)
+                outcomes[place] = _result(response, about)
             except OSError as error:
                 outcomes[place] = error
 
@@ -126,10 +128,10 @@ class Rpc:
         fds, self._fds = self._fds, []
         return fds
 
-    def _send(self, method: str, params: Sequence[Any]) -> int:
+    def _send(self, params: Params) -> int:
         self._msgid = self._msgid + 1 & 0xFFFF_FFFF
         try:
-            self._socket.sendall(encode_request(self._msgid, method, list(params)))
+            self._socket.sendall(encode_request(self._msgid, params.METHOD, params.to_params()))
         except TimeoutError:
             raise self._timed_out() from None
         except (BrokenPipeError, ConnectionResetError):
@@ -191,8 +193,16 @@ class Rpc:
         return OSError(errno.EPROTO, "the daemon refused without saying why", self.address)
 
 
-def _unwrap(response: Response, about: str) -> Any:
+def _result(response: Response, about: str) -> Any:
     if response.error is not None:
         number, text = response.error
         raise OSError(number, text, about)
     return response.result
+
+
+def checked(from_wire: Callable[[Any], T], result: Any, about: str) -> T:
+    """The result as its message class reads it. OSError(EPROTO) for one that it does not understand."""
+    try:
+        return from_wire(result)
+    except TraceError as error:
+        raise OSError(errno.EPROTO, f"what came is no answer: {error.text}", about) from None

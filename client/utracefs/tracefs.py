@@ -13,29 +13,17 @@ Errors: OSError with errno, the daemon's reason, and the path as `filename`.
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import attrs
+from utracefs.rpc import Call, Rpc, checked
+from utracefs_protocol.messages import tracefs as messages
+from utracefs_protocol.messages.tracefs import PerfAttr, Stat
+from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs_protocol.text import bytes_of, text_of
 
-from utracefs.rpc import Call, Rpc
-from utracefs.runtime_dir import TRACEFS_SOCKET
-from utracefs_protocol.messages import wire_text
-
-__all__ = ["Stat", "Tracefs"]
-
-
-@attrs.frozen
-class Stat:
-    """What the tree says about a path."""
-
-    kind: str
-    """`d` or `f`."""
-    mode: int
-    """Permission bits."""
-    size: int
-    """0 for files, as in tracefs: read to the end."""
+__all__ = ["PerfAttr", "Stat", "Tracefs"]
 
 
 class Tracefs:
@@ -77,17 +65,17 @@ class Tracefs:
 
     def read_file(self, path: str) -> bytes:
         """What `cat` shows. EFBIG above 64 MiB: open it and read in pieces."""
-        data: bytes = self._path_call("read_file", path)
+        data: bytes = self._rpc.call(messages.ReadFile(_path(path)), _shown(path))
         return data
 
     def read_files(self, paths: Iterable[str]) -> list[bytes | OSError]:
         """Many files in few round trips; where one cannot be read, its error stands in its place."""
-        return self._rpc.call_many(Call("read_file", [_wire_path(path)], _shown(path)) for path in paths)
+        return self._rpc.call_many(Call(messages.ReadFile(_path(path)), _shown(path)) for path in paths)
 
     def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
-        """One write, after opening as the shell's `>` does, or `>>` without truncate. Returns the bytes that were taken:
-        `set_event` takes a word at a time."""
-        taken: int = self._path_call("write_file", path, data, truncate)
+        """One write, after opening as the shell's `>` does, or `>>` without truncate. Returns the bytes that were
+        taken: `set_event` takes a word at a time."""
+        taken: int = self._rpc.call(messages.WriteFile(_path(path), data, truncate), _shown(path))
         return taken
 
     def write_all(self, path: str, data: bytes, truncate: bool = True) -> None:
@@ -103,83 +91,77 @@ class Tracefs:
 
     def list_dir(self, path: str = "") -> list[tuple[str, str]]:
         """(name, kind) of every entry; kind is `d` or `f`."""
-        return [(_text(name), kind) for name, kind in self._path_call("list_dir", path)]
+        entries = self._rpc.call(messages.ListDir(_path(path)), _shown(path))
+        found = [checked(messages.DirEntry.from_wire, entry, _shown(path)) for entry in entries]
+        return [(text_of(entry.name), entry.kind) for entry in found]
 
     def stat(self, path: str) -> Stat:
-        found = self._path_call("stat", path)
-        return Stat(found["kind"], found["mode"], found["size"])
+        found = self._rpc.call(messages.StatPath(_path(path)), _shown(path))
+        return checked(Stat.from_wire, found, _shown(path))
 
     def mkdir(self, path: str) -> None:
         """A new instance, below `instances/` only (EPERM elsewhere)."""
-        self._path_call("mkdir", path)
+        self._rpc.call(messages.Mkdir(_path(path)), _shown(path))
 
     def rmdir(self, path: str) -> None:
-        self._path_call("rmdir", path)
+        self._rpc.call(messages.Rmdir(_path(path)), _shown(path))
 
     # Open files.
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
         """A handle; flags are the O_ numbers. It is closed by `close_handle`, or with the connection."""
-        handle: int = self._path_call("open", path, flags)
+        handle: int = self._rpc.call(messages.Open(_path(path), flags), _shown(path))
         self._paths[handle] = _shown(path)
         return handle
 
     def read(self, handle: int, size: int) -> bytes:
         """At most `size` bytes; empty at the end of the file. Waits for data unless it was opened with O_NONBLOCK
         (then BlockingIOError)."""
-        data: bytes = self._rpc.call("read", [handle, size], self._about(handle))
+        data: bytes = self._rpc.call(messages.Read(handle, size), self._about(handle))
         return data
 
     def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
         """(handle, size) of many reads in few round trips, carried out in this order; errors stand in their places."""
         return self._rpc.call_many(
-            Call("read", [handle, size], self._about(handle)) for handle, size in reads
+            Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads
         )
 
     def write(self, handle: int, data: bytes) -> int:
         """Bytes taken."""
-        taken: int = self._rpc.call("write", [handle, data], self._about(handle))
+        taken: int = self._rpc.call(messages.Write(handle, data), self._about(handle))
         return taken
 
     def close_handle(self, handle: int) -> None:
         """Close a file or a perf event."""
-        self._rpc.call("close", [handle], self._about(handle))
+        self._rpc.call(messages.Close(handle), self._about(handle))
         self._paths.pop(handle, None)
 
     # perf events.
 
-    def perf_event_open(self, attr: Mapping[str, Any]) -> tuple[int, int | None]:
+    def perf_event_open(self, attr: PerfAttr) -> tuple[int, int | None]:
         """(handle, descriptor of the ring). The descriptor is the caller's to map and close; None without `data_pages`.
 
-        attr: docs/protocol.md, section 6. `read(handle, 8)` gives the count as a little-endian u64.
+        `read(handle, 8)` gives the count as a little-endian u64.
         """
-        about = str(attr.get("name", attr.get("config", "perf event")))
-        opened = self._rpc.call("perf_event_open", [dict(attr)], about)
-        handle: int = opened["handle"]
-        self._paths[handle] = about
+        about = str(attr.config) if attr.name is None else text_of(attr.name)
+        opened = checked(messages.PerfOpened.from_wire, self._rpc.call(attr, about), about)
+        self._paths[opened.handle] = about
         fds = self._rpc.take_fds()
         for superfluous in fds[1:]:
             os.close(superfluous)
-        return handle, fds[0] if fds else None
+        return opened.handle, fds[0] if fds else None
 
     def perf_ioctl(self, handle: int, name: str, arg: Any = 0) -> Any:
         """ENABLE, DISABLE, RESET, PERIOD, ID, SET_FILTER."""
-        return self._rpc.call("perf_ioctl", [handle, name, arg], self._about(handle))
-
-    def _path_call(self, method: str, path: str, *params: Any) -> Any:
-        return self._rpc.call(method, [_wire_path(path), *params], _shown(path))
+        return self._rpc.call(messages.PerfIoctl(handle, name, arg), self._about(handle))
 
     def _about(self, handle: int) -> str:
         return self._paths.get(handle, f"handle {handle}")
 
 
-def _wire_path(path: str) -> str | bytes:
-    return wire_text(path.lstrip("/").encode("utf-8", "surrogateescape"))
+def _path(path: str) -> bytes:
+    return bytes_of(path.lstrip("/"))
 
 
 def _shown(path: str) -> str:
     return path.lstrip("/") or "/"
-
-
-def _text(name: str | bytes) -> str:
-    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 from tests.integration.conftest import DaemonProcess
+from utracefs.tracefs import PerfAttr
 
 PRODUCER = """
 import sys, utracefs
@@ -87,7 +88,7 @@ def test_two_consumers_one_of_them_off(daemon: DaemonProcess, environment: dict[
     with daemon.tree() as tree:
         tree.write_file("standing_events", b"cons\n")
         tree.write_file("dynamic_events", b"u:cons u64 n; __rel_loc char[] s\n", truncate=False)
-        perf, fd = tree.perf_event_open({"name": "user_events:cons", "sample_period": 1, "data_pages": 1})
+        perf, fd = tree.perf_event_open(PerfAttr(name=b"user_events:cons", sample_period=1, data_pages=1))
         tree.write_file("tracing_on", b"0\n")
         done = subprocess.run(
             [sys.executable, "-c", PRODUCER, "10000"],

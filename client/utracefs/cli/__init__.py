@@ -33,9 +33,9 @@ import click
 
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["Failure", "LazyGroup", "cli", "main", "version"]
+__all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "cli", "main", "version"]
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+COMMAND_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class Failure(Exception):
@@ -107,7 +107,7 @@ def _guarded(run: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # Whoever read our output has enough of it.
+        # The reader of our output has enough of it.
         _give_up_stdout()
         return 1
     except Failure as error:
@@ -185,7 +185,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     cls=LazyGroup,
     lazy=COMMANDS,
     aliases={"echo": "write"},
-    context_settings=CONTEXT,
+    context_settings=COMMAND_SETTINGS,
     epilog="Events are named as perf and trace-cmd do: user_events:NAME, NAME, or globs of either.",
 )
 @click.option(

@@ -11,11 +11,14 @@ from utracefs.cli.common import (
     available_events,
     connect,
     directory_option,
+    duration_option,
+    echo,
     events_option,
     selected,
+    write_word,
 )
 from utracefs.cli.running import environment, run_steps, signals_blocked
-from utracefs.event_names import EventName, parse_event_list, select
+from utracefs.event_names import ALL_USER_EVENTS, EventName, parse_event_list, select
 from utracefs.tracefs import Tracefs
 
 __all__ = ["attach"]
@@ -30,13 +33,7 @@ LOOK_S = 0.02
 @click.option("--detach", is_flag=True, help="Take the events (default: all it has) away instead.")
 @click.option("--report", "show_report", is_flag=True, help="Show its report.")
 @click.option("--list", "show_list", is_flag=True, help="List plug-ins and what they are attached to.")
-@click.option(
-    "--duration",
-    "duration_s",
-    metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Only for S seconds.",
-)
+@duration_option("Only for S seconds.")
 @click.argument("name", required=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def attach(
@@ -63,12 +60,12 @@ def attach(
         path = f"consumers/{name}/set_event"
         if detach:
             for event in select(events or ["*"], parse_event_list(tree.read_file(path))):
-                _set(tree, path, f"!{event}")
+                write_word(tree, path, f"!{event}")
         elif command or duration_s is not None:
-            return _attach_for_a_while(tree, name, events or ("user_events*:*",), command, duration_s)
+            return _attach_for_a_while(tree, name, events or (ALL_USER_EVENTS,), command, duration_s)
         elif events:
             for event in selected(tree, events):
-                _set(tree, path, str(event))
+                write_word(tree, path, str(event))
         elif not show_report:
             raise click.UsageError("give events (-e), --report, --detach or --list")
         if show_report:
@@ -88,7 +85,7 @@ def _attach_for_a_while(
         for event in select(patterns, available_events(tree)):
             if event not in before and event not in attached:
                 with contextlib.suppress(FileNotFoundError):
-                    _set(tree, path, str(event))
+                    write_word(tree, path, str(event))
                     attached.add(event)
         return LOOK_S
 
@@ -102,12 +99,8 @@ def _attach_for_a_while(
     finally:
         for event in parse_event_list(tree.read_file(path)):
             if event in attached:
-                _set(tree, path, f"!{event}")
+                write_word(tree, path, f"!{event}")
     return status
-
-
-def _set(tree: Tracefs, path: str, word: str) -> None:
-    tree.write_all(path, word.encode("utf-8", "surrogateescape") + b"\n", truncate=False)
 
 
 def _show_report(tree: Tracefs, name: str) -> None:
@@ -118,4 +111,4 @@ def _show_report(tree: Tracefs, name: str) -> None:
 def _list(tree: Tracefs) -> None:
     for name, _ in tree.list_dir("consumers"):
         events = parse_event_list(tree.read_file(f"consumers/{name}/set_event"))
-        click.echo(" ".join([name, *map(str, events)]).encode("utf-8", "surrogateescape"))
+        echo(" ".join([name, *map(str, events)]))

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.event_names import EventName, parse_event_list, select
-from utracefs.runtime_dir import TRACEFS_SOCKET, candidates
+from utracefs.runtime_dir import candidates
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.event_names import MAX_WORD
+from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = [
     "ANSWER_S",
@@ -25,23 +28,24 @@ __all__ = [
     "connect",
     "consumer_stats",
     "directory_option",
+    "duration_option",
+    "echo",
     "echo_json",
     "events_argument",
     "events_option",
     "json_option",
+    "no_connection",
     "numbers",
     "selected",
+    "standing_events",
+    "why_no_connection",
+    "write_word",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-COMMAND_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
 ANSWER_S = 30.0
 """How long to wait for any one answer of a daemon: it is one thread, and may just have 64 MiB to print."""
-
-MAX_WORD_BYTES = 127
-"""The longest word that set_event and standing_events take (EVENT_BUF_SIZE of kernel/trace/trace_events.c)."""
 
 
 def directory_option(function: F) -> F:
@@ -59,6 +63,17 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+def duration_option(help_text: str) -> Callable[[F], F]:
+    """`--duration S`."""
+    return click.option(
+        "--duration",
+        "duration_s",
+        metavar="S",
+        type=click.FloatRange(min=0, min_open=True),
+        help=help_text,
+    )
+
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -74,13 +89,12 @@ class EventPattern(TextType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        data = text.encode("utf-8", "surrogateescape")
         if not text or re.search(r"\s", text) or text.startswith("!"):
             self.fail(f"{text!r} is no event: SYSTEM:NAME, NAME, or a glob of either", param, ctx)
         if text.count(":") > 1:
             self.fail(f"{text!r} has more than one ':'", param, ctx)
-        if len(data) > MAX_WORD_BYTES:
-            self.fail(f"{text[:20]!r}... is longer than {MAX_WORD_BYTES} bytes", param, ctx)
+        if len(bytes_of(text)) > MAX_WORD:
+            self.fail(f"{text[:20]!r}... is longer than {MAX_WORD} bytes", param, ctx)
         return text
 
     def shell_complete(
@@ -116,8 +130,13 @@ def connect(directory: str | None) -> Tracefs:
     try:
         return Tracefs(directory, timeout_s=ANSWER_S)
     except OSError as error:
-        path = str(error.filename or os.path.join(candidates(directory)[0], TRACEFS_SOCKET))
-        raise Failure(path, why_no_connection(error)) from None
+        raise no_connection(error, directory) from None
+
+
+def no_connection(error: OSError, directory: str | None) -> Failure:
+    """What to say when the tree's socket could not be connected to."""
+    path = str(error.filename or os.path.join(candidates(directory)[0], TRACEFS_SOCKET))
+    return Failure(path, why_no_connection(error))
 
 
 def why_no_connection(error: OSError) -> str:
@@ -152,7 +171,7 @@ _CONSUMER = re.compile(r"^(\S+): recorded (\d+) filtered (\d+) lost (\d+)$", re.
 
 def consumer_stats(text: bytes) -> tuple[int, dict[str, dict[str, int]]]:
     """events/SYSTEM/NAME/stats: emitted, and recorded, filtered, lost of each consumer."""
-    content = text.decode("utf-8", "surrogateescape")
+    content = text_of(text)
     emitted = re.match(r"emitted: (\d+)", content)
     return int(emitted[1]) if emitted else 0, {
         found[1]: {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
@@ -168,6 +187,21 @@ def numbers(text: bytes) -> dict[str, int]:
         if value.strip().isdigit():
             found[name.strip()] = int(value)
     return found
+
+
+def standing_events(tree: Tracefs) -> list[str]:
+    """The globs of the top instance."""
+    return [text_of(word) for word in tree.read_file("standing_events").split()]
+
+
+def write_word(tree: Tracefs, path: str, word: str) -> None:
+    """Write one word to a file that takes words (set_event, standing_events), after what it has."""
+    tree.write_all(path, bytes_of(word) + b"\n", truncate=False)
+
+
+def echo(text: str) -> None:
+    """One line on stdout; bytes that are not UTF-8 as they are."""
+    click.echo(bytes_of(text))
 
 
 def echo_json(value: Any) -> None:

@@ -23,16 +23,20 @@ from utracefs.cli.common import (
     available_events,
     consumer_stats,
     directory_option,
+    echo,
     echo_json,
     events_argument,
     json_option,
+    standing_events,
     why_no_connection,
 )
 from utracefs.cli.status import buffer_state, users_of
 from utracefs.event_names import EventName, matches, select
-from utracefs.rpc import Rpc
-from utracefs.runtime_dir import DATA_SOCKET, TRACEFS_SOCKET, candidates
+from utracefs.rpc import Rpc, checked
+from utracefs.runtime_dir import candidates
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.messages.data import MmapStatus, StatusMapped
+from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -62,8 +66,7 @@ def doctor(directory: str | None, events: tuple[str, ...], as_json: bool) -> int
     for finding in examine(directory, events):
         findings.append(finding)
         if not as_json:
-            line = f"{finding.level:<4}  {finding.what}: {finding.text}"
-            click.echo(line.encode("utf-8", "surrogateescape"))
+            echo(f"{finding.level:<4}  {finding.what}: {finding.text}")
     if as_json:
         echo_json([attrs.asdict(finding) for finding in findings])
     return int(any(finding.level == "FAIL" for finding in findings))
@@ -131,7 +134,7 @@ def _examine_data_socket(directory: str) -> Iterator[Finding]:
     path = os.path.join(directory, DATA_SOCKET)
     try:
         with Rpc(DATA_SOCKET, directory, timeout_s=ANSWER_S) as data:
-            size = data.call("mmap_status", [], path)["size"]
+            size = checked(StatusMapped.from_wire, data.call(MmapStatus(), path), path).size
             (fd, *_) = data.take_fds()
             try:
                 mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ).close()
@@ -142,7 +145,7 @@ def _examine_data_socket(directory: str) -> Iterator[Finding]:
         yield Finding(
             "FAIL", path, f"we may not connect (mode {mode}); the group `tracing` may, where it exists"
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         text = why_no_connection(error) if isinstance(error, OSError) else f"bad answer: {error}"
         yield Finding("FAIL", path, text)
     else:
@@ -159,8 +162,7 @@ def _examine_tree(tree: Tracefs, patterns: tuple[str, ...]) -> Iterator[Finding]
     state = buffer_state(tree)
     yield Finding("ok", "daemon", f"answers in {tree.directory}")
     events = available_events(tree)
-    standing = tree.read_file("standing_events").decode("utf-8", "surrogateescape").split()
-    yield from _examine_events(tree, patterns, events, standing)
+    yield from _examine_events(tree, patterns, events, standing_events(tree))
     yield from _examine_buffer(tree, state)
 
 

@@ -7,13 +7,14 @@ import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import ANSWER_S, COMMAND_SETTINGS, connect, directory_option, why_no_connection
-from utracefs.rpc import Rpc
-from utracefs.runtime_dir import DATA_SOCKET
+from utracefs.rpc import Rpc, checked
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.layout import Layout
-from utracefs_protocol.messages import EventRegistration, Registered
+from utracefs_protocol.messages.data import EventRegistration, Registered, Write
+from utracefs_protocol.places import DATA_SOCKET
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["emit", "reg"]
 
@@ -50,7 +51,7 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
         utracefs emit 'backup_done u64 bytes; s32 status' 123456 0
     """
     declared, found = _declared(directory, declaration, has_values=bool(values))
-    name = _text(declared.name)
+    name = text_of(declared.name)
     payload = _payload(declared, values)
     try:
         data = Rpc(DATA_SOCKET, directory, timeout_s=ANSWER_S)
@@ -59,9 +60,8 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
     with data:
         try:
             registration = EventRegistration(found or declared.canonical())
-            result = data.call("DIAG_IOCSREG", registration.to_params(), name)
-            index = Registered.from_wire(result).write_index
-            data.call("write", [struct.pack("<i", index) + payload], name)
+            registered = checked(Registered.from_wire, data.call(registration, name), name)
+            data.call(Write(struct.pack("<i", registered.write_index) + payload), name)
         except OSError as error:
             if error.errno == errno.EBADF:
                 raise Failure(name, "nobody listens to it") from None
@@ -70,7 +70,7 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
 
 def _parse(declaration: str) -> Declaration:
     try:
-        return parse(declaration.encode("utf-8", "surrogateescape"))
+        return parse(bytes_of(declaration))
     except TraceError as error:
         raise Failure(declaration.partition(" ")[0], error.text) from None
 
@@ -103,7 +103,7 @@ def _dynamic_lines(tree: Tracefs, name: bytes) -> list[bytes]:
         if line.startswith(b"u:") and line[2:].partition(b" ")[0] == name
     ]
     if not lines:
-        raise FileNotFoundError(errno.ENOENT, "no such event; `utracefs list` shows all", _text(name))
+        raise FileNotFoundError(errno.ENOENT, "no such event; `utracefs list` shows all", text_of(name))
     return lines
 
 
@@ -111,20 +111,20 @@ def _write_dynamic(tree: Tracefs, line: bytes, name: bytes) -> None:
     try:
         tree.write_all("dynamic_events", line + b"\n", truncate=False)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, _text(name)) from None
+        raise OSError(error.errno, error.strerror, text_of(name)) from None
 
 
 def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
     if len(values) != len(declared.fields):
-        names = " ".join(_text(field.name) for field in declared.fields) or "none"
+        names = " ".join(text_of(field.name) for field in declared.fields) or "none"
         raise click.UsageError(
-            f"{_text(declared.name)} has {len(declared.fields)} fields ({names}), {len(values)} values were given"
+            f"{text_of(declared.name)} has {len(declared.fields)} fields ({names}), {len(values)} values were given"
         )
     converted = [_value(field, value) for field, value in zip(declared.fields, values, strict=True)]
     try:
         return Layout(declared.fields).pack(*converted)
     except (ValueError, OverflowError) as error:
-        raise Failure(_text(declared.name), str(error)) from None
+        raise Failure(text_of(declared.name), str(error)) from None
 
 
 def _value(field: Field, text: str) -> int | str | bytes:
@@ -135,9 +135,5 @@ def _value(field: Field, text: str) -> int | str | bytes:
             return bytes.fromhex(text)
     except ValueError:
         wanted = "an integer" if field.kind is FieldKind.INTEGER else "hexadecimal bytes"
-        raise click.UsageError(f"{_text(field.name)} takes {wanted}, not {text!r}") from None
+        raise click.UsageError(f"{text_of(field.name)} takes {wanted}, not {text!r}") from None
     return text
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

@@ -8,9 +8,10 @@ from types import FrameType
 
 import click
 
-from utracefs.cli.common import COMMAND_SETTINGS, connect, directory_option, events_option
+from utracefs.cli.common import COMMAND_SETTINGS, connect, directory_option, echo, events_option
 from utracefs.cli.subscription import Subscription
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.text import bytes_of
 
 __all__ = ["cat", "ls", "stream", "write"]
 
@@ -86,10 +87,8 @@ def _ended_by_signals() -> Iterator[None]:
 @click.argument("words", metavar="[TEXT...]", nargs=-1)
 def write(directory: str | None, append: bool, no_newline: bool, path: str, words: tuple[str, ...]) -> None:
     """Write TEXT, or else what stdin gives, to a file of the tree, as echo TEXT > PATH does."""
-    if words:
-        data = " ".join(words).encode("utf-8", "surrogateescape") + (b"" if no_newline else b"\n")
-    else:
-        data = sys.stdin.buffer.read()
+    text = " ".join(words) + ("" if no_newline else "\n")
+    data = bytes_of(text) if words else sys.stdin.buffer.read()
     with connect(directory) as tree:
         tree.write_all(path, data, truncate=not append)
 
@@ -115,7 +114,7 @@ def ls(directory: str | None, long: bool, path: str) -> None:
     for name, kind in entries:
         slash = "/" if kind == "d" else ""
         mode = f"{'d' if kind == 'd' else '-'}{_mode_text(modes[name])} " if name in modes else ""
-        click.echo(f"{mode}{name}{slash}".encode("utf-8", "surrogateescape"))
+        echo(f"{mode}{name}{slash}")
 
 
 def _mode_text(mode: int) -> str:

@@ -15,39 +15,32 @@ from collections.abc import Callable, Sequence
 import attrs
 import click
 
-from utracefs.cli import LazyGroup
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     available_events,
     connect,
     directory_option,
+    duration_option,
+    echo,
     echo_json,
     events_option,
     json_option,
 )
 from utracefs.cli.running import environment, run_steps, signals_blocked
-from utracefs.event_names import EventName, is_glob, select
+from utracefs.event_names import ALL_USER_EVENTS, EventName, is_glob, select
 from utracefs.trace_report import EventPrinter
-from utracefs.tracefs import Tracefs
+from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.perf_ring import Lost, PerfRingReader, Sample
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["perf", "record", "stat"]
 
 LOOK_S = 0.02
 READ_S = 0.02
-DEFAULT_EVENTS = ("user_events*:*",)
 
 
-@click.group(
-    cls=LazyGroup,
-    lazy={
-        "stat": ("utracefs.cli.perf:stat", "Count events of a command, or until Ctrl-C."),
-        "record": ("utracefs.cli.perf:record", "Sample events, and print the samples."),
-    },
-    aliases={},
-    context_settings=COMMAND_SETTINGS,
-)
+@click.group(context_settings=COMMAND_SETTINGS)
 def perf() -> None:
     """Count and sample events, as perf does."""
 
@@ -55,13 +48,7 @@ def perf() -> None:
 def _common_options(function: Callable[..., int]) -> Callable[..., int]:
     for option in (
         click.argument("command", nargs=-1, type=click.UNPROCESSED),
-        click.option(
-            "--duration",
-            "duration_s",
-            metavar="S",
-            type=click.FloatRange(min=0, min_open=True),
-            help="Only for S seconds.",
-        ),
+        duration_option("Only for S seconds."),
         click.option("-C", "--cpu", type=click.IntRange(min=0), help="Only records of this cpu."),
         click.option(
             "-p", "--pid", type=click.IntRange(min=1), help="Only records of this process or thread."
@@ -73,7 +60,10 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
-@click.command(context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
+@perf.command(
+    short_help="Count events of a command, or until Ctrl-C.",
+    context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False},
+)
 @_common_options
 @json_option
 def stat(
@@ -86,7 +76,7 @@ def stat(
     command: tuple[str, ...],
 ) -> int:
     """Count the records of events while COMMAND runs, or until Ctrl-C."""
-    attr = {"pid": -1 if pid is None else pid, "cpu": -1 if cpu is None else cpu}
+    attr = PerfAttr(pid=-1 if pid is None else pid, cpu=-1 if cpu is None else cpu)
     with connect(directory) as tree, signals_blocked() as taken:
         opener = _Opener(tree, events, attr)
         opener.look()
@@ -106,14 +96,17 @@ def stat(
         )
         return status
     for event, count in counts.items():
-        click.echo(f"{count:>20,}  {event}".encode("utf-8", "surrogateescape"))
+        echo(f"{count:>20,}  {event}")
     for pattern in missing:
-        click.echo(f"{'<no such event>':>20}  {pattern}".encode("utf-8", "surrogateescape"))
+        echo(f"{'<no such event>':>20}  {pattern}")
     click.echo(f"\n{took_s:>20.6f}  seconds")
     return status
 
 
-@click.command(context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
+@perf.command(
+    short_help="Sample events, and print the samples.",
+    context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False},
+)
 @_common_options
 @click.option(
     "-c", "--count", "period", type=click.IntRange(min=1), help="A sample every so many records. [default: 1]"
@@ -149,12 +142,13 @@ def record(
         raise click.UsageError("-c and -F exclude each other")
     if pages & (pages - 1):
         raise click.UsageError(f"{pages} is no power of two")
-    attr = {
-        "pid": -1 if pid is None else pid,
-        "cpu": -1 if cpu is None else cpu,
-        "data_pages": pages,
-        **({"sample_freq": freq} if freq else {"sample_period": period or 1}),
-    }
+    attr = PerfAttr(
+        pid=-1 if pid is None else pid,
+        cpu=-1 if cpu is None else cpu,
+        data_pages=pages,
+        sample_freq=freq or 0,
+        sample_period=0 if freq else period or 1,
+    )
     with connect(directory) as tree, signals_blocked() as taken:
         opener = _Opener(tree, events, attr)
         sampler = _Sampler(tree, opener)
@@ -175,9 +169,9 @@ def record(
 class _Opener:
     """Opens a perf event for each event that the patterns mean, as they appear."""
 
-    def __init__(self, tree: Tracefs, patterns: Sequence[str], attr: dict[str, int]) -> None:
+    def __init__(self, tree: Tracefs, patterns: Sequence[str], attr: PerfAttr) -> None:
         self._tree = tree
-        self._patterns = patterns or DEFAULT_EVENTS
+        self._patterns = patterns or (ALL_USER_EVENTS,)
         self._attr = attr
         self.opened: dict[EventName, tuple[int, int | None]] = {}
         """Handle, and descriptor of the ring."""
@@ -187,7 +181,8 @@ class _Opener:
         for event in select(self._patterns, available_events(self._tree)):
             if event not in self.opened:
                 with contextlib.suppress(FileNotFoundError):  # gone again
-                    self.opened[event] = self._tree.perf_event_open({"name": str(event), **self._attr})
+                    attr = attrs.evolve(self._attr, name=bytes_of(str(event)))
+                    self.opened[event] = self._tree.perf_event_open(attr)
         return LOOK_S
 
     def missing(self) -> list[str]:
@@ -260,7 +255,7 @@ class _Sampler:
         if lines:
             lines.sort(key=lambda line: line[0])
             text = "".join(f"{line}\n" for _, line in lines)
-            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+            sys.stdout.buffer.write(bytes_of(text))
             sys.stdout.buffer.flush()
 
     def _line(self, ring: _Ring, sample: Sample) -> str:
@@ -276,14 +271,14 @@ class _Sampler:
         if comm is None:
             try:
                 with open(f"/proc/{tid}/comm", "rb") as file:
-                    comm = file.read().rstrip(b"\n").decode("utf-8", "surrogateescape")
+                    comm = text_of(file.read().rstrip(b"\n"))
             except OSError:
                 comm = self._saved(tid)
             self._comms[tid] = comm
         return comm
 
     def _saved(self, tid: int) -> str:
-        for line in self._tree.read_file("saved_cmdlines").decode("utf-8", "surrogateescape").split("\n"):
+        for line in text_of(self._tree.read_file("saved_cmdlines")).split("\n"):
             number, _, comm = line.partition(" ")
             if number == str(tid):
                 return comm

@@ -2,7 +2,7 @@
 
     a daemon answers           it is used, and left as it was found
     none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
-    none, and no COMMAND       an error: nobody would find a daemon of ours
+    none, and no COMMAND       an error: no program would find a daemon of ours
 
 In order: settings, clear, wait for events (cli/subscription.py); run the command, read pages (cli/recorder.py); then
 no new events, formats, disable, drain, write the file, restore. Each step of the tree takes in first what applications
@@ -20,16 +20,21 @@ from collections.abc import Iterator
 import click
 
 from utracefs.cli import Failure, version
-from utracefs.cli.common import ANSWER_S, COMMAND_SETTINGS, connect, directory_option, events_option
+from utracefs.cli.common import (
+    ANSWER_S,
+    COMMAND_SETTINGS,
+    directory_option,
+    duration_option,
+    events_option,
+    no_connection,
+)
 from utracefs.cli.recorder import Recorder, Summary
 from utracefs.cli.running import environment, run_steps, signals_blocked
 from utracefs.cli.subscription import Subscription
+from utracefs.event_names import ALL_USER_EVENTS
 from utracefs.tracefs import Tracefs
 
 __all__ = ["record"]
-
-DEFAULT_EVENTS = ("user_events*:*",)
-"""Both systems: user_events and user_events_multi."""
 
 _WALL_CLOCK_OF = {
     "local": time.CLOCK_MONOTONIC,
@@ -65,13 +70,7 @@ _WALL_CLOCK_OF = {
     "--overwrite/--no-overwrite", default=None, help="A full buffer drops the oldest, or the newest, records."
 )
 @click.option("--keep", is_flag=True, help="Do not clear the buffer first.")
-@click.option(
-    "--duration",
-    "duration_s",
-    metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to record.",
-)
+@duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
 @click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -93,7 +92,7 @@ def record(
     Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit status is
     that of COMMAND; 128+N when signal N ended it, 127 when it was not found.
     """
-    patterns = events or DEFAULT_EVENTS
+    patterns = events or (ALL_USER_EVENTS,)
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
     with contextlib.ExitStack() as stack:
@@ -168,10 +167,9 @@ def _daemon(
     if not embedded:
         try:
             tree = Tracefs(directory, timeout_s=ANSWER_S)
-        except OSError:
+        except OSError as error:
             if directory or not has_command:
-                connect(directory)  # says what is wrong
-                raise
+                raise no_connection(error, directory) from None
         else:
             with tree:
                 yield tree

@@ -21,6 +21,7 @@ from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.subbuf import MARKER_IP
+from utracefs_protocol.text import bytes_of
 
 __all__ = ["Recorder", "Summary"]
 
@@ -127,7 +128,7 @@ class Recorder:
         """Write the file. Asks the daemon nothing."""
         formats: dict[bytes, list[bytes]] = {}
         for event, text in self._formats.items():
-            formats.setdefault(event.system.encode("utf-8", "surrogateescape"), []).append(text)
+            formats.setdefault(bytes_of(event.system), []).append(text)
         size = self._writer.finish(
             attrs.evolve(
                 self._contents,

@@ -11,6 +11,7 @@ from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_lines
+from utracefs_protocol.text import bytes_of
 
 __all__ = ["report"]
 
@@ -93,5 +94,5 @@ def _flush(out: IO[bytes], pending: list[str]) -> None:
     if pending:
         data = "\n".join(pending) + "\n"
         pending.clear()
-        out.write(data.encode("utf-8", "surrogateescape"))
+        out.write(bytes_of(data))
         out.flush()

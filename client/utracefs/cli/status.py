@@ -10,17 +10,20 @@ from utracefs.cli.common import (
     connect,
     consumer_stats,
     directory_option,
+    echo,
     echo_json,
     events_argument,
     json_option,
     numbers,
     selected,
+    standing_events,
 )
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.text import text_of
 
 __all__ = ["buffer_state", "list_events", "status", "users_of"]
 
@@ -39,7 +42,7 @@ def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> Non
         chosen = selected(tree, events) if events else available_events(tree)
         state = buffer_state(tree)
         rows = _event_rows(tree, chosen)
-        standing = tree.read_file("standing_events").decode("utf-8", "surrogateescape").split()
+        standing = standing_events(tree)
         where = tree.directory
     if as_json:
         echo_json({"directory": where, "buffer": state, "standing_events": standing, "events": rows})
@@ -74,7 +77,7 @@ def list_events(directory: str | None, events: tuple[str, ...], fields: bool, as
         chosen = selected(tree, events) if events else available_events(tree)
         if not as_json and not fields:
             for event in chosen:
-                _echo(str(event))
+                echo(str(event))
             return
         enabled = set(parse_event_list(tree.read_file("set_event")))
         formats = tree.read_files(f"{event.directory}/format" for event in chosen)
@@ -94,8 +97,8 @@ def list_events(directory: str | None, events: tuple[str, ...], fields: bool, as
                 "enabled": event in enabled,
                 "fields": [
                     {
-                        "type": _text(field.type),
-                        "name": _text(field.name),
+                        "type": text_of(field.type),
+                        "name": text_of(field.name),
                         "offset": field.offset,
                         "size": field.size,
                         "signed": field.signed,
@@ -109,13 +112,13 @@ def list_events(directory: str | None, events: tuple[str, ...], fields: bool, as
         return
     for one in described:
         declared = "; ".join(f"{field['type']} {field['name']}" for field in one["fields"])
-        _echo(f"{one['system']}:{one['name']} {declared}".rstrip())
+        echo(f"{one['system']}:{one['name']} {declared}".rstrip())
 
 
 def users_of(tree: Tracefs) -> dict[str, list[str]]:
     """Tracepoint name to `ftrace`, `perf`, `other`: user_events_status."""
     found = {}
-    for line in tree.read_file("user_events_status").decode("utf-8", "surrogateescape").split("\n"):
+    for line in text_of(tree.read_file("user_events_status")).split("\n"):
         if not line:
             break
         name, _, users = line.partition(" # Used by ")
@@ -172,12 +175,4 @@ def _echo_table(rows: list[tuple[str, ...]], *, left: int) -> None:
             cell.ljust(width) if column < left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        _echo("  ".join(cells).rstrip())
-
-
-def _echo(text: str) -> None:
-    click.echo(text.encode("utf-8", "surrogateescape"))
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+        echo("  ".join(cells).rstrip())

@@ -11,6 +11,7 @@ Two recorders that want the same pattern at the same time share its line: the fi
 
 from collections.abc import Sequence
 
+from utracefs.cli.common import standing_events, write_word
 from utracefs.event_names import EventName, parse_event_list, select
 from utracefs.tracefs import Tracefs
 
@@ -38,27 +39,26 @@ class Subscription:
     def start(self) -> None:
         """Enable what matches; OSError(EINVAL) for a pattern that the daemon does not take."""
         self._enabled_before = set(self.enabled())
-        standing = self._tree.read_file("standing_events").decode("utf-8", "surrogateescape").split("\n")
+        standing = standing_events(self._tree)
         for pattern in dict.fromkeys(self._patterns):
             if pattern not in standing:
-                data = pattern.encode("utf-8", "surrogateescape")
-                self._tree.write_all("standing_events", data + b"\n", truncate=False)
+                write_word(self._tree, "standing_events", pattern)
                 self._added.append(pattern)
 
     def enabled(self) -> list[EventName]:
-        """What is enabled now, by whomever."""
+        """What is enabled now, whoever did it."""
         return parse_event_list(self._tree.read_file("set_event"))
 
     def stop_new(self) -> None:
         """Events registered from now on are not enabled for us any more."""
         while self._added:
-            data = self._added.pop().encode("utf-8", "surrogateescape")
+            pattern = self._added.pop()
             try:
-                self._tree.write_all("standing_events", b"!" + data + b"\n", truncate=False)
+                write_word(self._tree, "standing_events", f"!{pattern}")
             except OSError as error:
                 if isinstance(error, ConnectionError | TimeoutError):
                     raise
-                # somebody else took the line away
+                # another program took the line away
 
     def disable(self) -> None:
         """Turn off what `start` turned on, and what came on since because of it."""
@@ -66,7 +66,7 @@ class Subscription:
             if event not in self._enabled_before:
                 try:
                     self._tree.write_file(f"{event.directory}/enable", b"0\n")
-                except (FileNotFoundError, OSError) as error:
+                except OSError as error:
                     if isinstance(error, ConnectionError | TimeoutError):
                         raise
                     # the event is gone

@@ -9,6 +9,8 @@ from utracefs.cli.common import (
     directory_option,
     events_argument,
     selected,
+    standing_events,
+    write_word,
 )
 from utracefs.event_names import select
 from utracefs.tracefs import Tracefs
@@ -25,8 +27,7 @@ def enable(directory: str | None, standing: bool, events: tuple[str, ...]) -> No
     with connect(directory) as tree:
         if standing:
             for pattern in events:
-                data = pattern.encode("utf-8", "surrogateescape")
-                tree.write_all("standing_events", data + b"\n", truncate=False)
+                write_word(tree, "standing_events", pattern)
         else:
             _switch(tree, events, b"1\n")
 
@@ -37,11 +38,10 @@ def enable(directory: str | None, standing: bool, events: tuple[str, ...]) -> No
 def disable(directory: str | None, events: tuple[str, ...]) -> None:
     """Stop recording EVENTs. A line of standing_events that reads the same is taken away, too."""
     with connect(directory) as tree:
-        standing = tree.read_file("standing_events").decode("utf-8", "surrogateescape").split("\n")
+        standing = standing_events(tree)
         stood = [pattern for pattern in events if pattern in standing]
         for pattern in stood:
-            data = pattern.encode("utf-8", "surrogateescape")
-            tree.write_all("standing_events", b"!" + data + b"\n", truncate=False)
+            write_word(tree, "standing_events", f"!{pattern}")
         # A pattern that stood there need not match anything now.
         _switch(tree, [pattern for pattern in events if pattern not in stood], b"0\n")
         for event in select(stood, available_events(tree)):

@@ -1,6 +1,8 @@
 """Each command against the real daemon."""
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.client.cli.kit import Cli, interrupt
-from utracefs.tracefs import Tracefs
+from utracefs.tracefs import PerfAttr, Tracefs
 
 Eventually = Callable[[Callable[[], object], str], None]
 
@@ -213,6 +215,36 @@ def test_attach_for_a_while(traced: Cli) -> None:
     assert traced.out("attach", "tally", "-e", "ev", "--duration", "0.1") == "1 records\n"
     assert traced.out("cat", "consumers/tally/set_event") == ""
     traced.run("attach", "tally", "--", "sh", "-c", "exit 4", status=4)
+
+
+def test_the_same_tree_for_programs(traced: Cli) -> None:
+    directory = traced.env["UTRACEFS_DIR"]
+    with Tracefs(directory, timeout_s=30) as tree:
+        assert tree.directory == directory
+        assert tree.read_file("tracing_on") == b"1\n"
+        tree.write_file("tracing_on", b"0")
+        assert tree.read_file("/tracing_on") == b"0\n"
+        assert ("trace", "f") in tree.list_dir("")
+        assert tree.stat("events").kind == "d"
+        with pytest.raises(OSError) as caught:
+            tree.write_file("tracing_on", b"x")
+        assert caught.value.errno == errno.EINVAL
+        pipe = tree.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(BlockingIOError):
+            tree.read(pipe, 100)
+        with pytest.raises(OSError) as caught:
+            tree.open("trace_pipe")
+        assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, "trace_pipe")
+        tree.close_handle(pipe)
+        tree.write_file("dynamic_events", b"u:ev u32 a\n", truncate=False)
+        handle, fd = tree.perf_event_open(PerfAttr(name=b"user_events:ev", data_pages=2, sample_period=1))
+        assert fd is not None
+        assert os.fstat(fd).st_size == 3 * 4096
+        os.close(fd)
+        assert tree.read(handle, 8) == bytes(8)
+        with pytest.raises(FileNotFoundError) as caught_missing:
+            tree.perf_event_open(PerfAttr(name=b"user_events:nosuch"))
+        assert caught_missing.value.filename == "user_events:nosuch"
 
 
 def levels(cli: Cli, *words: str, status: int) -> dict[str, str]:
