@@ -33,6 +33,7 @@ from utracefs_protocol.declaration import Field, FieldKind
 from utracefs_protocol.event_format import EventFormat
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["EventPrinter", "ReportOptions", "json_lines", "report_lines"]
 
@@ -153,7 +154,7 @@ class _Printers:
         system = self._reader.systems.get(event_id, "")
         if event is None:
             event = EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
-        name = EventName(system, event.name.decode("utf-8", "surrogateescape"))
+        name = EventName(system, text_of(event.name))
         if self._patterns and not any(matches(pattern, name) for pattern in self._patterns):
             return None
         return EventPrinter(event, system=system, symbols=self._reader.kallsyms)
@@ -165,7 +166,7 @@ class EventPrinter:
     def __init__(
         self, event: EventFormat, *, system: str = "", symbols: Mapping[int, str] | None = None
     ) -> None:
-        self.name: Final = event.name.decode("utf-8", "surrogateescape")
+        self.name: Final = text_of(event.name)
         self.label: Final = f"{self.name}: " + " " * max(0, _NAME_WIDTH - len(self.name))
         self._layout = Layout(event.fields)
         self._in_ftrace = system == "ftrace"
@@ -227,7 +228,7 @@ def _compile(event: EventFormat, symbols: Mapping[int, str]) -> list[tuple[str, 
     except _NotUnderstoodError:
         parts: list[tuple[str, Getter | None]] = []
         for field in event.fields:
-            name = field.name.decode("utf-8", "surrogateescape").replace("%", "%%")
+            name = text_of(field.name).replace("%", "%%")
             parts.append((f"{' ' if parts else ''}{name}=%s", _any_getter(field)))
         return parts
 
@@ -247,7 +248,7 @@ def _compile_print_fmt(event: EventFormat, symbols: Mapping[int, str]) -> list[t
         raise _NotUnderstoodError
     fields = {field.name: field for field in event.fields}
     parts: list[tuple[str, Getter | None]] = []
-    format_string = _unescape(text.decode("utf-8", "surrogateescape"))
+    format_string = _unescape(text_of(text))
     at = 0
     for conversion in _CONVERSION.finditer(format_string):
         _literal(parts, format_string[at : conversion.start()])
@@ -337,7 +338,7 @@ def _bytes_getter(field: Field) -> Getter:
 
 def _string_getter(field: Field) -> Getter:
     data = _bytes_getter(field)
-    return lambda entry: data(entry).partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    return lambda entry: text_of(data(entry).partition(b"\0")[0])
 
 
 def _any_getter(field: Field) -> Getter:
@@ -359,4 +360,4 @@ def _raw_data(entry: Entry) -> str:
 
 
 def _clean(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return bytes_of(text).decode("utf-8", "replace")

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from utracefs_protocol.declaration import Field, FieldKind
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_LOC, MAX_PAYLOAD
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["Layout", "Value"]
 
@@ -29,7 +30,7 @@ class Layout:
 
     def __init__(self, fields: Iterable[Field]) -> None:
         self.fields: Final = tuple(fields)
-        self.names: Final = tuple(field.name.decode("utf-8", "surrogateescape") for field in self.fields)
+        self.names: Final = tuple(text_of(field.name) for field in self.fields)
         self.min_size: Final = max((field.payload_offset + field.size for field in self.fields), default=0)
 
     def pack(self, *args: Any, **kwargs: Any) -> bytes:
@@ -121,7 +122,7 @@ def _as_bytes(name: str, value: Any, *, text: bool) -> bytes:
     if isinstance(value, _BYTES_LIKE):
         return bytes(value)
     if text and isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
+        return bytes_of(value)
     wanted = "str or bytes" if text else "bytes"
     raise TypeError(f"field {name!r} takes {wanted}, not {type(value).__name__}")
 
@@ -170,4 +171,4 @@ def _value(field: Field, name: str, payload: bytes) -> Value:
 
 
 def _string(data: bytes) -> str:
-    return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    return text_of(data.partition(b"\0")[0])

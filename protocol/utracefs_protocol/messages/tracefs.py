@@ -36,6 +36,7 @@ from utracefs_protocol.messages.values import (
     wire_text,
 )
 from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, SampleType
+from utracefs_protocol.text import text_of
 
 __all__ = [
     "METHODS",
@@ -92,7 +93,7 @@ def _name(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
+        return text_of(value)
     raise TraceError(errno.EINVAL, "str wanted")
 
 

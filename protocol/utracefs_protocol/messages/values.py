@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import bytes_of
 
 __all__ = [
     "Params",
@@ -56,7 +57,7 @@ def text_bytes(value: object, what: str) -> bytes:
         return value
     if isinstance(value, str):
         try:
-            return value.encode("utf-8", "surrogateescape")
+            return bytes_of(value)
         except UnicodeEncodeError:
             raise TraceError(errno.EINVAL, f"{what} cannot be written as UTF-8") from None
     raise TraceError(errno.EINVAL, f"{what} must be str or bin, not {_kind(value)}")
