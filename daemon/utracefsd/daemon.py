@@ -1,21 +1,22 @@
 """The daemon without a loop: every part, made once, and what happens between them.
 
-    DataPort ── DataConnection ──┐                                   ┌── Instance (ftrace)
-     (one per producer)          ├── EventTable ── StatusFile        ├── PerfEvents
-    TracefsConnection ── Tree ───┘       └── tracepoints, probes ────┴── Plugins
-     (one per administrator)                         ^
-    Rings (data rings of all producers) ─────────────┘
+    Port ── DataConnection ────────────┐                                   ┌── Instance (ftrace)
+             (one per producer)        ├── EventTable ── StatusFile        ├── PerfEvents
+    Port ── TracefsConnection ── Tree ─┘       └── tracepoints, probes ────┴── Plugins
+             (one per administrator)                       ^
+    Rings (data rings of all producers) ───────────────────┘
 
-Whoever runs it (server.py) waits for `data` and for administrators, and calls `settle` after each step and
-`on_time` when `next_deadline_ns` has come. Nothing here waits; the clock is given.
+The edge (server/serve.py) waits for the two ports and the rings, and calls `hand_on` after each step and `on_time` when
+`next_deadline_ns` has come. Nothing here waits; the clock is given.
 
-What outlives it lies in `state_folder` (state.py): a Daemon that is made there later goes on where this one
-was, unless this one was closed in good order and keeps nothing.
+What outlives it lies in `state_folder` (state/living.py): a Daemon that is made there later goes on where this one was,
+unless this one was closed in good order and keeps nothing.
 
-Three rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was
-written before it is in its answer. Consumers that take records in batches get them in `settle`. What is due
-later, the end of an event that nobody refers to or a notification that was held back, has a deadline; without
-one the daemon can sleep.
+Four rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was written before it
+is in its answer. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`. What is
+due later, the end of an event without references or a notification that was held back, has a deadline; without one the
+daemon can sleep. And `save` comes before anything that a successor must be able to explain: before records are taken in
+(a buffer must hold no record of an unknown event), before a port sends (an answer is a promise), and after each step.
 """
 
 import errno
@@ -30,7 +31,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.data_connection import DataConnection
-from utracefsd.connections.data_port import DataPort
+from utracefsd.connections.port import DATA, TREE, Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.instances import TOP, Instances
@@ -54,8 +55,10 @@ from utracefsd.tree import Tree
 FIRST_EVENT_ID = 1039
 
 
-# How long events that only programs referred to wait for them after a restart. A client tries again within a
-# second.
+# Each may hold a tree's worth of handles; a screenful of tools has a handful.
+MAX_TRACEFS_CONNECTIONS = 256
+
+# How long events that only programs referred to wait for them after a restart. A client tries again within a second.
 GRACE_NS = 10_000_000_000
 
 logger = logging.getLogger("utracefsd")
@@ -155,16 +158,27 @@ class Daemon:
                 shares=self.shares,
                 journal=journal,
                 new_thread=self.comms.remember,
+                save=self.save,
+                end_failed=lambda: self.data.end_failed(),
             )
             if data_rings
             else None
         )
-        self.data = DataPort(
+        self.data = Port(
+            DATA,
             self._open_data,
             now_ns=now_ns,
             shares=self.shares,
             max_connections=max_connections,
+            before_sending=self.save,
             closed=self._data_closed,
+        )
+        self.tracefs = Port(
+            TREE,
+            self.open_tracefs,
+            now_ns=now_ns,
+            max_connections=MAX_TRACEFS_CONNECTIONS,
+            before_sending=self.save,
         )
         self._handles = itertools.count(1)
 
@@ -203,30 +217,21 @@ class Daemon:
     def take_in_all(self) -> None:
         """What producers sent before this call is with the consumers when it returns."""
         self.data.take_in_all()
-        self.take_in_rings()
+        if self.rings is not None:
+            self.rings.round()
         self.plugins.flush()
 
-    def take_in_rings(self, budget: int | None = None) -> int:
-        """What was committed to data rings before this call, at most `budget` records; ends those that make
-        no sense."""
-        if self.rings is None:
-            return 0
-        self.save()
-        taken = self.rings.take_in(budget)
-        if self.rings.end_corrupt():
-            self.data.end_failed()
-        return taken
-
-    def settle(self) -> None:
-        """A step is done: hand on what it left for later."""
+    def hand_on(self) -> None:
+        """A step is done: hand on what it brought, to consumers, to reads that wait, to a successor."""
         if self.comms.record_tgid and self.rings is not None:
             for tid in self.rings.threads():
                 self.comms.wrote(tid)
         self.plugins.flush()
+        self.tracefs.answer_waiting()
         self.save()
 
     def save(self) -> None:
-        """Write down what a successor must know; before anybody is answered who could rely on it."""
+        """Write down what a successor must know; costs nothing when nothing has changed."""
         if self.state is not None:
             self.state.save()
 
@@ -235,6 +240,7 @@ class Daemon:
         deadlines = (
             self.table.next_reap_ns(),
             self.data.next_deadline_ns(),
+            self.tracefs.next_deadline_ns(),
             self._grace_ends_ns if self._held else None,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -242,11 +248,12 @@ class Daemon:
     def on_time(self, now_ns: int) -> None:
         """Do what is due."""
         self.data.on_time(now_ns)
+        self.tracefs.on_time(now_ns)
         if self._held and self._grace_ends_ns <= now_ns:
             held, self._held = self._held, []
             self.table.release_all(held, now_ns)
         self.table.reap(now_ns)
-        self.save()
+        self.hand_on()
 
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone.
@@ -254,10 +261,11 @@ class Daemon:
         With `keep_state` the rest stays as it is for a successor, what was sent until now included; else that
         goes, too.
         """
+        self.tracefs.close()
         if self.keep_state:
             self.take_in_all()
-        else:
-            self.take_in_rings()
+        elif self.rings is not None:
+            self.rings.round()
         self.save()
         if self.state is not None:
             self.state.close(keep=self.keep_state)

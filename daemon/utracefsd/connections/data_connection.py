@@ -1,6 +1,6 @@
 """One connection to the data socket: one open file of user_events_data, without the socket.
 
-Bytes and descriptors go in, bytes and descriptors come out; the edge (server.py) does the reading and the
+Bytes and descriptors go in, bytes and descriptors come out; its port (port.py) does the reading and the
 sending. A connection has what an open file has in the kernel: its own write_index table, append-only, and a
 reference on each event in it until it closes.
 
@@ -88,8 +88,8 @@ class DataConnection:
     table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL, to take in what
     all connections sent before (a close among it); it may call `receive` of this very connection, whose bytes
     then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches. rings: where
-    data rings are made; None offers none (ENOSYS). save: called before records are taken in and before
-    anything is answered, to write down events for a daemon that comes after this one. wrote: told the peer's pid when it has
+    data rings are made; None offers none (ENOSYS). save: called before records are taken in,
+    to write down their events for a daemon that comes after this one. wrote: told the peer's pid when it has
     sent records.
 
     `closing` is set when the connection must end: send what `receive` returned, then `close`.
@@ -109,6 +109,7 @@ class DataConnection:
         self.table = table
         self.peer = peer
         self.closing = False
+        self.waiting = False  # every request is answered at once
         self.index_table = IndexTable()
         self._take_in_all = take_in_all
         self._flush = flush
@@ -160,17 +161,16 @@ class DataConnection:
                 self._packet(*self._waiting.pop(0), now_ns)
         finally:
             self._busy = False
-        self._save()
         self._note_refused()
         self._tell_refused(now_ns)
         return self._take_outgoing()
 
     def next_timer_ns(self) -> int | None:
-        """When `handle_timer` has something to say; None: nothing waits."""
+        """When `speak` has something to say; None: nothing waits."""
         return self._next_write_error_ns if self._refused else None
 
-    def handle_timer(self, now_ns: int) -> Outgoing:
-        """What to send because time has passed."""
+    def speak(self, now_ns: int) -> Outgoing:
+        """What to send because time has passed, or because the ring of this connection turned out invalid."""
         if not self.closing:
             self._tell_refused(now_ns)
         return self._take_outgoing()

@@ -1,11 +1,13 @@
-"""One connected Unix stream socket that never waits: what comes in with its descriptors, what goes out in a queue.
+"""One connected Unix stream socket that never waits: what comes in with its descriptors, what goes out in a
+queue.
 
-Both servers build on it. Receiving asks the socket once; sending tries at once and keeps what the socket does not take,
-so that a peer that stops reading costs memory, which its server bounds, and never time. Who waits for the socket to
-become writable is the server's matter.
+Both servers build on it. Receiving asks the socket once; sending tries at once and keeps what the socket does
+not take, so that a peer that stops reading costs memory, which its server bounds, and never time. Who waits
+for the socket to become writable is the server's matter.
 
-Descriptors (SCM_RIGHTS, unix(7)) travel beside the first byte of the message that speaks of them. A received one is
-the caller's to close; one that was queued belongs to the link, which closes it once it is sent or the link is closed.
+Descriptors (SCM_RIGHTS, unix(7)) travel beside the first byte of the message that speaks of them. A received
+one is the caller's to close; one that was queued belongs to the link, which closes it once it is sent or the
+link is closed.
 """
 
 import array
@@ -22,11 +24,13 @@ import attrs
 
 from utracefsd.machine.peer import Peer
 
-# Descriptors taken from one message. A registration speaks of one; the kernel closes what does not fit (MSG_CTRUNC).
+# Descriptors taken from one message. A registration speaks of one; the kernel closes what does not fit
+# (MSG_CTRUNC).
 MAX_DESCRIPTORS = 16
 _ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 
-# Messages and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer holds.
+# Messages and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer
+# holds.
 _GATHER_MESSAGES = 512
 _GATHER_BYTES = 256 << 10
 
@@ -68,7 +72,8 @@ class Link:
         return int.from_bytes(answer, "little")
 
     def receive(self, size: int) -> tuple[bytes, list[int]] | None:
-        """What is there, at most `size` bytes, and the descriptors that came along; None when nothing is there now.
+        """What is there, at most `size` bytes, and the descriptors that came along; None when nothing is
+        there now.
 
         Empty bytes are the end: the peer closed, was killed, or reset the connection.
         """
@@ -87,7 +92,8 @@ class Link:
         return data, list(fds)
 
     def queue(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Put a message behind those that wait; `flush` sends. On a closed link it vanishes, its descriptors closed."""
+        """Put a message behind those that wait; `flush` sends. On a closed link it vanishes, its descriptors
+        closed."""
         if self.closed or not data:
             _close_all(fds)
             return
@@ -97,8 +103,9 @@ class Link:
     def flush(self) -> bool:
         """Send what the socket takes; True when nothing waits any more.
 
-        When sending fails (EPIPE, ECONNRESET; ETOOMANYREFS when descriptors of ours that nobody receives are piling up)
-        the connection is of no more use: what waits is dropped and what arrived is followed by the end.
+        When sending fails (EPIPE, ECONNRESET; ETOOMANYREFS when descriptors of ours that nobody receives are
+        piling up) the connection is of no more use: what waits is dropped and what arrived is followed by the
+        end.
         """
         while self._queue:
             try:
@@ -126,10 +133,11 @@ class Link:
             self.sock.close()
 
     def finish(self) -> None:
-        """Close so that the peer reads what was sent and then the end, even if it sent more than we want to know.
+        """Close so that the peer reads what was sent and then the end, even if it sent more than we want to
+        know.
 
-        Closing a Unix socket with unread bytes in it is ECONNRESET at the other end, so these are thrown away first;
-        after SHUT_RDWR nothing can be added to them.
+        Closing a Unix socket with unread bytes in it is ECONNRESET at the other end, so these are thrown away
+        first; after SHUT_RDWR nothing can be added to them.
         """
         if self.closed:
             return

@@ -2,11 +2,11 @@
 
     request ──> take in what producers sent before ──> the tree ──> reply
                                                         └── read: EAGAIN on a blocking file ──> waits
-                                                                             │ retry: data, end of file, error ──> reply
+                                                                             │ speak: data, end of file, error ──> reply
                                                                              └ close of the handle: EBADF ──> reply
 
-No socket, no clock, no waiting here: the server feeds bytes, sends what comes out, and calls `retry` whenever there
-may be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
+No socket, no clock, no waiting here: the port feeds bytes, sends what comes out, and calls `speak` whenever there may
+be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
 
 Whoever could connect is an administrator (mode and group of the socket say who can), so nothing is checked against
 the peer's identity here. The shape of params is: EINVAL with the wanted shape in the text. Method not known: ENOSYS.
@@ -15,8 +15,9 @@ Handle not open: EBADF. Handles are numbers that no two connections share, since
 
 import errno
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
@@ -86,15 +87,14 @@ class Perf(Protocol):
     def open(self, attr: messages.PerfAttr, *, handle: int) -> PerfHandle: ...
 
 
-@attrs.frozen
-class Reply:
+class Reply(NamedTuple):
     """What to send."""
 
     data: bytes
     """One encoded message."""
 
     fds: tuple[int, ...] = ()
-    """Descriptors that go with its first byte; the sender closes them."""
+    """Descriptors that go with its first byte; the port closes them after that."""
 
 
 @attrs.frozen
@@ -163,14 +163,18 @@ class TracefsConnection:
 
     @property
     def waiting(self) -> bool:
-        """Whether a read waits, that is whether `retry` may have something."""
+        """Whether a read waits, that is whether `speak` may have something."""
         return bool(self._waiting)
 
-    def receive(self, data: bytes) -> Iterator[Reply]:
+    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply]:
         """Carry out the requests that are complete with `data`, one for each step of the iteration.
+
+        No request takes descriptors: those that came are closed.
 
         Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and `closing`.
         """
+        for fd in fds:
+            os.close(fd)
         try:
             for message in self._connection.receive(data):
                 if isinstance(message, Request):
@@ -180,7 +184,10 @@ class TracefsConnection:
             self.closing = True
             yield Reply(encode_notification("error", [error.errno, error.text]))
 
-    def retry(self) -> Iterator[Reply]:
+    def next_timer_ns(self) -> None:
+        """Nothing here waits for a time."""
+
+    def speak(self, now_ns: int) -> Iterator[Reply]:
         """The reads that wait and need not any longer. Of one handle's reads the first comes first."""
         still_empty: set[int] = set()
         for waiting in list(self._waiting):
@@ -200,7 +207,7 @@ class TracefsConnection:
             self._waiting.remove(waiting)
             yield reply
 
-    def close(self) -> None:
+    def close(self, now_ns: int) -> None:
         """The connection is gone: reads that wait are forgotten, every handle is closed."""
         self.closing = True
         self._waiting.clear()

@@ -1,18 +1,19 @@
 """The data rings of all producers: who may have one, their doorbells, and taking them in together.
 
-One `Rings` for the daemon. It makes a ring for a connection or adopts one from before a restart, counts the memory that
-each user's rings take, and hangs all doorbells on one epoll(7) descriptor for the edge to wait on. The record path itself is
-compiled (`_intake`).
+One `Rings` for the daemon. It makes a ring for a connection or adopts one from before a restart, counts the
+memory that each user's rings take, and hangs all doorbells on one epoll(7) descriptor for the edge to wait
+on. The record path itself is compiled (`_intake`).
 
-How the edge (server.py) uses it:
+How the edge (server/serve.py) uses it:
 
-    asleep ── doorbell ──> awake: every POLL_S take_in; producers do not ring, except where a ring passes half full
+    asleep ── doorbell ──> awake: every POLL_S a `round`; no doorbells, except where a ring passes half full
       ^                      │
-      └── want_wakeup(True), once more take_in: nothing ── after LINGER_ROUNDS rounds without a record
+      └── want_wakeup(True), once more a `round`: nothing ── after LINGER_ROUNDS rounds without a record
 
 With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it (`_journal.Journal`).
 
-A ring whose memory says what cannot be is `corrupt`: `failed` names its owner, whose connection ends with EPROTO.
+A ring whose memory is invalid is `corrupt`: `round` tells its owner by `failed`, whose connection ends with
+EPROTO.
 """
 
 import errno
@@ -33,12 +34,16 @@ from utracefsd.machine.shares import Resource, Shares
 # A record is visible after this long at most while the daemon is awake (the promise is 20 ms).
 POLL_S = 0.002
 
-# How many empty rounds before producers are asked for the doorbell again. A program that emits every few milliseconds then
-# costs neither itself a system call per record nor the daemon a wake-up.
+# How many empty rounds before producers are asked for the doorbell again. A program that emits every few
+# milliseconds then costs neither itself a system call per record nor the daemon a wake-up.
 LINGER_ROUNDS = 10
 
 # Records in one round before others have their turn: some milliseconds.
 ROUND_RECORDS = 50_000
+
+
+def _nothing() -> None:
+    return None
 
 
 @attrs.define(eq=False)
@@ -51,7 +56,9 @@ class _Owned:
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
-    journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen writing.
+    journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen writing. save:
+    called before records are taken in, to write down their events for a daemon that comes after this one.
+    end_failed: called when owners of corrupt rings were told.
     """
 
     def __init__(
@@ -61,7 +68,11 @@ class Rings:
         shares: Shares | None = None,
         journal: Journal | None = None,
         new_thread: Callable[[int], None] | None = None,
+        save: Callable[[], None] = _nothing,
+        end_failed: Callable[[], None] = _nothing,
     ) -> None:
+        self._save = save
+        self._end_failed = end_failed
         self._new_thread = new_thread
         self._intake = Intake(nr_cpus)
         self._journal = journal
@@ -81,9 +92,11 @@ class Rings:
     def create(
         self, table: IndexTable, peer: Peer, size: int, failed: Callable[[TraceError], None]
     ) -> DataRing:
-        """A new ring of `size` bytes for the connection that `table` belongs to; `failed` is told when it turns corrupt.
+        """A new ring of `size` bytes for the connection that `table` belongs to; `failed` is told when it
+        turns corrupt.
 
-        TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the machine's).
+        TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
+        machine's).
         """
         self._shares.check(Resource.RING_BYTES, peer.uid, size, privileged=peer.privileged)
         try:
@@ -101,8 +114,8 @@ class Rings:
     ) -> DataRing:
         """Go on with a ring that a daemon before this one made, and take in what waits in it.
 
-        The descriptors stay the caller's. TraceError: EINVAL with what is wrong with them, EBUSY when another connection has
-        this ring, ENOMEM as for `create`.
+        The descriptors stay the caller's. TraceError: EINVAL with what is wrong with them, EBUSY when another
+        connection has this ring, ENOMEM as for `create`.
         """
         try:
             ring = DataRing.adopt(table, peer.pid, os.dup(fd), os.dup(doorbell))
@@ -133,11 +146,24 @@ class Rings:
         self._epoll.unregister(ring.doorbell)
         self._shares.drop(Resource.RING_BYTES, owned.uid, ring.size)
 
+    def round(self, budget: int | None = None) -> int:
+        """`take_in`, and end the connections of rings that turned out corrupt. Not from inside a
+        connection."""
+        taken = self.take_in(budget)
+        corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
+        for owned in corrupt:
+            owned.failed(TraceError(errno.EPROTO, "the memory of the data ring is invalid"))
+        if corrupt:
+            self._end_failed()
+        return taken
+
     def take_in(self, budget: int | None = None) -> int:
-        """Take what was committed before this call (at most `budget` records), oldest first; returns how many."""
+        """Take what was committed before this call (at most `budget` records), oldest first; returns how
+        many."""
         if self._taking_in:
             return 0
         self._taking_in = True
+        self._save()
         try:
             return self._intake.take_in() if budget is None else self._intake.take_in(budget)
         finally:
@@ -147,15 +173,8 @@ class Rings:
         """Threads that were seen writing."""
         return {tid for ring in self._owned for tid in ring.threads()}
 
-    def end_corrupt(self) -> int:
-        """Tell the owners of rings that turned out corrupt, who will drop them; returns how many there were."""
-        corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
-        for owned in corrupt:
-            owned.failed(TraceError(errno.EPROTO, "the data ring's memory says what cannot be"))
-        return len(corrupt)
-
     def answer_doorbells(self) -> None:
-        """Empty those that rang, so that they wake again."""
+        """Empty the doorbells that rang, so that they wake again."""
         rung = {fd for fd, _ in self._epoll.poll(0, len(self._owned) + 1)}
         if rung:
             for ring in self._owned:
@@ -163,11 +182,13 @@ class Rings:
                     ring.ring_doorbell_seen()
 
     def want_wakeup(self, wanted: bool) -> None:
-        """Whether producers shall ring. After asking for it, take in once more before sleeping."""
+        """Whether producers shall ring the doorbell. After asking for it, have one more `round` before
+        sleeping."""
         self._intake.want_wakeup(wanted)
 
     def hand_over(self) -> None:
-        """The daemon ends, the producers go on: rings that are dropped from now on stay as they are, for its successor."""
+        """The daemon ends, the producers go on: rings that are dropped from now on stay as they are, for its
+        successor."""
         self._handing_over = True
 
     def close(self) -> None:
@@ -182,7 +203,7 @@ class Rings:
         self._shares.add(Resource.RING_BYTES, peer.uid, ring.size)
         self._epoll.register(ring.doorbell, select.EPOLLIN)
         self._intake.add(ring)
-        # The daemon may be asleep: whoever commits next shall ring.
+        # The daemon may be asleep: the next commit shall ring the doorbell.
         ring.want_wakeup(True)
         os.eventfd_write(ring.doorbell, 1)  # and look at once at what an adopted one holds
         return ring

@@ -1,7 +1,8 @@
 """Sockets that listen: made here, or opened by systemd and passed on.
 
-A socket made here is reachable for nobody before its mode and group are right, is never put in the place of one that
-answers, and is removed at the end. One that systemd opened stays systemd's: mode, group and file are its business.
+A socket made here is reachable for nobody before its mode and group are right, is never put in the place of
+one that answers, and is removed at the end. One that systemd opened stays systemd's: mode, group and file are
+its business.
 """
 
 import contextlib
@@ -26,10 +27,11 @@ BACKLOG = 4096
 
 @contextlib.contextmanager
 def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
-    """A socket that listens at `path`: mode 0660 with a group, else 0600. Removed at the end, if it is still ours.
+    """A socket that listens at `path`: mode 0660 with a group, else 0600. Removed at the end, if it is still
+    ours.
 
-    Raises TraceError: EADDRINUSE when somebody answers there, EEXIST when something else than a socket is in the way;
-    OSError as bind(2) has it.
+    Raises TraceError: EADDRINUSE when somebody answers there, EEXIST when something else than a socket is in
+    the way; OSError as bind(2) has it.
     """
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -56,7 +58,8 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket that a daemon left which was killed; the lock says that none is running, this asks once more."""
+    """Remove the socket that a daemon left which was killed; the lock says that none is running, this asks
+    once more."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -80,7 +83,8 @@ def _remove_stale(path: Path) -> None:
 def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
     """systemd's sockets by the name of ours that they stand for.
 
-    FileDescriptorName= says it; without names (systemd-socket-activate passes the same for all) the path does.
+    FileDescriptorName= says it; without names (systemd-socket-activate passes the same for all) the path
+    does.
     """
     given: dict[str, socket.socket] = {}
     for listen_fd in listen_fds:

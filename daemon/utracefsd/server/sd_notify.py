@@ -1,11 +1,12 @@
 """The two things systemd and a service say to each other: here are your sockets; I am ready, I am alive.
 
-Sockets (sd_listen_fds(3)): LISTEN_PID names the process they are meant for, LISTEN_FDS says how many descriptors
-follow from 3 on, LISTEN_FDNAMES gives their names, separated by colons (FileDescriptorName= of each socket unit).
+Sockets (sd_listen_fds(3)): LISTEN_PID names the process they are meant for, LISTEN_FDS says how many
+descriptors follow from 3 on, LISTEN_FDNAMES gives their names, separated by colons (FileDescriptorName= of
+each socket unit).
 
-States (sd_notify(3)): datagrams of `NAME=value` lines to the AF_UNIX socket named in NOTIFY_SOCKET, which is a path or,
-beginning with `@`, an abstract name. WATCHDOG_USEC asks for a sign of life at least that often, of WATCHDOG_PID if
-that is set; twice as often is recommended there and done here.
+States (sd_notify(3)): datagrams of `NAME=value` lines to the AF_UNIX socket named in NOTIFY_SOCKET, which is
+a path or, beginning with `@`, an abstract name. WATCHDOG_USEC asks for a sign of life at least that often, of
+WATCHDOG_PID if that is set; twice as often is recommended there and done here.
 
 Without those variables everything here does nothing. The variables are taken out of the environment, so that
 processes started later do not take themselves for the service.
@@ -24,7 +25,8 @@ logger = logging.getLogger("utracefsd.server.sd_notify")
 
 FIRST_LISTEN_FD = 3
 
-# A manager that does not read its socket must not hang the daemon; a lost sign of life is made up by the next.
+# A manager that does not read its socket must not hang the daemon; a lost sign of life is made up by the
+# next.
 SEND_TIMEOUT_S = 1.0
 
 
@@ -42,7 +44,8 @@ class ListenFd:
 def take_listen_fds(
     environ: MutableMapping[str, str] = os.environ, *, pid: int | None = None
 ) -> list[ListenFd]:
-    """The sockets meant for this process, close-on-exec set; empty when there are none or they are for another."""
+    """The sockets meant for this process, close-on-exec set; empty when there are none or they are for
+    another."""
     listen_pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "")

@@ -501,18 +501,18 @@ def test_refused_records_are_counted_and_told_once_a_second(client: Client, tabl
 
     client.now_ns = WRITE_ERROR_INTERVAL_NS - 1
     client.send(record(5))
-    client.take(connection.handle_timer(client.now_ns))
+    client.take(connection.speak(client.now_ns))
     assert len(client.notifications) == 1
 
     client.now_ns = WRITE_ERROR_INTERVAL_NS
-    client.take(connection.handle_timer(client.now_ns))
+    client.take(connection.speak(client.now_ns))
     assert client.notifications[-1].params == [errno.ENOENT, 5, 2]
     assert connection.next_timer_ns() == 2 * WRITE_ERROR_INTERVAL_NS
     client.now_ns = 5 * SECOND_NS
     client.send(record(0, b"12"))
     assert client.notifications[-1].params == [errno.EINVAL, 0, 2]
     assert connection.next_timer_ns() is None
-    assert client.take(connection.handle_timer(client.now_ns)) == []
+    assert client.take(connection.speak(client.now_ns)) == []
     assert len(client.notifications) == 3
 
 
@@ -522,7 +522,7 @@ def test_invented_indexes_do_not_fill_memory(client: Client) -> None:
         client.send(record(0, b"1111") + b"".join(record(index) for index in range(start + 1, start + 101)))
     total = sum(n.params[2] for n in client.notifications)
     for second in range(1, 200):
-        client.take(client.connection.handle_timer(second * SECOND_NS))
+        client.take(client.connection.speak(second * SECOND_NS))
     assert client.connection.next_timer_ns() is None
     assert len(client.notifications) < 150
     assert sum(n.params[2] for n in client.notifications) == 4040

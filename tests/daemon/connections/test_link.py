@@ -1,4 +1,4 @@
-"""A socket that never waits: descriptors beside their message, what a full buffer leaves over, how it ends."""
+"""A socket that never waits: descriptors beside their message, what a full buffer leaves, how it ends."""
 
 import array
 import errno

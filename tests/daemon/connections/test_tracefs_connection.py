@@ -137,7 +137,7 @@ class Talk:
         self.taken_in += 1
 
     def send(self, data: bytes) -> list[Any]:
-        replies = list(self.connection.receive(data))
+        replies = list(self.connection.receive(data, (), 0))
         for reply in replies:
             for fd in reply.fds:
                 os.close(fd)
@@ -165,7 +165,7 @@ class Talk:
 def talk() -> Iterator[Talk]:
     one = Talk()
     yield one
-    one.connection.close()
+    one.connection.close(0)
 
 
 class TestWholeFiles:
@@ -305,7 +305,7 @@ class TestHandles:
     def test_all_close_with_the_connection(self, talk: Talk) -> None:
         talk.call("open", "a", 0)
         talk.call("perf_event_open", {"config": 1})
-        talk.connection.close()
+        talk.connection.close(0)
         assert talk.tree.files[0].closed
         assert talk.perf.events[0].closed
 
@@ -315,13 +315,13 @@ class TestReadsThatWait:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY)
         assert talk.send(encode_request(500, "read", [handle, 10])) == []
         assert talk.connection.waiting
-        assert list(talk.connection.retry()) == []
+        assert list(talk.connection.speak(0)) == []
         assert talk.call("stat", "trace")  # others are answered meanwhile
         talk.tree.content = [b"a record"]
-        [reply] = talk.connection.retry()
+        [reply] = talk.connection.speak(0)
         assert reply.data == encode_response(500, b"a record")
         assert not talk.connection.waiting
-        assert list(talk.connection.retry()) == []
+        assert list(talk.connection.speak(0)) == []
 
     def test_not_with_o_nonblock(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -332,7 +332,7 @@ class TestReadsThatWait:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY)
         talk.ask("read", handle, 10)
         talk.tree.content = [None]
-        assert [msgpack.unpackb(reply.data)[3] for reply in talk.connection.retry()] == [b""]
+        assert [msgpack.unpackb(reply.data)[3] for reply in talk.connection.speak(0)] == [b""]
 
     def test_of_one_handle_the_first_comes_first(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY)
@@ -342,12 +342,12 @@ class TestReadsThatWait:
         talk.tree.content = [b"1", b"2"]
         # data is there again: a new read stands behind those that wait
         assert talk.send(encode_request(504, "read", [handle, 10])) == []
-        assert [reply.data for reply in talk.connection.retry()] == [
+        assert [reply.data for reply in talk.connection.speak(0)] == [
             encode_response(501, b"1"),
             encode_response(502, b"2"),
         ]
         talk.tree.content = [b"3", b"4"]
-        assert [reply.data for reply in talk.connection.retry()] == [
+        assert [reply.data for reply in talk.connection.speak(0)] == [
             encode_response(503, b"3"),
             encode_response(504, b"4"),
         ]
@@ -362,14 +362,14 @@ class TestReadsThatWait:
         assert ended[:2] == [1, 501]
         assert ended[2][0] == errno.EBADF
         talk.tree.content = [b"x"]
-        assert [reply.data for reply in talk.connection.retry()] == [encode_response(502, b"x")]
+        assert [reply.data for reply in talk.connection.speak(0)] == [encode_response(502, b"x")]
 
     def test_closing_the_connection_forgets_them(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY)
         talk.ask("read", handle, 10)
-        talk.connection.close()
+        talk.connection.close(0)
         assert not talk.connection.waiting
-        assert list(talk.connection.retry()) == []
+        assert list(talk.connection.speak(0)) == []
 
     def test_too_many_end_the_connection(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_pipe", os.O_RDONLY)
@@ -385,7 +385,7 @@ class TestReadsThatWait:
         talk.ask("read", handle, 10)
         talk.tree.broken = True
         with caplog.at_level(logging.ERROR):
-            [reply] = talk.connection.retry()
+            [reply] = talk.connection.speak(0)
         assert msgpack.unpackb(reply.data)[2][0] == errno.EIO
         assert len(caplog.records) == 1
 
@@ -393,7 +393,7 @@ class TestReadsThatWait:
 class TestPerf:
     def test_with_a_ring(self, talk: Talk) -> None:
         request = encode_request(9, "perf_event_open", [{"name": "user_events:a", b"data_pages": 8}])
-        [reply] = talk.connection.receive(request)
+        [reply] = talk.connection.receive(request, (), 0)
         [fd] = reply.fds
         os.close(fd)
         [event] = talk.perf.events
@@ -408,7 +408,7 @@ class TestPerf:
         talk.fails(errno.EBADF, "read", event.handle, 8)
 
     def test_counting_only_has_no_descriptor(self, talk: Talk) -> None:
-        [reply] = talk.connection.receive(encode_request(9, "perf_event_open", [{"config": 1}]))
+        [reply] = talk.connection.receive(encode_request(9, "perf_event_open", [{"config": 1}]), (), 0)
         assert reply.fds == ()
 
     def test_ioctl_on_a_file(self, talk: Talk) -> None:

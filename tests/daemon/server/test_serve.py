@@ -21,7 +21,6 @@ from utracefs_protocol.connection import encode_record, encode_request
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
 from utracefsd.server import runtime
-from utracefsd.server import serve as server
 from utracefsd.server.serve import Serving, serve
 
 pytestmark = pytest.mark.timeout(60)
@@ -441,16 +440,14 @@ class TestHostileClients:
         await good()
         other = await daemon.tree()
         assert await other.call("read_file", "tracing_on") == b"1\n"
-        [session] = [one for one in daemon.serving.server.sessions if one.link.waiting_bytes]
+        [slow] = [one for one in daemon.serving.daemon.tracefs if one.link.waiting_bytes]
         # one large answer waits; the other questions were not looked at
-        assert session.link.waiting_bytes < 4 << 20
+        assert slow.link.waiting_bytes < 4 << 20
         sizes = {len(await lazy.response(msgid)) for msgid in asked}
         assert min(sizes) > 1 << 20
 
-    async def test_too_many_administrators(
-        self, daemon: Running, good: Emit, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(server, "MAX_TRACEFS_CONNECTIONS", 5)
+    async def test_too_many_administrators(self, daemon: Running, good: Emit) -> None:
+        daemon.serving.daemon.tracefs.max_connections = 5
         clients = [await daemon.tree() for _ in range(5)]
         assert (await clients[-1].last_words())[0] == errno.EMFILE
         clients[0].close()

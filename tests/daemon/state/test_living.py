@@ -382,7 +382,7 @@ def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
     size = 0
     for n in range(100):
         emit(event, n)
-        daemon.settle()
+        daemon.hand_on()
         daemon.take_in_all()
         read(daemon, b"trace")  # the first time it learns how the thread is called
         daemon.save()
@@ -546,7 +546,7 @@ async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.Monke
         serving = await nursery.start(serve, tmp_path / "d")
         register(serving.daemon, b"a")
         serving.daemon.keep_state = True
-        serving.daemon.settle()
+        serving.daemon.hand_on()
         nursery.cancel_scope.cancel()
     async with trio.open_nursery() as nursery:
         serving = await nursery.start(serve, tmp_path / "d")

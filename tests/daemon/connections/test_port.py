@@ -1,13 +1,14 @@
-"""The data socket's side of the daemon: who is taken in when, who is ended why; real sockets, fake open files."""
+"""The sockets' side of the daemon: who is taken in when, who is ended why; real sockets, fake connections."""
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import select
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,23 @@ import pytest
 
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.limits import MAX_UNANSWERED
-from utracefsd.connections import data_port
-from utracefsd.connections.data_port import (
+from utracefsd.connections import port as port_module
+from utracefsd.connections.port import (
     ACCEPT_PAUSE_NS,
+    DATA,
     LAST_WORDS_NS,
     MAX_DESCRIPTORS_SENT,
     MAX_WAITING_BYTES,
-    DataLink,
-    DataPort,
+    TREE,
+    Accepted,
+    Port,
+    Rules,
 )
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
 
-class FakeFile:
+class FakeConnection:
     """Keeps what arrives; `answer` makes replies of it."""
 
     def __init__(self, peer: Peer) -> None:
@@ -37,11 +41,13 @@ class FakeFile:
         self.data = bytearray()
         self.fds: list[int] = []
         self.closing = False
+        self.waiting = False
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
-        self.answer: Callable[[bytes], Sequence[tuple[bytes, Sequence[int]]]] = lambda data: []
+        self.said: list[tuple[bytes, Sequence[int]]] = [(b"due", [])]
+        self.answer: Callable[[bytes], Iterable[tuple[bytes, Sequence[int]]]] = lambda data: []
 
-    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Sequence[tuple[bytes, Sequence[int]]]:
+    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterable[tuple[bytes, Sequence[int]]]:
         self.data += data
         self.fds += fds
         return self.answer(data)
@@ -49,9 +55,10 @@ class FakeFile:
     def next_timer_ns(self) -> int | None:
         return self.timer_ns
 
-    def handle_timer(self, now_ns: int) -> Sequence[tuple[bytes, Sequence[int]]]:
+    def speak(self, now_ns: int) -> Iterable[tuple[bytes, Sequence[int]]]:
         self.timer_ns = None
-        return [(b"due", [])]
+        said, self.said = self.said, []
+        return said
 
     def close(self, now_ns: int) -> None:
         self.closed_ns.append(now_ns)
@@ -60,21 +67,21 @@ class FakeFile:
 class Around:
     """A listening port, its clients, and a clock that is set."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, rules: Rules = DATA, **options: Any) -> None:
         self.now_ns = 1_000
-        self.files: list[FakeFile] = []
+        self.made: list[FakeConnection] = []
         self.clients: list[socket.socket] = []
         self.left: list[Peer] = []
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
         self.listener.listen(1024)
         self.path = str(path)
-        self.port = DataPort(self._open, now_ns=lambda: self.now_ns, closed=self.left.append, **options)
+        self.port = Port(rules, self._open, now_ns=lambda: self.now_ns, closed=self.left.append, **options)
         self.port.listen(self.listener)
 
-    def _open(self, peer: Peer) -> FakeFile:
-        self.files.append(FakeFile(peer))
-        return self.files[-1]
+    def _open(self, peer: Peer) -> FakeConnection:
+        self.made.append(FakeConnection(peer))
+        return self.made[-1]
 
     def connect(self) -> socket.socket:
         """A client; not accepted yet."""
@@ -84,12 +91,12 @@ class Around:
         self.clients.append(client)
         return client
 
-    def turn(self) -> list[DataLink]:
+    def turn(self) -> list[Accepted]:
         """One turn of the loop that is not here."""
         ready = []
-        for data_link in self.port.ready():
-            ready.append(data_link)
-            self.port.pump(data_link)
+        for accepted in self.port.ready():
+            ready.append(accepted)
+            self.port.pump(accepted)
         return ready
 
     def idle(self) -> bool:
@@ -135,7 +142,7 @@ class TestTurns:
         client = around.connect()
         client.sendall(b"abc")
         assert len(around.turn()) == 1
-        [file] = around.files
+        [file] = around.made
         assert file.data == b"abc"
         assert file.peer.pid == os.getpid()
         assert len(around.port) == 1
@@ -149,7 +156,7 @@ class TestTurns:
     def test_replies_are_sent_at_once(self, around: Around) -> None:
         client = around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(b"one", []), (b"two", [])]
+        around.made[0].answer = lambda data: [(b"one", []), (b"two", [])]
         client.sendall(b"?")
         around.turn()
         assert client.recv(100) == b"onetwo"
@@ -159,7 +166,7 @@ class TestTurns:
         with open("/dev/null", "rb") as null:
             socket.send_fds(client, [b"x"], [null.fileno()])
         around.turn()
-        [fd] = around.files[0].fds
+        [fd] = around.made[0].fds
         os.close(fd)
 
     def test_a_flood_gets_its_share_and_no_more(self, around: Around) -> None:
@@ -168,9 +175,9 @@ class TestTurns:
         sent = fill(flooding)
         other.sendall(b"here")
         budget = sent // 4
-        for data_link in around.port.ready():
-            around.port.pump(data_link, budget)
-        assert sorted(len(file.data) for file in around.files) == [4, budget]
+        for accepted in around.port.ready():
+            around.port.pump(accepted, budget)
+        assert sorted(len(file.data) for file in around.made) == [4, budget]
         assert not around.idle()
 
     def test_the_end_of_a_connection_drops_it_at_once(self, around: Around) -> None:
@@ -178,8 +185,8 @@ class TestTurns:
         client.sendall(b"last words")
         client.close()
         around.turn()
-        assert around.files[0].data == b"last words"
-        assert around.files[0].closed_ns == [around.now_ns]
+        assert around.made[0].data == b"last words"
+        assert around.made[0].closed_ns == [around.now_ns]
         assert len(around.port) == 0
         assert [peer.pid for peer in around.left] == [os.getpid()]
         assert around.idle()
@@ -187,24 +194,24 @@ class TestTurns:
     def test_a_reset_connection_loses_nothing_that_it_sent(self, around: Around) -> None:
         client = around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(b"unread", [])]
+        around.made[0].answer = lambda data: [(b"unread", [])]
         client.sendall(b"1")
         around.turn()
         client.sendall(b"2")
         client.close()  # with an unread reply: ECONNRESET here
         around.turn()
-        assert around.files[0].data == b"12"
-        assert around.files[0].closed_ns
+        assert around.made[0].data == b"12"
+        assert around.made[0].closed_ns
 
     def test_half_closed_still_gets_its_reply(self, around: Around) -> None:
         client = around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(b"answer", [])]
+        around.made[0].answer = lambda data: [(b"answer", [])]
         client.sendall(b"?")
         client.shutdown(socket.SHUT_WR)
         around.turn()
         assert read_all(client) == b"answer"
-        assert around.files[0].closed_ns
+        assert around.made[0].closed_ns
 
     def test_a_mistake_of_ours_ends_that_connection_only(
         self, around: Around, caplog: pytest.LogCaptureFixture
@@ -215,7 +222,7 @@ class TestTurns:
         def fail(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
             raise RuntimeError("a mistake")
 
-        around.files[0].answer = fail
+        around.made[0].answer = fail
         client.sendall(b"x")
         with caplog.at_level(logging.ERROR):
             around.turn()
@@ -223,7 +230,7 @@ class TestTurns:
         assert error_in(read_all(client))[0] == errno.EIO
         other.sendall(b"y")
         around.turn()
-        assert around.files[1].data == b"y"
+        assert around.made[1].data == b"y"
         assert len(around.port) == 1
 
     def test_closing_ends_it_after_its_last_words(self, around: Around) -> None:
@@ -231,14 +238,14 @@ class TestTurns:
         around.turn()
 
         def refuse(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
-            around.files[0].closing = True
+            around.made[0].closing = True
             return [(encode_notification("error", [errno.EPROTO, "no"]), [])]
 
-        around.files[0].answer = refuse
+        around.made[0].answer = refuse
         client.sendall(bytes(150_000))
         around.turn()
         assert error_in(read_all(client)) == (errno.EPROTO, "no")
-        assert around.files[0].closed_ns == [around.now_ns]
+        assert around.made[0].closed_ns == [around.now_ns]
         assert len(around.port) == 0
 
 
@@ -248,7 +255,7 @@ class TestTakeInAll:
         around.turn()
         sent = [fill(client) for client in clients]
         around.port.take_in_all()
-        assert [len(file.data) for file in around.files] == sent
+        assert [len(file.data) for file in around.made] == sent
 
     def test_what_nobody_accepted_yet(self, around: Around) -> None:
         for i in range(200):
@@ -256,8 +263,8 @@ class TestTakeInAll:
             client.sendall(b"%d" % i)
             client.close()
         around.port.take_in_all()
-        assert [bytes(file.data) for file in around.files] == [b"%d" % i for i in range(200)]
-        assert all(file.closed_ns for file in around.files)
+        assert [bytes(file.data) for file in around.made] == [b"%d" % i for i in range(200)]
+        assert all(file.closed_ns for file in around.made)
 
     def test_ends_are_seen(self, around: Around) -> None:
         client = around.connect()
@@ -265,8 +272,8 @@ class TestTakeInAll:
         client.sendall(bytes(1000))
         client.close()
         around.port.take_in_all()
-        assert len(around.files[0].data) == 1000
-        assert around.files[0].closed_ns
+        assert len(around.made[0].data) == 1000
+        assert around.made[0].closed_ns
 
     def test_what_comes_meanwhile_waits(self, around: Around) -> None:
         """A producer that is as fast as the daemon must not hold up whoever asks."""
@@ -277,13 +284,14 @@ class TestTakeInAll:
             client.sendall(bytes(len(data)))
             return []
 
-        around.files[0].answer = more
+        around.made[0].answer = more
         client.sendall(bytes(1000))
         around.port.take_in_all()
-        assert len(around.files[0].data) == 1000
+        assert len(around.made[0].data) == 1000
 
     def test_from_inside_an_operation(self, around: Around) -> None:
-        """DIAG_IOCSDEL on one connection takes in the others; itself it is in the middle of being taken in."""
+        """DIAG_IOCSDEL on one connection takes in the others; itself it is in the middle of being taken
+        in."""
         deleting, other = around.connect(), around.connect()
         around.turn()
         order: list[str] = []
@@ -298,14 +306,14 @@ class TestTakeInAll:
             order.append("record")
             return []
 
-        around.files[0].answer, around.files[1].answer = delete, record
+        around.made[0].answer, around.made[1].answer = delete, record
         deleting.sendall(b"del")
         other.sendall(b"rec")
         other.close()
-        first = next(link for link in around.port.ready() if link.connection is around.files[0])
+        first = next(link for link in around.port.ready() if link.connection is around.made[0])
         around.port.pump(first)
         assert order == ["delete", "record", "deleted"]
-        assert around.files[1].closed_ns
+        assert around.made[1].closed_ns
 
     def test_costs_nothing_when_nothing_came(self, around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(50):
@@ -319,16 +327,16 @@ class TestSlowReaders:
     def test_others_are_not_held_up_and_memory_is_bounded(self, around: Around) -> None:
         slow, other = around.connect(), around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
-        around.files[1].answer = lambda data: [(b"quick", [])]
-        while not around.files[0].closed_ns:
+        around.made[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
+        around.made[1].answer = lambda data: [(b"quick", [])]
+        while not around.made[0].closed_ns:
             slow.sendall(bytes(10))
             other.sendall(b"?")
             around.turn()
             assert other.recv(100) == b"quick"
         [deadline_ns] = [around.port.next_deadline_ns()]
         assert deadline_ns == around.now_ns + LAST_WORDS_NS
-        asked = len(around.files[0].data) * 10_000
+        asked = len(around.made[0].data) * 10_000
         # both limits are broken, by one step at most, and the socket's own buffer holds some
         assert MAX_WAITING_BYTES < asked < (MAX_UNANSWERED + 10) * 10_000 + 500_000
         # it comes to its senses: all answers, the reason, the end
@@ -346,7 +354,7 @@ class TestSlowReaders:
     def test_it_is_closed_when_it_never_reads(self, around: Around) -> None:
         slow = around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
+        around.made[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
         slow.sendall(bytes(1000))
         around.turn()
         assert len(around.port) == 1
@@ -354,12 +362,12 @@ class TestSlowReaders:
         assert len(around.port) == 1
         around.port.on_time(around.now_ns + LAST_WORDS_NS)
         assert len(around.port) == 0
-        assert around.files[0].closed_ns == [around.now_ns]
+        assert around.made[0].closed_ns == [around.now_ns]
 
     def test_it_is_closed_when_it_goes_away(self, around: Around) -> None:
         slow = around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
+        around.made[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
         slow.sendall(bytes(1000))
         around.turn()
         slow.close()
@@ -371,7 +379,7 @@ class TestSlowReaders:
         """Registering everything in one round trip, and reading only then."""
         client = around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(bytes(60), []) for _ in range(len(data))]
+        around.made[0].answer = lambda data: [(bytes(60), []) for _ in range(len(data))]
         client.sendall(bytes(8000))
         around.turn()
         assert around.port.next_deadline_ns() is None
@@ -385,7 +393,7 @@ class TestSlowReaders:
     def test_asking_for_descriptors_for_ever(self, around: Around) -> None:
         client = around.connect()
         around.turn()
-        around.files[0].answer = lambda data: [(b"\0", [os.open("/dev/null", os.O_RDONLY)]) for _ in data]
+        around.made[0].answer = lambda data: [(b"\0", [os.open("/dev/null", os.O_RDONLY)]) for _ in data]
         before = len(os.listdir("/proc/self/fd"))
         client.sendall(bytes(MAX_DESCRIPTORS_SENT + 1))
         around.turn()
@@ -395,11 +403,175 @@ class TestSlowReaders:
         assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
+class TestOneByOne:
+    """The rules of the tree: a request at a time, and none while much waits to be read."""
+
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> Iterator[Around]:
+        made = Around(tmp_path / "tree", TREE)
+        yield made
+        made.close()
+
+    def test_each_turn_carries_out_one_request_of_each(self, tree: Around) -> None:
+        clients = [tree.connect() for _ in range(3)]
+        tree.turn()
+        order: list[tuple[int, int]] = []
+
+        def answer(client: int, data: bytes) -> Iterator[tuple[bytes, Sequence[int]]]:
+            for request in data:
+                order.append((request, client))
+                yield b"%d" % request, []
+
+        for number, made in enumerate(tree.made):
+            made.answer = functools.partial(answer, number)
+            clients[number].sendall(bytes([1, 2, 3]))
+        assert not tree.port.has_more
+        tree.turn()
+        assert tree.port.has_more
+        while tree.port.has_more:
+            tree.turn()
+        assert [request for request, _ in order] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+        assert {client.recv(100) for client in clients} == {b"123"}
+        assert tree.idle()
+
+    def large(self, tree: Around) -> list[int]:
+        """Each byte is answered with 400 KB; what was carried out."""
+        carried_out: list[int] = []
+
+        def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]]]:
+            for request in data:
+                carried_out.append(request)
+                yield bytes([request]) * 400_000, []
+
+        tree.made[0].answer = answer
+        return carried_out
+
+    def test_a_client_that_does_not_read_waits_by_itself(self, tree: Around) -> None:
+        slow, other = tree.connect(), tree.connect()
+        tree.turn()
+        carried_out = self.large(tree)
+        slow.sendall(bytes(range(50)))
+        for _ in range(20):
+            tree.turn()
+        assert len(carried_out) < 8
+        assert tree.idle(), "it is not reported again and again"
+        assert not tree.port.has_more
+        slow.sendall(b"more")
+        assert tree.idle()
+        tree.made[1].answer = lambda data: [(b"quick", [])]
+        other.sendall(b"?")
+        tree.turn()
+        assert other.recv(100) == b"quick"
+        slow.shutdown(socket.SHUT_WR)
+        got = bytearray()
+        while len(tree.port) == 2:
+            tree.turn()
+            slow.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                got += slow.recv(1 << 20)
+        slow.settimeout(5)
+        got += read_all(slow)
+        assert bytes(carried_out) == bytes(range(50)) + b"more"
+        assert got == b"".join(bytes([request]) * 400_000 for request in carried_out)
+
+    def test_it_is_closed_when_it_goes_away(self, tree: Around) -> None:
+        slow = tree.connect()
+        tree.turn()
+        self.large(tree)
+        slow.sendall(bytes(10))
+        for _ in range(10):
+            tree.turn()
+        slow.close()
+        while len(tree.port):
+            tree.turn()
+        assert tree.made[0].closed_ns
+        assert not tree.port.has_more
+        assert tree.idle()
+
+    def test_a_request_that_waits_is_answered_after_the_step_that_it_waits_for(self, tree: Around) -> None:
+        client = tree.connect()
+        tree.turn()
+        [made] = tree.made
+        made.waiting = True
+        client.sendall(b"read")
+        tree.turn()
+        assert tree.idle()
+        made.said = [(b"data", [])]
+        tree.port.answer_waiting()
+        assert client.recv(100) == b"data"
+        made.waiting = False
+        made.said = [(b"never asked for", [])]
+        tree.port.answer_waiting()
+        client.close()
+        tree.turn()
+        assert made.closed_ns
+
+    def test_no_more_answers_than_it_reads(self, tree: Around) -> None:
+        client = tree.connect()
+        tree.turn()
+        [made] = tree.made
+        made.waiting = True
+        client.sendall(b"reads")
+        tree.turn()
+        said: Iterator[Any] = iter([(bytes(400_000), [])] * 50)
+        made.speak = lambda now_ns: said  # type: ignore[method-assign]
+        for _ in range(20):
+            tree.port.answer_waiting()
+        left = len(list(said))
+        assert left > 40
+
+    def test_a_mistake_of_ours_is_the_last_thing_it_hears(
+        self, tree: Around, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = tree.connect()
+        tree.turn()
+
+        def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]]]:
+            yield encode_notification("fine", []), []
+            raise RuntimeError("a mistake")
+
+        tree.made[0].answer = answer
+        client.sendall(b"??")
+        with caplog.at_level(logging.ERROR):
+            while len(tree.port):
+                tree.turn()
+        heard = msgpack.Unpacker()
+        heard.feed(read_all(client))
+        assert [message[1] for message in heard] == ["fine", "error"]
+        assert "a mistake" in caplog.text
+
+
+def test_what_must_be_kept_is_kept_before_an_answer_is_sent(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    def before_sending() -> None:
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            seen.append(client.recv(100))
+        client.settimeout(5)
+        seen.append(b"kept")
+
+    around = Around(tmp_path / "data", before_sending=before_sending)
+    try:
+        client = around.connect()
+        around.turn()
+        client.sendall(b"no answer")
+        around.turn()
+        assert seen == []
+        around.made[0].answer = lambda data: [(b"answer", [])]
+        client.sendall(b"?")
+        around.turn()
+        assert client.recv(100) == b"answer"
+        assert seen == [b"kept"]
+    finally:
+        around.close()
+
+
 class TestTooMany:
     def test_of_one_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         around = Around(tmp_path / "data", shares=Shares({Resource.CONNECTIONS: 3}), owner_uid=12345)
         monkeypatch.setattr(
-            data_port, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
+            port_module, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
         )
         try:
             clients = [around.connect() for _ in range(5)]
@@ -450,7 +622,8 @@ class TestNoDescriptorLeft:
             return self.listener.accept()
 
     def failing(self, around: Around, number: int, times: int) -> None:
-        around.port._listener = self.FailingListener(around.listener, number, times)  # type: ignore[assignment]
+        listener: Any = self.FailingListener(around.listener, number, times)
+        around.port._listener = listener
 
     def test_the_reserve_turns_one_away(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
         first, second = around.connect(), around.connect()
@@ -460,7 +633,7 @@ class TestNoDescriptorLeft:
         assert first.recv(1) == b""
         second.sendall(b"x")
         around.turn()
-        assert around.files[0].data == b"x"
+        assert around.made[0].data == b"x"
         assert "turned away" in caplog.text
         assert around.port.next_deadline_ns() is None
 
@@ -473,13 +646,13 @@ class TestNoDescriptorLeft:
         self.failing(around, number, 1)
         with caplog.at_level(logging.ERROR):
             around.turn()
-        assert not around.files
+        assert not around.made
         assert around.idle()  # no busy loop
         assert around.port.next_deadline_ns() == around.now_ns + ACCEPT_PAUSE_NS
         around.port.on_time(around.now_ns + ACCEPT_PAUSE_NS)
         assert around.port.next_deadline_ns() is None
         around.turn()
-        assert around.files[0].data == b"x"
+        assert around.made[0].data == b"x"
 
     def test_really(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
         """With RLIMIT_NOFILE in the way of the next descriptor."""
@@ -499,7 +672,7 @@ class TestNoDescriptorLeft:
         assert "turned away" in caplog.text
         around.connect()
         around.turn()
-        assert len(around.files) == 1
+        assert len(around.made) == 1
 
     def test_other_errors_are_not_hidden(self, around: Around) -> None:
         around.connect()
@@ -511,7 +684,7 @@ class TestNoDescriptorLeft:
 def test_notifications_that_are_due_later(around: Around) -> None:
     client = around.connect()
     around.turn()
-    around.files[0].timer_ns = 5_000
+    around.made[0].timer_ns = 5_000
     client.sendall(b"x")
     around.turn()
     assert around.port.next_deadline_ns() == 5_000
@@ -519,7 +692,7 @@ def test_notifications_that_are_due_later(around: Around) -> None:
     around.port.on_time(5_000)
     assert around.port.next_deadline_ns() is None
     assert client.recv(100) == b"due"
-    around.files[0].timer_ns = 9_000
+    around.made[0].timer_ns = 9_000
     client.sendall(b"x")
     around.turn()
     client.close()
@@ -533,12 +706,12 @@ def test_close_sends_what_can_be_sent(around: Around) -> None:
     around.turn()
     around.port.close()
     assert read_all(client) == b""
-    assert around.files[0].closed_ns
+    assert around.made[0].closed_ns
 
 
 def test_credentials_are_the_kernels(around: Around) -> None:
     around.connect()
     around.turn()
     expected = struct.unpack("3i", around.clients[0].getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    peer = around.files[0].peer
+    peer = around.made[0].peer
     assert (peer.pid, peer.uid, peer.gid) == expected
