@@ -26,13 +26,13 @@ for n in range(count):
 utracefs.flush(20)
 if then == "wait":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
-print("emitted", flush=True)
-if then == "wait":
     try:
+        print("emitted", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         event.emit(10**6, 0, "last words")
         sys.exit(5)
+print("emitted", flush=True)
 if then == "stubborn":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
