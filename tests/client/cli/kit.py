@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from utracefs_protocol.event_format import format_text
 from utracefs_protocol.layout import Layout
 
 ANSWER_S = 60
+
+Eventually = Callable[[Callable[[], object], str], None]
+"""Of the fixture `eventually`."""
 
 
 class Cli:

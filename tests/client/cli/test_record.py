@@ -7,14 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.client.cli.kit import Cli, interrupt, needs_trace_cmd, trace_cmd
-
-Eventually = Callable[[Callable[[], object], str], None]
+from tests.client.cli.kit import Cli, Eventually, interrupt, needs_trace_cmd, trace_cmd
 
 EMITTER = """
 import signal, sys, time, utracefs

@@ -1,0 +1,27 @@
+"""`utracefs attach`, with a plug-in that counts."""
+
+from tests.client.cli.kit import Cli
+
+
+def test_attach(traced: Cli) -> None:
+    assert "tally" in traced.out("attach", "--list").split()
+    traced.run("reg", "ev u32 a")
+    traced.run("attach", "tally", "-e", "user_events:*")
+    assert "tally user_events:ev" in traced.out("attach", "--list")
+    assert "ev # Used by other" in traced.out("cat", "user_events_status")
+    traced.run("emit", "ev", "5")
+    assert traced.out("attach", "tally", "--report") == "1 records\n"
+    assert traced.out("attach", "tally", "-e", "ev", "--detach", "--report") == "1 records\n"
+    assert traced.out("cat", "consumers/tally/set_event") == ""
+    assert traced.fails("attach", "nosuch", "--report").startswith("utracefs: consumers/nosuch/report: ")
+    assert traced.fails("attach", "tally", "-e", "nosuch").startswith("utracefs: nosuch: no such event")
+    traced.run("attach", "tally", status=2)
+
+
+def test_attach_for_a_while(traced: Cli) -> None:
+    traced.run("reg", "ev u32 a")
+    emit = traced.command("emit", "ev", "5")
+    assert traced.out("attach", "tally", "--", *emit) == "1 records\n"
+    assert traced.out("attach", "tally", "-e", "ev", "--duration", "0.1") == "1 records\n"
+    assert traced.out("cat", "consumers/tally/set_event") == ""
+    traced.run("attach", "tally", "--", "sh", "-c", "exit 4", status=4)

@@ -1,0 +1,104 @@
+"""What the commands share: words for events, statistics, output."""
+
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    EventPattern,
+    connect,
+    consumer_stats,
+    echo,
+    echo_json,
+    numbers,
+    selected,
+    standing_events,
+    why_no_connection,
+    write_word,
+)
+from utracefs.tracefs import Tracefs
+
+
+class FakeTree(Tracefs):
+    """Files in a dict."""
+
+    def __init__(self, **files: bytes) -> None:
+        self.files = files
+
+    def read_file(self, path: str) -> bytes:
+        return self.files[path]
+
+    def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
+        self.files[path] = data if truncate else self.files.get(path, b"") + data
+        return len(data)
+
+
+def test_reading_stats() -> None:
+    text = b"emitted: 7\nftrace: recorded 4 filtered 2 lost 1\nperf:3: recorded 7 filtered 0 lost 0\n"
+    assert consumer_stats(text) == (
+        7,
+        {
+            "ftrace": {"recorded": 4, "filtered": 2, "lost": 1},
+            "perf:3": {"recorded": 7, "filtered": 0, "lost": 0},
+        },
+    )
+    assert numbers(b"entries: 3\noldest event ts:  1.5\nread events: 0\n") == {"entries": 3, "read events": 0}
+
+
+@pytest.mark.parametrize("word", ["a", "s:a", "s:", ":a", "http_*", "[ab]", "x" * 127, "\udcff"])
+def test_words_for_events(word: str) -> None:
+    assert EventPattern().convert(word, None, None) == word
+
+
+@pytest.mark.parametrize("word", ["", "a b", "a\tb", "!a", "a:b:c", "x" * 128, "ä" * 64])
+def test_no_words_for_events(word: str) -> None:
+    with pytest.raises(click.BadParameter):
+        EventPattern().convert(word, None, None)
+
+
+def test_selection() -> None:
+    tree = FakeTree(available_events=b"user_events:b\nuser_events:a\n")
+    assert [event.name for event in selected(tree, ["*"])] == ["a", "b"], "oldest first"
+    with pytest.raises(Failure) as caught:
+        selected(tree, ["a", "nosuch"])
+    assert caught.value.about == "nosuch"
+
+
+def test_words_are_written_behind_what_is_there() -> None:
+    tree = FakeTree(standing_events=b"")
+    write_word(tree, "standing_events", "user_events:\udcff*")
+    write_word(tree, "standing_events", "a\u00a0b")
+    assert tree.files["standing_events"] == b"user_events:\xff*\na\xc2\xa0b\n"
+    assert standing_events(tree) == ["user_events:\udcff*", "a\u00a0b"], "a no-break space ends no word"
+
+
+def test_output_of_names_that_are_not_utf8() -> None:
+    def output(what: Any, value: Any) -> bytes:
+        command = click.Command("test", callback=lambda: what(value))
+        return CliRunner().invoke(command, []).stdout_bytes
+
+    assert output(echo, "a\udcff") == b"a\xff\n"
+    assert json.loads(output(echo_json, {"a\udcff": 1})) == {"a?": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (FileNotFoundError(2, "x"), "start one"),
+        (ConnectionRefusedError(111, "x"), "no daemon answers there any more"),
+        (PermissionError(13, "Permission denied"), "Permission denied; only the daemon's user"),
+        (OSError(5, "Input/output error"), "Input/output error"),
+    ],
+)
+def test_why_there_is_no_connection(error: OSError, says: str) -> None:
+    assert says in why_no_connection(error)
+
+
+def test_no_connection_is_a_failure_with_the_path() -> None:
+    with pytest.raises(Failure) as caught:
+        connect("/nonexistent")
+    assert caught.value.about == "/nonexistent/tracefs"

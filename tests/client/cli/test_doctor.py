@@ -1,0 +1,52 @@
+"""`utracefs doctor`: what it finds, step by step."""
+
+import json
+import subprocess
+
+from tests.client.cli.kit import Cli
+
+
+def levels(cli: Cli, *words: str, status: int) -> dict[str, str]:
+    found = json.loads(cli.run("doctor", "--json", *words, status=status).stdout)
+    return {one["what"]: f"{one['level']} {one['text']}" for one in found}
+
+
+def test_doctor_without_a_daemon(cli: Cli) -> None:
+    said = levels(cli, status=1)
+    assert said["sockets"].startswith("FAIL none in ")
+    assert "utracefs daemon" in said["sockets"]
+
+
+def test_doctor_finds_what_is_wrong(traced: Cli) -> None:
+    directory = traced.env["UTRACEFS_DIR"]
+    said = levels(traced, status=0)
+    assert said["sockets"] == f"ok in {directory}"
+    assert said["UTRACEFS_DIR"].startswith(f"note is {directory}")
+    assert said[f"{directory}/user_events_data"].startswith(
+        "ok applications can connect; status page of 4095"
+    )
+    assert said["events"].startswith("note none")
+    traced.run("reg", "ev u32 a")
+    assert levels(traced, status=1)["enabled"].startswith("FAIL nobody listens to user_events:ev")
+    assert levels(traced, "ev", status=1)["user_events:ev"].startswith("FAIL nobody listens")
+    assert levels(traced, "nosuch", status=1)["nosuch"].startswith("FAIL no program")
+    traced.run("enable", "ev")
+    assert levels(traced, "ev", status=0)["user_events:ev"].startswith("note nothing was emitted")
+    traced.run("emit", "ev", "1")
+    assert levels(traced, "ev", status=0)["user_events:ev"] == "ok 1 emitted, all recorded"
+    traced.run("write", "tracing_on", "0")
+    traced.run("emit", "ev", "1")
+    said = levels(traced, "ev", status=1)
+    assert said["tracing_on"].startswith("FAIL 0")
+    assert said["user_events:ev"].startswith("note ftrace kept 1 away")
+    traced.run("write", "set_event_pid", "1")
+    assert "only 1 threads" in levels(traced, status=1)["set_event_pid"]
+    assert traced.run("doctor", status=1).stdout.startswith(b"ok    client: utracefs ")
+
+
+def test_doctor_of_a_daemon_that_is_gone(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:
+    daemon.kill()
+    daemon.wait()
+    said = levels(traced, status=1)
+    assert "no daemon answers there any more" in " ".join(said.values())
+    assert "no daemon answers there any more" in traced.fails("status")

@@ -1,0 +1,41 @@
+"""A daemon of one's own: where it lives, and that it ends."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from utracefs.cli import Failure
+from utracefs.cli.embedded import embedded_daemon
+from utracefs.tracefs import Tracefs
+
+
+def test_it_answers_and_is_gone_afterwards(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    with embedded_daemon("--buffer-size-kb", "64") as directory:
+        assert Path(directory).parent == home
+        assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+        with Tracefs(directory, timeout_s=30) as tree:
+            assert tree.read_file("tracing_on") == b"1\n"
+    assert not os.path.exists(directory)
+    with pytest.raises(FileNotFoundError):
+        Tracefs(directory)
+
+
+def test_a_relative_runtime_dir_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As everywhere: the XDG Base Directory specification."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", ".")
+    with embedded_daemon() as directory:
+        assert directory.startswith("/tmp/utracefs-")
+
+
+def test_it_does_not_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    with pytest.raises(Failure, match="did not start") as caught, embedded_daemon("--no-such-option"):
+        raise AssertionError
+    assert caught.value.reason == "did not start (exit status 2)"
+    assert "--no-such-option" in capfd.readouterr().err, "what it says is for the user"
+    assert list(home.iterdir()) == []

@@ -1,0 +1,75 @@
+"""`utracefs reg` and `emit`, against the real daemon."""
+
+import json
+import re
+
+import pytest
+
+from tests.client.cli.kit import Cli
+
+REQUEST = "http_request u16 status; s32 usec; __rel_loc char[] path"
+
+
+def test_declare_enable_emit_look_delete(traced: Cli) -> None:
+    traced.run("reg", REQUEST)
+    assert traced.out("list") == "user_events:http_request\n"
+    assert traced.out("list", "-F", "http*") == f"user_events:{REQUEST}\n"
+    (described,) = json.loads(traced.out("list", "--json"))
+    assert (described["system"], described["name"], described["enabled"]) == (
+        "user_events",
+        "http_request",
+        False,
+    )
+    assert described["fields"][1] == {"type": "s32", "name": "usec", "offset": 10, "size": 4, "signed": True}
+
+    assert (
+        traced.fails("emit", "http_request", "200", "5", "/")
+        == "utracefs: http_request: nobody listens to it\n"
+    )
+    traced.run("enable", "http_request")
+    assert traced.out("cat", "set_event") == "user_events:http_request\n"
+    traced.run("emit", "http_request", "0xc8", "-5", "/größer")
+    traced.run("emit", REQUEST, "404", "7", "/none")
+    lines = traced.out("cat", "trace").splitlines()
+    assert lines[-2].endswith("http_request: status=0xc8 (200) usec=0xfffffffb (-5) path=/größer")
+    assert "does not fit u16" in traced.fails("emit", "http_request", "70000", "1", "/")
+    assert "no such event" in traced.fails("emit", "nosuch", "70000")
+
+    status = traced.out("status")
+    assert re.search(r"^user_events:http_request +ftrace +2 +2 +0 +0$", status, re.MULTILINE)
+    assert "recording, clock local, 1410 KiB" in status
+    state = json.loads(traced.out("status", "--json", "http_request"))
+    assert state["events"][0]["consumers"]["ftrace"] == {"recorded": 2, "filtered": 0, "lost": 0}
+    assert state["buffer"]["entries"] == 2
+
+    assert "user_events:http_request" in traced.out("list", "user_events:h*")
+    assert "http_request" in traced.fails("reg", "-d", "http_request")  # enabled: EBUSY
+    traced.run("disable", "user_events:*")
+    traced.run("reg", "-d", "http_request")
+    assert traced.out("list") == ""
+    assert "no such event" in traced.fails("reg", "-d", "http_request")
+    assert "no such event" in traced.fails("enable", "http_request")
+    assert "no such event" in traced.fails("status", "http_request")
+
+
+def test_an_event_without_fields(traced: Cli) -> None:
+    traced.run("reg", "tick")
+    traced.run("enable", "tick")
+    traced.run("emit", "tick")
+    assert "nobody listens" in traced.fails("emit", "tock")
+    assert "tick:" in traced.out("cat", "trace")
+
+
+def test_a_declaration_that_differs(traced: Cli) -> None:
+    traced.run("reg", "ev u32 a")
+    assert traced.fails("reg", "ev u64 a").startswith("utracefs: ev: ")
+    assert traced.fails("emit", "ev u64 a", "1").startswith("utracefs: ev: ")
+
+
+@pytest.mark.parametrize(
+    ("declaration", "says"),
+    [("ev long a", "use s64 or u64"), ("ev u32", "has no name"), ("a:b u32 c", "':'"), ("a/b", "'/'")],
+)
+def test_a_wrong_declaration_says_what_is_wrong(cli: Cli, declaration: str, says: str) -> None:
+    for command in ("reg", "emit"):
+        assert says in cli.fails(command, declaration)

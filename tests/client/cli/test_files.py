@@ -1,0 +1,94 @@
+"""`utracefs cat`, `write`, `ls`, `stream`, and the same tree for programs."""
+
+import errno
+import os
+import signal
+
+import pytest
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from utracefs.tracefs import PerfAttr, Tracefs
+
+
+def test_files(traced: Cli) -> None:
+    traced.run("write", "trace_clock", "mono")
+    assert "[mono]" in traced.out("cat", "trace_clock")
+    traced.run("write", "tracing_on", data=b"0\n")
+    assert traced.out("cat", "tracing_on", "trace_clock").startswith("0\n")
+    assert "tracing_on is 0" in traced.out("status")
+    assert traced.fails("write", "trace_marker", "hello").startswith("utracefs: trace_marker: not recorded")
+    traced.run("write", "tracing_on", "1")
+    traced.run("reg", "a")
+    traced.run("reg", "b")
+    traced.run("echo", "-a", "set_event", "user_events:a", "user_events:b")
+    assert traced.out("cat", "set_event") == "user_events:b\nuser_events:a\n"
+    traced.run("write", "set_event", "user_events:a")
+    assert traced.out("cat", "set_event") == "user_events:a\n"
+    traced.run("write", "-n", "trace_marker", "hello")
+    assert "per_cpu/\n" in traced.out("ls")
+    assert traced.out("ls", "events/user_events/a/") == "enable\nformat\nid\nstats\n"
+    assert "-rw-r----- enable\n" in traced.out("ls", "-l", "events/user_events/a")
+    assert traced.out("ls", "trace") == "trace\n"
+    assert traced.fails("cat", "nosuch").startswith("utracefs: nosuch: ")
+    assert traced.fails("ls", "nosuch").startswith("utracefs: nosuch: ")
+    assert traced.fails("write", "tracing_on", "x").startswith("utracefs: tracing_on: ")
+    assert traced.fails("write", "nosuch/file", "x").startswith("utracefs: nosuch/file: ")
+    assert traced.fails("cat", "events").startswith("utracefs: events: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually, number: signal.Signals) -> None:
+    traced.run("reg", "kept u32 a")
+    traced.run("enable", "kept")
+    process = traced.start("stream", "-e", "later", "-e", "kept")
+    try:
+        eventually(lambda: "later" in traced.out("cat", "standing_events"), "stream began")
+        traced.run("emit", "later u32 a", "7")
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(b"later: a=0x7 (7)\n")
+    finally:
+        out, error = interrupt(process, number)
+    assert (process.returncode, out, error) == (0, b"", b"")
+    assert traced.out("cat", "standing_events", "set_event") == "user_events:kept\n"
+
+
+def test_streams_exclude_each_other(traced: Cli) -> None:
+    process = traced.start("stream")
+    try:
+        # Its first line says that it reads; asking by opening trace_pipe could keep it out.
+        traced.run("write", "trace_marker", "anybody there")
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(b"tracing_mark_write: anybody there\n")
+        assert traced.fails("stream").startswith("utracefs: trace_pipe: ")
+    finally:
+        interrupt(process)
+
+
+def test_the_same_tree_for_programs(traced: Cli) -> None:
+    directory = traced.env["UTRACEFS_DIR"]
+    with Tracefs(directory, timeout_s=30) as tree:
+        assert tree.directory == directory
+        assert tree.read_file("tracing_on") == b"1\n"
+        tree.write_file("tracing_on", b"0")
+        assert tree.read_file("/tracing_on") == b"0\n"
+        assert ("trace", "f") in tree.list_dir("")
+        assert tree.stat("events").kind == "d"
+        with pytest.raises(OSError) as caught:
+            tree.write_file("tracing_on", b"x")
+        assert caught.value.errno == errno.EINVAL
+        pipe = tree.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(BlockingIOError):
+            tree.read(pipe, 100)
+        with pytest.raises(OSError) as caught:
+            tree.open("trace_pipe")
+        assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, "trace_pipe")
+        tree.close_handle(pipe)
+        tree.write_file("dynamic_events", b"u:ev u32 a\n", truncate=False)
+        handle, fd = tree.perf_event_open(PerfAttr(name=b"user_events:ev", data_pages=2, sample_period=1))
+        assert fd is not None
+        assert os.fstat(fd).st_size == 3 * 4096
+        os.close(fd)
+        assert tree.read(handle, 8) == bytes(8)
+        with pytest.raises(FileNotFoundError) as caught_missing:
+            tree.perf_event_open(PerfAttr(name=b"user_events:nosuch"))
+        assert caught_missing.value.filename == "user_events:nosuch"

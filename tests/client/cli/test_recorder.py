@@ -1,0 +1,60 @@
+"""Pages and texts of a daemon become a trace.dat."""
+
+from pathlib import Path
+
+from tests.client.cli.kit import Cli
+from utracefs.cli.recorder import Recorder, Summary
+from utracefs.trace_dat import TraceDatReader
+from utracefs.trace_report import ReportOptions, report_lines
+from utracefs.tracefs import Tracefs
+
+
+def finish(recorder: Recorder) -> Summary:
+    return recorder.finish(uname="Linux", version="utracefs", trace_id=1, offset_ns=None)
+
+
+def records(path: Path) -> list[str]:
+    with TraceDatReader(str(path)) as reader:
+        return [
+            line.partition(": ")[2].strip() for line in report_lines(reader, ReportOptions()) if ": " in line
+        ]
+
+
+def test_what_is_emitted_between_rounds_is_in_the_file(traced: Cli, tmp_path: Path) -> None:
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    path = tmp_path / "trace.dat"
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, str(path)) as recorder:
+        for value in ("1", "2"):
+            traced.run("emit", "ev", value)
+            assert 0 <= recorder.step() <= 0.1
+        traced.run("emit", "ev", "3")
+        traced.run("disable", "ev")
+        recorder.drain()
+        summary = finish(recorder)
+    assert (summary.records, summary.lost) == (3, 0)
+    assert summary.size == path.stat().st_size
+    assert [text.split()[-1] for text in records(path) if text.startswith("ev:")] == ["a=1", "a=2", "a=3"]
+
+
+def test_an_event_that_is_gone_at_the_end_keeps_its_format(traced: Cli, tmp_path: Path) -> None:
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    path = tmp_path / "trace.dat"
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, str(path)) as recorder:
+        traced.run("emit", "ev", "1")
+        recorder.step()  # removing an event that was enabled clears the buffer, as in the kernel
+        traced.run("disable", "ev")
+        traced.run("reg", "-d", "ev")
+        recorder.drain()
+        finish(recorder)
+    assert any("a=1" in text for text in records(path))
+
+
+def test_nothing_is_left_of_a_recording_that_was_given_up(traced: Cli, tmp_path: Path) -> None:
+    with (
+        Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree,
+        Recorder(tree, str(tmp_path / "t")) as recorder,
+    ):
+        recorder.step()
+    assert [file for file in tmp_path.iterdir() if file.name in ("t",) or "utracefs-" in file.name] == []

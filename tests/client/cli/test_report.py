@@ -1,0 +1,76 @@
+"""`utracefs report`: which file, which records. How lines look: test_trace_report.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.client.cli.kit import Events
+from utracefs.cli import cli
+from utracefs.trace_dat import Contents, TraceDatWriter
+from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+
+EVENTS = Events(100, b"one u32 n", b"two u32 n")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Records 0 to 5, in turns of both events, two on each of three cpus."""
+    path = tmp_path / "trace.dat"
+    with TraceDatWriter(str(path), nr_cpus=3) as writer:
+        for cpu in range(3):
+            page = PageWriter()
+            for number in (cpu, cpu + 3):
+                page.add(1000 * (number + 1), EVENTS.entry(100 + number % 2, 7, number))
+            writer.add_page(cpu, page.page())
+        writer.finish(
+            Contents(
+                header_page=header_page_text(),
+                header_event=HEADER_EVENT_TEXT,
+                formats={b"user_events": EVENTS.formats()},
+                cpu_stats={0: b"entries: 2\n"},
+                trace_clock=b"[mono]",
+            )
+        )
+    return path
+
+
+def report(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["report", *map(str, words)])
+
+
+def numbers(*words: str | Path) -> list[int]:
+    return [json.loads(line)["fields"]["n"] for line in report("--json", *words).output.splitlines()]
+
+
+def test_all_in_the_order_of_time(file: Path) -> None:
+    assert numbers(file) == numbers("-i", file) == [0, 1, 2, 3, 4, 5]
+    lines = report(file).output.splitlines()
+    assert [line.rsplit("n=")[1] for line in lines if "n=" in line] == list("012345")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected"),
+    [("0", [0, 3]), ("0,2", [0, 2, 3, 5]), ("1-2", [1, 2, 4, 5]), ("0-9,1", [*range(6)]), ("7", [])],
+)
+def test_some_cpus(file: Path, cpus: str, expected: list[int]) -> None:
+    assert numbers("--cpu", cpus, file) == expected
+
+
+def test_some_events(file: Path) -> None:
+    assert numbers("-e", "two", file) == [1, 3, 5]
+    assert numbers("-e", "user_events:o*", "-e", "two", file) == [*range(6)]
+    assert numbers("-e", "nosuch", file) == []
+
+
+def test_statistics(file: Path) -> None:
+    assert "entries: 2" in report("--stat", file).output.splitlines()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    result = report(tmp_path / "nosuch")
+    assert (result.exit_code, result.output) == (
+        1,
+        f"utracefs: {tmp_path}/nosuch: No such file or directory\n",
+    )

@@ -1,0 +1,87 @@
+"""Steps while a command runs: exit statuses, signals, the end of the time. Ctrl-C in a terminal: test_record.py."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from utracefs.cli import Failure
+from utracefs.cli.running import NOT_EXECUTABLE, NOT_FOUND, environment, run_steps, signals_blocked
+
+
+def run(*command: str, step: Callable[[], float] = lambda: 0.01, duration_s: float | None = None) -> int:
+    with signals_blocked() as taken:
+        return run_steps(command, step, taken=taken, duration_s=duration_s)
+
+
+def to_us(number: signal.Signals) -> None:
+    """To this thread; another one, of pytest, does not block it."""
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 128 + 9), ("kill -15 $$", 128 + 15)]
+)
+def test_the_status_is_that_of_the_command(script: str, status: int) -> None:
+    assert run("sh", "-c", script) == status
+
+
+def test_a_command_that_cannot_be_run() -> None:
+    for command, status in (("/nonexistent/program", NOT_FOUND), ("/", NOT_EXECUTABLE)):
+        with pytest.raises(Failure) as caught:
+            run(command)
+        assert (caught.value.about, caught.value.status) == (command, status)
+
+
+def test_steps_come_until_the_command_ends(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    steps = 0
+
+    def step() -> float:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            os.close(os.open(fifo, os.O_WRONLY))  # waits for cat, and lets it end
+        return 0.001
+
+    assert run("cat", str(fifo), step=step) == 0
+    assert steps >= 5
+
+
+def test_the_end_of_the_time_is_success() -> None:
+    assert run(duration_s=0.01) == 0
+    assert run("sleep", "60", duration_s=0.01) == 0
+
+
+def test_a_signal_ends_steps_without_a_command() -> None:
+    def step() -> float:
+        to_us(signal.SIGINT)
+        return 0.01
+
+    assert run(step=step) == 0
+
+
+def test_a_signal_is_passed_on() -> None:
+    def step() -> float:
+        to_us(signal.SIGTERM)
+        return 0.01
+
+    assert run("sleep", "60", step=step) == 128 + signal.SIGTERM
+
+
+def test_signals_are_as_before_afterwards() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with signals_blocked() as taken:
+        assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD} >= taken > {signal.SIGCHLD}
+        to_us(signal.SIGTERM)  # comes too late: it is taken, and ends nothing
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_where_a_command_finds_the_daemon() -> None:
+    env = environment("relative")
+    assert env["UTRACEFS_DIR"] == os.path.abspath("relative")
+    assert env["PATH"] == os.environ["PATH"]

@@ -1,0 +1,53 @@
+"""`utracefs status` and `utracefs list`."""
+
+import json
+import re
+
+from tests.client.cli.kit import Cli
+
+
+def test_status_of_a_daemon_without_events(traced: Cli) -> None:
+    lines = traced.out("status").splitlines()
+    assert lines[0] == f"daemon    {traced.env['UTRACEFS_DIR']}"
+    assert re.fullmatch(
+        r"buffer    recording, clock local, .* KiB on each of \d+ cpus: 0 records, 0 overwritten, 0 dropped",
+        lines[1],
+    )
+    assert lines[2:] == ["events    none"]
+
+
+def test_columns_are_as_wide_as_they_must_be(traced: Cli) -> None:
+    traced.run("reg", "a")
+    traced.run("reg", "a_longer_name")
+    traced.run("enable", "--standing", "user_events:*")
+    traced.run("emit", "a_longer_name")
+    lines = traced.out("status").splitlines()
+    assert lines[2] == "standing  user_events:*"
+    assert lines[3:] == [
+        "EVENT                      USED BY  EMITTED  RECORDED  FILTERED  LOST",
+        "user_events:a              ftrace         0         0         0     0",
+        "user_events:a_longer_name  ftrace         1         1         0     0",
+    ]
+
+
+def test_json(traced: Cli) -> None:
+    traced.run("reg", "a")
+    traced.run("enable", "--standing", "user_events:later*")
+    state = json.loads(traced.out("status", "--json"))
+    assert state["directory"] == traced.env["UTRACEFS_DIR"]
+    assert state["standing_events"] == ["user_events:later*"]
+    assert state["buffer"]["tracing_on"] is True
+    assert state["events"] == [
+        {"system": "user_events", "name": "a", "used_by": [], "emitted": 0, "consumers": {}}
+    ]
+
+
+def test_list(traced: Cli) -> None:
+    assert traced.out("list") == ""
+    assert json.loads(traced.out("list", "--json")) == []
+    for declaration in ("b u32 n; struct s two 2", "a"):
+        traced.run("reg", declaration)
+    assert traced.out("list") == "user_events:b\nuser_events:a\n", "oldest first"
+    assert traced.out("list", "-F") == "user_events:b u32 n; struct s two\nuser_events:a\n"
+    assert traced.out("list", "b") == "user_events:b\n"
+    assert "no such event" in traced.fails("list", "c")
