@@ -1,7 +1,7 @@
 """The events that a name on a command line means, among those that a file of the tree lists.
 
-What a word means is `utracefs_protocol.event_names`, by which the daemon reads the lines of `standing_events`, too: what is
-true for the events that exist is true for those that come later.
+What a word means is `utracefs_protocol.event_names`, by which the daemon reads the lines of
+`standing_events`, too: what is true for the events that exist is true for those that come later.
 """
 
 from collections.abc import Iterable

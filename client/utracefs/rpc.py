@@ -2,12 +2,13 @@
 
     caller ── call(ReadFile(b"trace"), "trace") ──▶ request ──▶ socket ──▶ response ──▶ result or OSError
 
-Applications do not use this: their records go through `utracefs.session`, which never blocks them. Tools want the
-opposite: one answer per question, errors as exceptions, and for whole directories or many pages many questions at
-once (`call_many`), which saves a round trip each.
+Applications do not use this: their records go through `utracefs.session`, which never blocks them. Tools want
+the opposite: one answer per question, errors as exceptions, and for whole directories or many pages many
+questions at once (`call_many`), which saves a round trip each.
 
-Errors are OSError with the daemon's errno and text, and what was asked for as `filename`; OSError itself chooses the
-subclass (FileNotFoundError, PermissionError). A lost connection is ConnectionResetError with the socket's path.
+Errors are OSError with the daemon's errno and text, and what was asked for as `filename`; OSError itself
+chooses the subclass (FileNotFoundError, PermissionError). A lost connection is ConnectionResetError with the
+socket's path.
 """
 
 import array
@@ -30,8 +31,8 @@ from utracefs_protocol.messages.values import Params
 __all__ = ["Call", "Rpc", "checked"]
 
 WINDOW: Final = 64
-"""Requests under way at a time in `call_many`. Below the daemon's 256, and so few bytes that sending them never has
-to wait for the answers to be read."""
+"""Requests under way at a time in `call_many`. Below the daemon's 256, and so few bytes that sending them
+never has to wait for the answers to be read."""
 
 _PIECE_BYTES: Final = 1 << 18
 _MAX_FDS: Final = 4
@@ -55,8 +56,9 @@ T = TypeVar("T")
 class Rpc:
     """One connection; a context manager that closes it. Not for several threads at once.
 
-    `name`: the socket, `tracefs` or `user_events_data`. `directory`: where it is; None looks at UTRACEFS_DIR, then the
-    user's, then the system's. `timeout_s`: longest wait for an answer, None for ever; TimeoutError ends the connection.
+    `name`: the socket, `tracefs` or `user_events_data`. `directory`: where it is; None looks at UTRACEFS_DIR,
+    then the user's, then the system's. `timeout_s`: longest wait for an answer, None for ever; TimeoutError
+    ends the connection.
     """
 
     def __init__(self, name: str, directory: str | None = None, *, timeout_s: float | None = None) -> None:

@@ -1,8 +1,8 @@
 """Connecting to a daemon's socket, from the client's side.
 
 Which directories are tried is `utracefs_protocol.places`. /tmp belongs to everybody: another user who makes
-/tmp/utracefs-UID first could read what we emit. So it counts only when it is a directory of ours that nobody else may
-enter; that is the daemon's rule for it, too.
+/tmp/utracefs-UID first could read what we emit. So it counts only when it is a directory of ours that nobody
+else may enter; that is the daemon's rule for it, too.
 """
 
 import errno
@@ -23,8 +23,8 @@ def candidates(directory: str | None = None, environ: Mapping[str, str] = os.env
 
 
 def connect_one(sock: socket.socket, directory: str, name: str) -> None:
-    """Connect `sock` to the socket `name` in one directory. OSError: what connect(2) said, or EPERM for a directory in
-    /tmp that is not ours alone."""
+    """Connect `sock` to the socket `name` in one directory. OSError: what connect(2) said, or EPERM for a
+    directory in /tmp that is not ours alone."""
     if directory == places.temporary_directory(os.geteuid()):
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -35,7 +35,8 @@ def connect_one(sock: socket.socket, directory: str, name: str) -> None:
 def connect(name: str, directory: str | None = None) -> socket.socket:
     """A connected, blocking stream socket: the first of the candidates that answers.
 
-    OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the path.
+    OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the
+    path.
     """
     worst: OSError | None = None
     for candidate in candidates(directory):

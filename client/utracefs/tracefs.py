@@ -4,9 +4,9 @@
         tree.write_file("events/user_events/http_request/enable", b"1\\n")
         print(tree.read_file("trace").decode(errors="replace"))
 
-Paths are relative to the root of the tree, `trace` and not `/trace` (a leading `/` is dropped), as str with surrogate
-escapes for what is not UTF-8. Contents are bytes. Every call first makes the daemon take in what applications sent
-before it (docs/protocol.md, section 4).
+Paths are relative to the root of the tree, `trace` and not `/trace` (a leading `/` is dropped), as str with
+surrogate escapes for what is not UTF-8. Contents are bytes. Every call first makes the daemon take in what
+applications sent before it (docs/protocol.md, section 4).
 
 Errors: OSError with errno, the daemon's reason, and the path as `filename`.
 """
@@ -29,10 +29,12 @@ __all__ = ["PerfAttr", "Stat", "Tracefs"]
 class Tracefs:
     """A blocking client; a context manager that closes the connection. Not for several threads at once.
 
-    `directory`: where the daemon's sockets are; None looks at UTRACEFS_DIR, then the user's, then the system's.
-    `timeout_s`: longest wait for an answer; None waits for ever, which reading an empty `trace_pipe` may need.
+    `directory`: where the daemon's sockets are; None looks at UTRACEFS_DIR, then the user's, then the
+    system's. `timeout_s`: longest wait for an answer; None waits for ever, which reading an empty
+    `trace_pipe` may need.
 
-    OSError when no daemon is there: FileNotFoundError, ConnectionRefusedError, PermissionError, with the socket's path.
+    OSError when no daemon is there: FileNotFoundError, ConnectionRefusedError, PermissionError, with the
+    socket's path.
     """
 
     def __init__(self, directory: str | None = None, *, timeout_s: float | None = None) -> None:
@@ -73,8 +75,8 @@ class Tracefs:
         return self._rpc.call_many(Call(messages.ReadFile(_path(path)), _shown(path)) for path in paths)
 
     def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
-        """One write, after opening as the shell's `>` does, or `>>` without truncate. Returns the bytes that were
-        taken: `set_event` takes a word at a time."""
+        """One write, after opening as the shell's `>` does, or `>>` without truncate. Returns the bytes that
+        were taken: `set_event` takes a word at a time."""
         taken: int = self._rpc.call(messages.WriteFile(_path(path), data, truncate), _shown(path))
         return taken
 
@@ -115,13 +117,14 @@ class Tracefs:
         return handle
 
     def read(self, handle: int, size: int) -> bytes:
-        """At most `size` bytes; empty at the end of the file. Waits for data unless it was opened with O_NONBLOCK
-        (then BlockingIOError)."""
+        """At most `size` bytes; empty at the end of the file. Waits for data unless it was opened with
+        O_NONBLOCK (then BlockingIOError)."""
         data: bytes = self._rpc.call(messages.Read(handle, size), self._about(handle))
         return data
 
     def read_many(self, reads: Sequence[tuple[int, int]]) -> list[bytes | OSError]:
-        """(handle, size) of many reads in few round trips, carried out in this order; errors stand in their places."""
+        """(handle, size) of many reads in few round trips, carried out in this order; errors stand in their
+        places."""
         return self._rpc.call_many(
             Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads
         )
@@ -139,7 +142,8 @@ class Tracefs:
     # perf events.
 
     def perf_event_open(self, attr: PerfAttr) -> tuple[int, int | None]:
-        """(handle, descriptor of the ring). The descriptor is the caller's to map and close; None without `data_pages`.
+        """(handle, descriptor of the ring). The descriptor is the caller's to map and close; None without
+        `data_pages`.
 
         `read(handle, 8)` gives the count as a little-endian u64.
         """

@@ -3,10 +3,16 @@
 | module | |
 |---|---|
 | errors, limits | what can go wrong, and how much is too much |
-| declaration | command string <-> fields <-> `format` |
+| places | where the sockets are |
+| text | bytes <-> str |
+| event_names | which events a word means |
+| declaration | command string <-> fields |
+| event_format | fields <-> `format` |
 | layout | values <-> payload |
-| connection, messages, _framing | bytes <-> messages <-> what they mean |
-| status_page | one byte per event: who listens |
+| connection, _framing | bytes <-> messages |
+| messages | what the params and results of every method mean |
+| status_page | one byte per event: who wants it |
 | subbuf | the ring buffer's pages, as `trace_pipe_raw` and trace.dat hold them |
 | perf_ring | the perf ring: one metadata page, then records |
+| include/ | in C: the data ring, a producer, the header of a record |
 """

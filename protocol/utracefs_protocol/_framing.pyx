@@ -1,11 +1,12 @@
 """Finds where a MessagePack object ends, without building it.
 
-A peer is hostile until shown otherwise, so nothing of it is decoded before its extent is known: how long it is,
-how deep, and that it will end within the limit. The walk has no recursion and allocates nothing: it keeps, per
-open array or map, how many elements are still to come.
+A peer is hostile until shown otherwise, so nothing of it is decoded before its extent is known: how long it
+is, how deep, and that it will end within the limit. The walk has no recursion and allocates nothing: it keeps,
+per open array or map, how many elements are still to come.
 
-Two sizes decide at once, long before the bytes are there: a declared length past the limit, and a declared number
-of elements past it, since each takes a byte at least. So a peer cannot make us collect what we shall refuse.
+Two sizes decide at once, long before the bytes are there: a declared length past the limit, and a declared
+number of elements past it, since each takes a byte at least. So a peer cannot make us collect what we shall
+refuse.
 
 `Scanner` remembers how far it came in an object that is not complete, so that one sent byte by byte is walked
 once and not once per byte.
@@ -146,8 +147,8 @@ cdef uint64_t limit_of(max_object) except? 0:
 cdef class Scanner:
     """Walks one object after the other, and remembers its place in one that is not complete.
 
-    After `scan` returned 0, call it again with the same object at `offset` (the buffer may have moved) and more
-    bytes behind it. After anything else the next call begins a new object.
+    After `scan` returned 0, call it again with the same object at `offset` (the buffer may have moved) and
+    more bytes behind it. After anything else the next call begins a new object.
     """
     cdef Walk walk
     cdef object max_object
@@ -165,8 +166,8 @@ cdef class Scanner:
     def scan(self, buffer, Py_ssize_t offset):
         """Offset of the byte after the object that begins at `offset`, or 0 while it is not complete.
 
-        EMSGSIZE as soon as it is sure to be longer than max_object, EPROTO when it is nested too deep or has the
-        one byte that means nothing.
+        EMSGSIZE as soon as it is sure to be longer than max_object, EPROTO when it is nested too deep or has
+        the one byte that means nothing.
         """
         cdef Py_buffer view
         cdef Outcome outcome

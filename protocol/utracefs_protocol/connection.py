@@ -14,8 +14,8 @@ the connection is over, since nothing tells where the next message would begin.
 Messages are handed out one by one, and what follows one is not looked at before the next is asked for. So a
 registration has been carried out when the records behind it, which use its write_index, are taken in.
 
-Text on the wire ought to be UTF-8. Where it is not, it arrives with surrogate escapes and leaves with the same
-bytes; it must not kill anything.
+Text on the wire ought to be UTF-8. Where it is not, it arrives with surrogate escapes and leaves with the
+same bytes; it must not kill anything.
 """
 
 import errno
@@ -94,8 +94,8 @@ class Connection:
 
     max_object: bytes of the largest object that is accepted; None for a client that trusts its daemon.
     allow_records: whether bare bin objects may come (the data socket's daemon side).
-    take_records: takes complete bare bin objects out of a buffer from an offset on and returns the offset behind
-    the last one it took; with it no EventRecord messages are handed out, and records cost no Python each.
+    take_records: takes complete bare bin objects out of a buffer from an offset on and returns the offset
+    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Connection:
     def receive(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
         """Take in bytes; iterate to get the messages that are complete with them.
 
-        The bytes are taken in at once, the rest happens while iterating. Iteration may be broken off: the next
-        call goes on where it stopped. Raises ProtocolError at the first object that is broken or over a limit,
-        and again whenever more is asked for.
+        The bytes are taken in at once, the rest happens while iterating. Iteration may be broken off: the
+        next call goes on where it stopped. Raises ProtocolError at the first object that is broken or over a
+        limit, and again whenever more is asked for.
         """
         if self._error is None:
             if self._offset == len(self._buffer):
@@ -181,7 +181,8 @@ class Connection:
         return EventRecord(value) if is_record else _message(value)
 
     def _take_run(self, take_records: TakeRecords) -> None:
-        """Hand over the complete records that stand next; what is too large stays for the scanner to refuse."""
+        """Hand over the complete records that stand next; what is too large stays for the scanner to
+        refuse."""
         end = record_run(self._buffer, self._offset, self._max_object)
         if end > self._offset:
             with memoryview(self._buffer) as whole, whole[:end] as run:
@@ -216,7 +217,8 @@ def _message(value: Any) -> Message:
             return Notification(method, params)
     raise ProtocolError(
         errno.EPROTO,
-        "array that is no message; [0, msgid, method, params], [1, msgid, error, result] or [2, method, params]",
+        "array that is no message; [0, msgid, method, params], [1, msgid, error, result] "
+        "or [2, method, params]",
     )
 
 

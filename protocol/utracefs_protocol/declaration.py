@@ -2,10 +2,10 @@
 
     name[:FLAGS] [field[;field...]]         field = type name [size]
 
-The kernel reads this string with a handful of C string functions, and its users depend on how picky those are:
-single spaces only, any word after `__data_loc `, decimal struct sizes. `parse` follows
-kernel/trace/trace_events_user.c (user_event_parse_fields, user_event_parse_field, user_field_size) step by step.
-Comparing a declaration with an existing event is another, more forgiving reading of the same text
+The kernel reads this string with a handful of C string functions, and its users depend on how picky those
+are: single spaces only, any word after `__data_loc `, decimal struct sizes. `parse` follows
+kernel/trace/trace_events_user.c (user_event_parse_fields, user_event_parse_field, user_field_size) step by
+step. Comparing a declaration with an existing event is another, more forgiving reading of the same text
 (user_event_match and user_fields_match); that is `Declaration.matches`.
 
 Where we differ, always towards EINVAL:
@@ -163,7 +163,8 @@ class Declaration:
         return sum(field.size for field in self.fields)
 
     def canonical(self) -> bytes:
-        """The command string that declares this event, in the spelling of `dynamic_events` without its `u:`."""
+        """The command string that declares this event, in the spelling of `dynamic_events` without its
+        `u:`."""
         if not self.fields:
             return self.name
         return self.name + b" " + b"; ".join(field.declared() for field in self.fields)
@@ -171,9 +172,9 @@ class Declaration:
     def matches(self, args: bytes, *, repair_semicolons: bool = True) -> bool:
         """Whether the argument text of another command asks for these very fields.
 
-        Runs of whitespace do not count, the space after `;` may be missing, one `;` may follow the last field;
-        otherwise the text must be the same, types included (`u32` is not `unsigned int`). Deleting through
-        dynamic_events does not repair a missing space: it passes repair_semicolons=False.
+        Runs of whitespace do not count, the space after `;` may be missing, one `;` may follow the last
+        field; otherwise the text must be the same, types included (`u32` is not `unsigned int`). Deleting
+        through dynamic_events does not repair a missing space: it passes repair_semicolons=False.
         """
         if repair_semicolons:
             args = _SEMICOLON_GLUED.sub(b"; ", args)
@@ -198,7 +199,8 @@ class Declaration:
 
 
 def check_command_length(command: bytes) -> None:
-    """EINVAL when a command string, or the name to delete, is longer than an ioctl takes (rows R13 and D2)."""
+    """EINVAL when a command string, or the name to delete, is longer than an ioctl takes (strndup_user() in
+    user_events_ioctl_reg() and user_events_ioctl_del())."""
     if len(command) > MAX_COMMAND_STRING:
         raise TraceError(
             errno.EINVAL,
@@ -207,7 +209,8 @@ def check_command_length(command: bytes) -> None:
 
 
 def check_file_name(name: bytes, what: str = "event name") -> None:
-    """EINVAL when no directory could have this name. Ours: the kernel does not look (but see the file's head)."""
+    """EINVAL when no directory could have this name. Ours: the kernel does not look (but see the file's
+    head)."""
     if not name:
         raise TraceError(errno.EINVAL, f"the {what} is empty")
     if name in (b".", b".."):
@@ -228,7 +231,8 @@ def split_name(command: bytes) -> tuple[bytes, bytes]:
     if b":" in name:
         raise TraceError(
             errno.EINVAL,
-            f"event name {shown(name)} has a ':'; there are no flags in the command string, use the flags word",
+            f"event name {shown(name)} has a ':'; there are no flags in the command string, "
+            "use the flags word",
         )
     check_file_name(name)
     return name, args
@@ -257,7 +261,8 @@ def parse_fields(args: bytes) -> tuple[Field, ...]:
 
 @functools.lru_cache(2048)
 def _parse_field(text: bytes, offset: int) -> Field:
-    """One field. Cached: a program's events have many fields in common, and parsing is most of what declaring costs."""
+    """One field. Cached: a program's events have many fields in common, and parsing is most of what declaring
+    costs."""
     if _CONTROL_BUT_TAB.search(text):
         raise TraceError(errno.EINVAL, f"field {shown(text)}: has a control character")
     prefix = next((p for p in _TWO_WORD_PREFIXES if text.startswith(p)), b"")

@@ -6,8 +6,8 @@
                             so the connection ends (EPROTO or EMSGSIZE)
 
 Logic raises these, the edge turns them into a reply: nothing in between catches them. Which errno belongs to
-which situation is the kernel's choice (kernel/trace/trace_events_user.c and its neighbours); `text` is ours and
-says what is wrong and what to do about it.
+which situation is the kernel's choice (kernel/trace/trace_events_user.c and its neighbours); `text` is ours
+and says what is wrong and what to do about it.
 """
 
 import errno as errno_numbers

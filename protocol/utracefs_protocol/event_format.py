@@ -9,9 +9,9 @@
 
     print fmt: "status=%u", REC->status
 
-`format_text` writes the files of our events as the kernel does, with one difference: fixed arrays show their length
-(`char a[20]`). The kernel means to, but takes the number from a member that user_events never fills in.
-`parse_format` reads ours and those of a kernel.
+`format_text` writes the files of our events as the kernel does, with one difference: fixed arrays show their
+length (`char a[20]`). The kernel means to, but takes the number from a member that user_events never fills
+in. `parse_format` reads ours and those of a kernel.
 """
 
 import errno
@@ -96,7 +96,8 @@ def _print_fmt(fields: Iterable[Field]) -> bytes:
 
 
 def _conversion(field: Field) -> tuple[bytes, bytes]:
-    """The field's part of the format string, and its argument (user_field_format(), user_event_set_print_fmt())."""
+    """The field's part of the format string, and its argument (user_field_format(),
+    user_event_set_print_fmt())."""
     if field.type in INTEGERS:
         if field.size == 8:
             conversion = b"%lld" if field.signed else b"%llu"

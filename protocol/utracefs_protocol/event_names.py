@@ -29,8 +29,8 @@ ALL_USER_EVENTS: Final = b"user_events*:*"
 """The word for all events of both systems, user_events and user_events_multi."""
 
 MAX_WORD: Final = 127
-"""Bytes of a word that set_event and standing_events take: EVENT_BUF_SIZE of kernel/trace/trace_events.c is 128, with
-the NUL. Longer: EINVAL."""
+"""Bytes of a word that set_event and standing_events take: EVENT_BUF_SIZE of kernel/trace/trace_events.c is
+128, with the NUL. Longer: EINVAL."""
 
 
 def check_length(word: bytes) -> None:

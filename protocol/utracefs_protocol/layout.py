@@ -1,7 +1,7 @@
 """Values become a payload, and a payload values: the plain form, without regard to speed.
 
-Applications emit through a compiled packer and the daemon renders text in the compiled core; this is what both
-are judged by, what tools use, and the easiest place to read what a payload looks like:
+Applications emit through a compiled packer and the daemon renders text in the compiled core; this is what
+both are judged by, what tools use, and the easiest place to read what a payload looks like:
 
     | fixed part: every field at its offset, no padding | what the location words point at, in field order |
 
@@ -41,11 +41,11 @@ class Layout:
         | integer | int, or what has `__index__` | OverflowError |
         | char array | str (as UTF-8) or bytes, NUL added up to its length | ValueError when longer |
         | struct | bytes of exactly its size | ValueError |
-        | location word | str (as UTF-8) or bytes; a NUL is added where the type has `char` | ValueError above 65535 |
+        | location word | as a char array; a NUL is added where the type has `char` | ValueError above 65535 |
 
-        TypeError for a value of another type, and for missing, unknown, repeated or too many arguments; a name
-        that several fields have can only be given by position. ValueError for a payload above 65529 bytes, which
-        no record can carry. Surrogate escapes in a str become the bytes that they stand for.
+        TypeError for a value of another type, and for missing, unknown, repeated or too many arguments; a
+        name that several fields have can only be given by position. ValueError for a payload above 65529
+        bytes, which no record can carry. Surrogate escapes in a str become the bytes that they stand for.
         """
         values = self._arguments(args, kwargs)
         payload = bytearray(self.min_size)
@@ -92,7 +92,8 @@ class Layout:
             offset = position - (field.payload_offset + 4)
         if len(data) > MAX_LOC or offset > MAX_LOC:
             raise ValueError(
-                f"field {name!r}: {len(data)} bytes at offset {offset}; a location word holds at most {MAX_LOC} each"
+                f"field {name!r}: {len(data)} bytes at offset {offset}; "
+                f"a location word holds at most {MAX_LOC} each"
             )
         payload += data
         return len(data) << 16 | offset
@@ -104,9 +105,10 @@ class Layout:
     def unpack_items(self, payload: bytes | bytearray | memoryview) -> list[tuple[str, Value]]:
         """(name, value) of every field in order.
 
-        Integers are int. Text (`char[N]`, dynamic data with `char` in its type) is str up to its first NUL, bytes
-        that are not UTF-8 as surrogate escapes. `unsigned char[N]`, structs and other dynamic data are bytes, all
-        of them. A field of size 0, as in the kernel's `char buf[]`, goes to the end of the payload.
+        Integers are int. Text (`char[N]`, dynamic data with `char` in its type) is str up to its first NUL,
+        bytes that are not UTF-8 as surrogate escapes. `unsigned char[N]`, structs and other dynamic data are
+        bytes, all of them. A field of size 0, as in the kernel's `char buf[]`, goes to the end of the
+        payload.
 
         ValueError when the payload is too short, or a location word points outside it.
         """

@@ -1,7 +1,7 @@
 """Every limit that is part of the agreement between the two sides, with its reason.
 
-Limits of the wire bound what a peer can make us hold in memory; limits of the events are the kernel's, so that
-what works here works there.
+Limits of the wire bound what a peer can make us hold in memory; limits of the events are the kernel's, so
+that what works here works there.
 """
 
 from typing import Final
@@ -9,8 +9,8 @@ from typing import Final
 # The wire: what the daemon accepts from one peer.
 
 MAX_DATA_OBJECT: Final = 64 << 10
-"""Bytes of one MessagePack object on the data socket. Far above any record that ftrace or perf would keep, small
-enough that thousands of connections cannot hurt. Above: EMSGSIZE, disconnected."""
+"""Bytes of one MessagePack object on the data socket. Far above any record that ftrace or perf would keep,
+small enough that thousands of connections cannot hurt. Above: EMSGSIZE, disconnected."""
 
 MAX_TRACEFS_OBJECT: Final = 1 << 20
 """Bytes of one object on the tracefs socket: the longest set_event or dynamic_events that a person writes."""
@@ -19,8 +19,8 @@ MAX_NESTING: Final = 8
 """Arrays and maps within each other. The deepest message that means something has 3. Above: EPROTO."""
 
 MAX_UNANSWERED: Final = 256
-"""Requests of one connection that wait for their response; a client that does not read its responses cannot make
-the daemon store more than these. Above: EMSGSIZE."""
+"""Requests of one connection that wait for their response; a client that does not read its responses cannot
+make the daemon store more than these. Above: EMSGSIZE."""
 
 MAX_READ_FILE: Final = 64 << 20
 """Bytes that one `read_file` returns. More is EFBIG: open the file and read it in pieces."""
@@ -35,7 +35,8 @@ MAX_COMMAND_STRING: Final = 511
 MAX_EVENT_DESC is 512 with it. Above: EINVAL."""
 
 MAX_DYNAMIC_LINE: Final = 4094
-"""Bytes of one line written to dynamic_events (WRITE_BUFSIZE of kernel/trace/trace.c, less newline and NUL)."""
+"""Bytes of one line written to dynamic_events (WRITE_BUFSIZE of kernel/trace/trace.c, less newline and
+NUL)."""
 
 MAX_ARRAY_LENGTH: Final = 1024
 """N of `char[N]` (MAX_FIELD_ARRAY_SIZE)."""
@@ -88,11 +89,12 @@ MAX_FTRACE_PAYLOAD: Final = MAX_FTRACE_ENTRY - ENTRY_HEADER_SIZE
 """4064: MAX_FTRACE_ENTRY without the common fields."""
 
 MAX_PERF_ENTRY: Final = 8192
-"""PERF_MAX_TRACE_SIZE of include/linux/trace_events.h: perf drops a larger entry, which is a payload of more than 8184
-bytes."""
+"""PERF_MAX_TRACE_SIZE of include/linux/trace_events.h: perf drops a larger entry, which is a payload of more
+than 8184 bytes."""
 
 MAX_PERF_DATA_PAGES: Final = 1024
-"""4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages. Above: EINVAL."""
+"""4 MiB of the daemon's memory for one perf event; `perf record` itself asks for 128 to 512 pages. Above:
+EINVAL."""
 
 DATA_RING_SIZE: Final = 1 << 20
 """Bytes of a data ring where a client names none: some ten thousand records, which the daemon takes in within

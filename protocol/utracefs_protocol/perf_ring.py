@@ -6,17 +6,20 @@
     +---+--------+---------+---------+-------------+-----------+--------------------------------+
                   daemon    reader                              from data_offset
 
-Both counters only grow; the place in the ring is counter % data_size. The daemon stores a record, then data_head;
-the reader copies a record out, then stores data_tail, and the daemon never overwrites what lies between.
-A record that does not fit is lost, and a LOST record in front of the next one that fits says how many were.
+Both counters only grow; the place in the ring is counter % data_size. The daemon stores a record, then
+data_head; the reader copies a record out, then stores data_tail, and the daemon never overwrites what lies
+between. A record that does not fit is lost, and a LOST record in front of the next one that fits says how
+many were.
 
-Layouts: include/uapi/linux/perf_event.h, struct perf_event_mmap_page and the comments at enum perf_event_type.
+Layouts: include/uapi/linux/perf_event.h, struct perf_event_mmap_page and the comments at enum
+perf_event_type.
 
-The counters are loaded and stored whole, as an item of a memoryview of format Q: one aligned move of 8 bytes. The
-struct module will not do for a word that another process looks at: pack_into() clears its target before it fills it,
-and "<Q" goes byte by byte. A daemon that loads a data_tail of 0 takes the ring for full and counts a sample as lost
-that had room. Whole words are all that plain Python can promise; with the interpreter's own work between the load of
-data_head and that of the record it is enough in practice. A reader in C uses acquire and release.
+The counters are loaded and stored whole, as an item of a memoryview of format Q: one aligned move of 8 bytes.
+The struct module will not do for a word that another process looks at: pack_into() clears its target before
+it fills it, and "<Q" goes byte by byte. A daemon that loads a data_tail of 0 takes the ring for full and
+counts a sample as lost that had room. Whole words are all that plain Python can promise; with the
+interpreter's own work between the load of data_head and that of the record it is enough in practice. A reader
+in C uses acquire and release.
 """
 
 import enum
@@ -86,7 +89,8 @@ _DATA_TAIL: Final = _OFFSETS["data_tail"]
 
 
 class SampleType(enum.IntFlag):
-    """PERF_SAMPLE_*: the parts that a sample can have here, in the order of their bits (not of the record)."""
+    """PERF_SAMPLE_*: the parts that a sample can have here, in the order of their bits (not of the
+    record)."""
 
     IP = 0x1
     TID = 0x2
@@ -137,9 +141,8 @@ _LOST: Final = struct.Struct("<QQ")
 class PerfRingReader:
     """Reads the records of a mapped perf ring, and frees their room by moving data_tail.
 
-    The mapping must be shared and writable; it stays the caller's, who closes it. Iterating takes what is there
-    and ends; iterate again for more. ValueError when the memory is not a perf ring, or was
-    overwritten.
+    The mapping must be shared and writable; it stays the caller's, who closes it. Iterating takes what is
+    there and ends; iterate again for more. ValueError when the memory is not a perf ring, or was overwritten.
     """
 
     def __init__(

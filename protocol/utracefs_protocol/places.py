@@ -1,4 +1,4 @@
-"""Where a daemon's sockets are: the one rule for the daemon that makes them and the programs that look for them.
+"""Where a daemon's sockets are: one rule for the daemon and for the programs that look for it.
 
     |                  | directory of the sockets                                                    |
     |------------------|-----------------------------------------------------------------------------|
@@ -7,10 +7,12 @@
     | either, named    | the directory given (--dir), else $UTRACEFS_DIR                             |
 
 The XDG Base Directory specification: "All paths set in these environment variables must be absolute. If an
-implementation encounters a relative path in any of these variables it should consider the path invalid and ignore it."
+implementation encounters a relative path in any of these variables it should consider the path invalid and
+ignore it."
 
-Pure functions of an environment and a user id. Nothing is looked at; whether a directory is safe to use is for those to
-check who use it. /tmp belongs to everybody, so a directory there counts only while it is the user's own with mode 0700.
+Pure functions of an environment and a user id. Nothing is looked at; whether a directory is safe to use is
+for those to check who use it. /tmp belongs to everybody, so a directory there counts only while it is the
+user's own with mode 0700.
 """
 
 from collections.abc import Mapping
@@ -66,6 +68,7 @@ def daemon_directory(environ: Mapping[str, str], uid: int) -> str:
 
 
 def candidates(directory: str | None, environ: Mapping[str, str], uid: int) -> list[str]:
-    """Where a program looks for a daemon, best first: the named directory only, else the user's, then the system's."""
+    """Where a program looks for a daemon, best first: the named directory only, else the user's, then the
+    system's."""
     chosen = chosen_directory(directory, environ)
     return [chosen] if chosen else [user_directory(environ, uid), SYSTEM_DIRECTORY]

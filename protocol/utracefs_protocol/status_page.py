@@ -8,10 +8,11 @@
       |other|           always 0          |perf |ftrace|
       +-----+-----+-----+-----+-----+-----+-----+-----+
 
-The file has whole pages of 4096 bytes. The daemon alone writes it, a whole byte at a time, after a probe is in place
-and after it is gone; every client maps the same file read-only (`mmap_status`). A byte is advice: a few records more
-or less around a change are legal, and nothing has to be ordered by it, so a plain load is enough. The layout is that
-of the kernel's first user_events (5.18, `user_events_status` mapped): programs test for non-zero.
+The file has whole pages of 4096 bytes. The daemon alone writes it, a whole byte at a time, after a probe is
+in place and after it is gone; every client maps the same file read-only (`mmap_status`). A byte is advice: a
+few records more or less around a change are legal, and nothing has to be ordered by it, so a plain load is
+enough. The layout is that of the kernel's first user_events (5.18, `user_events_status` mapped): programs
+test for non-zero.
 """
 
 import enum

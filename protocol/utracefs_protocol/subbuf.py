@@ -1,13 +1,13 @@
-"""Sub-buffers: the pages that the ring buffer consists of, that `trace_pipe_raw` hands out and trace.dat holds.
+"""Sub-buffers: the pages of the ring buffer, as `trace_pipe_raw` hands them out and trace.dat holds them.
 
     0               8               16                                16+commit      [+8]        size
     +---------------+---------------+---------------------------------+--------------+-----------+
     | time stamp    | commit word   | records                         | lost count   | zeros     |
     +---------------+---------------+---------------------------------+--------------+-----------+
 
-The commit word's low 27 bits are the bytes of records; bit 31 says that records were lost in front of this page,
-bit 30 that their number stands behind the last record (it needs 8 free bytes). A record is a header word and its
-data, padded to a multiple of 4:
+The commit word's low 27 bits are the bytes of records; bit 31 says that records were lost in front of this
+page, bit 30 that their number stands behind the last record (it needs 8 free bytes). A record is a header
+word and its data, padded to a multiple of 4:
 
      31                     5 4      0
     +------------------------+--------+
@@ -20,8 +20,9 @@ data, padded to a multiple of 4:
              30      time extend: u32 with the upper bits of a delta of 2^27 ns (134 ms) and more
              31      absolute time: likewise, replaces the low 59 bits of the running time
 
-All little-endian; see ring_buffer.h and ring_buffer.c of the kernel. A padding's delta counts, as libtraceevent
-has it (the kernel's own reader passes over it), so that all who read one page see the same times.
+All little-endian; see ring_buffer.h and ring_buffer.c of the kernel. A padding's delta counts, as
+libtraceevent has it (the kernel's own reader passes over it), so that all who read one page see the same
+times.
 
 Pages come from files as well, so nothing in them is trusted: lengths are checked, and ValueError says which.
 """
@@ -55,11 +56,13 @@ __all__ = [
 
 PRINT_ID: Final = 5
 RAW_DATA_ID: Final = 19
-"""common_type of the records of trace_marker and trace_marker_raw (enum trace_type of kernel/trace/trace.h)."""
+"""common_type of the records of trace_marker and trace_marker_raw (enum trace_type of
+kernel/trace/trace.h)."""
 
 MARKER_IP: Final = 0xFFFF_FFFF_8100_0000
-"""The ip of every marker. The kernel stores the address of the function that wrote it, and readers of trace.dat look it
-up in the symbol table of the file; ours needs one line to resolve it: this address is `tracing_mark_write`."""
+"""The ip of every marker. The kernel stores the address of the function that wrote it, and readers of
+trace.dat look it up in the symbol table of the file; ours needs one line to resolve it: this address is
+`tracing_mark_write`."""
 
 COMMIT_MASK: Final = (1 << 27) - 1
 MISSED_STORED: Final = 1 << 30
@@ -228,9 +231,9 @@ def last_ts(page: bytes | bytearray | memoryview) -> int:
 def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryview) -> bool:
     """Put the records of `second` behind those of `first`, a time extend between them.
 
-    `last` is last_ts(first): who joins many pages knows it already. False, and nothing is changed, when they do not
-    fit, when `second` begins earlier than that, or when records were lost in front of it, which only a page's header
-    can say. What was lost in front of `first` is still told.
+    `last` is last_ts(first): who joins many pages knows it already. False, and nothing is changed, when they
+    do not fit, when `second` begins earlier than that, or when records were lost in front of it, which only a
+    page's header can say. What was lost in front of `first` is still told.
     """
     timestamp, word = _header(first)
     second_timestamp, second_word = _header(second)
@@ -287,8 +290,8 @@ class PageWriter:
         return self._size - SUBBUF_HEADER_SIZE - len(self._records)
 
     def add(self, ts: int, data: bytes | bytearray | memoryview) -> bool:
-        """Append an entry; False, and nothing changed, when it does not fit any more. ValueError when it would
-        not fit an empty page (the kernel's bound: 8 bytes are kept for a time extend)."""
+        """Append an entry; False, and nothing changed, when it does not fit any more. ValueError when it
+        would not fit an empty page (the kernel's bound: 8 bytes are kept for a time extend)."""
         record = _encode_record(data)
         if len(data) > self._size - SUBBUF_HEADER_SIZE - 8:
             raise ValueError(f"entry of {len(data)} bytes is too large for a page of {self._size}")

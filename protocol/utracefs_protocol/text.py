@@ -1,7 +1,7 @@
 """Bytes as str and back: names, paths and texts of events, which need not be UTF-8.
 
-The kernel knows bytes. Python programs want str: UTF-8 where it is, and a surrogate escape for each byte that is not,
-so that nothing is lost on the way there and back.
+The kernel knows bytes. Python programs want str: UTF-8 where it is, and a surrogate escape for each byte that
+is not, so that nothing is lost on the way there and back.
 """
 
 __all__ = ["bytes_of", "escaped", "shown", "text_of"]

@@ -14,7 +14,8 @@ Answer = Callable[[Request], "bytes | tuple[bytes, list[int]]"]
 
 @contextlib.contextmanager
 def answering(folder: Path, answer: Answer, *, name: str = "tracefs") -> Iterator[str]:
-    """A daemon that answers each request with the bytes (and descriptors) that `answer` gives; b"" hangs up."""
+    """A daemon that answers each request with the bytes (and descriptors) that `answer` gives; b"" hangs
+    up."""
     folder.mkdir(exist_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / name))

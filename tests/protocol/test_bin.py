@@ -15,7 +15,10 @@ EXPORTED = """
 int begins(uint8_t first) { return bin_begins(first); }
 unsigned header_size(uint32_t size) { return bin_header_size(size); }
 unsigned put_header(uint8_t *at, uint32_t size) { return bin_put_header(at, size); }
-unsigned get_header(const uint8_t *at, size_t length, uint32_t *size) { return bin_get_header(at, length, size); }
+unsigned get_header(const uint8_t *at, size_t length, uint32_t *size)
+{
+    return bin_get_header(at, length, size);
+}
 """
 SIZES = [0, 1, 255, 256, 257, 65535, 65536, 1 << 20, (1 << 32) - 1]
 

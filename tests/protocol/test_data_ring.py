@@ -1,4 +1,5 @@
-"""The data ring's C header under stress: two processes, several threads, full rings, a killed producer; and sanitizers."""
+"""The data ring's C header under stress: two processes, several threads, full rings, a killed producer; and
+sanitizers."""
 
 from __future__ import annotations
 

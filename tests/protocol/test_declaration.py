@@ -1,7 +1,7 @@
 """Command strings: what the kernel accepts, refuses, shows and finds again.
 
-The tables come from transcripts of Linux 6.12.117, and from reading kernel/trace/trace_events_user.c where the
-transcripts are silent.
+The tables come from transcripts of Linux 6.12.117, and from reading kernel/trace/trace_events_user.c where
+the transcripts are silent.
 """
 
 import errno
@@ -180,7 +180,7 @@ def test_array_length_in_any_base(length: bytes, size: int) -> None:
 @pytest.mark.parametrize(
     ("existing", "asked", "found"),
     [
-        # user_events.md 2.2
+        # user_event_match() and user_fields_match() in the kernel
         (b"u32 a; u32 b", b"u32 a; u32 b;", True),
         (b"u32 a; u32 b", b"u32 a;u32 b", True),
         (b"u32 a; u32 b", b"u32   a;\tu32 b", True),
@@ -193,7 +193,7 @@ def test_array_length_in_any_base(length: bytes, size: int) -> None:
         (b"u32 a", b"", False),
         (b"u32 a;; u32 b", b"u32 a;; u32 b", False),
         (b";u32 a", b";u32 a", False),
-        # golden 05
+        # tests/conformance/scripts/05_reregister.txt
         (b"u32 a;u32 b", b"u32 a;u32 b", True),
         (b"u32 a;u32 b", b"u32 a;  u32 b", True),
         (b"u32 a;u32 b", b" u32 a; u32 b", True),

@@ -34,13 +34,13 @@ def layout(fields: str) -> Layout:
         ("char[4] a", (b"\xff\0\xff",), b"\xff\0\xff\0"),
         ("unsigned char[2] a", (bytearray(b"x"),), b"x\0"),
         ("struct s a 3", (memoryview(b"xyz"),), b"xyz"),
-        # exports.md section 10, without the common fields
+        # records that trace-cmd was seen to read, without the common fields
         (
             "__rel_loc char[] method; u64 latency_ns; int status",
             ("Get", 1500, -2),
             bytes.fromhex("0c000400 dc05000000000000 feffffff 47657400"),
         ),
-        # tracefs.md 3.2, likewise
+        # likewise, a dynamic string
         (
             "u32 count; __data_loc char[] msg",
             (0, "hello 0"),

@@ -1,4 +1,5 @@
-"""A program in C with producer.h and data_ring.h alone; what it wrote is read here as docs/protocol.md has it."""
+"""A program in C with producer.h and data_ring.h alone; what it wrote is read here as docs/protocol.md has
+it."""
 
 from __future__ import annotations
 

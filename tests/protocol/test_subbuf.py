@@ -1,4 +1,5 @@
-"""Pages: the worked example of a real reader, what the kernel's layout allows, and pages made to break readers."""
+"""Pages: the worked example of a real reader, what the kernel's layout allows, and pages made to break
+readers."""
 
 import struct
 

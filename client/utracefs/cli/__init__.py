@@ -15,9 +15,10 @@
 
     main ─▶ group ─▶ a command's module, imported only when that command is called ─▶ Tracefs ─▶ daemon
 
-A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what to say. It
-becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is status 2. There are no
-tracebacks, not even for mistakes of ours, unless UTRACEFS_DEBUG is set. A command returns its exit status, None is 0.
+A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what
+to say. It becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is status
+2. There are no tracebacks, not even for mistakes of ours, unless UTRACEFS_DEBUG is set. A command returns its
+exit status, None is 0.
 
 The name and short help of every command stand here, so that `utracefs --help` imports none of them.
 """
@@ -203,7 +204,8 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     help="Print the version.",
 )
 def cli(directory: str | None) -> None:
-    """Trace programs with user_events: record them, look into them, without root and without the kernel's help."""
+    """Trace programs with user_events: record them, look into them, without root and without the kernel's
+    help."""
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

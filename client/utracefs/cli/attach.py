@@ -1,4 +1,4 @@
-"""`utracefs attach`: give events to a plug-in of the daemon (consumers/NAME), and show what it made of them."""
+"""`utracefs attach`: give events to a plug-in of the daemon (consumers/NAME), and show its report."""
 
 import contextlib
 import sys

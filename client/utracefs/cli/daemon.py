@@ -47,6 +47,7 @@ def completion(shell: str) -> None:
 
     make = get_completion_class(shell)
     assert make is not None
-    # Not `source`, which for bash runs bash to see whether it is new enough: the script may be for another machine.
+    # Not `source`, which for bash runs bash to see whether it is new enough: the script may be for another
+    # machine.
     made = make(cli, {}, "utracefs", "_UTRACEFS_COMPLETE")
     click.echo(made.source_template % made.source_vars())

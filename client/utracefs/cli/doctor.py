@@ -1,9 +1,11 @@
 """`utracefs doctor`: why does nothing arrive? Asks, in the order of a record's way, what has to be true.
 
-    sockets ── permission ── daemon answers ── status page ── event registered ── enabled ── tracing_on ── buffer ── lost
+    sockets ── permission ── daemon answers ── status page ──┐
+    ┌────────────────────────────────────────────────────────┘
+    └─ event registered ── enabled ── tracing_on ── buffer ── lost
 
-Each answer is `ok`, `note` (may be meant so) or `FAIL` with what to do; exit status 1 with a FAIL. What cannot be asked
-without the one before is left out.
+Each answer is `ok`, `note` (may be meant so) or `FAIL` with what to do; exit status 1 with a FAIL. What
+cannot be asked without the one before is left out.
 """
 
 import contextlib
@@ -174,8 +176,8 @@ def _examine_events(
             yield Finding(
                 "FAIL",
                 pattern,
-                "no program that runs has declared it (or the program was started before the daemon and has not "
-                "noticed it yet, or uses another UTRACEFS_DIR)",
+                "no program that runs has declared it (or the program was started before the daemon "
+                "and has not noticed it yet, or uses another UTRACEFS_DIR)",
             )
     chosen = select(patterns, events) if patterns else events
     if not events:
@@ -217,7 +219,8 @@ def _examine_stats(event: EventName, text: bytes, *, asked: bool) -> Iterator[Fi
             yield Finding(
                 "note",
                 str(event),
-                f"{consumer} kept {counts['filtered']} away: tracing_on, pid lists, tracing_cpumask, sample period",
+                f"{consumer} kept {counts['filtered']} away: tracing_on, pid lists, tracing_cpumask, "
+                "sample period",
             )
     if asked and quiet:
         yield Finding("ok", str(event), f"{emitted} emitted, all recorded")
@@ -229,8 +232,12 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
     else:
         yield Finding("FAIL", "tracing_on", "0, nothing is recorded; `utracefs write tracing_on 1`")
     if pids := tree.read_file("set_event_pid").decode().split():
-        text = f"only {len(pids)} threads are recorded ({_some(pids)}); `utracefs write set_event_pid ''` lifts that"
-        yield Finding("note", "set_event_pid", text)
+        yield Finding(
+            "note",
+            "set_event_pid",
+            f"only {len(pids)} threads are recorded ({_some(pids)}); "
+            "`utracefs write set_event_pid ''` lifts that",
+        )
     if pids := tree.read_file("set_event_notrace_pid").decode().split():
         yield Finding(
             "note", "set_event_notrace_pid", f"{len(pids)} threads are not recorded ({_some(pids)})"
@@ -251,8 +258,8 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "FAIL",
             "dropped events",
-            f"{state['dropped']} records found the buffer full and options/overwrite off; a larger buffer_size_kb, or "
-            "a reader, helps",
+            f"{state['dropped']} records found the buffer full and options/overwrite off; "
+            "a larger buffer_size_kb, or a reader, helps",
         )
 
 

@@ -1,8 +1,8 @@
 """A daemon of one's own: for `record` where none is running.
 
-It is a process, `python -m utracefsd`, in a directory that only we may enter, in a process group of its own so that
-Ctrl-C does not reach it before everything is drained. It ends with us, whatever happens to us; the directory goes too,
-unless we are killed (then it holds two sockets without a daemon).
+It is a process, `python -m utracefsd`, in a directory that only we may enter, in a process group of its own
+so that Ctrl-C does not reach it before everything is drained. It ends with us, whatever happens to us; the
+directory goes too, unless we are killed (then it holds two sockets without a daemon).
 """
 
 import contextlib
@@ -29,7 +29,8 @@ END_S = 5.0
 
 @contextlib.contextmanager
 def embedded_daemon(*options: str) -> Iterator[str]:
-    """Run a daemon; the directory of its sockets. Failure when it does not start; what it says goes to our stderr."""
+    """Run a daemon; the directory of its sockets. Failure when it does not start; what it says goes to our
+    stderr."""
     # Socket paths have at most 107 bytes, so not below a TMPDIR that may be deep.
     folder = xdg_runtime_dir(os.environ) or "/tmp"
     directory = tempfile.mkdtemp(

@@ -43,10 +43,11 @@ def reg(directory: str | None, delete: bool, declaration: str) -> None:
 @click.argument("declaration")
 @click.argument("values", nargs=-1, type=click.UNPROCESSED)
 def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> None:
-    """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an event that exists.
+    """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an event that
+    exists.
 
-    Integers may be 0x hexadecimal; structs and arrays that are no text are hexadecimal bytes. The exit status tells
-    whether the record was taken: 1 when nobody listens to the event.
+    Integers may be 0x hexadecimal; structs and arrays that are no text are hexadecimal bytes. The exit status
+    tells whether the record was taken: 1 when nobody listens to the event.
 
         utracefs emit 'backup_done u64 bytes; s32 status' 123456 0
     """
@@ -76,8 +77,8 @@ def _parse(declaration: str) -> Declaration:
 
 
 def _declared(directory: str | None, declaration: str, *, has_values: bool) -> tuple[Declaration, bytes]:
-    """The declaration meant, and its text where it was found in the daemon. A bare name that no event has means an event
-    without fields, if there are no values."""
+    """The declaration meant, and its text where it was found in the daemon. A bare name that no event has
+    means an event without fields, if there are no values."""
     if " " in declaration.strip():
         return _parse(declaration), b""
     declared = _parse(declaration.strip())
@@ -118,7 +119,8 @@ def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
     if len(values) != len(declared.fields):
         names = " ".join(text_of(field.name) for field in declared.fields) or "none"
         raise click.UsageError(
-            f"{text_of(declared.name)} has {len(declared.fields)} fields ({names}), {len(values)} values were given"
+            f"{text_of(declared.name)} has {len(declared.fields)} fields ({names}), "
+            f"{len(values)} values were given"
         )
     converted = [_value(field, value) for field, value in zip(declared.fields, values, strict=True)]
     try:

@@ -22,7 +22,8 @@ _PIECE_BYTES = 1 << 16
 @directory_option
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def cat(directory: str | None, paths: tuple[str, ...]) -> None:
-    """Print files of the tree: trace, events/user_events/NAME/format, ... trace_pipe waits for more, until Ctrl-C."""
+    """Print files of the tree: trace, events/user_events/NAME/format, ... trace_pipe waits for more, until
+    Ctrl-C."""
     with _ended_by_signals(), connect(directory) as tree:
         for path in paths:
             _copy_out(tree, path)

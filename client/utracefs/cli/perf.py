@@ -1,7 +1,7 @@
 """`utracefs perf stat` and `utracefs perf record`: count and sample events (status bit 1).
 
-A perf event belongs to one event that exists. Events that a command registers while it runs are looked for and opened
-as they appear; what such an event emits in the LOOK_S before that is not counted.
+A perf event belongs to one event that exists. Events that a command registers while it runs are looked for
+and opened as they appear; what such an event emits in the LOOK_S before that is not counted.
 """
 
 import contextlib

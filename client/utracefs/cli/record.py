@@ -4,9 +4,9 @@
     none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
     none, and no COMMAND       an error: no program would find a daemon of ours
 
-In order: settings, clear, wait for events (cli/subscription.py); run the command, read pages (cli/recorder.py); then
-no new events, formats, disable, drain, write the file, restore. Each step of the tree takes in first what applications
-sent before it, so what the command wrote before it ended is in the file.
+In order: settings, clear, wait for events (cli/subscription.py); run the command, read pages
+(cli/recorder.py); then no new events, formats, disable, drain, write the file, restore. Each step of the tree
+takes in first what applications sent before it, so what the command wrote before it ended is in the file.
 """
 
 import contextlib
@@ -89,8 +89,8 @@ def record(
 ) -> int:
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat.
 
-    Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit status is
-    that of COMMAND; 128+N when signal N ended it, 127 when it was not found.
+    Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
+    status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found.
     """
     patterns = events or (ALL_USER_EVENTS,)
     if embedded and (directory or not command):
@@ -182,7 +182,8 @@ def _daemon(
 
 
 def _give_back(subscription: Subscription) -> None:
-    """Whatever happened before: leave the daemon as it was. Where it is gone there is nothing to give back."""
+    """Whatever happened before: leave the daemon as it was. Where it is gone there is nothing to give
+    back."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         try:
             subscription.stop_new()
@@ -194,7 +195,8 @@ def _give_back(subscription: Subscription) -> None:
 
 
 def _wall_clock_offset_ns(tree: Tracefs) -> int:
-    """CLOCK_REALTIME less the trace clock: read in between two readings of the latter, the closest of a few tries."""
+    """CLOCK_REALTIME less the trace clock: read in between two readings of the latter, the closest of a few
+    tries."""
     from utracefs.trace_dat import clock_in_use
 
     name = clock_in_use(tree.read_file("trace_clock"))

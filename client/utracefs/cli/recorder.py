@@ -3,9 +3,10 @@
     per_cpu/cpuN/trace_pipe_raw ──▶ pages ──▶ TraceDatWriter
     set_event, events/*/format  ──▶ formats, looked for again and again: an event may be gone at the end
 
-A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu that gave full pages is read
-again at once; one that gave nothing, less and less often up to IDLE_S. That is well below the time in which a busy
-program fills a buffer of the default size (1.4 MB; at 200,000 records/s of 40 bytes some 170 ms).
+A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu that gave full
+pages is read again at once; one that gave nothing, less and less often up to IDLE_S. That is well below the
+time in which a busy program fills a buffer of the default size (1.4 MB; at 200,000 records/s of 40 bytes some
+170 ms).
 """
 
 import errno
@@ -59,10 +60,11 @@ class _Cpu:
 
 
 class Recorder:
-    """A context manager that gives up the file unless it was finished. `step` while it runs, `drain` and `finish` at
-    the end.
+    """A context manager that gives up the file unless it was finished. `step` while it runs, `drain` and
+    `finish` at the end.
 
-    Where the daemon goes away (ConnectionError, TimeoutError from `step`), `finish` writes what came until then.
+    Where the daemon goes away (ConnectionError, TimeoutError from `step`), `finish` writes what came until
+    then.
     """
 
     def __init__(self, tree: Tracefs, path: str) -> None:
@@ -107,7 +109,8 @@ class Recorder:
         return max(0.0, min(cpu.due for cpu in self._cpus) - now)
 
     def read_texts(self) -> None:
-        """What the file holds besides pages and may change or vanish: formats of enabled events, names of threads."""
+        """What the file holds besides pages and may change or vanish: formats of enabled events, names of
+        threads."""
         tree = self._tree
         events = parse_event_list(tree.read_file("set_event"))
         new = [event for event in events if event not in self._formats]

@@ -4,12 +4,13 @@
         step()  ──▶ how long nothing needs to be done
         wait for that long, or for a signal
 
-SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked and taken with sigtimedwait(2), so that they come between two steps and
-never within one: nothing has to be made safe against KeyboardInterrupt, and si_code tells where a signal came from.
+SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked and taken with sigtimedwait(2), so that they come between two
+steps and never within one: nothing has to be made safe against KeyboardInterrupt, and si_code tells where a
+signal came from.
 
 | signal | without a command | with a command |
 |---|---|---|
-| Ctrl-C in the terminal | end | the terminal sends it to the command, too; end when that ends, at the second one at once |
+| Ctrl-C in the terminal | end | the terminal sends it there, too; end with the command, at the second one at once |
 | kill -INT | end | passed on; the rest as above |
 | SIGTERM, SIGHUP | end | passed on; end when the command ends, after TERM_GRACE_S at the latest |
 
@@ -43,7 +44,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
-    """Block the signals that run_steps takes; those that our parent ignores (nohup, `&` in a script) stay ignored."""
+    """Block the signals that run_steps takes; those that our parent ignores (nohup, `&` in a script) stay
+    ignored."""
     taken = frozenset(
         {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
     )
@@ -66,11 +68,11 @@ def run_steps(
 ) -> int:
     """Run `command` (none: until a signal) and call `step` until it ends; the exit status to end with.
 
-    step: returns how many seconds may pass until its next call. taken: from signals_blocked. duration_s: the longest
-    time; a command is then sent SIGTERM, and dying of that is success.
+    step: returns how many seconds may pass until its next call. taken: from signals_blocked. duration_s: the
+    longest time; a command is then sent SIGTERM, and dying of that is success.
 
-    The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with status 127 or
-    126 when the command cannot be run.
+    The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
+    status 127 or 126 when the command cannot be run.
     """
     child = _start(command, taken, env) if command else None
     loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s)

@@ -33,10 +33,11 @@ __all__ = ["buffer_state", "list_events", "status", "users_of"]
 @events_argument(required=False)
 @json_option
 def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> None:
-    """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its records.
+    """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its
+    records.
 
-    recorded, filtered and lost add up what all consumers say: with two of them a record counts twice. --json has
-    them one by one.
+    recorded, filtered and lost add up what all consumers say: with two of them a record counts twice. --json
+    has them one by one.
     """
     with connect(directory) as tree:
         chosen = selected(tree, events) if events else available_events(tree)

@@ -1,12 +1,13 @@
 """Wanting events for a while: what `record` and `stream` change in the daemon, and change back.
 
-    start      standing_events += PATTERN     events that match are enabled, now and whenever one is registered
-    end        standing_events -= PATTERN     only lines that were added here
-               enable 0                       only events that were off at the start and match
+    start   standing_events += PATTERN   events that match are enabled, now and whenever one is registered
+    end     standing_events -= PATTERN   only lines that were added here
+            enable 0                     only events that were off at the start and match
 
 Settings (`set`) are remembered with their old value and restored in reverse order.
 
-Two recorders that want the same pattern at the same time share its line: the first one to end takes it away for both.
+Two recorders that want the same pattern at the same time share its line: the first one to end takes it away
+for both.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ __all__ = ["Subscription"]
 
 
 class Subscription:
-    """Call `start`, later `stop_new`, `disable` and `restore`, in this order and even when one of them fails."""
+    """Call `start`, later `stop_new`, `disable` and `restore`, in this order and even when one of them
+    fails."""
 
     def __init__(self, tree: Tracefs, patterns: Sequence[str]) -> None:
         self._tree = tree
@@ -29,8 +31,8 @@ class Subscription:
         self._settings: list[tuple[str, bytes]] = []
 
     def set(self, path: str, value: str) -> None:
-        """Write a control file, and remember what it was. Nothing is written where that is the present value: writing
-        trace_clock, for one, clears the buffer."""
+        """Write a control file, and remember what it was. Nothing is written where that is the present value:
+        writing trace_clock, for one, clears the buffer."""
         before = _present(path, self._tree.read_file(path))
         if before != value:
             self._tree.write_file(path, value.encode() + b"\n")

@@ -12,9 +12,10 @@
     | mmap_ring          | MmapRing                              | RingMapped; 2 descriptors               |
     | adopt_ring         | AdoptRing; 2 descriptors              | RingMapped                              |
 
-`METHODS` finds the class by the method's name. `from_params` (and `from_wire` of a result) checks shape and range and
-raises TraceError(EINVAL) with the member at fault; where the kernel has checks of its own for a struct, they come in
-its order and with its errno (kernel/trace/trace_events_user.c, user_reg_get(), user_unreg_get()).
+`METHODS` finds the class by the method's name. `from_params` (and `from_wire` of a result) checks shape and
+range and raises TraceError(EINVAL) with the member at fault; where the kernel has checks of its own for a
+struct, they come in its order and with its errno (kernel/trace/trace_events_user.c, user_reg_get(),
+user_unreg_get()).
 """
 
 import errno
@@ -342,7 +343,8 @@ class MmapRing:
 
 @attrs.frozen
 class AdoptRing:
-    """adopt_ring: go on with a ring from before a restart. 2 descriptors go along: the memfd, the doorbell."""
+    """adopt_ring: go on with a ring from before a restart. 2 descriptors go along: the memfd, the
+    doorbell."""
 
     METHOD: ClassVar[str] = "adopt_ring"
 
@@ -358,7 +360,8 @@ class AdoptRing:
 
 @attrs.frozen
 class RingMapped:
-    """The result of mmap_ring, which 2 descriptors come with (memfd, doorbell), and of adopt_ring, without."""
+    """The result of mmap_ring, which 2 descriptors come with (memfd, doorbell), and of adopt_ring,
+    without."""
 
     size: int
     """Bytes of the data area."""

@@ -14,8 +14,9 @@
     | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor where there is a ring |
     | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
 
-`METHODS` finds the class by the method's name. `from_params` raises TraceError: EINVAL with what is wanted, E2BIG for a
-member of a map that is not known. Whether a path, a handle or an event exists is not decided here.
+`METHODS` finds the class by the method's name. `from_params` raises TraceError: EINVAL with what is wanted,
+E2BIG for a member of a map that is not known. Whether a path, a handle or an event exists is not decided
+here.
 """
 
 import errno

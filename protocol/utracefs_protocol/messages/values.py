@@ -1,7 +1,7 @@
-"""Single values of a message: what a name, a number, a map may be on the wire. EINVAL, naming the member, for others.
+"""Single values of a message: which name, number or map is valid. EINVAL, naming the member, for others.
 
-Text (names, paths, command strings) may come as str or as bin and is bytes within: `text_bytes`. What we send is
-str where it is UTF-8 and bin where it is not: `wire_text`.
+Text (names, paths, command strings) may come as str or as bin and is bytes within: `text_bytes`. What we send
+is str where it is UTF-8 and bin where it is not: `wire_text`.
 """
 
 import errno

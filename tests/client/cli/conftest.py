@@ -1,4 +1,5 @@
-"""Fixtures: a folder with a short path, a real daemon in it, and the command line with and without that daemon."""
+"""Fixtures: a folder with a short path, a real daemon in it, and the command line with and without that
+daemon."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""What the tests of the command line share: the command line as a process, events to write files from, the real reader."""
+"""What the tests of the command line share: the command line as a process, events to write files from, the
+real reader."""
 
 import os
 import shutil

@@ -48,7 +48,8 @@ def test_perf_record(traced: Cli) -> None:
     emit = traced.command("emit", "http_request", "200", "-5", "/a b")
     out = traced.out("perf", "record", "-e", "http*", "--", *emit)
     assert re.fullmatch(
-        r" +python\S* +(\d+)/\1 +\[\d{3}\] +\d+\.\d{6}: user_events:http_request: status=200 usec=-5 path=/a b\n",
+        r" +python\S* +(\d+)/\1 +\[\d{3}\] +\d+\.\d{6}: "
+        r"user_events:http_request: status=200 usec=-5 path=/a b\n",
         out,
     )
     assert traced.out("perf", "record", "-F", "100", "--duration", "0.05") == ""

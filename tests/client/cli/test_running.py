@@ -1,4 +1,5 @@
-"""Steps while a command runs: exit statuses, signals, the end of the time. Ctrl-C in a terminal: test_record.py."""
+"""Steps while a command runs: exit statuses, signals, the end of the time. Ctrl-C in a terminal:
+test_record.py."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""trace.dat: written byte by byte as known good, read back, judged by trace-cmd; broken files; joined pages."""
+"""trace.dat: written byte by byte as known good, read back, judged by trace-cmd; broken files; joined
+pages."""
 
 import errno
 import os
@@ -100,7 +101,7 @@ def example(tmp_path: Path) -> Path:
 
 
 def test_the_known_good_file(example: Path) -> None:
-    """Offsets, sizes and pages of a file that was checked with every reader (exports.md, worked example)."""
+    """Offsets, sizes and pages of a file that was checked with every reader (trace-cmd, KernelShark, libtraceevent)."""
     data = example.read_bytes()
     assert data[:24] == b"\x17\x08\x44tracing7\0\0\x08\0\x10\0\0none\0\0"[:24]
     assert struct.unpack_from("<Q", data, 24) == (12288,)

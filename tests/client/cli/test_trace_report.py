@@ -1,4 +1,5 @@
-"""The text of records: every kind of field, what a print fmt may hold, what a broken record gives; trace-cmd as judge."""
+"""The text of records: every kind of field, what a print fmt may hold, what a broken record gives; trace-cmd
+as judge."""
 
 import json
 import struct

@@ -1,4 +1,5 @@
-"""The methods of the data socket: there and back, and every wrong shape with its errno, in the kernel's order."""
+"""The methods of the data socket: there and back, and every wrong shape with its errno, in the kernel's
+order."""
 
 import errno
 import re
