@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_daemon import FakeDaemon, running, wait_for
-from tests.client.workbench import Workbench
+from tests.client.workbench import FarRing, Workbench
 from utracefs import Session
 
 
@@ -67,3 +67,10 @@ def bench() -> Iterator[Workbench]:
     bench = Workbench()
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def far_ring() -> Iterator[FarRing]:
+    far_ring = FarRing()
+    yield far_ring
+    far_ring.close()

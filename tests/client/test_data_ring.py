@@ -239,6 +239,26 @@ def test_the_size_may_be_asked_for(
         session.close()
 
 
+def test_a_program_that_is_told_to_do_without_a_ring_gives_its_ring_up(
+    utracefsd: Utracefsd, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = session.event("ring u64 n")
+    assert not event
+    assert ring_size(session) > 0
+    monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
+    utracefsd.stop()
+    wait_for(lambda: not session.stats().connected)
+    utracefsd.start()
+    wait_for(lambda: session.stats().connected)
+    assert ring_size(session) == 0
+    with Tracefs(str(utracefsd.directory)) as tree:
+        enable(tree)
+        assert event
+        event.emit(1)
+        assert session.flush(10)
+        assert numbers(tree) == [1]
+
+
 KILLED = """
 import utracefs
 event = utracefs.event("ring u64 n")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.workbench import Workbench
+from tests.client.workbench import FarRing, Workbench
 from utracefs import _event
 from utracefs.declaring import check_declaration
 from utracefs_protocol.connection import Connection, encode_request
@@ -284,3 +284,91 @@ def test_giving_up_counts_all_that_is_left(bench: Workbench) -> None:
     _event.give_up_fifo(bench.fifo, [event])
     assert event.lost == 10
     assert bench.fifo.pending() == 0
+
+
+# ---- with a data ring
+
+
+def one_byte(number: int) -> bytes:
+    return bytes([number])
+
+
+def test_events_that_move_to_a_ring_write_there_and_what_is_pending_does_not(
+    bench: Workbench, far_ring: FarRing
+) -> None:
+    event = bench.event(b"t u8 a", 0)
+    event.emit(1)
+    _event.set_all_off([event])
+    bench.fifo.begin_stream()
+    ring = far_ring.outlet(bench.fifo.counts)
+    _event.move(bench.map, ring, [(event, 1, 4)], bench.fifo, [event])
+    event.emit(2)
+    later = bench.event(b"later u8 a")
+    _event.follow(bench.map, ring, [(later, 2, 5)])
+    later.emit(3)
+    assert bench.send() == [(4, one_byte(1))]
+    assert far_ring.records() == [(4, one_byte(2)), (5, one_byte(3))]
+    assert bench.fifo.totals() == (3, 3, 0, 0)
+
+
+def test_a_ring_is_mapped_as_long_as_an_event_leads_there(bench: Workbench, far_ring: FarRing) -> None:
+    def mapped() -> int:
+        with open("/proc/self/maps") as maps:
+            return sum("memfd:ring" in line for line in maps)
+
+    event = bench.event(b"t u8 a")
+    before = mapped()
+    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+    assert mapped() == before + 2
+    event.emit(1)
+    _event.set_all_off([event])
+    assert mapped() == before
+    assert far_ring.records() == [(4, one_byte(1))]
+
+
+def test_an_emit_that_finds_its_ring_gone_goes_to_the_fifo(bench: Workbench, far_ring: FarRing) -> None:
+    """The session thread may turn everything off while an argument is converted."""
+    event = bench.event(b"t u8 a")
+    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+
+    class Disconnecting:
+        def __index__(self) -> int:
+            _event.set_all_off([event])
+            return 2
+
+    event.emit(Disconnecting())  # type: ignore[arg-type]
+    assert far_ring.records() == []
+    assert bench.send() == [(4, one_byte(2))]
+
+
+def test_what_a_ring_held_that_is_given_up_is_lost(bench: Workbench, far_ring: FarRing) -> None:
+    one, two = bench.event(b"one u8 a"), bench.event(b"two u8 a")
+    ring = far_ring.outlet(bench.fifo.counts)
+    _event.follow(bench.map, ring, [(one, 1, 0), (two, 2, 3)])
+    for i in range(5):
+        one.emit(i)
+        two.emit(i)
+    _event.set_all_off([one, two])
+    _event.give_up_ring(ring, [one])
+    assert (one.lost, two.lost) == (5, 0)
+    assert bench.fifo.totals() == (10, 0, 0, 10)
+
+
+def test_in_a_forked_child_events_leave_the_parents_ring_and_follow_its_byte(
+    bench: Workbench, far_ring: FarRing
+) -> None:
+    event = bench.event(b"t u8 a")
+    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+    event.emit(1)
+    bench.fifo.start_child()
+    _event.start_child([event])
+    assert bench.fifo.totals() == (0, 0, 0, 0)
+    assert (event.emitted, repr(event).endswith(", on>")) == (0, True)
+    _event.use_inherited([event])
+    bench.fifo.set_wake_fd(bench.wake_fd)
+    assert event
+    event.emit(2)
+    assert far_ring.records() == [(4, one_byte(1))]
+    assert bench.send() == [(4, one_byte(2))]
+    os.pwrite(bench.status_fd, b"\0", 1)
+    assert not event

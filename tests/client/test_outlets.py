@@ -1,7 +1,8 @@
-"""The FIFO is judged by a list of records; the ring by the daemon's side of it."""
+"""The FIFO is judged by a list of records, the ring by its memory."""
 
 from __future__ import annotations
 
+import pickle
 import socket
 import threading
 from pathlib import Path
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client.fake_daemon import wait_for
-from tests.client.workbench import Workbench
-from utracefs._outlets import BROKEN, WANTED, Fifo
+from tests.client.workbench import FarRing, Workbench
+from utracefs import _event
+from utracefs._outlets import BROKEN, WANTED, Fifo, RingOutlet
 from utracefs_protocol.connection import encode_request
 
 # ---- the FIFO
@@ -167,3 +169,50 @@ def test_a_full_socket_blocks_nobody(bench: Workbench) -> None:
 def test_a_capacity_is_a_power_of_two(capacity: int) -> None:
     with pytest.raises(ValueError, match="power of two"):
         Fifo(capacity)
+
+
+# ---- the data ring
+
+
+def test_the_doorbell_is_rung_when_the_daemon_sleeps_and_when_the_ring_is_half_full(
+    bench: Workbench, far_ring: FarRing
+) -> None:
+    event = bench.event(b"t u64 a")
+    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+    event.emit(0)
+    assert far_ring.bells() == 0
+    far_ring.want_wakeup()
+    event.emit(0)
+    event.emit(0)
+    assert far_ring.bells() == 1
+    for _ in range(far_ring.SIZE // 32 // 2 - 3):
+        event.emit(0)
+    assert far_ring.bells() == 0
+    event.emit(0)
+    assert far_ring.bells() == 1
+    assert bench.fifo.counts.records_in == far_ring.SIZE // 64 + 1
+
+
+def test_what_does_not_fit_the_ring_is_lost_and_counted(bench: Workbench, far_ring: FarRing) -> None:
+    event = bench.event(b"t u64 a")
+    ring = far_ring.outlet(bench.fifo.counts)
+    assert ring.size == far_ring.SIZE
+    _event.follow(bench.map, ring, [(event, 1, 4)])
+    room = far_ring.SIZE // 32
+    for i in range(room + 3):
+        event.emit(i)
+    assert event.lost == bench.fifo.counts.lost == 3
+    assert [int.from_bytes(payload, "little") for _, payload in far_ring.records()] == list(range(room))
+
+
+def test_a_ring_that_cannot_be_mapped(bench: Workbench, far_ring: FarRing) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        RingOutlet(bench.fifo.counts, -1, far_ring.doorbell, 64 << 10)
+    with pytest.raises(OSError, match="Invalid argument"):
+        RingOutlet(bench.fifo.counts, far_ring.fd, far_ring.doorbell, 5000)
+
+
+def test_outlets_belong_to_one_process(bench: Workbench, far_ring: FarRing) -> None:
+    for one in (bench.fifo, bench.fifo.counts, far_ring.outlet(bench.fifo.counts)):
+        with pytest.raises(TypeError, match="one process"):
+            pickle.dumps(one)

@@ -1,14 +1,16 @@
-"""A FIFO, its events and the far end of its socket: for tests of what runs once per event."""
+"""A FIFO, a ring, their events and the far ends of both: for tests of what runs once per event."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
+import struct
 from typing import Any
 
 from utracefs import _event
 from utracefs._event import Event
-from utracefs._outlets import Fifo
+from utracefs._outlets import Counts, Fifo, RingOutlet
 from utracefs._status_map import StatusMap
 from utracefs.declaring import check_declaration, make_event
 from utracefs_protocol.connection import Connection, EventRecord, Request
@@ -73,3 +75,45 @@ class Workbench:
             self.pump_once()
             got += self.receive()
         return got
+
+
+class FarRing:
+    """A data ring as its daemon sees it (docs/protocol.md, section 5)."""
+
+    SIZE = 64 << 10
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("ring")
+        os.ftruncate(self.fd, 4096 + self.SIZE + 16384)
+        self.doorbell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.memory = mmap.mmap(self.fd, 0)
+
+    def close(self) -> None:
+        self.memory.close()
+        os.close(self.fd)
+        os.close(self.doorbell)
+
+    def outlet(self, counts: Counts) -> RingOutlet:
+        return RingOutlet(counts, self.fd, self.doorbell, self.SIZE)
+
+    def want_wakeup(self) -> None:
+        struct.pack_into("<I", self.memory, 256, 1)
+
+    def bells(self) -> int:
+        """How often the doorbell was rung since the last call."""
+        try:
+            return os.eventfd_read(self.doorbell)
+        except BlockingIOError:
+            return 0
+
+    def records(self) -> list[tuple[int, bytes]]:
+        """(write_index, payload) of all that was committed. They stay there."""
+        (head,) = struct.unpack_from("<Q", self.memory, 64)
+        place, found = 4096, []
+        while place < 4096 + head:
+            word, index = struct.unpack_from("<II", self.memory, place)
+            assert word >> 31
+            length = word & 0xFFFFFF
+            found.append((index, self.memory[place + 24 : place + 24 + length]))
+            place += (24 + length + 7) // 8 * 8
+        return found

@@ -1,0 +1,37 @@
+"""The session behind the functions of utracefs."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import utracefs
+from tests.client.fake_daemon import FakeDaemon
+from utracefs import Session
+from utracefs._event import Event
+from utracefs.process_session import process_session
+
+ONE = b"one u32 number"
+
+
+def test_pickled_events_are_declared_again(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utracefs.process_session._sessions", {})
+    try:
+        event = utracefs.event("one u32 number", multi_format=True)
+        assert pickle.loads(pickle.dumps(event)) is event
+        assert utracefs.events([ONE]) == [utracefs.event(ONE)]
+        assert utracefs.flush()
+        assert utracefs.stats().emitted == 0
+        assert utracefs.default_session() is process_session()
+    finally:
+        utracefs.close()
+    assert isinstance(event, Event)
+
+
+def test_events_of_other_sessions_cannot_be_pickled(daemon: FakeDaemon) -> None:
+    with (
+        Session() as other,
+        pytest.raises(TypeError, match="cannot be pickled; declare it in the other process"),
+    ):
+        pickle.dumps(other.event(ONE))

@@ -1,0 +1,435 @@
+"""The thread behind a session: connections that come and go, against a daemon that the test controls.
+
+What a connection makes of the daemon's answers is in test_connection.py; here is what needs sockets, threads and time.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import itertools
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.client.fake_daemon import FakeDaemon, wait_for
+from utracefs import Session
+from utracefs.session_thread import PATIENCE_S, wanted_ring_size
+from utracefs_protocol.connection import encode_response
+
+NewSession = Callable[..., Session]
+
+ONE = b"one u32 number"
+TWO = b"two u32 number; __rel_loc char[] text"
+
+
+def numbers(payloads: list[bytes]) -> list[int]:
+    return [int.from_bytes(payload[:4], "little") for payload in payloads]
+
+
+# ---- the first connection
+
+
+def test_without_a_daemon_events_are_off_at_once(new_session: NewSession) -> None:
+    session = new_session()
+    event = session.event(ONE)
+    begin = time.monotonic()
+    assert not event
+    assert time.monotonic() - begin < PATIENCE_S
+    event.emit("whatever")
+    begin = time.monotonic()
+    assert not session.event(TWO)
+    assert session.flush(0.2)
+    session.close()
+    assert time.monotonic() - begin < 0.1
+    assert not session.stats().connected
+
+
+def test_an_event_comes_alive_when_a_daemon_appears(directory: Path, new_session: NewSession) -> None:
+    session = new_session()
+    one, two = session.events([ONE, TWO])
+    assert not one
+    daemon = FakeDaemon(directory)
+    daemon.enabled_from_start = {ONE}
+    daemon.start()
+    try:
+        wait_for(lambda: bool(one) and two.registered)
+        assert not two
+        daemon.enable(TWO)
+        assert two
+        daemon.set_status(ONE, 0)
+        assert not one
+    finally:
+        session.close()
+        daemon.stop()
+
+
+def test_a_daemon_that_does_not_answer_costs_a_quarter_of_a_second_in_all(
+    daemon: FakeDaemon, session: Session
+) -> None:
+    daemon.answering.clear()
+    daemon.enabled_from_start = {b"e%d u32 a" % i for i in range(20)}
+    events = session.events([f"e{i} u32 a" for i in range(20)])
+    begin = time.monotonic()
+    assert not any(events)
+    took = time.monotonic() - begin
+    assert PATIENCE_S * 0.9 < took < PATIENCE_S * 3
+    late = session.event("late u32 a")
+    begin = time.monotonic()
+    assert not late
+    assert time.monotonic() - begin < PATIENCE_S / 2
+    wait_for(lambda: len(daemon.last.requests) == 22)
+    daemon.answering.set()
+    daemon.kick()
+    wait_for(lambda: all(events))
+    assert late.registered
+
+
+def test_4000_events_with_never_too_many_requests_at_once(daemon: FakeDaemon, session: Session) -> None:
+    daemon.answering.clear()
+    events = session.events([f"e{i} u64 a; u32 b" for i in range(4000)])
+    # the fake daemon fails above MAX_UNANSWERED
+    for _ in range(3):
+        wait_for(lambda: daemon.clients and daemon.last.most_at_once)
+        daemon.kick()
+    daemon.answering.set()
+    daemon.kick()
+    wait_for(lambda: all(event.registered for event in events), 20)
+    assert [event.index for event in events] == list(range(4000))
+
+
+# ---- connections come and go
+
+
+def test_a_refused_event_stays_off_and_says_why_once(
+    daemon: FakeDaemon, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.refuse[ONE] = (errno.EADDRINUSE, "one exists with other fields")
+    daemon.enabled_from_start = {TWO}
+    one, two = session.events([ONE, TWO])
+    assert not one
+    assert two
+    assert one.error is not None
+    assert (one.error.errno, one.error.text) == (errno.EADDRINUSE, "one exists with other fields")
+    assert session.stats().events[ONE.decode()].error is one.error
+    assert "refused" in repr(one)
+    daemon.drop(daemon.last)
+    wait_for(lambda: len(daemon.clients) == 2 and bool(two))
+    assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
+        ("utracefs", logging.WARNING, "event one is off: one exists with other fields (EADDRINUSE)")
+    ]
+    del daemon.refuse[ONE]
+    daemon.enabled_from_start.add(ONE)
+    daemon.drop(daemon.last)
+    wait_for(lambda: bool(one))
+    assert one.error is None
+
+
+def test_events_are_off_while_the_daemon_is_away_and_come_back_with_new_indexes(
+    daemon: FakeDaemon, session: Session
+) -> None:
+    daemon.enabled_from_start = {ONE, TWO}
+    one, two = session.events([ONE, TWO])
+    assert one
+    one.emit(1)
+    assert session.flush()
+    daemon.stop()
+    wait_for(lambda: not one and not two)
+    one.emit(2)
+    assert not session.stats().connected
+    # the next daemon does not want the first event
+    daemon.refuse[ONE] = (errno.EMFILE, "too many")
+    logging.getLogger("utracefs").disabled = True
+    try:
+        daemon.start()
+        wait_for(lambda: bool(two))
+    finally:
+        logging.getLogger("utracefs").disabled = False
+    assert two.index == 0
+    assert not one
+    two.emit(3, "")
+    assert session.flush()
+    assert numbers(daemon.last.payloads(TWO)) == [3]
+
+
+def test_what_was_not_sent_is_held_for_the_next_daemon(directory: Path, new_session: NewSession) -> None:
+    daemon = FakeDaemon(directory)
+    daemon.enabled_from_start = {ONE, TWO}
+    daemon.read_size = 4096
+    daemon.start()
+    session = new_session(buffer_kb=8192)
+    try:
+        filler = session.event("filler char[1000] x")
+        one, two = session.events([ONE, TWO])
+        assert one
+        daemon.enable(b"filler char[1000] x")
+        daemon.reading.clear()
+        # More than a socket takes. The filler will be refused by the next daemon.
+        count = 4000
+        for i in range(count):
+            filler.emit("")
+            one.emit(i)
+            two.emit(i, "x")
+        assert session.stats().lost == 0
+        daemon.stop()
+        daemon.refuse[b"filler char[1000] x"] = (errno.EINVAL, "no more of this")
+        logging.getLogger("utracefs").disabled = True
+        wait_for(lambda: not one)
+        held = session.stats().pending
+        assert 100 < held < 3 * count
+        daemon.start()
+        wait_for(lambda: bool(one))
+        assert session.flush()
+        second = daemon.clients[-1]
+        assert len(second.records) + filler.lost == held
+        # in order, without a gap of its own making
+        for event in (ONE, TWO):
+            got = numbers(second.payloads(event))
+            assert got == list(range(count - len(got), count))
+        assert one.lost == two.lost == 0
+        stats = session.stats()
+        assert stats.emitted == 3 * count == stats.sent + stats.pending + stats.lost
+        assert stats.lost == filler.lost
+    finally:
+        logging.getLogger("utracefs").disabled = False
+        session.close()
+        daemon.stop()
+
+
+def test_the_daemons_last_words_are_logged(
+    daemon: FakeDaemon, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    event = session.event(ONE)
+    assert not event
+    daemon.notify(daemon.last, "error", [errno.EPROTO, "I do not like this"])
+    daemon.drop(daemon.last)
+    wait_for(lambda: len(daemon.clients) == 2)
+    assert "I do not like this" in caplog.text
+
+
+def test_back_off(directory: Path, new_session: NewSession) -> None:
+    """A listener that hangs up at once: 50 ms, 100 ms, 200 ms..."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "user_events_data"))
+        listener.listen()
+        listener.settimeout(5)
+        session = new_session()
+        session.event(ONE)
+        times = []
+        for _ in range(4):
+            listener.accept()[0].close()
+            times.append(time.monotonic())
+        pauses = [b - a for a, b in itertools.pairwise(times)]
+        assert pauses[0] > 0.04
+        assert pauses[1] > 0.09
+        assert pauses[2] > 0.19
+        session.close()
+
+
+# ---- a daemon that is none
+
+
+def garbage(sock: socket.socket) -> None:
+    sock.sendall(b"\xc1")
+
+
+def a_map(sock: socket.socket) -> None:
+    fd = os.memfd_create("map")
+    os.ftruncate(fd, 4096)
+    socket.send_fds(sock, [encode_response(0, {"size": 4096})], [fd])
+    os.close(fd)
+
+
+def map_too_short(sock: socket.socket) -> None:
+    fd = os.memfd_create("short")
+    os.ftruncate(fd, 4096)
+    socket.send_fds(sock, [encode_response(0, {"size": 8192})], [fd])
+    os.close(fd)
+
+
+def map_of_a_pipe(sock: socket.socket) -> None:
+    ends = os.pipe()
+    socket.send_fds(sock, [encode_response(0, {"size": 4096})], [ends[0]])
+    for fd in ends:
+        os.close(fd)
+
+
+def index_behind_the_map(sock: socket.socket) -> None:
+    a_map(sock)
+    sock.sendall(encode_response(1, {"status_index": 4096, "write_index": 0, "id": 20}))
+
+
+def too_many_descriptors(sock: socket.socket) -> None:
+    fds = [os.memfd_create(str(i)) for i in range(6)]
+    socket.send_fds(sock, [b"\xc1"], fds)
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [garbage, map_too_short, map_of_a_pipe, index_behind_the_map, too_many_descriptors],
+)
+def test_a_daemon_that_talks_nonsense_is_left_alone_and_tried_again(
+    directory: Path,
+    new_session: NewSession,
+    nonsense: Callable[[socket.socket], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(directory / "user_events_data"))
+        listener.listen()
+        listener.settimeout(5)
+        session = new_session()
+        event = session.event(ONE)
+        sock, _ = listener.accept()
+        with sock:
+            assert sock.recv(1 << 16)
+            nonsense(sock)
+            while sock.recv(1 << 16):
+                pass
+        assert not event
+        again, _ = listener.accept()
+        again.close()
+        assert "cannot be understood" in caplog.text
+        session.close()
+    finally:
+        listener.close()
+
+
+# ---- flush and close
+
+
+def test_flush_waits_for_the_daemon_and_not_longer_than_told(daemon: FakeDaemon, session: Session) -> None:
+    daemon.enabled_from_start = {ONE}
+    event = session.event(ONE)
+    assert session.flush(0)  # nothing emitted
+    event.emit(1)
+    daemon.answering.clear()
+    begin = time.monotonic()
+    assert not session.flush(0.05)
+    assert 0.04 < time.monotonic() - begin < 1
+    daemon.answering.set()
+    daemon.kick()
+    assert session.flush()
+    assert session.flush(0)
+    event.emit(2)
+    daemon.answering.clear()
+    threading.Timer(0.05, lambda: daemon.drop(daemon.last)).start()
+    assert not session.flush(5)
+    daemon.answering.set()
+
+
+def test_close_does_not_wait_for_ever(daemon: FakeDaemon, session: Session) -> None:
+    daemon.enabled_from_start = {ONE}
+    event = session.event(ONE)
+    event.emit(1)
+    assert session.flush()
+    daemon.reading.clear()
+    try:
+        for i in range(200_000):
+            event.emit(i)
+        begin = time.monotonic()
+        session.close()
+        assert time.monotonic() - begin < 1.5
+        stats = session.stats()
+        assert stats.emitted == 200_001 == stats.sent + stats.lost
+        assert stats.pending == 0
+        assert event.lost == stats.lost
+    finally:
+        daemon.reading.set()
+
+
+# ---- threads and signals
+
+
+def test_signal_handlers_emit_in_the_middle_of_everything(daemon: FakeDaemon, session: Session) -> None:
+    daemon.enabled_from_start = {ONE, TWO}
+    one, two = session.events([ONE, TWO])
+    assert one
+    counter = itertools.count()
+    depth = 0
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        # Handlers interrupt handlers, but only so deep: a slow machine would do nothing else.
+        nonlocal depth
+        depth += 1
+        if depth < 4:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+        count = next(counter)
+        two.emit(count, "from the handler")
+        session.event(f"handler_{count % 5} u32 a").emit(count)
+        if count % 50 == 0:
+            session.flush(0.5)
+        depth -= 1
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    try:
+        number = 0
+        while two.emitted < 200:
+            one.emit(number)
+            number += 1
+            if number % 64 == 0:
+                session.flush(1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert session.flush()
+    assert one.lost == two.lost == 0
+    assert numbers(daemon.last.payloads(ONE)) == list(range(number))
+    # a handler may be interrupted by the next one
+    assert sorted(numbers(daemon.last.payloads(TWO))) == list(range(next(counter)))
+
+
+def test_when_no_thread_can_be_started_events_are_off(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for name in ("_thread.start_new_thread", "threading.Thread.start"):
+        session = new_session()
+        with monkeypatch.context() as patch:
+            patch.setattr(f"utracefs.session_thread.{name}", refuse)
+            event = session.event(ONE)
+            wait_for(functools.partial(lambda ended: ended.thread.state == "closed", session))
+        assert not event
+        event.emit(1)
+        assert not session.stats().connected
+    assert daemon.clients == []
+
+
+# ---- the data ring's size
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kb", "size"),
+    [
+        ("1", "", 1 << 20),
+        ("1", "64", 64 << 10),
+        ("1", "100", 128 << 10),
+        ("1", "1", 64 << 10),
+        ("1", "999999999", 64 << 20),
+        ("1", "nonsense", 1 << 20),
+        ("0", "64", None),
+    ],
+)
+def test_the_size_of_the_data_ring(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, kb: str, size: int | None
+) -> None:
+    monkeypatch.setenv("UTRACEFS_DATA_RING", wanted)
+    monkeypatch.setenv("UTRACEFS_RING_KB", kb)
+    assert wanted_ring_size() == size
