@@ -90,8 +90,9 @@ class Connection(Protocol):
     def waiting(self) -> bool:
         """A request waits for something to happen: `speak` may answer it after any step."""
 
-    def receive(self, data: bytes, fds: Sequence[int], now_ns: int, /) -> Iterable[Message]:
-        """What to send in answer; the descriptors are its own from now on."""
+    def receive(self, data: bytes, fds: Sequence[int], now_ns: int, /) -> Iterable[Message | None]:
+        """What to send in answer, and None where others may have their turn before it goes on. The
+        descriptors are its own from now on."""
 
     def next_timer_ns(self) -> int | None:
         """When `speak` has something to say without being asked."""
@@ -110,9 +111,9 @@ class Rules:
     name: str
     """For the log."""
 
-    one_by_one: bool
-    """Requests are carried out one at a time, and only while few bytes wait to be read. Else all that came in
-    a turn are, and a client that does not read is ended."""
+    slow_readers_wait: bool
+    """While many bytes wait to be read, requests are left alone. Else a client that does not read is
+    ended."""
 
     resource: Resource | None
     """What a connection counts as; None: they are not counted for each user."""
@@ -126,7 +127,7 @@ class Rules:
 
 DATA = Rules(
     name="user_events_data",
-    one_by_one=False,
+    slow_readers_wait=False,
     resource=Resource.CONNECTIONS,
     max_descriptors_sent=MAX_DESCRIPTORS_SENT,
     full="the daemon has {} connections, which is its limit",
@@ -134,7 +135,7 @@ DATA = Rules(
 
 TREE = Rules(
     name="tracefs",
-    one_by_one=True,
+    slow_readers_wait=True,
     resource=None,
     max_descriptors_sent=None,
     full="{} connections to the tree are open, which is the limit",
@@ -153,8 +154,8 @@ class Accepted:
     pumping: bool = False
     """Being pumped: an operation in it must not pump it again."""
 
-    answers: Iterator[Message] | None = None
-    """To what was received: each step carries out a request. None when all are carried out."""
+    answers: Iterator[Message | None] | None = None
+    """The rest of the answers to what was received, to be carried out; None when there is no rest."""
 
     descriptors_sent: int = 0
 
@@ -251,23 +252,23 @@ class Port:
         self._epoll.register(link.fileno(), accepted.mask)
         return accepted
 
-    def ready(self) -> Iterator[Accepted]:
+    def ready(self) -> list[Accepted]:
         """The connections to pump now, new ones among them. Closed in between: `pump` does nothing."""
-        unfinished = list(self._unfinished)
+        found = dict.fromkeys(self._unfinished)
         for fd, events in self._poll(TURN_ACCEPTS):
             accepted = self._accepted.get(fd)
             if accepted is None:
                 continue
             if events & select.EPOLLOUT or self._paused(accepted):
                 self._flush(accepted)
-            if events & ~select.EPOLLOUT and accepted not in self._unfinished:
-                yield accepted
-        yield from (accepted for accepted in unfinished if not self._paused(accepted))
+            if events & ~select.EPOLLOUT:
+                found[accepted] = None
+        return [accepted for accepted in found if not self._paused(accepted)]
 
     def pump(self, accepted: Accepted, budget_bytes: int = TURN_BYTES) -> bool:
         """Take in what has arrived, at most `budget_bytes`; closes the connection when its end is read.
 
-        True when only the connection's share of the turn is used up and more may be there.
+        Stops where its connection lets others have their turn. True when more may be there.
         """
         if accepted.pumping:
             return False
@@ -289,7 +290,7 @@ class Port:
                     self._carry_out(accepted, data, fds)
                 else:
                     self._carry_out(accepted)
-                if self._rules.one_by_one:
+                if accepted.answers is not None:
                     break
             return accepted.open
         finally:
@@ -410,16 +411,16 @@ class Port:
     # Carrying out and answering
 
     def _carry_out(self, accepted: Accepted, data: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """What was received: its next request, or all of them."""
+        """What was received, up to where others may have their turn."""
         connection = accepted.connection
         try:
             if accepted.answers is None:
                 accepted.answers = iter(connection.receive(data, fds, self._now_ns()))
                 self._unfinished[accepted] = None
             for message in accepted.answers:
-                self._queue(accepted, message)
-                if self._rules.one_by_one:
+                if message is None:
                     break
+                self._queue(accepted, message)
             else:
                 self._finished(accepted)
         except Exception:
@@ -451,7 +452,7 @@ class Port:
 
     def _paused(self, accepted: Accepted) -> bool:
         """It has to read before it is listened to again."""
-        return self._rules.one_by_one and accepted.link.waiting_bytes > MAX_WAITING_BYTES
+        return self._rules.slow_readers_wait and accepted.link.waiting_bytes > MAX_WAITING_BYTES
 
     def _queue(self, accepted: Accepted, message: Message) -> None:
         data, fds = message
@@ -467,7 +468,7 @@ class Port:
         if not accepted.open:
             return
         if (
-            not self._rules.one_by_one
+            not self._rules.slow_readers_wait
             and link.waiting_messages > MAX_UNANSWERED
             and link.waiting_bytes > MAX_WAITING_BYTES
         ):

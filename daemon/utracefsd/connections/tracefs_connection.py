@@ -166,8 +166,8 @@ class TracefsConnection:
         """Whether a read waits, that is whether `speak` may have something."""
         return bool(self._waiting)
 
-    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply]:
-        """Carry out the requests that are complete with `data`, one for each step of the iteration.
+    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply | None]:
+        """Carry out the requests that are complete with `data`; None stands between two of them.
 
         No request takes descriptors: those that came are closed.
 
@@ -176,8 +176,12 @@ class TracefsConnection:
         for fd in fds:
             os.close(fd)
         try:
+            first = True
             for message in self._connection.receive(data):
                 if isinstance(message, Request):
+                    if not first:
+                        yield None
+                    first = False
                     yield from self._answer(message)
                 # Responses and notifications: nothing was asked and none is known. Ignored, for what is to come.
         except ProtocolError as error:

@@ -136,11 +136,13 @@ class Server:
         while True:
             if not port.has_more:
                 await trio.lowlevel.wait_readable(port.fileno())
-            for accepted in port.ready():
+            ready = port.ready()
+            for accepted in ready:
                 port.pump(accepted)
                 self.step_done()
                 await trio.lowlevel.checkpoint()
-            self.step_done()
+            if not ready:  # something was accepted, read or closed
+                self.step_done()
 
     async def rings(self, rings: Rings) -> None:
         """Take in what producers commit to their data rings.

@@ -45,9 +45,11 @@ class FakeConnection:
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
         self.said: list[tuple[bytes, Sequence[int]]] = [(b"due", [])]
-        self.answer: Callable[[bytes], Iterable[tuple[bytes, Sequence[int]]]] = lambda data: []
+        self.answer: Callable[[bytes], Iterable[tuple[bytes, Sequence[int]] | None]] = lambda data: []
 
-    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterable[tuple[bytes, Sequence[int]]]:
+    def receive(
+        self, data: bytes, fds: Sequence[int], now_ns: int
+    ) -> Iterable[tuple[bytes, Sequence[int]] | None]:
         self.data += data
         self.fds += fds
         return self.answer(data)
@@ -417,10 +419,12 @@ class TestOneByOne:
         tree.turn()
         order: list[tuple[int, int]] = []
 
-        def answer(client: int, data: bytes) -> Iterator[tuple[bytes, Sequence[int]]]:
+        def answer(client: int, data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
             for request in data:
                 order.append((request, client))
                 yield b"%d" % request, []
+                if request < 3:
+                    yield None
 
         for number, made in enumerate(tree.made):
             made.answer = functools.partial(answer, number)
@@ -438,10 +442,11 @@ class TestOneByOne:
         """Each byte is answered with 400 KB; what was carried out."""
         carried_out: list[int] = []
 
-        def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]]]:
+        def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
             for request in data:
                 carried_out.append(request)
                 yield bytes([request]) * 400_000, []
+                yield None
 
         tree.made[0].answer = answer
         return carried_out

@@ -14,7 +14,7 @@ from utracefs_protocol.connection import encode_notification, encode_request, en
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages.tracefs import PerfAttr, Stat
-from utracefsd.connections.tracefs_connection import MAX_HANDLES, MAX_READ, TracefsConnection
+from utracefsd.connections.tracefs_connection import MAX_HANDLES, MAX_READ, Reply, TracefsConnection
 from utracefsd.machine.peer import Peer
 
 PEER = Peer(pid=77, uid=0, gid=0, privileged=True)
@@ -136,8 +136,11 @@ class Talk:
     def _take_in(self) -> None:
         self.taken_in += 1
 
+    def replies(self, data: bytes) -> list[Reply]:
+        return [reply for reply in self.connection.receive(data, (), 0) if reply is not None]
+
     def send(self, data: bytes) -> list[Any]:
-        replies = list(self.connection.receive(data, (), 0))
+        replies = self.replies(data)
         for reply in replies:
             for fd in reply.fds:
                 os.close(fd)
@@ -393,7 +396,7 @@ class TestReadsThatWait:
 class TestPerf:
     def test_with_a_ring(self, talk: Talk) -> None:
         request = encode_request(9, "perf_event_open", [{"name": "user_events:a", b"data_pages": 8}])
-        [reply] = talk.connection.receive(request, (), 0)
+        [reply] = talk.replies(request)
         [fd] = reply.fds
         os.close(fd)
         [event] = talk.perf.events
@@ -408,7 +411,7 @@ class TestPerf:
         talk.fails(errno.EBADF, "read", event.handle, 8)
 
     def test_counting_only_has_no_descriptor(self, talk: Talk) -> None:
-        [reply] = talk.connection.receive(encode_request(9, "perf_event_open", [{"config": 1}]), (), 0)
+        [reply] = talk.replies(encode_request(9, "perf_event_open", [{"config": 1}]))
         assert reply.fds == ()
 
     def test_ioctl_on_a_file(self, talk: Talk) -> None:
@@ -449,3 +452,21 @@ def test_byte_by_byte(talk: Talk) -> None:
 def test_notifications_and_responses_are_passed_over(talk: Talk) -> None:
     assert talk.send(encode_notification("hello", []) + encode_response(3, None)) == []
     assert talk.call("stat", "trace")
+
+
+def test_others_may_have_their_turn_between_two_requests(talk: Talk) -> None:
+    requests = b"".join(encode_request(msgid, "stat", ["trace"]) for msgid in (1, 2))
+    answers = talk.connection.receive(requests, (), 0)
+    assert next(answers) is not None
+    assert len(talk.tree.calls) == 1
+    assert next(answers) is None
+    assert len(talk.tree.calls) == 1
+    assert len(list(answers)) == 1, "there is no third request to wait for"
+    assert len(talk.tree.calls) == 2
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(talk: Talk) -> None:
+    fd = os.open("/dev/null", os.O_RDONLY)
+    assert list(talk.connection.receive(b"", [fd], 0)) == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
