@@ -1,9 +1,9 @@
 """One connected Unix stream socket that never waits: what comes in with its descriptors, what goes out in a
 queue.
 
-Both servers build on it. Receiving asks the socket once; sending tries at once and keeps what the socket does
-not take, so that a peer that stops reading costs memory, which its server bounds, and never time. Who waits
-for the socket to become writable is the server's matter.
+Both ports build on it. Receiving asks the socket once; sending tries at once and keeps what the socket does
+not take, so that a peer that stops reading costs memory, which its port bounds, and never time. Who waits
+for the socket to become writable is the port's matter.
 
 Descriptors (SCM_RIGHTS, unix(7)) travel beside the first byte of the message that speaks of them. A received
 one is the caller's to close; one that was queued belongs to the link, which closes it once it is sent or the
@@ -103,9 +103,9 @@ class Link:
     def flush(self) -> bool:
         """Send what the socket takes; True when nothing waits any more.
 
-        When sending fails (EPIPE, ECONNRESET; ETOOMANYREFS when descriptors of ours that nobody receives are
-        piling up) the connection is of no more use: what waits is dropped and what arrived is followed by the
-        end.
+        When sending fails (EPIPE, ECONNRESET; ETOOMANYREFS when descriptors that we sent and the peer does
+        not receive are piling up) the connection is of no more use: what waits is dropped and what arrived is
+        followed by the end.
         """
         while self._queue:
             try:

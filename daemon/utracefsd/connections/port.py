@@ -1,8 +1,7 @@
 """A listening socket of the daemon: accepting, pumping and ending the connections to it.
 
-There are two, one for producers (DATA) and one for administrators (TREE). What they do alike is here; RULES
-below says what differs. What a connection talks about is the matter of its DataConnection or
-TracefsConnection.
+There are two, one for producers (DATA) and one for administrators (TREE). What they do alike is here; `Rules`
+says what differs. What a connection talks about is the matter of its DataConnection or TracefsConnection.
 
 All connections of a port hang on one epoll(7) instance. So one system call answers, however many producers
 there are, the question at the start of every operation on the tree: has anything been sent that was not taken
@@ -485,7 +484,7 @@ class Port:
         if done and accepted.ending_ns is not None:
             self._close(accepted)
             return
-        # Whoever is not listened to is not watched either: epoll would report it again and again.
+        # A client that is not listened to is not watched either: epoll would report it again and again.
         mask = _READ if accepted.open and not self._paused(accepted) else 0
         mask |= 0 if done else select.EPOLLOUT
         if mask != accepted.mask:

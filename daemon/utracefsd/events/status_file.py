@@ -110,7 +110,7 @@ class StatusFile:
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Zero all bytes, unmap, remove the file unless somebody replaced it. Twice is harmless."""
+        """Zero all bytes, unmap, remove the file unless it was replaced. Twice is harmless."""
         if self._closed:
             return
         self._closed = True

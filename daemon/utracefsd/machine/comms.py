@@ -10,7 +10,7 @@ difference: a name is only renewed from a task that began when the remembered on
 who know that it is the same task (a producer is connected), and takes what there is.
 
 Thread groups (`saved_tgids`, the option record-tgid) are, as in the kernel, learned only of tasks that write
-while the option is on: `wrote` is for whoever takes records in and costs a set lookup.
+while the option is on: `wrote` is called where records are taken in, and costs a set lookup.
 """
 
 import errno

@@ -2,7 +2,7 @@
 
 The kernel vouches for pid, uid and gid (SO_PEERCRED, taken when the connection was made). Two classes follow
 from them (docs/protocol.md, section 1): the daemon's owner and root are administrators, which stands for the
-kernel's CAP_PERFMON; everybody else on the data socket is a plain producer, limited by `shares`.
+kernel's CAP_PERFMON; all others on the data socket are plain producers, limited by `shares`.
 
 Effective capabilities from /proc are deliberately not asked: a process in a user namespace of its own shows a
 full set there without having any power over the daemon.

@@ -1,5 +1,4 @@
-"""What the tree needs to know of the machine: names of threads, cpus, memory. The only part of it that does
-I/O."""
+"""What the daemon reads of the machine: names of threads, cpus, memory."""
 
 import ctypes
 import os
@@ -11,8 +10,8 @@ from utracefsd.machine.comms import CommTable, Task
 __all__ = ["current_cpu", "free_memory_kb", "make_comm_table", "possible_cpus", "read_task", "read_tgid"]
 
 _START_TIME = 19
-"""Position of starttime in /proc/PID/stat, counted from the field behind the name (proc_pid_stat(5): number
-22)."""
+"""Position of starttime in /proc/PID/stat, counted from the field behind the name (number 22 in
+proc_pid_stat(5))."""
 
 
 def read_task(pid: int) -> Task | None:

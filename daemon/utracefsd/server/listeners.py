@@ -1,6 +1,6 @@
 """Sockets that listen: made here, or opened by systemd and passed on.
 
-A socket made here is reachable for nobody before its mode and group are right, is never put in the place of
+A socket made here is not reachable before its mode and group are right, is never put in the place of
 one that answers, and is removed at the end. One that systemd opened stays systemd's: mode, group and file are
 its business.
 """
@@ -30,7 +30,7 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
     """A socket that listens at `path`: mode 0660 with a group, else 0600. Removed at the end, if it is still
     ours.
 
-    Raises TraceError: EADDRINUSE when somebody answers there, EEXIST when something else than a socket is in
+    Raises TraceError: EADDRINUSE when a daemon answers there, EEXIST when something else than a socket is in
     the way; OSError as bind(2) has it.
     """
     _remove_stale(path)
@@ -39,7 +39,7 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
         sock.bind(os.fspath(path))
         made = os.lstat(path)
         try:
-            # Nobody can connect before listen(2), so nobody slips in before the mode is right.
+            # Before listen(2) a connect fails, so no client slips in before the mode is right.
             os.chmod(path, 0o600)
             if gid is not None:
                 try:

@@ -1,4 +1,4 @@
-"""The two things systemd and a service say to each other: here are your sockets; I am ready, I am alive.
+"""What systemd and a service say to each other: here are your sockets; I am ready, I am alive.
 
 Sockets (sd_listen_fds(3)): LISTEN_PID names the process they are meant for, LISTEN_FDS says how many
 descriptors follow from 3 on, LISTEN_FDNAMES gives their names, separated by colons (FileDescriptorName= of
@@ -67,10 +67,10 @@ class Notifier:
     """What the service manager is told. Every method returns at once and never raises."""
 
     address: str | bytes | None
-    """Where the datagrams go; None when nobody asked."""
+    """Where the datagrams go; None when it was not asked for."""
 
     watchdog_interval_s: float | None
-    """A sign of life is due this often (half of WATCHDOG_USEC); None when nobody asked."""
+    """A sign of life is due this often (half of WATCHDOG_USEC); None when it was not asked for."""
 
     @classmethod
     def from_environ(
@@ -99,10 +99,6 @@ class Notifier:
 
     def stopping(self) -> None:
         self.send("STOPPING=1\nSTATUS=stopping")
-
-    def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
-        self.send(f"STATUS={text}")
 
     def watchdog(self) -> None:
         """The sign of life."""

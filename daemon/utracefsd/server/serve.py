@@ -1,11 +1,11 @@
 """The edge: sockets and clocks around a Daemon that knows none of them.
 
     serve                 one daemon until cancelled, inside any trio program
-     ├── port, twice      waits for producers or administrators, each kind on one epoll descriptor; pumps in turns
+     ├── port, twice      waits for producers or administrators, all on one epoll descriptor; pumps in turns
      ├── rings            asleep until a doorbell rings; then takes in from all data rings in short rounds
      └── timers           sleeps until the daemon's next deadline; without one, until there is one
 
-Everything between two awaits is one step that nobody interrupts. A step takes in a bounded share of one
+Everything between two awaits is one step without interruption. A step takes in a bounded share of one
 producer's records, or carries out one request, so neither a flooding producer nor a busy administrator keeps
 the others waiting for long. An idle daemon waits for its descriptors and has no timer.
 
@@ -50,9 +50,6 @@ class Serving:
 
     daemon: Daemon
     """What answers there."""
-
-    server: "Server"
-    """The tasks that carry the questions to it."""
 
 
 async def serve(
@@ -120,7 +117,7 @@ async def serve(
                 nursery.start_soon(server.rings, daemon.rings)
             nursery.start_soon(server.timers)
             logger.info("sockets in %s, status file %s", place.directory, place.status_file)
-            task_status.started(Serving(place, daemon, server))
+            task_status.started(Serving(place, daemon))
 
 
 class Server:

@@ -1,13 +1,10 @@
 """Names by thread id: at print time, after the end of a task, and when a number is used again."""
 
 import errno
-import os
-import threading
 
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.machine import procfs
 from utracefsd.machine.comms import CommTable, Task, saved_cmdlines_text, saved_tgids_text
 
 
@@ -86,41 +83,6 @@ def test_the_oldest_names_go_first(machine: Machine) -> None:
         machine.tasks[pid] = Task(b"p%d" % pid, pid)
         machine.comms.remember(pid)
     assert machine.comms.saved_cmdlines_text() == b"2 p2\n3 p3\n"
-
-
-def test_proc_tells_of_this_thread() -> None:
-    task = procfs.read_task(os.getpid())
-    assert task is not None
-    with open("/proc/self/comm", "rb") as file:
-        assert task.comm == file.read().rstrip(b"\n")
-    assert task.start_time > 0
-    assert procfs.read_tgid(threading.get_native_id()) == os.getpid()
-
-
-def test_proc_names_may_hold_anything() -> None:
-    with open("/proc/self/comm", "rb") as file:
-        before = file.read().rstrip(b"\n")
-    try:
-        with open("/proc/self/comm", "wb") as file:
-            file.write(b"a) (b\\n 1 \xff")
-        task = procfs.read_task(os.getpid())
-        assert task is not None
-        assert task.comm == b"a) (b\\n 1 \xff"
-    finally:
-        with open("/proc/self/comm", "wb") as file:
-            file.write(before)
-
-
-def test_proc_knows_no_such_thread() -> None:
-    assert procfs.read_task(1 << 30) is None
-    assert procfs.read_tgid(1 << 30) is None
-
-
-def test_the_machine() -> None:
-    assert 1 <= procfs.possible_cpus() <= 8192
-    assert procfs.free_memory_kb() > 0
-    assert 0 <= procfs.current_cpu() < procfs.possible_cpus()
-    assert procfs.make_comm_table().comm(os.getpid()) != b"<...>"
 
 
 def test_saved_names() -> None:
