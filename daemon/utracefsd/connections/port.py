@@ -332,6 +332,8 @@ class Port:
 
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None while nothing has a deadline."""
+        if not self._ending and not self._speaking:
+            return self._listen_again_ns  # asked after every step
         deadlines = [accepted.ending_ns for accepted in self._ending]
         deadlines += [accepted.connection.next_timer_ns() for accepted in self._speaking]
         deadlines.append(self._listen_again_ns)

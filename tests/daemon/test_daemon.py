@@ -1,0 +1,116 @@
+"""The parts together, without a loop: what is written down before an answer, and who hears at the end of a step."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from utracefs_protocol.connection import encode_record, encode_request
+from utracefsd.connections.port import Port
+from utracefsd.daemon import Daemon
+from utracefsd.state.living import parse_log
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+class Around:
+    """A daemon and its clients; `turn` does a port's steps without ending them by `hand_on`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "state"
+        self.daemon = Daemon(
+            now_ns=time.monotonic_ns,
+            status_path=folder / "user_events_status",
+            state_folder=folder,
+            plugins=[],
+        )
+        self.clients: list[socket.socket] = []
+
+    def connect(self, port: Port) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(5)
+        self.clients.append(theirs)
+        port.add(ours)
+        return theirs
+
+    def turn(self, port: Port) -> None:
+        for accepted in port.ready():
+            port.pump(accepted)
+
+    def ask(self, port: Port, client: socket.socket, method: str, *params: Any) -> Any:
+        client.sendall(encode_request(1, method, list(params)))
+        self.turn(port)
+        return msgpack.unpackb(client.recv(1 << 20))[3]
+
+    def logged(self) -> list[bytes]:
+        """The commands of the events in the log of the state."""
+        return [event.command for event in parse_log(self.log.read_bytes()).events.values()]
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        self.daemon.close()
+
+
+@pytest.fixture
+def around(folder: Path) -> Iterator[Around]:
+    made = Around(folder)
+    yield made
+    made.close()
+
+
+def test_an_answer_is_a_promise_that_a_successor_keeps(around: Around) -> None:
+    daemon = around.daemon
+    producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
+    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
+    assert around.logged() == [b"one u32 n"]
+    around.ask(daemon.tracefs, tree, "write_file", "dynamic_events", b"u:two u32 n\n", False)
+    assert around.logged() == [b"one u32 n", b"two u32 n"]
+
+
+def test_a_read_that_waits_is_answered_at_the_end_of_the_step_that_brings_a_record(around: Around) -> None:
+    daemon = around.daemon
+    producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
+    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
+    around.ask(daemon.tracefs, tree, "write_file", "events/enable", b"1", True)
+    handle = around.ask(daemon.tracefs, tree, "open", "trace_pipe", os.O_RDONLY)
+    tree.sendall(encode_request(9, "read", [handle, 4096]))
+    around.turn(daemon.tracefs)
+    daemon.hand_on()
+    producer.sendall(encode_record(bytes(8)))
+    around.turn(daemon.data)
+    assert select.select([tree], [], [], 0)[0] == []
+    daemon.hand_on()
+    _kind, msgid, error, result = msgpack.unpackb(tree.recv(1 << 16))
+    assert (msgid, error) == (9, None)
+    assert b"one: n=0x0 (0)" in result
+
+
+def test_an_idle_daemon_has_no_deadline(around: Around) -> None:
+    daemon = around.daemon
+    producer = around.connect(daemon.data)
+    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
+    assert daemon.next_deadline_ns() is None
+    producer.close()
+    around.turn(daemon.data)
+    deadline_ns = daemon.next_deadline_ns()
+    assert deadline_ns is not None
+    daemon.on_time(deadline_ns)
+    assert len(daemon.table) == 0
+    assert daemon.next_deadline_ns() is None
+    assert around.logged() == []
