@@ -1,6 +1,6 @@
 """The daemon without a loop: every part, made once, and what happens between them.
 
-    Port ── DataConnection ────────────┐                                   ┌── Instance (ftrace)
+    Port ── DataConnection ────────────┐                                   ┌── Instances (ftrace)
              (one per producer)        ├── EventTable ── StatusFile        ├── PerfEvents
     Port ── TracefsConnection ── Tree ─┘       └── tracepoints, probes ────┴── Plugins
              (one per administrator)                       ^
@@ -9,8 +9,8 @@
 The edge (server/serve.py) waits for the two ports and the rings, and calls `hand_on` after each step and
 `on_time` when `next_deadline_ns` has come. Nothing here waits; the clock is given.
 
-What outlives it lies in `state_folder` (state/living.py): a Daemon that is made there later goes on where this
-one was, unless this one was closed in good order and keeps nothing.
+What outlives it lies in `state_folder` (state/folder.py): a Daemon that is made there later goes on where this one was,
+unless this one was closed in good order and keeps nothing.
 
 Four rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was written
 before it is in its answer. Consumers that take records in batches, and reads that wait for records, get them in
@@ -34,8 +34,7 @@ from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import DATA, TREE, Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace.instances import TOP, Instances
+from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event import Event
@@ -46,7 +45,9 @@ from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
 from utracefsd.machine.shares import Shares
-from utracefsd.state.living import State, StateError, StateFolder, check_events, restore
+from utracefsd.state.folder import StateFolder
+from utracefsd.state.living import State, restore_events, restore_instances
+from utracefsd.state.log import StateError, Taken
 from utracefsd.tree import Tree
 
 # A kernel's own events have the ids below, and nobody takes one of ours for `sched_switch`. Where they end
@@ -111,20 +112,19 @@ class Daemon:
         folder = None if state_folder is None else StateFolder(state_folder)
         taken = None
         restored: list[Event] = []
+        journal = None
         if folder is not None:
             if discard_state:
-                folder.discard()
+                folder.remove_former_state()
             taken = folder.take_over(nr_cpus)
             if taken is not None:
                 try:
-                    restored = check_events(taken, self.table)
+                    restored = restore_events(taken, self.table)
                 except StateError as error:
                     folder.set_aside(str(error))
                     taken = None
-        journal = None
-        if folder is not None:
-            # Before anything is recorded, and before the ring buffer takes what room there is.
-            journal = self._journal(folder, None if taken is None else taken.buffer)
+            # Before anything is recorded, and before the ring buffers take what room there is.
+            journal = self._journal(folder, taken)
         self.instances = Instances(
             self.table,
             self.comms,
@@ -132,13 +132,14 @@ class Daemon:
             nr_cpus=nr_cpus,
             current_cpu=current_cpu,
             free_memory_kb=free_memory_kb,
-            storage=lambda number: folder if number == TOP else None,
+            storage=lambda number: None if folder is None else folder.buffers_of(number),
+            restored=None if taken is None else taken.names(),
         )
-        self.instance = self.instances.top
         if taken is not None:
-            restore(taken, self.instance, self.comms, restored)
+            self.comms.restore(taken.comms)
+            restore_instances(taken, self.instances, restored)
         elif buffer_size_kb is not None:
-            self.instance.store.resize(buffer_size_kb)
+            self.instances.top.store.resize(buffer_size_kb)
         # Programs that registered them have this long to come back; until then they count as referring to
         # them.
         self._held = [event for event in restored if not event.persistent]
@@ -147,7 +148,7 @@ class Daemon:
             self.table.acquire(event)
         self.keep_state = False
         """Whether `close` leaves the state to a successor."""
-        self.state = None if folder is None else State(folder, self.table, self.instance, self.comms)
+        self.state = None if folder is None else State(folder, self.table, self.instances, self.comms)
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
@@ -183,9 +184,10 @@ class Daemon:
         )
         self._handles = itertools.count(1)
 
-    def _journal(self, folder: StateFolder, buffer: RingBuffer | None) -> Journal:
+    def _journal(self, folder: StateFolder, taken: Taken | None) -> Journal:
+        buffers = {} if taken is None else taken.buffers()
         try:
-            journal = Journal(folder.journal, {} if buffer is None else {0: buffer})
+            journal = Journal(folder.journal, buffers)
         except OSError as error:
             self.status.close()
             raise TraceError(

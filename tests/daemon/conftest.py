@@ -1,9 +1,16 @@
 """What several tests of the daemon's parts begin with."""
 
-from collections.abc import Iterator
+import errno
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.daemon.restarting import bury
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 
@@ -13,3 +20,35 @@ def table() -> Iterator[EventTable]:
     status = StatusFile()
     yield EventTable(status)
     status.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where a daemon keeps its state, in memory as it should be."""
+    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
+    yield path
+    bury()
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the daemon logs."""
+    monkeypatch.setattr(logging.getLogger("utracefsd"), "propagate", True)
+    return caplog
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """room(n): files whose names contain `of` get at most n bytes from now on, else `number`."""
+    real = os.posix_fallocate
+
+    def set_room(limit: int, number: int = errno.ENOSPC, of: str = "/cpu") -> None:
+        def allocate(fd: int, offset: int, length: int) -> None:
+            if of in os.readlink(f"/proc/self/fd/{fd}") and offset + length > limit:
+                raise OSError(number, os.strerror(number))
+            real(fd, offset, length)
+
+        monkeypatch.setattr(os, "posix_fallocate", allocate)
+
+    return set_room

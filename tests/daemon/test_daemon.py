@@ -18,7 +18,7 @@ import pytest
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
-from utracefsd.state.living import parse_log
+from utracefsd.state.log import parse_log
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,3 +158,19 @@ def test_no_descriptor_is_leaked(path: Path) -> None:
         os.close(file.readonly_fd())
         file.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_room(folder: Path, room: Callable[..., None]) -> None:
+    room(0, of="user_events_status")
+    for path in (folder / "user_events_status", None):
+        with pytest.raises(TraceError) as failure:
+            StatusFile(path)
+        assert failure.value.errno == errno.ENOSPC
+        assert failure.value.text == (
+            f"no room for the status file {path or 'in memory'} (4096 bytes): No space left on device"
+        )
+    assert list(folder.iterdir()) == []
+    room(1 << 40)
+    made = StatusFile(folder / "user_events_status", 3)
+    assert (folder / "user_events_status").stat().st_blocks * 512 >= 3 * 4096
+    made.close()

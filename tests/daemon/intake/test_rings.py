@@ -107,12 +107,12 @@ async def enabled(serving: Serving, producer: Producer, command: str = "ring u64
     name = command.split()[0]
     event = serving.daemon.table.get(b"user_events", name.encode())
     assert event is not None
-    serving.daemon.instance.events.enable(event)
+    serving.daemon.instances.top.events.enable(event)
     return int(registered["write_index"])
 
 
 def entries(serving: Serving) -> int:
-    return serving.daemon.instance.buffer.entries()
+    return serving.daemon.instances.top.buffer.entries()
 
 
 async def until(condition: Any) -> None:

@@ -321,7 +321,7 @@ class TestReadsThatWait:
         producer, tree = await daemon.producer(), await daemon.tree()
         handles = [
             await tree.call("open", f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY)
-            for cpu in range(daemon.serving.daemon.instance.nr_cpus)
+            for cpu in range(daemon.serving.daemon.instances.top.nr_cpus)
         ]
         reading = [await tree.request("read", handle, 4096) for handle in handles]
         await tree.call("stat", "trace")

@@ -18,7 +18,7 @@ with its event: 4,000 events in 200 instances are not 800,000 objects. It cannot
 `was_enabled` is never taken back.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -90,6 +90,10 @@ class EventFiles:
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def __iter__(self) -> Iterator[EventFile]:
+        """All that were made, in no order that means anything."""
+        return iter(self._files.values())
 
     def get(self, event: "Event") -> EventFile | None:
         """The event's file; None: it was never attached here."""

@@ -98,7 +98,7 @@ class Instance:
             self.settings, nr_cpus=nr_cpus, storage=storage, free_memory_kb=free_memory_kb
         )
         self.store.on_replaced = self._replaced
-        self.sink = FtraceSink(self.store.buffer)
+        self.sink = FtraceSink(self.store.buffer, number)
         self.events = EventFiles(
             table,
             self.sink,

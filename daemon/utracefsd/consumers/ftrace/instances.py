@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from utracefsd.events.event_table import EventTable
     from utracefsd.machine.comms import CommTable
 
-__all__ = ["TOP", "Instances"]
+__all__ = ["MAX_NUMBER", "TOP", "Instances", "check_name"]
 
 TOP = 0
 """Number of the top instance."""
 
-_MAX_NUMBER = 0xFFFF
+MAX_NUMBER = 0xFFFF
 _NAME_MAX = 255
 """Bytes of a file name (linux/limits.h)."""
 
@@ -61,7 +61,7 @@ class Instances:
         self._storage = storage
         self._current_cpu = current_cpu
         self._free_memory_kb = free_memory_kb
-        self._numbers = LowestFree(TOP + 1, _MAX_NUMBER)
+        self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
         self.on_made: list[Callable[[Instance], None]] = []
@@ -70,13 +70,13 @@ class Instances:
         """Told of each that was removed, when nothing is attached to it any more and its storage is still
         there."""
         self.top = self._make(b"", TOP)
+        self._by_number = {TOP: self.top}
         names = {} if restored is None else dict(restored)
         if not self._numbers.reserve(names) or len(set(names.values())) != len(names):
             raise ValueError("two instances are the same, or a number is invalid")
         for number, name in names.items():
-            if (refusal := _refusal(name)) is not None:
-                raise ValueError(refusal.text)
-            self._by_name[name] = self._make(name, number)
+            check_name(name)
+            self._by_name[name] = self._by_number[number] = self._make(name, number)
 
     def __iter__(self) -> Iterator[Instance]:
         yield self.top
@@ -90,6 +90,10 @@ class Instances:
         """The instance of that name; None: there is none."""
         return self._by_name.get(name)
 
+    def by_number(self, number: int) -> Instance | None:
+        """The instance of that number, the top one included; None: there is none."""
+        return self._by_number.get(number)
+
     def names(self) -> Iterable[bytes]:
         """Names of the further ones."""
         return self._by_name.keys()
@@ -100,9 +104,7 @@ class Instances:
         TraceError: EEXIST; EINVAL (not a file name); ENAMETOOLONG; ENOMEM; ENOSPC (as many as there are
         numbers).
         """
-        refusal = _refusal(name)
-        if refusal is not None:
-            raise refusal
+        check_name(name)
         if name in self._by_name:
             raise TraceError(errno.EEXIST, f"there is an instance {_shown(name)} already")
         needed_kb = EXPANDED_SIZE_KB * self.nr_cpus
@@ -110,14 +112,14 @@ class Instances:
             raise TraceError(errno.ENOMEM, f"{needed_kb} KiB more are not to be had")
         number = self._numbers.allocate()
         if number is None:
-            raise TraceError(errno.ENOSPC, f"there are {_MAX_NUMBER} instances, which is the limit")
+            raise TraceError(errno.ENOSPC, f"there are {MAX_NUMBER} instances, which is the limit")
         try:
             with memory_errors():
                 instance = self._make(name, number)
         except BaseException:
             self._numbers.free(number)
             raise
-        self._by_name[name] = instance
+        self._by_name[name] = self._by_number[number] = instance
         for made in self.on_made:
             made(instance)
         return instance
@@ -131,7 +133,7 @@ class Instances:
         if instance in self._holds:
             raise TraceError(errno.EBUSY, f"files of the instance {_shown(name)} are open; close them first")
         instance.close()
-        del self._by_name[name]
+        del self._by_name[name], self._by_number[instance.number]
         for removed in self.on_removed:
             removed(instance)
         instance.store.remove()
@@ -163,13 +165,12 @@ class Instances:
         )
 
 
-def _refusal(name: bytes) -> TraceError | None:
-    """Why no directory can have this name."""
+def check_name(name: bytes) -> None:
+    """TraceError when no directory can have this name: EINVAL, ENAMETOOLONG."""
     if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
-        return TraceError(errno.EINVAL, f"{_shown(name)} is not a file name")
+        raise TraceError(errno.EINVAL, f"{_shown(name)} is not a file name")
     if len(name) > _NAME_MAX:
-        return TraceError(errno.ENAMETOOLONG, f"a name has at most {_NAME_MAX} bytes, not {len(name)}")
-    return None
+        raise TraceError(errno.ENAMETOOLONG, f"a name has at most {_NAME_MAX} bytes, not {len(name)}")
 
 
 def _shown(name: bytes) -> str:

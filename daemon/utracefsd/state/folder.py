@@ -1,0 +1,213 @@
+"""The folder of the state: which files there are, and who may remove them when.
+
+The folder of the status file (server/runtime.py: ours alone, mode 0700, locked while a daemon lives) holds
+
+    user_events_status     the status bytes; never taken over (events/status_file.py)
+    state                  the log: events, instances and their settings, names of threads (log.py)
+    buffer.I.N/cpu0 ...    the ring buffer of the instance with number I; N grows when the whole buffer is
+                           replaced (another sub-buffer size). None when there is no room for it: then it is
+                           in the daemon's own memory and ends with it
+    journal                how far each data ring is consumed (intake/include/journal.h)
+    set-aside/             the last state that a daemon could not use
+
+Whether a buffer folder is in use is for the log to say. A new one is filled, named in the log, and only then
+the one before is removed; so a daemon that is killed in between leaves one too many, which its successor
+removes, and never one too few.
+
+A state that makes no sense (another version, foreign, damaged) is set aside and said in one line of the log
+of the daemon, which starts afresh. The journal stays even then: producers come with data rings that were
+begun.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
+
+__all__ = ["BufferFolders", "StateFolder"]
+
+logger = logging.getLogger("utracefsd")
+
+LOG = "state"
+JOURNAL = "journal"
+SET_ASIDE = "set-aside"
+_BUFFER = "buffer."
+
+
+class StateFolder:
+    """The files of one state, in `path`, which must exist and be locked by us."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.log = self.path / LOG
+        self.journal = self.path / JOURNAL
+        self.on_buffer_moved: Callable[[int], None] = lambda number: None
+        """Told of an instance whose buffer folder is another one: the log must have that before the old one
+        goes."""
+        self._buffers: dict[int, BufferFolders] = {}
+        self._warned = False
+
+    def take_over(self, nr_cpus: int) -> Taken | None:
+        """What a daemon before this one left. None: nothing, or nothing of use; then that is set aside and
+        logged."""
+        try:
+            data = self._read_log()
+            if data is None:
+                return None
+            taken = parse_log(data)
+            for instance in taken.instances.values():
+                self._adopt_buffer(instance, nr_cpus)
+        except StateError as error:
+            self.set_aside(str(error))
+            return None
+        for number, instance in taken.instances.items():
+            self._buffers[number] = BufferFolders(self, number, instance.buffer, instance.buffer_folder)
+        self.remove_unused_buffers()  # now, so that what is of no use takes no room from a new one
+        return taken
+
+    def buffers_of(self, number: int) -> "BufferFolders":
+        """The buffer folders of the instance of that number."""
+        return self._buffers.setdefault(number, BufferFolders(self, number))
+
+    def set_aside(self, why: str) -> None:
+        """Make room for a fresh start, but keep what is there, in place of what was set aside before."""
+        aside = self.path / SET_ASIDE
+        logger.warning("starting afresh, what was found is in %s: %s", aside, why)
+        self._buffers.clear()
+        _remove(aside)
+        aside.mkdir(0o700)
+        for path in [self.log, *self._buffer_folders()]:
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(aside / path.name)
+
+    def remove_former_state(self) -> None:
+        """Remove what a daemon before this one left, save its journal: the producers' rings are not part of
+        that."""
+        _remove(self.log)
+        _remove(self.path / SET_ASIDE)
+        self.remove_unused_buffers()
+
+    def remove_everything(self) -> None:
+        """The daemon ends and hands nothing over."""
+        self._buffers.clear()
+        self.remove_former_state()
+        for name in (LOG, JOURNAL):
+            _remove(self.path / name)
+            _remove(self.path / f"{name}.new")
+
+    def remove_unused_buffers(self) -> None:
+        """Those whose replacement was interrupted by death, before or after the log had it."""
+        used = {buffers.folder for buffers in self._buffers.values()}
+        for path in self._buffer_folders():
+            if path.name not in used:
+                _remove(path)
+
+    def warn_of_too_little_room(self, why: OSError) -> None:
+        """A ring buffer had to go to memory; said once, since the others will follow."""
+        if self._warned:
+            return
+        self._warned = True
+        logger.warning(
+            "ring buffers will not survive a restart of the daemon: %s has too little room for them (%s)."
+            " Mount a larger %s (docker run --shm-size) or choose a smaller buffer_size_kb, KiB per cpu; then"
+            " restart",
+            self.path,
+            why.strerror,
+            self.path.parent,
+        )
+
+    def _adopt_buffer(self, instance: TakenInstance, nr_cpus: int) -> None:
+        """StateError: it cannot be taken over."""
+        was_for = nr_cpus
+        if instance.buffer_folder:
+            try:
+                instance.buffer = RingBuffer.adopt(str(self.path / instance.buffer_folder))
+            except (OSError, ValueError, MemoryError) as error:
+                raise StateError(f"the ring buffer cannot be taken over: {error}") from error
+            was_for = instance.buffer.nr_cpus
+        elif instance.settings.get("in_memory"):
+            was_for = len(instance.settings["in_memory"]) - 1
+        if was_for != nr_cpus:
+            raise StateError(f"its ring buffer is for {was_for} cpus, and there are {nr_cpus}")
+
+    def _read_log(self) -> bytes | None:
+        try:
+            fd = os.open(self.log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"the log cannot be read: {error.strerror}") from error
+
+    def _buffer_folders(self) -> list[Path]:
+        """Of all instances, and of older versions."""
+        return [path for path in self.path.iterdir() if path.name.startswith(_BUFFER)]
+
+
+class BufferFolders:
+    """The folders that the ring buffer of one instance has, one after the other (`BufferStorage`)."""
+
+    def __init__(
+        self, state: StateFolder, number: int, adopted: RingBuffer | None = None, folder: str = ""
+    ) -> None:
+        self.adopted = adopted
+        """The ring buffer that was taken over."""
+        self.folder = folder
+        """Name of the folder in use; empty: the buffer lives in none."""
+        self._state = state
+        self._number = number
+
+    def new_folder(self) -> str:
+        """A new, empty folder for a ring buffer; not in use until `switch_to`. OSError."""
+        last = max((int(path.name.rpartition(".")[2]) for path in self._folders()), default=0)
+        path = self._state.path / f"{_BUFFER}{self._number}.{last + 1}"
+        path.mkdir(0o700)
+        return str(path)
+
+    def remove_folder(self, folder: str) -> None:
+        """`folder` is not needed after all."""
+        _remove(Path(folder))
+
+    def switch_to(self, folder: str) -> None:
+        """The instance records into `folder` from now on; the one before is of no use."""
+        self.folder = os.path.basename(folder)
+        self._state.on_buffer_moved(self._number)
+        self.remove_others()
+
+    def leave(self, why: OSError) -> None:
+        """The instance's ring buffer is in its memory from now on."""
+        self._state.warn_of_too_little_room(why)
+        self.folder = ""
+        self._state.on_buffer_moved(self._number)
+        self.remove_others()
+        self._state.on_buffer_moved(self._number)  # once more: before, the log itself may have had no room
+
+    def remove(self) -> None:
+        """The instance is removed; the log has that."""
+        self.folder = ""
+        self.adopted = None
+        self.remove_others()
+
+    def remove_others(self) -> None:
+        """All but the one in use."""
+        for path in self._folders():
+            if path.name != self.folder:
+                _remove(path)
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self._state.path.iterdir() if is_buffer_folder(path.name, self._number)]
+
+
+def _remove(path: Path) -> None:
+    """A file, a link or a folder with all that is in it; nothing if it is not there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,232 @@
+"""The log of the state: its lines, how they are written and what is read out of them.
+
+MessagePack arrays, appended; each says what is so from now on:
+
+    ["utracefs state", VERSION]             once, first
+    ["instance", number, name]              it exists; the top one has number 0 and the name ""
+    ["removed", number]                     it does not exist any more
+    ["set", number, name, value]            a setting of it, see `Settings`
+    ["buffer", number, folder]              where its ring buffer is; "": there is none to adopt
+    ["event", id, status_index, flags, owner_uid, tracepoint_name, command]
+                                            it exists
+    ["gone", id]                            it does not exist any more
+    ["on", number, id]                      the event is enabled in the instance
+    ["off", number, id]                     it is not, though the buffer may hold records of it
+    ["comm", thread id, name, start time]   how a thread was called
+
+An object that was torn by the end of the process is the last one and is left out.
+"""
+
+import re
+from typing import Any
+
+import attrs
+import msgpack
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
+from utracefsd.consumers.ftrace.settings import parse_setting
+from utracefsd.events.event import Event, SavedEvent
+from utracefsd.machine.comms import Task
+
+__all__ = ["MAGIC", "VERSION", "StateError", "Taken", "TakenInstance", "is_buffer_folder", "parse_log"]
+
+MAGIC = "utracefs state"
+VERSION = 2
+
+
+class StateError(ValueError):
+    """The log, or what belongs to it, cannot be used; the text says why."""
+
+
+@attrs.define
+class TakenInstance:
+    """What a dead daemon left of one instance."""
+
+    name: bytes
+    """Empty for the top one."""
+
+    buffer_folder: str = ""
+    """Name of the folder of its ring buffer, below the state folder; empty: it was in memory and is gone."""
+
+    enabled: set[int] = attrs.Factory(set)
+    """Ids of the events that were enabled."""
+
+    was_enabled: set[int] = attrs.Factory(set)
+    """Ids of those that were enabled at some time."""
+
+    settings: dict[str, Any] = attrs.Factory(dict)
+    """Values by name; what is missing had its default."""
+
+    buffer: RingBuffer | None = None
+    """Adopted; None before that, or when there is none."""
+
+
+@attrs.define
+class Taken:
+    """What a dead daemon left, read and checked."""
+
+    instances: dict[int, TakenInstance] = attrs.Factory(dict)
+    """By number; the top one is among them."""
+
+    events: dict[int, SavedEvent] = attrs.Factory(dict)
+    """By id, in the order of their creation."""
+
+    comms: dict[int, Task] = attrs.Factory(dict)
+    """Names of threads."""
+
+    def names(self) -> dict[int, bytes]:
+        """Of the further instances, by number."""
+        return {number: instance.name for number, instance in self.instances.items() if number != TOP}
+
+    def buffers(self) -> dict[int, RingBuffer]:
+        """Those that were adopted, by the number of their instance."""
+        return {
+            number: instance.buffer
+            for number, instance in self.instances.items()
+            if instance.buffer is not None
+        }
+
+
+# Writing
+
+
+def start_line() -> tuple[Any, ...]:
+    return (MAGIC, VERSION)
+
+
+def instance_line(number: int, name: bytes) -> tuple[Any, ...]:
+    return ("instance", number, name)
+
+
+def removed_line(number: int) -> tuple[Any, ...]:
+    return ("removed", number)
+
+
+def setting_line(number: int, name: str, saved: Any) -> tuple[Any, ...]:
+    return ("set", number, name, saved)
+
+
+def buffer_line(number: int, folder: str) -> tuple[Any, ...]:
+    return ("buffer", number, folder)
+
+
+def event_line(event: Event) -> tuple[Any, ...]:
+    return (
+        "event",
+        event.id,
+        event.status_index,
+        event.flags,
+        event.owner_uid,
+        event.tracepoint_name,
+        event.declaration.canonical(),
+    )
+
+
+def gone_line(event_id: int) -> tuple[Any, ...]:
+    return ("gone", event_id)
+
+
+def enabled_line(number: int, event_id: int, enabled: bool) -> tuple[Any, ...]:
+    return ("on" if enabled else "off", number, event_id)
+
+
+def comm_line(pid: int, task: Task) -> tuple[Any, ...]:
+    return ("comm", pid, task.comm, task.start_time)
+
+
+# Reading
+
+
+def parse_log(data: bytes) -> Taken:
+    """Replay a log. StateError: it is none, of another version, or contradicts itself."""
+    unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)), strict_map_key=False)
+    unpacker.feed(data)
+    try:
+        lines = list(unpacker)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise StateError(f"the log is damaged: {type(error).__name__} {error}") from error
+    match lines[0] if lines else None:
+        case [str(magic), int(version), *rest] if magic == MAGIC:
+            if version != VERSION:
+                raise StateError(f"the log has version {version}, this daemon reads {VERSION}")
+            if rest:
+                raise StateError("the log does not begin like one")
+        case _:
+            raise StateError("the log does not begin like one")
+    taken = Taken()
+    for line in lines[1:]:
+        if not _apply(taken, line):
+            raise StateError(f"the log is damaged: {line!r:.100}")
+    if TOP not in taken.instances:
+        raise StateError("the log does not name the top instance")
+    return taken
+
+
+def is_buffer_folder(name: str, number: int) -> bool:
+    """Whether a folder of this name can hold ring buffers of the instance of that number."""
+    return re.fullmatch(rf"buffer\.{number}\.\d{{1,9}}", name) is not None
+
+
+def _apply(taken: Taken, line: Any) -> bool:
+    """One line of the log; False when it makes no sense."""
+    match line:
+        case ["event", int(event_id), int(status), int(flags), int(uid), bytes(name), bytes(command)]:
+            if event_id in taken.events:
+                return False
+            taken.events[event_id] = SavedEvent(event_id, status, flags, uid, name, command)
+        case ["gone", int(event_id)] if event_id in taken.events:
+            del taken.events[event_id]
+            for instance in taken.instances.values():
+                instance.enabled.discard(event_id)
+                instance.was_enabled.discard(event_id)
+        case ["comm", int(pid), bytes(comm), int(start_time)]:
+            taken.comms.pop(pid, None)
+            taken.comms[pid] = Task(comm, start_time)
+        case ["instance", int(number), bytes(name)]:
+            return _make_instance(taken, number, name)
+        case ["removed", int(number)] if number != TOP and number in taken.instances:
+            del taken.instances[number]
+        case [str(kind), int(number), *values] if number in taken.instances:
+            return _apply_to_instance(taken, number, kind, values)
+        case _:
+            return False
+    return True
+
+
+def _make_instance(taken: Taken, number: int, name: bytes) -> bool:
+    if number in taken.instances or not TOP <= number <= MAX_NUMBER:
+        return False
+    if any(name == other.name for other in taken.instances.values()):
+        return False
+    if (number == TOP) != (name == b""):
+        return False
+    if name:
+        try:
+            check_name(name)
+        except TraceError:
+            return False
+    taken.instances[number] = TakenInstance(name)
+    return True
+
+
+def _apply_to_instance(taken: Taken, number: int, kind: str, values: list[Any]) -> bool:
+    instance = taken.instances[number]
+    match [kind, *values]:
+        case ["on", int(event_id)] if event_id in taken.events:
+            instance.enabled.add(event_id)
+            instance.was_enabled.add(event_id)
+        case ["off", int(event_id)] if event_id in taken.events:
+            instance.enabled.discard(event_id)
+            instance.was_enabled.add(event_id)
+        case ["buffer", str(folder)] if not folder or is_buffer_folder(folder, number):
+            instance.buffer_folder = folder
+        case ["set", str(name), saved]:
+            try:
+                instance.settings[name] = parse_setting(name, saved)
+            except (ValueError, TypeError):
+                return False
+        case _:
+            return False
+    return True

@@ -1,0 +1,84 @@
+"""Daemons that die and daemons that come after them: what tests of the state have in common."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from utracefsd.daemon import Daemon
+from utracefsd.events.event import Event
+from utracefsd.machine.peer import Peer
+
+ROOT = Peer(pid=os.getpid(), uid=0, gid=0, privileged=True)
+NO_ROOM = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG]
+WARNING = "will not survive a restart"
+
+_dead: list[Daemon] = []
+
+
+class Clock:
+    now = 1_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def daemon_in(folder: Path, clock: Clock | None = None, **options: Any) -> Daemon:
+    return Daemon(
+        now_ns=clock or time.monotonic_ns,
+        status_path=folder / "user_events_status",
+        state_folder=folder,
+        plugins=[],
+        **options,
+    )
+
+
+def die(daemon: Daemon) -> None:
+    """As SIGKILL leaves things: nothing of what `close` does. The objects stay until the test ends, so that nothing
+    is unmapped."""
+    _dead.append(daemon)
+
+
+def bury() -> None:
+    """After a test: let go of the dead, with their descriptors."""
+    if _dead:
+        _dead.clear()
+        gc.collect()
+
+
+def register(daemon: Daemon, command: bytes, flags: int = 0) -> Event:
+    event = daemon.table.register(command, flags, privileged=True)
+    daemon.table.acquire(event)
+    return event
+
+
+def write(daemon: Daemon, path: bytes, data: bytes, truncate: bool = True) -> None:
+    """A write through the tree as an administrator's connection makes it."""
+    daemon.take_in_all()
+    daemon.tree.write_file(path, data, truncate, ROOT)
+    daemon.save()
+
+
+def read(daemon: Daemon, path: bytes) -> bytes:
+    return daemon.tree.read_file(path, ROOT)
+
+
+def packed(*things: Any) -> bytes:
+    return b"".join(msgpack.packb(thing) for thing in things)
+
+
+def emit(event: Event, n: int) -> None:
+    """A record with the field n, on cpu 0 or 1."""
+    payload = struct.pack("<I", n)
+    assert event.tracepoint.write(payload, ts_ns=time.monotonic_ns(), cpu=n % 2, pid=os.getpid()) == 0
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,144 @@
+"""The folder: which files are there when, and what happens to a state of no use."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.restarting import (
+    daemon_in,
+    die,
+    emit,
+    packed,
+    read,
+    register,
+    write,
+)
+from utracefsd.daemon import FIRST_EVENT_ID
+from utracefsd.machine.procfs import possible_cpus
+from utracefsd.state.log import MAGIC, VERSION
+
+HEAD = [MAGIC, VERSION]
+TOP = ["instance", 0, b""]
+START = packed(HEAD, TOP)
+EVENT = ["event", 1039, 1, 0, 1000, b"a", b"a u32 n"]
+
+
+def test_another_sub_buffer_size_is_taken_over(folder: Path) -> None:
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n")
+    write(old, b"events/enable", b"1")
+    write(old, b"buffer_subbuf_size_kb", b"8")
+    emit(event, 5)
+    assert [path.name for path in folder.glob("buffer.*")] == ["buffer.0.2"]
+    die(old)
+    new = daemon_in(folder)
+    assert new.instances.top.buffer.subbuf_size == 8192
+    assert b"n=0x5" in read(new, b"trace")
+    new.close()
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_death_while_the_buffer_is_replaced(folder: Path, logged: bool) -> None:
+    """Before the log has it the old buffer holds, afterwards the new one; the other is removed."""
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n")
+    write(old, b"events/enable", b"1")
+    emit(event, 5)
+    assert old.state is not None
+    old.state.folder.buffers_of(0).remove_others = lambda: None  # type: ignore[method-assign]
+    if not logged:
+        old.state.folder.on_buffer_moved = lambda number: None
+    old.instances.top.store.set_subbuf_size(8)
+    assert len(list(folder.glob("buffer.*"))) == 2
+    die(old)
+    new = daemon_in(folder)
+    assert new.instances.top.buffer.subbuf_size == (8192 if logged else 4096)
+    assert (b"n=0x5" in read(new, b"trace")) != logged
+    assert len(list(folder.glob("buffer.*"))) == 1
+    new.close()
+
+
+def test_files_are_ours_alone(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    register(daemon, b"a")
+    write(daemon, b"buffer_subbuf_size_kb", b"8")
+    for path in folder.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    daemon.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state", b"nonsense"),
+        ("state", packed([MAGIC, VERSION + 1], TOP)),
+        ("state", packed([MAGIC, 1, "buffer.1"])),
+        ("state", START + packed(["buffer", 0, "buffer.0.7"])),
+        ("state", START + packed([*EVENT[:6], b"b u32 n"])),
+        ("state", START + packed([*EVENT[:6], b"a not a field"])),
+        ("state", START + packed(EVENT, [EVENT[0], 5, *EVENT[2:]])),
+        ("state", START + packed([*EVENT[:1], 1 << 20, *EVENT[2:]])),
+        ("state", START + packed(["event", 5, 1, 2, 0, b"a.zz", b"a"])),
+        ("state", START + packed(["event", 5, 1, 99, 0, b"a", b"a"])),
+        ("buffer.0.1/cpu0", b"nonsense"),
+        ("buffer.0.1/cpu0", None),
+    ],
+)
+def test_a_state_of_no_use_is_set_aside(
+    folder: Path,
+    name: str,
+    content: bytes | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("utracefsd"), "propagate", True)
+    for _ in range(2):  # and what was set aside before makes room
+        old = daemon_in(folder)
+        register(old, b"x")
+        old.save()
+        die(old)
+        for _ in [0]:
+            target = folder / name
+            if not target.parent.exists():
+                target = next(folder.glob("buffer.*")) / "cpu0"
+            if content is None:
+                target.unlink()
+            else:
+                target.write_bytes(content)
+        caplog.clear()
+        new = daemon_in(folder)
+        warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
+        assert len(warnings) == 1
+        assert "\n" not in warnings[0].getMessage()
+        assert (folder / "set-aside" / "state").exists()
+        assert len(new.table) == 0
+        assert new.table.register(b"y", privileged=True).id == FIRST_EVENT_ID
+        new.save()
+        die(new)
+        successor = daemon_in(folder)
+        assert len(successor.table) == 1
+        die(successor)
+    daemon_in(folder).close()
+    assert list(folder.iterdir()) == []
+
+
+def test_other_cpus_make_another_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    die(daemon_in(folder))
+    monkeypatch.setattr("utracefsd.daemon.possible_cpus", lambda: possible_cpus() + 1)
+    new = daemon_in(folder)
+    assert (folder / "set-aside").exists()
+    new.close()
+
+
+def test_state_can_be_discarded(folder: Path) -> None:
+    old = daemon_in(folder)
+    register(old, b"a")
+    old.save()
+    die(old)
+    new = daemon_in(folder, discard_state=True)
+    assert len(new.table) == 0
+    assert not (folder / "set-aside").exists()
+    new.close()

@@ -1,0 +1,154 @@
+"""The log: what it says, and everything that can be wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.restarting import (
+    packed,
+)
+from utracefsd.state.log import MAGIC, VERSION, StateError, parse_log
+
+HEAD = [MAGIC, VERSION]
+TOP = ["instance", 0, b""]
+START = packed(HEAD, TOP)
+EVENT = ["event", 1039, 1, 0, 1000, b"a", b"a u32 n"]
+
+
+def test_what_a_log_says() -> None:
+    taken = parse_log(
+        START
+        + packed(
+            EVENT,
+            ["event", 7, 3, 1, 0, b"b", b"b"],
+            ["on", 0, 7],
+            ["on", 0, 1039],
+            ["off", 0, 1039],
+            ["set", 0, "tracing_on", False],
+            ["set", 0, "tracing_on", True],
+            ["set", 0, "standing", [b"a*"]],
+            ["buffer", 0, "buffer.0.11"],
+            ["buffer", 0, "buffer.0.12"],
+            ["comm", 12, b"sh", 99],
+        )
+    )
+    assert list(taken.events) == [1039, 7]
+    top = taken.instances[0]
+    assert (top.enabled, top.was_enabled) == ({7}, {7, 1039})
+    assert top.settings == {"tracing_on": True, "standing": (b"a*",)}
+    assert top.buffer_folder == "buffer.0.12"
+    assert taken.comms[12].comm == b"sh"
+
+
+def test_several_instances() -> None:
+    taken = parse_log(
+        START
+        + packed(
+            EVENT,
+            ["instance", 3, b"x y"],
+            ["instance", 1, b"z"],
+            ["on", 3, 1039],
+            ["off", 1, 1039],
+            ["set", 3, "clock", "boot"],
+            ["buffer", 3, "buffer.3.1"],
+            ["buffer", 1, "buffer.1.1"],
+            ["buffer", 1, ""],
+        )
+    )
+    assert taken.names() == {3: b"x y", 1: b"z"}
+    assert [(one.enabled, one.was_enabled) for one in taken.instances.values()] == [
+        (set(), set()),
+        ({1039}, {1039}),
+        (set(), {1039}),
+    ]
+    assert [one.settings for one in taken.instances.values()] == [{}, {"clock": "boot"}, {}]
+    assert [one.buffer_folder for one in taken.instances.values()] == ["", "buffer.3.1", ""]
+
+
+def test_an_instance_that_was_removed() -> None:
+    data = START + packed(EVENT, ["instance", 1, b"x"], ["on", 1, 1039], ["removed", 1])
+    assert parse_log(data).names() == {}
+    again = parse_log(data + packed(["instance", 1, b"x"])).instances[1]
+    assert (again.enabled, again.was_enabled) == (set(), set())
+
+
+def test_an_id_that_was_given_again() -> None:
+    taken = parse_log(
+        START
+        + packed(
+            ["instance", 1, b"x"],
+            EVENT,
+            ["on", 0, 1039],
+            ["on", 1, 1039],
+            ["gone", 1039],
+            [*EVENT[:5], b"c", b"c"],
+        )
+    )
+    assert taken.events[1039].command == b"c"
+    assert [one.was_enabled for one in taken.instances.values()] == [set(), set()]
+
+
+def test_a_torn_last_object_is_left_out() -> None:
+    data = START + packed(EVENT)
+    for cut in range(len(START), len(data)):
+        assert parse_log(data[:cut]).events == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0",
+        b"\xc1" * 100,
+        START[:5],
+        packed(HEAD),
+        packed(TOP),
+        packed(EVENT),
+        packed([MAGIC, VERSION + 1]),
+        packed([MAGIC, VERSION + 1], TOP),
+        packed([MAGIC, 1, "buffer.1"], TOP),
+        packed([MAGIC, VERSION, "buffer.1"], TOP),
+        packed([MAGIC], TOP),
+        packed(HEAD, EVENT),
+        START + packed(EVENT, EVENT),
+        START + packed(["gone", 1]),
+        START + packed(["on", 0, 1]),
+        START + packed(["off", 0, 1]),
+        START + packed(EVENT, ["on", 1, 1039]),
+        START + packed(["set", 1, "tracing_on", True]),
+        START + packed(["set", 0, "colour", 1]),
+        START + packed(["set", 0, "tracing_on", 1]),
+        START + packed(["set", 0, "clock", ["local"]]),
+        START + packed(["set", 0, "pids", [None]]),
+        START + packed(["set", 0, "pids"]),
+        START + packed(["buffer", 0, "/"]),
+        START + packed(["buffer", 0, "../etc"]),
+        START + packed(["buffer", 0, "buffer.0.1/x"]),
+        START + packed(["buffer", 0, "buffer.1.1"]),
+        START + packed(["buffer", 1, "buffer.1.1"]),
+        START + packed(TOP),
+        START + packed(["instance", 0, b"x"]),
+        START + packed(["instance", 1, b""]),
+        START + packed(["instance", 1, b".."]),
+        START + packed(["instance", 1, b"a/b"]),
+        START + packed(["instance", 1, b"a" * 256]),
+        START + packed(["instance", 1, "text"]),
+        START + packed(["instance", -1, b"x"]),
+        START + packed(["instance", 1 << 16, b"x"]),
+        START + packed(["instance", 1, b"x"], ["instance", 1, b"y"]),
+        START + packed(["instance", 1, b"x"], ["instance", 2, b"x"]),
+        START + packed(["removed", 0]),
+        START + packed(["removed", 1]),
+        START + packed(["event", 1]),
+        START + packed(5),
+        START + packed({}),
+        START + packed([]),
+        START + b"\xc1",
+        b"[" * 10000,
+        b"\x91" * 10000,
+        START + b"\xa2\xff\xff",
+    ],
+)
+def test_a_log_that_makes_no_sense(data: bytes) -> None:
+    with pytest.raises(StateError):
+        parse_log(data)

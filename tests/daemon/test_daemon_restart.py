@@ -1,0 +1,402 @@
+"""A daemon as a whole: what one that comes after another finds, and how one ends."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.daemon.restarting import (
+    WARNING,
+    Clock,
+    daemon_in,
+    die,
+    emit,
+    packed,
+    read,
+    register,
+    write,
+)
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
+from utracefsd.daemon import GRACE_NS, Daemon
+from utracefsd.server.serve import serve
+
+
+def test_everything_is_as_before(folder: Path) -> None:
+    old = daemon_in(folder)
+    first = register(old, b"first u32 n")
+    gap = register(old, b"gap")
+    multi = [register(old, b"multi u32 n", REG_MULTI_FORMAT), register(old, b"multi u8 n", REG_MULTI_FORMAT)]
+    kept = old.table.register(b"kept u32 n", REG_PERSIST, privileged=True)
+    old.save()
+    old.table.release(gap, 0)
+    old.on_time(1 << 62)
+    write(old, b"buffer_size_kb", b"64")
+    write(old, b"per_cpu/cpu0/buffer_size_kb", b"100")
+    write(old, b"trace_clock", b"boot")
+    write(old, b"events/user_events/first/enable", b"1")
+    write(old, b"events/user_events/kept/enable", b"1")
+    write(old, b"events/user_events/kept/enable", b"0")
+    write(old, b"standing_events", b"later\n")
+    write(old, b"options/raw", b"1")
+    write(old, b"options/overwrite", b"0")
+    write(old, b"options/record-tgid", b"1")
+    write(old, b"buffer_percent", b"7")
+    write(old, b"tracing_cpumask", b"1")
+    write(old, b"set_event_notrace_pid", b"1 2 3")
+    for n in range(0, 10, 2):
+        emit(first, n)
+    write(old, b"tracing_on", b"0")
+    paths = [
+        *(
+            b"buffer_size_kb",
+            b"per_cpu/cpu0/buffer_size_kb",
+            b"trace_clock",
+            b"standing_events",
+            b"trace_options",
+        ),
+        *(b"buffer_percent", b"tracing_cpumask", b"set_event_notrace_pid", b"tracing_on", b"set_event"),
+        *(b"dynamic_events", b"user_events_status", b"per_cpu/cpu0/stats", b"trace", b"saved_cmdlines"),
+    ]
+    before = {path: read(old, path) for path in paths}
+    assert before[b"trace"].count(b"first") + before[b"trace"].count(b"%d" % first.id) >= 5
+    die(old)
+    new = daemon_in(folder)
+    after = {path: read(new, path) for path in paths}
+    for text in (before, after):
+        text[b"per_cpu/cpu0/stats"] = text[b"per_cpu/cpu0/stats"].partition(b"now ts")[0]
+    assert after == before
+    for event in [first, *multi, kept]:
+        again = new.table.by_id(event.id)
+        assert again is not None
+        assert again.tracepoint_name == event.tracepoint_name
+        assert again.status_index == event.status_index
+        assert again.ever_enabled == event.ever_enabled
+        assert again.status == event.status
+        assert new.status.get(event.status_index) == event.tracepoint.status
+    assert register(new, b"fresh").id == gap.id, "the lowest free one, as ever"
+    assert register(new, b"fresh2", REG_MULTI_FORMAT).tracepoint_name == b"fresh2.2"
+    assert register(new, b"first u32 n").id == first.id
+    with pytest.raises(TraceError) as wrong:
+        register(new, b"first u64 n")
+    assert wrong.value.errno == errno.EADDRINUSE
+    assert new.instances.top.events.enabled(register(new, b"later"))
+    assert new.instances.top.events.was_enabled(new.table.by_id(kept.id))  # type: ignore[arg-type]
+    new.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_records_of_before_and_after_stand_together(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 n")
+    write(daemon, b"events/enable", b"1")
+    for life in range(4):
+        event = daemon.table.get(b"user_events", b"a")
+        assert event is not None
+        emit(event, life)
+        assert event.tracepoint.emitted == 1, "numbers of events begin anew"
+        die(daemon)
+        daemon = daemon_in(folder)
+    lines = read(daemon, b"trace").splitlines()
+    assert [line.rpartition(b"n=")[2] for line in lines if b"n=" in line] == [
+        b"0x%x (%d)" % (n, n) for n in range(4)
+    ]
+    daemon.close()
+
+
+INSTANCE_FILES = [
+    b"buffer_size_kb",
+    b"buffer_subbuf_size_kb",
+    b"trace_clock",
+    b"standing_events",
+    b"trace_options",
+    b"buffer_percent",
+    b"set_event_pid",
+    b"set_event",
+    b"tracing_on",
+    b"trace",
+]
+
+
+def contents(daemon: Daemon) -> dict[bytes, bytes]:
+    """What all instances show."""
+    tops = [b"instances/" + name + b"/" for name in daemon.instances.names()]
+    return {top + path: read(daemon, top + path) for top in [b"", *tops] for path in INSTANCE_FILES}
+
+
+def several_instances(daemon: Daemon) -> None:
+    """Three besides the top one, and a number that is free between them: each has settings, events and
+    records of its own, two keep a record of the same event."""
+    a, b = register(daemon, b"a u32 n"), register(daemon, b"b u32 n")
+    for name in (b"one", b"gone", b"two words", b"idle"):
+        daemon.instances.make(name)
+        write(daemon, b"instances/" + name + b"/buffer_size_kb", b"64")
+    daemon.instances.remove(b"gone")
+    write(daemon, b"instances/one/trace_clock", b"counter")
+    write(daemon, b"instances/one/set_event", b"user_events:a")
+    write(daemon, b"instances/one/options/raw", b"1")
+    write(daemon, b"instances/two words/buffer_subbuf_size_kb", b"8")
+    write(daemon, b"instances/two words/standing_events", b"*")
+    write(daemon, b"instances/two words/buffer_percent", b"9")
+    write(daemon, b"events/user_events/b/enable", b"1")
+    write(daemon, b"options/printk-msg-only", b"1")
+    for n in range(3):
+        emit(a, 2 * n)
+        emit(b, 2 * n)
+    write(daemon, b"instances/two words/events/user_events/b/enable", b"0")
+    write(daemon, b"instances/two words/tracing_on", b"0")
+    write(daemon, b"instances/one/set_event_pid", b"1 2")
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_several_instances_are_as_before(folder: Path, killed: bool) -> None:
+    old = daemon_in(folder)
+    several_instances(old)
+    before = contents(old)
+    assert [before[path].count(b"n=0x") for path in (b"trace", b"instances/two words/trace")] == [3, 6]
+    assert before[b"instances/one/trace"].count(b"type: 1039") == 3
+    assert sorted(path.name for path in folder.glob("buffer.*")) == [
+        "buffer.0.1",
+        "buffer.1.1",
+        "buffer.3.2",
+        "buffer.4.1",
+    ]
+    if killed:
+        die(old)
+    else:
+        old.keep_state = True
+        old.close()
+    new = daemon_in(folder)
+    assert contents(new) == before
+    assert [instance.number for instance in new.instances] == [0, 1, 3, 4]
+    two = new.instances.get(b"two words")
+    assert two is not None
+    assert two.events.was_enabled(register(new, b"b u32 n"))
+    late = register(new, b"late u32 n")
+    assert [instance.name for instance in new.instances if instance.events.enabled(late)] == [b"two words"]
+    emit(register(new, b"b u32 n"), 100)
+    assert b"n=0x64" in read(new, b"trace")
+    assert new.instances.make(b"fresh").number == 2
+    new.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_instances_that_are_made_and_removed_later(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    several_instances(daemon)
+    for life in range(3):
+        die(daemon)
+        daemon = daemon_in(folder)
+        daemon.instances.remove(b"one" if life == 0 else b"life %d" % (life - 1))
+        assert daemon.instances.make(b"life %d" % life).number == 1
+        write(daemon, b"instances/life %d/buffer_percent" % life, b"%d" % life)
+    die(daemon)
+    last = daemon_in(folder)
+    assert list(last.instances.names()) == [b"two words", b"idle", b"life 2"]
+    assert read(last, b"instances/life 2/buffer_percent") == b"2\n"
+    assert b"entries-written: 0/0 " in read(last, b"instances/life 2/trace"), (
+        "nothing of its number's former one"
+    )
+    last.close()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_death_while_an_instance_is_removed(folder: Path, logged: bool) -> None:
+    """Until the log has it, it comes back as it was, but for its events; afterwards its folder is of no
+    use."""
+    old = daemon_in(folder)
+    several_instances(old)
+    assert old.state is not None
+    one = old.instances.get(b"one")
+    assert one is not None
+    one.store.remove = lambda: None  # type: ignore[method-assign]
+    if not logged:
+        old.state.save = lambda: None  # type: ignore[method-assign]
+    old.instances.remove(b"one")
+    die(old)
+    new = daemon_in(folder)
+    assert (new.instances.get(b"one") is None) == logged
+    assert (folder / "buffer.1.1").exists() != logged
+    new.close()
+
+
+def test_an_instance_without_room_for_its_buffer(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
+) -> None:
+    """Only its records are lost; and the warning is not repeated for each."""
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n")
+    write(old, b"events/enable", b"1")
+    room(1 << 20)
+    for name in (b"x", b"y"):
+        old.instances.make(name)
+        write(old, b"instances/" + name + b"/events/enable", b"1")
+    emit(event, 5)
+    assert log.text.count(WARNING) == 1
+    die(old)
+    room(1 << 40)
+    new = daemon_in(folder)
+    assert b"n=0x5" in read(new, b"trace")
+    assert b"n=0x5" not in read(new, b"instances/x/trace")
+    assert read(new, b"instances/x/buffer_size_kb") == b"1410\n"
+    assert read(new, b"instances/x/set_event") == b"user_events:a\n"
+    assert new.instances.get(b"y") is not None
+    new.close()
+
+
+def test_two_hundred_instances_are_written_only_where_something_changed(folder: Path) -> None:
+    """4,000 events, 200 instances in small buffers: a step writes what changed, and nothing walks over the
+    rest."""
+    daemon = daemon_in(folder)
+    for n in range(4000):
+        register(daemon, b"e%d u32 n" % n)
+    daemon.save()
+    for n in range(200):
+        daemon.instances.make(b"x%d" % n)
+        write(daemon, b"instances/x%d/buffer_size_kb" % n, b"4")
+    write(daemon, b"instances/x7/events/user_events/e0/enable", b"1")
+
+    def step(path: bytes, data: bytes | None = None) -> int:
+        """Bytes that an operation adds to the log."""
+        before = (folder / "state").stat().st_size
+        if data is None:
+            daemon.take_in_all()
+            read(daemon, path)
+            daemon.save()
+        else:
+            write(daemon, path, data)
+        return (folder / "state").stat().st_size - before
+
+    assert step(b"instances/x7/trace") == 0
+    assert step(b"events/enable") == 0
+    assert step(b"instances/x8/tracing_on", b"1") == 0
+    assert step(b"instances/x8/tracing_on", b"0") == len(packed(["set", 9, "tracing_on", False]))
+    assert sum(len(instance.events) for instance in daemon.instances) == 1
+    assert len(daemon.table.on_created) == 0
+    die(daemon)
+    new = daemon_in(folder)
+    assert len(new.instances) == 201
+    assert read(new, b"instances/x8/tracing_on") == b"0\n"
+    assert read(new, b"instances/x7/set_event") == b"user_events:e0\n"
+    assert sum(len(instance.events) for instance in new.instances) == 1
+    new.close()
+
+
+def test_events_of_programs_have_a_grace_time(folder: Path) -> None:
+    clock = Clock()
+    old = daemon_in(folder, clock)
+    for command in (b"back", b"away", b"watched"):
+        register(old, command)
+    old.table.register(b"kept", REG_PERSIST, privileged=True)
+    write(old, b"events/user_events/watched/enable", b"1")
+    die(old)
+    new = daemon_in(folder, clock)
+    assert new.next_deadline_ns() == clock.now + GRACE_NS
+    back = register(new, b"back")
+    clock.now += GRACE_NS - 1
+    new.on_time(clock.now)
+    assert len(new.table) == 4
+    clock.now += 1
+    new.on_time(clock.now)
+    assert new.next_deadline_ns() == clock.now + new.table.reap_delay_ns
+    clock.now += new.table.reap_delay_ns
+    new.on_time(clock.now)
+    assert [event.name for event in new.table.events()] == [b"back", b"watched", b"kept"]
+    assert back.references == 1
+    assert new.next_deadline_ns() is None
+    die(new)
+    last = daemon_in(folder, clock)
+    assert len(last.table) == 3
+    last.close()
+
+
+def test_without_anything_to_wait_for_there_is_no_timer(folder: Path) -> None:
+    old = daemon_in(folder)
+    old.table.register(b"kept", REG_PERSIST, privileged=True)
+    old.save()
+    die(old)
+    new = daemon_in(folder)
+    assert new.next_deadline_ns() is None
+    assert len(new.table) == 1
+    new.close()
+
+
+def test_a_smaller_status_file_gives_other_indexes(folder: Path) -> None:
+    old = daemon_in(folder, status_pages=2)
+    for n in range(4100):
+        register(old, b"e%d" % n)
+    for event in old.table.events()[5:-5]:
+        old.table.release(event, 0)
+    old.on_time(1 << 62)
+    old.save()
+    die(old)
+    new = daemon_in(folder)
+    assert sorted(event.status_index for event in new.table.events()) == list(range(1, 11))
+    new.close()
+
+
+def test_more_events_than_the_status_file_has_room_for(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("utracefsd"), "propagate", True)
+    old = daemon_in(folder, status_pages=2)
+    for n in range(4100):
+        register(old, b"e%d" % n)
+    old.save()
+    die(old)
+    new = daemon_in(folder)
+    assert len(new.table) == 0
+    assert "no room for 4100 events" in caplog.text
+    new.close()
+
+
+def test_no_room_for_the_journal(folder: Path, room: Callable[..., None]) -> None:
+    room(0, of="/journal")
+    with pytest.raises(TraceError) as failure:
+        daemon_in(folder)
+    assert failure.value.errno == errno.ENOSPC
+    assert failure.value.text == f"{folder}/journal cannot be made: No space left on device"
+    assert not (folder / "user_events_status").exists()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_end(folder: Path, keep: bool) -> None:
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n")
+    write(old, b"events/enable", b"1")
+    emit(event, 1)
+    old.keep_state = keep
+    old.close()
+    assert not (folder / "user_events_status").exists()
+    assert (folder / "state").exists() == keep
+    new = daemon_in(folder)
+    assert len(new.table) == keep
+    assert (b"n=0x1" in read(new, b"trace")) == keep
+    new.close()
+    assert list(folder.iterdir()) == []
+
+
+async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a real server: what is kept is found by the next one, which lets go of it in time, with nothing else
+    to do."""
+    monkeypatch.setattr("utracefsd.daemon.GRACE_NS", 50_000_000)
+    async with trio.open_nursery() as nursery:
+        serving = await nursery.start(serve, tmp_path / "d")
+        register(serving.daemon, b"a")
+        serving.daemon.keep_state = True
+        serving.daemon.hand_on()
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        serving = await nursery.start(serve, tmp_path / "d")
+        assert len(serving.daemon.table) == 1
+        with trio.fail_after(10):
+            while len(serving.daemon.table):
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert not serving.runtime.status_folder.exists()
