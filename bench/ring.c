@@ -1,6 +1,7 @@
 /* Nanoseconds a record of reserving, filling and committing in a C loop: `ring RECORDS PAYLOAD`.
  *
- * The ring is a private one. Whenever it is full it is emptied, without being read; that time is not counted. */
+ * The ring is a private one. Whenever it is full it is emptied, without being read; that time is not
+ * counted. */
 #include "producer.h"
 
 #include <stdio.h>

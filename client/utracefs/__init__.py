@@ -10,8 +10,8 @@
 Tracing that is missing is never an error: without a daemon the event is off, and it comes alive when a daemon
 appears. A wrong declaration is a ValueError at once.
 
-The functions of this module use one session per process, made by the first call; a library or a test that wants one
-of its own takes a `Session`. Importing this module starts nothing and changes nothing.
+The functions of this module use one session per process, made by the first call; a library or a test that
+wants one of its own takes a `Session`. Importing this module starts nothing and changes nothing.
 """
 
 from utracefs._event import Event
@@ -84,14 +84,14 @@ def events(
 
 
 def flush(timeout_s: float = 1.0) -> bool:
-    """Wait until everything emitted so far has reached the attached consumers; False when that took too long or the
-    connection was lost."""
+    """Wait until everything emitted so far has reached the attached consumers; False when that took too long
+    or the connection was lost."""
     return default_session().flush(timeout_s)
 
 
 def close() -> None:
-    """Send what is pending (at most half a second), disconnect, and turn all events off for good. Happens by itself
-    when the interpreter exits."""
+    """Send what is pending (at most half a second), disconnect, and turn all events off for good. Happens by
+    itself when the interpreter exits."""
     default_session().close()
 
 

@@ -1,7 +1,8 @@
 """Events: what runs once per `if event:` and once per `emit`.
 
-An Event is a status pointer, a packing plan and an outlet. `if event:` reads the one byte the pointer leads to; `emit`
-turns its arguments into C values, and only when all of them are good does it ask the outlet for room, fill it and commit.
+An Event is a status pointer, a packing plan and an outlet. `if event:` reads the one byte the pointer leads
+to; `emit` turns its arguments into C values, and only when all of them are good does it ask the outlet for
+room, fill it and commit.
 
 The status pointer leads to one of three places:
 
@@ -11,15 +12,15 @@ The status pointer leads to one of three places:
 | PENDING | 0x40, never a status | look again: the slow path finds out what is true and moves the pointer |
 | a byte of a StatusMap | the daemon's | 0 no consumer is attached, else bits 0 ftrace, 1 perf, 7 other |
 
-The outlet is the session's Fifo, or a RingOutlet while the pointer leads into a StatusMap of the connection that the ring
-belongs to. Pointer and outlet are changed together.
+The outlet is the session's Fifo, or a RingOutlet while the pointer leads into a StatusMap of the connection
+that the ring belongs to. Pointer and outlet are changed together.
 
-Who protects what: everything here runs with the GIL held and, from the first write to shared state to the last, calls no
-Python code. So an emit is one step for every other thread, for a signal handler and for fork, without any lock that could
-be found locked; and so is a move of all events to another connection. An emit can be entered again only while it still
-converts its arguments (`__index__` of an argument is Python code), and then it has touched nothing. For the same reason a
-status map or a ring may be unmapped as soon as no event leads into it: no thread is between loading the pointer and
-loading the byte.
+Who protects what: everything here runs with the GIL held and, from the first write to shared state to the
+last, calls no Python code. So an emit is one step for every other thread, for a signal handler and for fork,
+without any lock that could be found locked; and so is a move of all events to another connection. An emit can
+be entered again only while it still converts its arguments (`__index__` of an argument is Python code), and
+then it has touched nothing. For the same reason a status map or a ring may be unmapped as soon as no event
+leads into it: no thread is between loading the pointer and loading the byte.
 """
 
 from sys import intern
@@ -72,7 +73,7 @@ cdef enum:
     INHERITED_NS = 1_000_000_000
 
 
-# ------------------------------------------------------------------------------------------------ packing
+# --------------------------------------------------------------------------------------------------- packing
 
 cdef enum Kind:
     INTEGER = 0
@@ -81,7 +82,13 @@ cdef enum Kind:
     DATA_LOC = 3
     REL_LOC = 4
 
-KINDS = {"INTEGER": INTEGER, "CHAR_ARRAY": CHAR_ARRAY, "STRUCT": STRUCT, "DATA_LOC": DATA_LOC, "REL_LOC": REL_LOC}
+KINDS = {
+    "INTEGER": INTEGER,
+    "CHAR_ARRAY": CHAR_ARRAY,
+    "STRUCT": STRUCT,
+    "DATA_LOC": DATA_LOC,
+    "REL_LOC": REL_LOC,
+}
 
 cdef struct Step:
     # one field of the plan
@@ -112,12 +119,14 @@ cdef size_t MAX_LOC = 0xffff
 cdef class Event:
     """One event of one session. Made by `utracefs.event`, never directly.
 
-    `if event:` is true while a consumer is attached. `event.emit(...)` writes a record then, and does nothing otherwise.
+    `if event:` is true while a consumer is attached. `event.emit(...)` writes a record then, and does nothing
+    otherwise.
     """
 
     cdef const unsigned char *status
     cdef const unsigned char *inherited
-    """In a forked child, until its own connection is wanted: the parent's status byte, which holds for it, too."""
+    """In a forked child, until its own connection is wanted: the parent's status byte, which holds for it,
+    too."""
     cdef StatusMap status_map
     cdef Outlet outlet
     cdef Fifo fifo
@@ -173,7 +182,8 @@ cdef class Event:
             self.steps[i].size = size
             self.steps[i].is_signed = is_signed
             self.steps[i].is_string = is_string
-            # __data_loc counts from the common fields in front of the payload, __rel_loc from behind its own word.
+            # __data_loc counts from the common fields in front of the payload, __rel_loc from behind its own
+            # word.
             self.steps[i].loc_base = 8 if kind == DATA_LOC else -<int32_t>(offset + 4)
             self.min_size = offset + size
             i += 1
@@ -231,10 +241,12 @@ cdef class Event:
     # -- the pointer; all of this is the session's business
 
     cdef bint look_again(self) except -1:
-        """Behind PENDING: find out what is true. Moves the pointer, unless the process was forked a moment ago."""
+        """Behind PENDING: find out what is true. Moves the pointer, unless the process was forked a moment
+        ago."""
         if self.inherited != NULL:
-            # The parent's byte holds until this process has a connection of its own. It gets one when it first has
-            # something to write, or when it turns out to live for a while and must outlive the parent's daemon.
+            # The parent's byte holds until this process has a connection of its own. It gets one when it
+            # first has something to write, or when it turns out to live for a while and must outlive the
+            # parent's daemon.
             if self.inherited[0] == 0 and ut_now_ns() - forked_at_ns < INHERITED_NS:
                 return False
             self.session._start_in_child()
@@ -242,7 +254,9 @@ cdef class Event:
             self.session._await_answer(self)
         return self.status[0] != 0 and self.status != &pending_byte
 
-    cdef void follow(self, StatusMap status_map, size_t status_index, int64_t write_index, Outlet outlet) noexcept:
+    cdef void follow(
+        self, StatusMap status_map, size_t status_index, int64_t write_index, Outlet outlet
+    ) noexcept:
         """The daemon has answered: from now on follow its byte, which must lie within the map."""
         self.status = status_map.bytes + status_index
         self.status_map = status_map
@@ -260,8 +274,8 @@ cdef class Event:
         self.leave_map()
 
     cdef void leave_map(self) noexcept:
-        """Off. An emit that saw the event on and still converts its arguments must not find the ring gone: it goes to the
-        FIFO, which holds it for the next connection."""
+        """Off. An emit that saw the event on and still converts its arguments must not find the ring gone: it
+        goes to the FIFO, which holds it for the next connection."""
         self.status = &off_byte
         self.inherited = NULL
         self.status_map = None
@@ -272,7 +286,7 @@ cdef class Event:
         return self.status == &pending_byte and self.inherited == NULL
 
 
-# ------------------------------------------------------------------------------------------------ all events of a session
+# ----------------------------------------------------------------------------------- all events of a session
 
 def set_all_off(list events):
     """No consumer can be attached to any of these: one step, as far as any emit can see."""
@@ -294,14 +308,17 @@ cdef int check_places(StatusMap status_map, list places) except -1:
     cdef tuple place
     for place in places:
         if not 0 < place[1] < status_map.size or not 0 <= place[2] < 0x80000000:
-            raise ValueError(f"status_index {place[1]} of {status_map.size}, write_index {place[2]}: out of range")
+            raise ValueError(
+                f"status_index {place[1]} of {status_map.size}, write_index {place[2]}: out of range"
+            )
     return 0
 
 
 def follow(StatusMap status_map, Outlet outlet, list places):
     """Registrations were answered on the connection that is up: these events follow their bytes from now on.
 
-    places: of (event, status_index, write_index). ValueError, and nothing done, when a number is out of range.
+    places: of (event, status_index, write_index). ValueError, and nothing done, when a number is out of
+    range.
     """
     cdef tuple place
     check_places(status_map, places)
@@ -310,7 +327,8 @@ def follow(StatusMap status_map, Outlet outlet, list places):
 
 
 def move(StatusMap status_map, Outlet outlet, list places, Fifo fifo, list by_old_index):
-    """A connection is up: give every event its place there, and what the FIFO holds its new write_index. One step.
+    """A connection is up: give every event its place there, and what the FIFO holds its new write_index. One
+    step.
 
     places: as in `follow`, of every event registered on the new connection.
     by_old_index: the Event, or None, that each write_index of the old connection stood for.
@@ -350,7 +368,8 @@ def move(StatusMap status_map, Outlet outlet, list places, Fifo fifo, list by_ol
 
 
 def give_up_fifo(Fifo fifo, list by_index):
-    """Count everything pending as lost: the session closes. by_index: the Event of each write_index, or None."""
+    """Count everything pending as lost: the session closes. by_index: the Event of each write_index, or
+    None."""
     cdef uint64_t position = fifo.boundary
     cdef unsigned char *record
     cdef unsigned header
@@ -361,7 +380,8 @@ def give_up_fifo(Fifo fifo, list by_index):
 
 
 def give_up_ring(RingOutlet outlet, list by_index):
-    """Count as lost what no daemon took out of a ring that cannot be adopted. No event may lead there any more.
+    """Count as lost what no daemon took out of a ring that cannot be adopted. No event may lead there any
+    more.
 
     by_index: as in `give_up_fifo`.
     """
@@ -383,7 +403,8 @@ cdef inline void count_dropped(Counts counts, Event event) noexcept:
 
 
 def start_child(list events):
-    """In a forked child: leave the parent's ring to it, remember its status bytes, and begin to count anew."""
+    """In a forked child: leave the parent's ring to it, remember its status bytes, and begin to count
+    anew."""
     global forked_at_ns
     cdef Event event
     for event in events:
@@ -399,7 +420,8 @@ def start_child(list events):
 
 
 def use_inherited(list events):
-    """The child gets a connection of its own: until that is up the parent's bytes are good enough, without detour."""
+    """The child gets a connection of its own: until that is up the parent's bytes are good enough, without
+    detour."""
     cdef Event event
     for event in events:
         if event.inherited != NULL:
@@ -407,7 +429,7 @@ def use_inherited(list events):
             event.inherited = NULL
 
 
-# ------------------------------------------------------------------------------------------------ emit
+# ------------------------------------------------------------------------------------------------------ emit
 
 cdef object emit(PyObject *self, PyObject *const *args, Py_ssize_t nr_args, PyObject *keyword_names):
     """Event.emit, called by the vectorcall protocol: no tuple, no dict."""
@@ -471,11 +493,13 @@ cdef object emit(PyObject *self, PyObject *const *args, Py_ssize_t nr_args, PyOb
         elif step.kind == CHAR_ARRAY:
             if value.length > step.size:
                 raise ValueError(
-                    f"{event.name}: field {event.keywords[i]!r} has room for {step.size} bytes, not {value.length}"
+                    f"{event.name}: field {event.keywords[i]!r} has room for {step.size} bytes, "
+                    f"not {value.length}"
                 )
         elif value.length != step.size:
             raise ValueError(
-                f"{event.name}: field {event.keywords[i]!r} takes exactly {step.size} bytes, not {value.length}"
+                f"{event.name}: field {event.keywords[i]!r} takes exactly {step.size} bytes, "
+                f"not {value.length}"
             )
     if size > event.max_size:
         raise ValueError(f"{event.name}: a record of {size} bytes; at most {event.max_size} are possible")
@@ -493,7 +517,8 @@ cdef object emit(PyObject *self, PyObject *const *args, Py_ssize_t nr_args, PyOb
 
 cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, Py_ssize_t nr_args,
                         PyObject *keyword_names) except -1:
-    """Positional and keyword arguments into the order of the fields; TypeError like a call of a Python function."""
+    """Positional and keyword arguments into the order of the fields; TypeError like a call of a Python
+    function."""
     cdef Py_ssize_t i, at, nr_keywords = PyTuple_GET_SIZE(keyword_names)
     cdef PyObject *name
     if nr_args > event.nr_fields:
@@ -504,7 +529,9 @@ cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, 
         name = PyTuple_GET_ITEM(keyword_names, i)
         at = find_keyword(event.keywords, name)
         if event.ambiguous and event.keywords.count(<object>name) > 1:
-            raise TypeError(f"{event.name}: several fields are called {<object>name!r}; give them by position")
+            raise TypeError(
+                f"{event.name}: several fields are called {<object>name!r}; give them by position"
+            )
         if at < 0:
             raise TypeError(f"{event.name}: no field {<object>name!r}; there are {', '.join(event.keywords)}")
         if ordered[at] != NULL:
@@ -567,7 +594,8 @@ cdef int raise_range_error(Event event, Py_ssize_t i, PyObject *given) except -1
     bits = 8 * step.size
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if step.is_signed else (0, (1 << bits) - 1)
     raise OverflowError(
-        f"{event.name}: {PyNumber_Index(<object>given)} does not fit the field {event.keywords[i]!r} ({low} to {high})"
+        f"{event.name}: {PyNumber_Index(<object>given)} does not fit the field {event.keywords[i]!r} "
+        f"({low} to {high})"
     )
 
 
@@ -576,7 +604,8 @@ cdef str type_error_text(Event event, Py_ssize_t i, PyObject *given, str wanted)
 
 
 cdef object convert_text(Event event, Py_ssize_t i, Value *value, object given):
-    """Anything but bytes: str, bytearray, memoryview. Returns what must be held until the record is written."""
+    """Anything but bytes: str, bytearray, memoryview. Returns what must be held until the record is
+    written."""
     cdef Step *step = &event.steps[i]
     cdef Py_ssize_t length
     copy = None
@@ -625,7 +654,7 @@ cdef void fill(Event event, const Value *values, unsigned char *payload) noexcep
             end += length
 
 
-# ------------------------------------------------------------------------------------------------ Event.emit as a method
+# ------------------------------------------------------------------------------------ Event.emit as a method
 
 cdef PyMethodDef emit_method
 emit_method.ml_name = b"emit"
@@ -637,9 +666,9 @@ emit_method.ml_doc = b"""emit($self, /, *args, **kwargs)
 Write one record if a consumer is attached; do nothing otherwise, whatever the arguments.
 
 One value per field, by position or by name: integers; str or bytes for text; bytes for structs (exactly their
-size) and for other dynamic data. TypeError: wrong type or number of values. OverflowError: an integer that does not
-fit its field. ValueError: text that does not fit its array, a struct of another size, more than 65,529 bytes in all.
-After an error nothing was written. Never blocks: what does not fit is counted in `lost`.
+size) and for other dynamic data. TypeError: wrong type or number of values. OverflowError: an integer that
+does not fit its field. ValueError: text that does not fit its array, a struct of another size, more than
+65,529 bytes in all. After an error nothing was written. Never blocks: what does not fit is counted in `lost`.
 """
 # Cython's `def emit(self, *args, **kwargs)` builds a tuple and a dict per call, even to find the event off.
 (<dict>(<PyTypeObject *>Event).tp_dict)["emit"] = PyDescr_NewMethod(Event, &emit_method)

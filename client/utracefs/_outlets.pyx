@@ -5,11 +5,12 @@
 | RingOutlet | reserves in shared memory, fills, commits | nothing: no system call, no thread of ours |
 | Fifo | appends to a bounded FIFO of bytes | the session thread sends them |
 
-A session has one Fifo for its whole life and at most one RingOutlet at a time. Each Event holds a reference to the one
-that it writes to (see _event.pyx), so a ring stays mapped until no event leads there.
+A session has one Fifo for its whole life and at most one RingOutlet at a time. Each Event holds a reference
+to the one that it writes to (see _event.pyx), so a ring stays mapped until no event leads there.
 
-Everything here except `Fifo.send_until` runs with the GIL held, and `reserve` and `commit` are called one right after the
-other with no Python code between them: for every other thread, for a signal handler and for fork they are one step.
+Everything here except `Fifo.send_until` runs with the GIL held, and `reserve` and `commit` are called one
+right after the other with no Python code between them: for every other thread, for a signal handler and for
+fork they are one step.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -47,8 +48,8 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef class Counts:
     """Records of one session in this process, whichever way they went.
 
-    records_in: committed since the beginning. lost: given up, because there was no room or because their event could not
-    be registered again. dropped: those among the lost that had been committed before.
+    records_in: committed since the beginning. lost: given up, because there was no room or because their
+    event could not be registered again. dropped: those among the lost that had been committed before.
     """
 
     def __reduce__(self):
@@ -58,8 +59,8 @@ cdef class Counts:
 cdef class Outlet:
     """Where an Event's records go.
 
-    reserve: room for a payload of `size` bytes under `write_index`, or NULL when there is none (the caller counts it).
-    commit: what was reserved last is filled in.
+    reserve: room for a payload of `size` bytes under `write_index`, or NULL when there is none (the caller
+    counts it). commit: what was reserved last is filled in.
     """
 
     cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
@@ -72,14 +73,14 @@ cdef class Outlet:
         raise TypeError("an outlet belongs to one process")
 
 
-# ------------------------------------------------------------------------------------------------ the data ring
+# --------------------------------------------------------------------------------------------- the data ring
 
 cdef class RingOutlet(Outlet):
     """A data ring, mapped (docs/protocol.md section 5, data_ring.h).
 
-    counts: of the session. fd, doorbell: memfd and eventfd as the daemon sent them; both stay the caller's, and the
-    doorbell must be open while events lead here. size: bytes of the data area, which the file must have.
-    OSError when it cannot be mapped.
+    counts: of the session. fd, doorbell: memfd and eventfd as the daemon sent them; both stay the caller's,
+    and the doorbell must be open while events lead here. size: bytes of the data area, which the file must
+    have. OSError when it cannot be mapped.
     """
 
     def __cinit__(self, Counts counts, int fd, int doorbell, uint32_t size):
@@ -116,7 +117,7 @@ def forget_thread_id():
     ut_forget_tid()
 
 
-# ------------------------------------------------------------------------------------------------ the FIFO
+# -------------------------------------------------------------------------------------------------- the FIFO
 
 cdef enum:
     # What `pump` returns: why it came back. F_QUIET stays within.
@@ -129,7 +130,8 @@ cdef enum:
 READABLE, WANTED, CONTROL_SENT, BROKEN = F_READABLE, F_WANTED, F_CONTROL_SENT, F_BROKEN
 
 cdef enum:
-    # What one send takes at most: some socket buffers' worth, so that control messages do not wait for a whole FIFO.
+    # What one send takes at most: some socket buffers' worth, so that control messages do not wait for a
+    # whole FIFO.
     SEND_BYTES = 256 * 1024
     # While records keep coming, how long the sender lets them gather.
     GATHER_MS = 1
@@ -158,21 +160,24 @@ cdef class Fifo(Outlet):
         memory      |....rrrrrrrrrrrrrrrr~~|        . free   r record bytes   ~ unused end of a lap
                          ^tail          ^head
 
-    Positions count bytes from the beginning and only grow; a position modulo the capacity is a place in memory. A
-    record is never split: where it does not fit before the end of the memory, `wrap_at` notes where this lap's data
-    end and the record begins the next lap. There is at most one such note ahead of `tail`, because a second one would
-    need more room than there is.
+    Positions count bytes from the beginning and only grow; a position modulo the capacity is a place in
+    memory. A record is never split: where it does not fit before the end of the memory, `wrap_at` notes where
+    this lap's data end and the record begins the next lap. There is at most one such note ahead of `tail`,
+    because a second one would need more room than there is.
 
     | position | written by | read by |
     |---|---|---|
     | head, wrap_at | emit, under the GIL; release | sender; acquire |
-    | boundary: begin of the oldest record not wholly sent | sender; release | emit; acquire: what lies before it is free |
+    | boundary: begin of the oldest record not wholly sent | sender; release | emit; acquire |
     | tail: first byte not yet sent, within the record at boundary | sender | sender |
 
-    The sender is the session thread, and it also sends its requests here, between two records. It sleeps until it is woken
-    through `wake_fd`: `need_wakeup` is set and cleared under the GIL, so no fence is needed between it and head. `wanted`
-    says that the thread is wanted for something else than records. `half_woken_at` is head when the thread was woken
-    because half of the room was taken: so once per half, not once per record.
+    What lies before the boundary is free.
+
+    The sender is the session thread, and it also sends its requests here, between two records. It sleeps
+    until it is woken through `wake_fd`: `need_wakeup` is set and cleared under the GIL, so no fence is needed
+    between it and head. `wanted` says that the thread is wanted for something else than records.
+    `half_woken_at` is head when the thread was woken because half of the room was taken: so once per half,
+    not once per record.
 
     capacity: bytes, a power of two; allocated by the first record.
     """
@@ -233,9 +238,9 @@ cdef class Fifo(Outlet):
     # -- what is in it
 
     cdef unsigned char *next_record(self, uint64_t *position, unsigned *header, size_t *size) noexcept:
-        """The record at *position, which is moved behind it; NULL at head. *header: bytes of its bin header. *size: of all
-        of it. The sender may go on meanwhile: what lies behind a boundary that was read under the GIL stays as it is while
-        the GIL is held, because only an emit overwrites."""
+        """The record at *position, which is moved behind it; NULL at head. *header: bytes of its bin header.
+        *size: of all of it. The sender may go on meanwhile: what lies behind a boundary that was read under
+        the GIL stays as it is while the GIL is held, because only an emit overwrites."""
         cdef unsigned char *place
         cdef uint32_t data = 0
         if position[0] < self.head and position[0] == self.wrap_at:
@@ -307,15 +312,16 @@ cdef class Fifo(Outlet):
         self.control_after = after
 
     def begin_stream(self):
-        """A new connection: begin with whole records, forget control messages of the old one. Records are held until
-        `_event.move` has given them the write_index that they have here."""
+        """A new connection: begin with whole records, forget control messages of the old one. Records are
+        held until `_event.move` has given them the write_index that they have here."""
         self.held = True
         self.tail = self.boundary
         self.control = None
         self.control_left = 0
 
     def wait(self, int timeout_ms):
-        """Sleep until woken or for timeout_ms: no connection, so nothing is sent. Returns whether the thread is wanted."""
+        """Sleep until woken or for timeout_ms: no connection, so nothing is sent. Returns whether the thread
+        is wanted."""
         cdef pollfd fds[1]
         fds[0].fd = self.wake_fd
         fds[0].events = POLLIN
@@ -326,9 +332,11 @@ cdef class Fifo(Outlet):
         return exchange32(&self.wanted, 0, ACQ_REL) != 0
 
     def pump(self, int sock):
-        """Send until there is something else to do; sleeps without the GIL and, while there is nothing, without timers.
+        """Send until there is something else to do; sleeps without the GIL and, while there is nothing,
+        without timers.
 
-        Returns READABLE (the socket has bytes or is at its end), WANTED (`wake`), CONTROL_SENT, BROKEN, or several.
+        Returns READABLE (the socket has bytes or is at its end), WANTED (`wake`), CONTROL_SENT, BROKEN, or
+        several.
         """
         cdef int flags
         while True:
@@ -356,7 +364,8 @@ cdef class Fifo(Outlet):
         return flags & ~F_QUIET
 
     cdef int send_until(self, int sock, int quiet_ms) noexcept nogil:
-        """Send and gather until nothing came for quiet_ms (F_QUIET), or until the thread is wanted. -1: until woken."""
+        """Send and gather until nothing came for quiet_ms (F_QUIET), or until the thread is wanted. -1: until
+        woken."""
         cdef pollfd fds[2]
         cdef int sent, ready
         fds[0].fd = sock
@@ -453,7 +462,8 @@ cdef class Fifo(Outlet):
     # -- a new connection, a new process
 
     cdef void begin_with(self, unsigned char *memory, uint64_t filled) noexcept:
-        """The FIFO holds bytes 0 to `filled` of `memory`, which is its own from now on; NULL: of the memory it has."""
+        """The FIFO holds bytes 0 to `filled` of `memory`, which is its own from now on; NULL: of the memory
+        it has."""
         if memory != NULL:
             free(self.memory)
             self.memory = memory

@@ -8,10 +8,12 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 cdef class StatusMap:
     """The status file, mapped shared and read-only.
 
-    fd: of the status file, stays the caller's. size: bytes, as `mmap_status` answered. OSError when it cannot be mapped.
+    fd: of the status file, stays the caller's. size: bytes, as `mmap_status` answered. OSError when it cannot
+    be mapped.
 
-    Mapped here and not with the mmap module, which keeps a duplicate of the descriptor for its whole life. Every Event
-    whose pointer leads into the map holds a reference to it, so it is unmapped when the last pointer has left.
+    Mapped here and not with the mmap module, which keeps a duplicate of the descriptor for its whole life.
+    Every Event whose pointer leads into the map holds a reference to it, so it is unmapped when the last
+    pointer has left.
     """
 
     def __cinit__(self, int fd, size_t size):

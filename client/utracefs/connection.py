@@ -1,17 +1,19 @@
 """One connection to the daemon, without a socket: bytes and descriptors in; bytes to send and actions out.
 
-    requests    what there is to ask: mmap_status, mmap_ring, then DIAG_IOCSREG for every event in the order of their
-                declaration; `sync` for each flush
+    requests    what there is to ask: mmap_status, mmap_ring, then DIAG_IOCSREG for every event in the order
+                of their declaration; `sync` for each flush
     receive     what the daemon says, as actions for the session thread to carry out, in their order
 
-Events move to a connection together, because what was not sent before has to move with them, and a write_index means nothing
-on another connection. So until the status file is mapped and every event that the connection before this one knew is
-answered (the input READY) nothing but requests is sent. What is declared later moves by itself.
+Events move to a connection together, because what was not sent before has to move with them, and a
+write_index means nothing on another connection. So until the status file is mapped and every event that the
+connection before this one knew is answered (the input READY) nothing but requests is sent. What is declared
+later moves by itself.
 
-The data ring outlives a connection: what was committed while no daemon looked is still in it. On the next connection it
-is offered for adoption (adopt_ring), if its events have the write_index they had, because that is what its records carry.
-Otherwise, or when the daemon does not want it, what it holds is lost, which is counted, and a new one is asked for. A daemon
-that gives none leaves the socket, and everything works there, too.
+The data ring outlives a connection: what was committed while no daemon looked is still in it. On the next
+connection it is offered for adoption (adopt_ring), if its events have the write_index they had, because that
+is what its records carry. Otherwise, or when the daemon does not want it, what it holds is lost, which is
+counted, and a new one is asked for. A daemon that gives none leaves the socket, and everything works there,
+too.
 
 What a connection waits for, as TRANSITIONS below has it:
 
@@ -29,8 +31,8 @@ What a connection waits for, as TRANSITIONS below has it:
     RING                RING_ANSWERED    -> UP
     UP
 
-The daemon is trusted with what it says, but not with what would crash the application: a broken message, a number out of
-range or a descriptor that is missing is a ProtocolError, which ends the connection.
+The daemon is trusted with what it says, but not with what would crash the application: a broken message, a
+number out of range or a descriptor that is missing is a ProtocolError, which ends the connection.
 """
 
 import enum
@@ -277,10 +279,11 @@ class DataConnection:
     # -- out
 
     def requests(self, declared: Sequence[Event], flushes: Iterable[Flush] = ()) -> bytes:
-        """What is to be asked now, in one piece; b"" if nothing is. The daemon may have at most MAX_UNANSWERED at a time.
+        """What is to be asked now, in one piece; b"" if nothing is. The daemon may have at most
+        MAX_UNANSWERED at a time.
 
-        declared: all events of the session; only ever grows. flushes: what can_sync allows; every record that they speak of
-        must be sent before these bytes.
+        declared: all events of the session; only ever grows. flushes: what can_sync allows; every record that
+        they speak of must be sent before these bytes.
         """
         found: list[bytes] = []
         if self.state is State.NEW:
@@ -321,10 +324,12 @@ class DataConnection:
     # -- in
 
     def receive(self, data: bytes, fds: Iterable[int] = ()) -> Iterator[Action]:
-        """What follows from these bytes and the descriptors that came with them. To be iterated to the end: each action is
-        carried out before the next is asked for. ProtocolError, after what came before it: not a daemon of ours.
+        """What follows from these bytes and the descriptors that came with them. To be iterated to the end:
+        each action is carried out before the next is asked for. ProtocolError, after what came before it: not
+        a daemon of ours.
 
-        A descriptor stays the caller's, to be closed when no action has named it at the end of the connection.
+        A descriptor stays the caller's, to be closed when no action has named it at the end of the
+        connection.
         """
         self._fds += fds
         for message in self._messages.receive(data):

@@ -1,8 +1,8 @@
 """From a command string to an Event: what `utracefs.event` does before a daemon is asked.
 
-A declaration is checked here and now, by the rules that the daemon has, so that a mistake in it is a ValueError at the
-line that made it, whether or not a daemon is there. What only the daemon can know (another program declared other fields
-under this name, there are too many events) turns up later as `Event.error`.
+A declaration is checked here and now, by the rules that the daemon has, so that a mistake in it is a
+ValueError at the line that made it, whether or not a daemon is there. What only the daemon can know (another
+program declared other fields under this name, there are too many events) turns up later as `Event.error`.
 """
 
 from typing import Any
@@ -23,7 +23,8 @@ MULTI_FORMAT = 0x2
 
 
 def check_declaration(text: bytes) -> Declaration:
-    """Parse a command string; ValueError for what DIAG_IOCSREG would refuse with EINVAL, in the same words."""
+    """Parse a command string; ValueError for what DIAG_IOCSREG would refuse with EINVAL, in the same
+    words."""
     try:
         check_command_length(text)
         declaration = parse(text)
@@ -51,9 +52,9 @@ def make_event(session: Any, fifo: Fifo, declaration: Declaration, flags: int) -
 
 
 def name_args(event: Event) -> bytes:
-    """The command string to register with: the canonical spelling, because every spelling of the same fields matches
-    it, while some cannot be matched again, not even by themselves (user_fields_match in
-    kernel/trace/trace_events_user.c). It may be longer than what was declared, by the spaces after `;`: without them
-    where it would not fit."""
+    """The command string to register with: the canonical spelling, because every spelling of the same fields
+    matches it, while some cannot be matched again, not even by themselves (user_fields_match in
+    kernel/trace/trace_events_user.c). It may be longer than what was declared, by the spaces after `;`:
+    without them where it would not fit."""
     text = event.declaration.encode("utf-8", "surrogateescape")
     return text if len(text) <= MAX_COMMAND_STRING else text.replace(b"; ", b";")

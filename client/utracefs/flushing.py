@@ -6,7 +6,8 @@ __all__ = ["Flush"]
 
 
 class Flush:
-    """Made by the thread that waits, on a lock that no other thread waits on; ended by the session thread, once."""
+    """Made by the thread that waits, on a lock that no other thread waits on; ended by the session thread,
+    once."""
 
     def __init__(self, records: int) -> None:
         self.records = records

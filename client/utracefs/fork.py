@@ -1,16 +1,17 @@
-"""What becomes of the sessions of a process when it forks, when it ends, and when it is one of multiprocessing's.
+"""What becomes of a process's sessions when it forks, when it ends, and when it is one of multiprocessing's.
 
 | when | what |
 |---|---|
 | fork, in the child | the thread id is forgotten; every watched session begins anew (`Watched.start_child`) |
 | the interpreter exits | every watched session is closed, by atexit |
-| a process of multiprocessing ends | every watched session is flushed: such a process runs no atexit, see `_hook_multiprocessing` |
+| a process of multiprocessing ends, without atexit | every watched session is flushed |
 
 Nothing is installed before the first session is watched, which is when its first event is declared.
 
-`no_fork` is the one lock that the application's threads share with the session thread. fork takes it, and the session
-thread holds it for short times that a child must not be born in: while a descriptor was made and is not noted yet (the child
-could not close it), and while a module is being imported (the child would wait for its lock for ever).
+`no_fork` is the one lock that the application's threads share with the session thread. fork takes it, and the
+session thread holds it for short times that a child must not be born in: while a descriptor was made and is
+not noted yet (the child could not close it), and while a module is being imported (the child would wait for
+its lock for ever).
 """
 
 import atexit
@@ -36,8 +37,8 @@ class Watched(Protocol):
 
 
 no_fork: Final = threading.RLock()
-"""Reentrant, since a signal handler may fork while its thread is about to. The child's one thread is the one that took it
-for the fork, and gives it back."""
+"""Reentrant, since a signal handler may fork while its thread is about to. The child's one thread is the one
+that took it for the fork, and gives it back."""
 
 _watched: dict[int, Watched] = {}
 """By id(). Strong: a session lives until it is closed or the process ends."""
@@ -86,9 +87,9 @@ class _Anchor:
 
 
 def _hook_multiprocessing() -> None:
-    """Processes of multiprocessing end with os._exit(), without atexit, but run the finalizers of multiprocessing.util;
-    which every such process first forgets, and then calls the after-fork functions. If it was never imported, this
-    process has no such children and is none."""
+    """Processes of multiprocessing end with os._exit(), without atexit, but run the finalizers of
+    multiprocessing.util; which every such process first forgets, and then calls the after-fork functions. If it
+    was never imported, this process has no such children and is none."""
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None or _for_multiprocessing:
         return

@@ -1,8 +1,8 @@
 """Log records as events: `logging.getLogger().addHandler(utracefs.LoggingHandler())`.
 
-A logger asks `record.levelno >= handler.level` before it calls a handler (Logger.callHandlers in the standard library).
-Here `level` follows the event: while nobody listens it is higher than any level, so the handler is never entered and
-nothing is formatted.
+A logger asks `record.levelno >= handler.level` before it calls a handler (Logger.callHandlers in the standard
+library). Here `level` follows the event: while no consumer is attached it is higher than any level, so the
+handler is never entered and nothing is formatted.
 """
 
 import logging
@@ -19,7 +19,7 @@ FIELDS = (
 )
 
 OFF = 1 << 62
-"""Above every level: nobody listens."""
+"""Above every level: no consumer is attached."""
 
 _FIXED_SIZE = 6 * 4 + 4
 """Bytes of the fixed part, and a NUL for each of the four texts."""
@@ -29,10 +29,10 @@ _SHORT = 512
 
 
 class LoggingHandler(logging.Handler):
-    """Writes one record of the event `name` per log record, while somebody listens to it.
+    """Writes one record of the event `name` per log record, while a consumer is attached.
 
-    The message is what the handler's formatter makes of the record (by default message and traceback), cut to what a
-    record of the ring buffer can hold. session: None is the default session. Never closes a session.
+    The message is what the handler's formatter makes of the record (by default message and traceback), cut to
+    what a record of the ring buffer can hold. session: None is the default session. Never closes a session.
     ValueError: `name` cannot be the name of an event.
     """
 
@@ -49,7 +49,7 @@ class LoggingHandler(logging.Handler):
 
     @property
     def level(self) -> int:
-        """What was set, while somebody listens; OFF otherwise."""
+        """What was set, while a consumer is attached; OFF otherwise."""
         return self._level if self._event else OFF
 
     @level.setter

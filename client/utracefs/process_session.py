@@ -13,7 +13,8 @@ _sessions: dict[str, Session] = {}
 
 
 class _ProcessSession(Session):
-    """Its events can be pickled: the process that loads one has such a session, too, and declares the event there."""
+    """Its events can be pickled: the process that loads one has such a session, too, and declares the event
+    there."""
 
     def _reduce(self, event: Event) -> tuple[Any, ...]:
         return _declare_again, (event.declaration, event.flags)

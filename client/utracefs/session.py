@@ -1,7 +1,7 @@
 """A session: what applications call, whether or not a daemon is there.
 
-It checks declarations, keeps one Event for each, and counts. What may be called millions of times is in `_event`; all
-talking to the daemon is done by `session_thread`.
+It checks declarations, keeps one Event for each, and counts. What may be called millions of times is in
+`_event`; all talking to the daemon is done by `session_thread`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Session:
     """One connection's worth of events. `utracefs.event` and its neighbours use one of these per process.
 
     directory: of the daemon's sockets; None looks where `runtime_dir` says.
-    buffer_kb: room for records not yet sent, rounded up to a power of two; None asks UTRACEFS_BUFFER_KB, else 1 MiB.
+    buffer_kb: room for records not yet sent, rounded up to a power of two; None asks UTRACEFS_BUFFER_KB, else
+    1 MiB.
 
     Making one starts nothing; the first `event` does. Owns its thread, socket and descriptors until `close`.
     ValueError: an invalid directory or size.
@@ -163,7 +164,8 @@ def _command_bytes(declaration: str | bytes) -> bytes:
 
 
 def _capacity(buffer_kb: int | None) -> int:
-    """Bytes of the FIFO. A number in the environment that makes no sense is not the application's fault: ignored."""
+    """Bytes of the FIFO. A number in the environment that makes no sense is not the application's fault:
+    ignored."""
     if buffer_kb is None:
         text = os.environ.get("UTRACEFS_BUFFER_KB", "")
         buffer_kb = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else DEFAULT_BUFFER_KB

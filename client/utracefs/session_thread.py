@@ -3,32 +3,34 @@
 It is a daemon thread named "utracefs", which the first declared event starts:
 
          first event          connect failed, or the connection was lost
-    NEW ---------------> CONNECTING ------------------------------------------> WAITING (50 ms, doubled up to 2 s)
-                          |      ^-------------------------------------------------'
+    NEW ---------------> CONNECTING -------------------------------------> WAITING (50 ms, doubled up to 2 s)
+                          |      ^--------------------------------------------'
      all that was declared|
      before is answered   v                          fork: the child's copy of the session
                           UP                  FORKED ----------------------> CONNECTING
     close, from anywhere: CLOSED                     first thing to write or to register
 
-Connected, the thread does what `connection` says: sends its requests, carries out its actions. Then it sleeps in
-`Fifo.pump`, without the GIL and without timers, until a record or another thread wakes it.
+Connected, the thread does what `connection` says: sends its requests, carries out its actions. Then it sleeps
+in `Fifo.pump`, without the GIL and without timers, until a record or another thread wakes it.
 
-**What an Event sees.** While CONNECTING a new event is pending: the first look at it (`if event:`, `emit`) waits for the
-answer, so that a short script does not lose its first record; all looks of one connection attempt together wait at most
-PATIENCE_S. In any other state but UP events are off, which costs nothing to look at.
+**What an Event sees.** While CONNECTING a new event is pending: the first look at it (`if event:`, `emit`)
+waits for the answer, so that a short script does not lose its first record; all looks of one connection
+attempt together wait at most PATIENCE_S. In any other state but UP events are off, which costs nothing to
+look at.
 
-**Reconnect.** The records that were not sent are held until the events that the old connection knew are answered on the
-new one; then, in one step, all events get their new place and the held records their new index. What belongs to an event
-that was refused is lost, and counted.
+**Reconnect.** The records that were not sent are held until the events that the old connection knew are
+answered on the new one; then, in one step, all events get their new place and the held records their new
+index. What belongs to an event that was refused is lost, and counted.
 
-**fork.** The child shares the status map, so its events go on following the daemon without a connection. The child makes
-one of its own when it has something to write, declares an event, or has lived for a second (from then on it must notice by
-itself when a daemon goes and another comes). It sends nothing that its parent left pending, and writes into no ring of its
-parent's.
+**fork.** The child shares the status map, so its events go on following the daemon without a connection. The
+child makes one of its own when it has something to write, declares an event, or has lived for a second (from
+then on it must notice by itself when a daemon goes and another comes). It sends nothing that its parent left
+pending, and writes into no ring of its parent's.
 
-**Locks.** The application's threads, its signal handlers and fork share this with the session thread, and none of them
-waits for a lock that another could hold: state changes in steps that are atomic under the GIL (append, setdefault, one
-assignment), and a waiter waits on a lock of its own. The one exception is `fork.no_fork`.
+**Locks.** The application's threads, its signal handlers and fork share this with the session thread, and
+none of them waits for a lock that another could hold: state changes in steps that are atomic under the GIL
+(append, setdefault, one assignment), and a waiter waits on a lock of its own. The one exception is
+`fork.no_fork`.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ _MAX_DESCRIPTORS: Final = 4
 class SessionThread:
     """directory: of the daemon's sockets; None looks where `runtime_dir` says. capacity: bytes of the FIFO.
 
-    Making one starts nothing; the first `declare` does. Owns its thread, socket and descriptors until `close`.
+    Making one starts nothing; the first `declare` does. Owns its thread, socket and descriptors until
+    `close`.
     """
 
     def __init__(self, directory: str | None, capacity: int) -> None:
@@ -111,7 +114,8 @@ class SessionThread:
     # -- what the application's threads call
 
     def declare(self, event: Event) -> None:
-        """Register the event, here and on all connections to come. There must be no more than one of a declaration."""
+        """Register the event, here and on all connections to come. There must be no more than one of a
+        declaration."""
         if self.state not in (WAITING, CLOSED):
             event._set_pending()  # before the thread can know of it, and answer
         self.declared.append(event)
@@ -120,8 +124,9 @@ class SessionThread:
             self.fifo.wake()
 
     def await_answer(self, event: Event) -> None:
-        """A pending event is looked at. Waits for the answer, within the bounds; then the event is not pending any more,
-        unless the session thread itself looks (a logging handler of ours): that cannot wait for itself."""
+        """A pending event is looked at. Waits for the answer, within the bounds; then the event is not
+        pending any more, unless the session thread itself looks (a logging handler of ours): that cannot wait
+        for itself."""
         if _thread.get_ident() == self._ident:
             return
         self.start()
@@ -134,12 +139,14 @@ class SessionThread:
             begin = time.monotonic()
             waiter.acquire(timeout=self._patience_s)
             self._patience_s -= time.monotonic() - begin
-        # Off until the answer comes, and all that wait for one with it. (In one step: an answer may come any moment.)
+        # Off until the answer comes, and all that wait for one with it. (In one step: an answer may come any
+        # moment.)
         if event._is_pending:
             _event.set_pending_off([*self.declared, event])
 
     def flush(self, timeout_s: float) -> bool:
-        """Whether all that was emitted before has reached the consumers, within this time. From signal handlers, too."""
+        """Whether all that was emitted before has reached the consumers, within this time. From signal
+        handlers, too."""
         if self.fifo.counts.records_in == self._flushed_records:
             return True
         if self.state in (NEW, CLOSED) or _thread.get_ident() == self._ident:
@@ -185,8 +192,8 @@ class SessionThread:
         _event.use_inherited(self.declared)
         self.fifo.set_wake_fd(self._wake_fd)
         try:
-            # Thread.start() takes a lock of the threading module, and a signal handler may have come between: so a bare
-            # thread calls it, and no other thread waits for that.
+            # Thread.start() takes a lock of the threading module, and a signal handler may have come between:
+            # so a bare thread calls it, and no other thread waits for that.
             _thread.start_new_thread(self._start_thread, ())
         except RuntimeError:
             self._end()
@@ -195,7 +202,8 @@ class SessionThread:
         try:
             threading.Thread(target=self._run, name="utracefs", daemon=True).start()
         except RuntimeError:
-            # No more threads, in most cases because the interpreter is about to exit: there will be no tracing.
+            # No more threads, in most cases because the interpreter is about to exit: there will be no
+            # tracing.
             self._end()
 
     # -- the thread
@@ -466,8 +474,8 @@ class SessionThread:
     # -- fork
 
     def start_child(self) -> None:
-        """In a forked child: the thread is gone, its descriptors are the parent's, and nothing of this may have been half
-        done: every attribute is either made anew here or was changed in one step."""
+        """In a forked child: the thread is gone, its descriptors are the parent's, and nothing of this may
+        have been half done: every attribute is either made anew here or was changed in one step."""
         sock, fds = self._socket, [*self._received_fds, *self._ring_fds, self._wake_fd]
         self._socket = None
         self._received_fds = []
@@ -499,8 +507,8 @@ class SessionThread:
 
 
 def wanted_ring_size() -> int | None:
-    """Bytes of the data ring to ask for, None without one: UTRACEFS_DATA_RING, and UTRACEFS_RING_KB rounded up to what a
-    ring can have. Nonsense there is not the application's fault: ignored."""
+    """Bytes of the data ring to ask for, None without one: UTRACEFS_DATA_RING, and UTRACEFS_RING_KB rounded
+    up to what a ring can have. Nonsense there is not the application's fault: ignored."""
     if os.environ.get("UTRACEFS_DATA_RING", "1") == "0":
         return None
     text = os.environ.get("UTRACEFS_RING_KB", "")

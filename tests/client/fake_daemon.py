@@ -1,7 +1,8 @@
-"""A daemon for the client's tests: one thread, one Unix socket, the data socket's protocol and nothing behind it.
+"""A daemon for the client's tests: one thread, one Unix socket, the data socket's protocol and nothing behind
+it.
 
-It knows what a client can see of a daemon: registrations and their results, the status file, records as they come over
-the wire, `sync`, errors. The test decides what is enabled, refused, or not answered at all.
+It knows what a client can see of a daemon: registrations and their results, the status file, records as they
+come over the wire, `sync`, errors. The test decides what is enabled, refused, or not answered at all.
 """
 
 from __future__ import annotations

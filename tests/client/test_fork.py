@@ -17,8 +17,8 @@ EVENT = b"work u32 who; u32 number"
 
 
 def run(tmp_path: Path, program: str, timeout_s: float = 30, *, bare: bool = False) -> str:
-    """Run a program of its own; the daemon is found by UTRACEFS_DIR. bare: without what coverage would import and
-    register in it."""
+    """Run a program of its own; the daemon is found by UTRACEFS_DIR. bare: without what coverage would import
+    and register in it."""
     environ = {k: v for k, v in os.environ.items() if not (bare and k.startswith("COVERAGE_PROCESS"))}
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(program))

@@ -100,8 +100,8 @@ def test_an_error_while_formatting_is_the_handlers_own(
 
 
 def test_the_sessions_own_warnings_may_go_through_it(daemon: FakeDaemon, session: Session) -> None:
-    """The session thread logs that an event was refused, while the handler's event is pending: it must not wait for
-    itself."""
+    """The session thread logs that an event was refused, while the handler's event is pending: it must not
+    wait for itself."""
     daemon.refuse[b"refused u8 a"] = (16, "busy")
     daemon.answering.clear()
     root = logging.getLogger("utracefs")

@@ -162,7 +162,8 @@ def test_threads_share_a_session(daemon: FakeDaemon, session: Session) -> None:
         thread.join()
     assert session.flush(5)
     first = {declaration: numbers(daemon.last.payloads(declaration)) for declaration in declarations}
-    # A thread that came while another was starting the session may have missed its first records, in one piece.
+    # A thread that came while another was starting the session may have missed its first records, in one
+    # piece.
     for got in first.values():
         assert got == list(range(500 - len(got), 500))
     shared = numbers(daemon.last.payloads(ONE))

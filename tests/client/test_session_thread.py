@@ -1,6 +1,7 @@
 """The thread behind a session: connections that come and go, against a daemon that the test controls.
 
-What a connection makes of the daemon's answers is in test_connection.py; here is what needs sockets, threads and time.
+What a connection makes of the daemon's answers is in test_connection.py; here is what needs sockets, threads
+and time.
 """
 
 from __future__ import annotations

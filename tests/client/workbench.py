@@ -17,7 +17,8 @@ from utracefs_protocol.connection import Connection, EventRecord, Request
 
 
 class Workbench:
-    """A FIFO with the far end of its socket, and events that are on. Nothing is sent unless `send` is called."""
+    """A FIFO with the far end of its socket, and events that are on. Nothing is sent unless `send` is
+    called."""
 
     def __init__(self, capacity: int = 1 << 20, status: int = 1) -> None:
         self.fifo = Fifo(capacity)

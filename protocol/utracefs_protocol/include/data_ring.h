@@ -1,8 +1,8 @@
 /*
  * The data ring: one process's records on their way to the daemon, in memory that both map.
  *
- * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they are read;
- * the data ring carries them there, and nothing stays in it.
+ * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they are
+ * read; the data ring carries them there, and nothing stays in it.
  *
  * The memory (a memfd made by the daemon, sealed against shrinking, growing and further seals):
  *
@@ -11,35 +11,37 @@
  *     | header page         | data area                 | lost[4096], u32 each   |
  *     +---------------------+---------------------------+------------------------+
  *
- * Both sides map the data area twice, back to back, so that a record which begins near its end is written and read
- * in one piece (dr_map below):
+ * Both sides map the data area twice, back to back, so that a record which begins near its end is written and
+ * read in one piece (dr_map below):
  *
  *     header | data | data again | lost
  *
- * Positions (head, tail) count bytes since the beginning and never wrap in practice (2^64); `position & (size - 1)`
- * is the place in the data area. A record starts on a multiple of 8.
+ * Positions (head, tail) count bytes since the beginning and never wrap in practice (2^64). The place in the
+ * data area is `position & (size - 1)`. A record starts on a multiple of 8.
  *
  * A record:
  *
- *     0             4             8                           16            20     22     24
- *     +-------------+-------------+---------------------------+-------------+------+------+--------- - -+-----+
- *     | length word | write_index | ts_ns (CLOCK_MONOTONIC)   | tid         | cpu  | 0    | payload     | pad |
- *     +-------------+-------------+---------------------------+-------------+------+------+--------- - -+-----+
- *           |                                                                                       to a multiple of 8
- *           |     31        30        24 23                                             0
- *           |    +---------+------------+------------------------------------------------+
- *           +--> |COMMITTED| 0          | bytes of the payload, at most DR_MAX_PAYLOAD   |
- *                +---------+------------+------------------------------------------------+
+ *     0             4             8                     16         20     22     24
+ *     +-------------+-------------+---------------------+----------+------+------+-------- - -+-----+
+ *     | length word | write_index | ts_ns               | tid      | cpu  | 0    | payload    | pad |
+ *     +-------------+-------------+---------------------+----------+------+------+-------- - -+-----+
+ *           |                       CLOCK_MONOTONIC                                to a multiple of 8
+ *           |     31        30        24 23                                            0
+ *           |    +---------+------------+-----------------------------------------------+
+ *           +--> |COMMITTED| 0          | bytes of the payload, at most DR_MAX_PAYLOAD  |
+ *                +---------+------------+-----------------------------------------------+
  *
  * Who may touch what, and when
  * ----------------------------
  *   head            producers only, by compare-and-swap. It only grows.
- *   tail            the daemon only. It only grows. Everything in [tail, head) belongs to producers until committed,
- *                   everything outside of it is zero: the daemon clears what it consumed before it moves tail.
- *   a record        from the compare-and-swap that reserved it until its COMMITTED bit is set: the one thread that
- *                   reserved it. Afterwards: the daemon. Nobody else, ever.
+ *   tail            the daemon only. It only grows. Everything in [tail, head) belongs to producers until
+ *                   committed, everything outside of it is zero: the daemon clears what it consumed before it
+ *                   moves tail.
+ *   a record        from the compare-and-swap that reserved it until its COMMITTED bit is set: the one thread
+ *                   that reserved it. Afterwards: the daemon. No one else, ever.
  *   lost, lost[]    producers add, the daemon reads.
- *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the doorbell.
+ *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
+ *                   doorbell.
  *
  * States of the length word at a record's start
  * ---------------------------------------------
@@ -47,32 +49,34 @@
  *   length                  reserved by a thread that is filling it now (or that died while it did)
  *   COMMITTED | length      complete
  *
- * The bare length lets the daemon step over the record of a dead producer and take what lies behind it. Only a
- * producer that dies in the one instruction between its compare-and-swap and that store leaves a hole of unknown
- * length, which ends the ring.
+ * The bare length lets the daemon step over the record of a dead producer and take what lies behind it. Only
+ * a producer that dies in the one instruction between its compare-and-swap and that store leaves a hole of
+ * unknown length, which ends the ring.
  *
  * Memory order
  * ------------
- * 1. The daemon's clearing must be seen before the space is used again: it clears, then stores tail with release; a
- *    producer loads tail with acquire before it reserves. Hence a fresh length word is 0, never a leftover of the lap
- *    before that happens to look committed. This is why everything consumed is cleared and not just the length words:
- *    in the next lap the records start elsewhere.
- * 2. A record's bytes must be seen before its COMMITTED bit: the bit is stored with (at least) release and loaded with
- *    acquire.
- * 3. No lost wake-up: the producer stores COMMITTED and then loads need_wakeup; the daemon stores need_wakeup and then
- *    looks at the ring once more. Store-then-load on both sides needs one total order, so these four are seq_cst: on
- *    x86-64 one xchg, on aarch64 stlr and ldar, which the architecture orders.
- * 4. head needs no order of its own: a record is found through its length word, and head only tells how far to look. It
- *    is acquire/release all the same so that the daemon never sees a length word from before the reservation.
+ * 1. The daemon's clearing must be seen before the space is used again: it clears, then stores tail with
+ *    release; a producer loads tail with acquire before it reserves. Hence a fresh length word is 0, never a
+ *    leftover of the lap before that happens to look committed. This is why everything consumed is cleared and
+ *    not just the length words: in the next lap the records start elsewhere.
+ * 2. A record's bytes must be seen before its COMMITTED bit: the bit is stored with (at least) release and
+ *    loaded with acquire.
+ * 3. No lost wake-up: the producer stores COMMITTED and then loads need_wakeup; the daemon stores need_wakeup
+ *    and then looks at the ring once more. Store-then-load on both sides needs one total order, so these four
+ *    are seq_cst: on x86-64 one xchg, on aarch64 stlr and ldar, which the architecture orders.
+ * 4. head needs no order of its own: a record is found through its length word, and head only tells how far to
+ *    look. It is acquire/release all the same so that the daemon never sees a length word from before the
+ *    reservation.
  *
- * Everything in this memory is hostile to the daemon: it keeps its own tail, bounds head and every length against
- * the size that it knows, and copies a record out before it looks at it (dr_next). A producer trusts the daemon but
- * cannot be made to write outside of its mapping either: places are masked.
+ * Everything in this memory is hostile to the daemon: it keeps its own tail, bounds head and every length
+ * against the size that it knows, and copies a record out before it looks at it (dr_next). A producer trusts
+ * the daemon but cannot be made to write outside of its mapping either: places are masked.
  *
- * Signal handlers may emit: reserving takes no lock, and a handler that interrupts a thread between reserve and
- * commit simply reserves behind it.
+ * Signal handlers may emit: reserving takes no lock, and a handler that interrupts a thread between reserve
+ * and commit simply reserves behind it.
  *
- * This file is the layout and the mapping. data_ring_producer.h reserves and commits, data_ring_consumer.h takes out.
+ * This file is the layout and the mapping. data_ring_producer.h reserves and commits, data_ring_consumer.h
+ * takes out.
  */
 #ifndef UTRACEFS_DATA_RING_H
 #define UTRACEFS_DATA_RING_H
@@ -99,10 +103,11 @@
 #define DR_DEFAULT_SIZE (1u << 20)
 #define DR_COMMITTED 0x80000000u
 #define DR_LENGTH_MASK 0x00ffffffu
-/* One record's payload: what the socket path takes, too (a bin object of 64 KiB, less its header and the index). */
+/* One record's payload: what the socket path takes, too (a bin object of 64 KiB, less its header and the
+ * index). */
 #define DR_MAX_PAYLOAD 65529u
 
-/* Each field that somebody writes while others read stands on a cache line of its own. */
+/* Each field that one side writes while the other reads stands on a cache line of its own. */
 struct dr_header {
 	uint32_t magic;
 	uint32_t version;
@@ -154,8 +159,9 @@ static inline size_t dr_file_bytes(uint32_t size)
 	return (size_t)DR_HEADER_BYTES + size + DR_LOST_BYTES;
 }
 
-/* Maps the memfd `fd` of a ring whose data area has `size` bytes. 0, or -errno with nothing mapped. The caller has
- * checked the file's length and seals (the daemon), or has the size from the daemon (the producer). */
+/* Maps the memfd `fd` of a ring whose data area has `size` bytes. 0, or -errno with nothing mapped. The
+ * caller has checked the file's length and seals (the daemon), or has the size from the daemon (the
+ * producer). */
 static inline int dr_map(struct data_ring *r, int fd, uint32_t size)
 {
 	const int prot = PROT_READ | PROT_WRITE;

@@ -1,7 +1,7 @@
 /*
  * The daemon's side of a data ring (data_ring.h): take records out of memory that is hostile to it.
  *
- *     dr_next       copies the record at the tail out, or says that there is none or that the memory is corrupt
+ *     dr_next       copies the record at the tail out, or says that there is none or the memory is corrupt
  *     dr_advance    clears its place once it has been dealt with
  *     dr_publish    gives the cleared space back to the producers
  *
@@ -35,7 +35,8 @@ struct dr_taken {
 	uint32_t bytes; /* what it occupies in the ring */
 };
 
-/* Takes over a ring at the tail that its memory tells (0 for a new one). 0, or -EPROTO for invalid positions. */
+/* Takes over a ring at the tail that its memory tells (0 for a new one). 0, or -EPROTO for invalid
+ * positions. */
 static inline int dr_consumer_start(struct dr_consumer *c)
 {
 	uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
@@ -45,11 +46,12 @@ static inline int dr_consumer_start(struct dr_consumer *c)
 	return head - c->tail > c->ring.size || (c->tail & 7) || (head & 7) ? -EPROTO : 0;
 }
 
-/* Looks at the record at the consumer's tail. With `dead` (the producer is gone) records that were reserved and never
- * committed are stepped over and counted in `*holes`. On DR_RECORD the header is in `*out` and the payload, at most
- * `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`. The tail moves on with dr_advance. */
-static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned char *payload, uint32_t room, int dead,
-			  uint64_t *holes)
+/* Looks at the record at the consumer's tail. With `dead` (the producer is gone) records that were reserved
+ * and never committed are stepped over and counted in `*holes`. On DR_RECORD the header is in `*out` and the
+ * payload, at most `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`. The tail moves on with
+ * dr_advance. */
+static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned char *payload, uint32_t room,
+			  int dead, uint64_t *holes)
 {
 	for (;;) {
 		uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
@@ -77,7 +79,8 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 			continue;
 		}
 		/* (word carries neither bits 24..30 nor a length that reaches past head) */
-		if ((word & ~(DR_COMMITTED | DR_LENGTH_MASK)) || length > DR_MAX_PAYLOAD || bytes > have || length > room)
+		if ((word & ~(DR_COMMITTED | DR_LENGTH_MASK)) || length > DR_MAX_PAYLOAD || bytes > have ||
+		    length > room)
 			return DR_CORRUPT;
 		out->length = length;
 		out->write_index = rec->write_index;
@@ -106,8 +109,8 @@ static inline void dr_publish(struct dr_consumer *c)
 	}
 }
 
-/* Before sleeping: ask for the doorbell. The caller looks at the ring once more afterwards, and sleeps only if it is
- * still empty (point 3 above). */
+/* Before sleeping: ask for the doorbell. The caller looks at the ring once more afterwards, and sleeps only
+ * if it is still empty (point 3 of data_ring.h). */
 static inline void dr_want_wakeup(struct dr_consumer *c, int wanted)
 {
 	atomic_store_explicit(&c->ring.header->need_wakeup, wanted ? 1u : 0u, memory_order_seq_cst);

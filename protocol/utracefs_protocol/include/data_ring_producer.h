@@ -9,7 +9,8 @@
  *             ... write 8 bytes to the doorbell ...
  *     }
  *
- * Any thread and any signal handler may do this at any time; nothing here waits. producer.h has what fills a record.
+ * Any thread and any signal handler may do this at any time; nothing here waits. producer.h has what fills a
+ * record.
  */
 #ifndef UTRACEFS_DATA_RING_PRODUCER_H
 #define UTRACEFS_DATA_RING_PRODUCER_H
@@ -24,9 +25,10 @@ static inline void dr_count_lost(struct data_ring *r, uint32_t write_index)
 	atomic_fetch_add_explicit(&r->header->lost, 1, memory_order_release);
 }
 
-/* Reserves a record with room for `payload` bytes. NULL: it did not fit and is counted as lost. `*half` is set when
- * this reservation made the ring more than half full: ring the doorbell after the commit. */
-static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload, int *half)
+/* Reserves a record with room for `payload` bytes. NULL: it did not fit and is counted as lost. `*half` is
+ * set when this reservation made the ring more than half full: ring the doorbell after the commit. */
+static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
+					   int *half)
 {
 	uint32_t need = dr_need(payload);
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_relaxed);
@@ -65,8 +67,8 @@ static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t
 	return atomic_exchange_explicit(&r->header->need_wakeup, 0, memory_order_seq_cst) == 1;
 }
 
-/* For a producer that gives its ring up: steps through the records that nobody took. `*position` begins at 0. 1: a record
- * of `*write_index`; 0: no more (or one without a length, behind which nothing can be found). */
+/* For a producer that gives its ring up: steps through the records that no daemon took. `*position` begins at 0.
+ * 1: a record of `*write_index`; 0: no more (or one without a length, behind which nothing can be found). */
 static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
 {
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire);

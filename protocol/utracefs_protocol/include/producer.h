@@ -1,9 +1,10 @@
 /*
- * What a producer in C needs besides the ring itself: to stamp a record, to pack a payload, to ring a doorbell.
+ * What a producer in C needs besides the ring itself: to stamp a record, to pack a payload, to ring a
+ * doorbell.
  *
- * The compiled client uses it, and any program in C may: this file, those that it includes, and docs/protocol.md
- * sections 3 and 5 are all there is to know. A record on the socket begins with the header of bin.h, then comes the
- * u32 write_index, then the payload; in a data ring it is what data_ring.h draws.
+ * The compiled client uses it, and any program in C may: this file, those that it includes, and
+ * docs/protocol.md sections 3 and 5 are all there is to know. A record on the socket begins with the header
+ * of bin.h, then comes the u32 write_index, then the payload; in a data ring it is what data_ring.h draws.
  *
  *     if (status[status_index]) {
  *         struct dr_record *rec = ut_reserve(&ring, write_index, 16, &half);
@@ -67,7 +68,8 @@ static inline uint16_t ut_cpu(void)
 }
 
 /* dr_reserve, and all of the record but its payload filled in. */
-static inline struct dr_record *ut_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload, int *half)
+static inline struct dr_record *ut_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
+					   int *half)
 {
 	struct dr_record *rec = dr_reserve(r, write_index, payload, half);
 
@@ -113,7 +115,8 @@ static inline uint32_t ut_get_le32(const unsigned char *at)
 	return le32toh(v);
 }
 
-/* Wake the thread that polls the eventfd `fd`; nothing when it is -1. It only fails when it was rung already. */
+/* Wake the thread that polls the eventfd `fd`; nothing when it is -1. It only fails when it was rung
+ * already. */
 static inline void ut_ring_bell(int fd)
 {
 	const uint64_t one = 1;
