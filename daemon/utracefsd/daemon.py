@@ -50,7 +50,7 @@ from utracefsd.state.living import State, restore_events, restore_instances
 from utracefsd.state.log import StateError, Taken
 from utracefsd.tree import Tree
 
-# A kernel's own events have the ids below, and nobody takes one of ours for `sched_switch`. Where they end
+# A kernel's own events have the ids below, and one of ours is not taken for `sched_switch`. Where they end
 # differs from kernel to kernel; this is where they ended on the 6.12 that gave the transcripts of
 # tests/conformance, and since `trace` may show ids (option raw), ours can be compared with them number by
 # number.

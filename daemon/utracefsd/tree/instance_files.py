@@ -56,7 +56,7 @@ def _store_cpumask(instance: "Instance", data: bytes, peer: "Peer") -> None:
 def _store_buffer_percent(instance: "Instance", data: bytes, peer: "Peer") -> None:
     percent = values.unsigned_decimal(data)
     if percent > 100:
-        raise TraceError(errno.EINVAL, f"{percent} is no percentage")
+        raise TraceError(errno.EINVAL, f"{percent} is not a percentage")
     instance.settings.buffer_percent = percent
 
 

@@ -13,7 +13,7 @@ OpenFile, once: EBADF for an access mode that the file was not opened for, EINVA
 file does not have. Permission bits are shown and not enforced: who may connect at all is decided at the
 socket, and root, for whom the kernel ignores the bits too, gets the same EINVAL.
 
-Blocking is not done here. A read that would have to wait raises EAGAIN; whoever owns the loop waits and calls
+Blocking is not done here. A read that would have to wait raises EAGAIN; the owner of the loop waits and calls
 again if `blocking` is set.
 """
 
@@ -115,7 +115,7 @@ class OpenFile:
         if self.closed or not self.readable:
             raise TraceError(errno.EBADF, "the file is not open for reading")
         if size < 0:
-            raise TraceError(errno.EINVAL, f"a size cannot be {size}")
+            raise TraceError(errno.EINVAL, f"invalid size {size}")
         return self._read(size)
 
     def write(self, data: bytes) -> int:
@@ -132,7 +132,7 @@ class OpenFile:
         if not self.seekable:
             raise TraceError(errno.ESPIPE, "this file is a stream and cannot be positioned")
         if offset < 0:
-            raise TraceError(errno.EINVAL, f"an offset cannot be {offset}")
+            raise TraceError(errno.EINVAL, f"invalid offset {offset}")
         self._seek(offset)
         return offset
 

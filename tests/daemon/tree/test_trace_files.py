@@ -1,4 +1,4 @@
-"""trace, trace_pipe and trace_pipe_raw: what they show, consume, refuse and wait for (tracefs.md 2 and 3)."""
+"""trace, trace_pipe and trace_pipe_raw: what they show, consume, refuse and wait for."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Paths and the system calls of a filesystem over the tree (tracefs.md 1.1)."""
+"""Paths and the system calls of a filesystem over the tree."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The parsers of control files: what each takes, and the errno of what it does not (tracefs.md 1.1, 1.2, 1.5)."""
+"""The parsers of control files: what each takes, and the errno of what it does not."""
 
 import errno
 from collections.abc import Callable

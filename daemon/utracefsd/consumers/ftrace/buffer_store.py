@@ -107,7 +107,7 @@ class BufferStore:
         cpus = range(self.nr_cpus) if cpu < 0 else (cpu,)
         growth_kb = sum(max(0, size_kb - self.buffer.size_kb(n)) for n in cpus)
         if self.free_memory_kb is not None and growth_kb > self.free_memory_kb():
-            raise TraceError(errno.ENOMEM, f"{growth_kb} KiB more are not to be had")
+            raise TraceError(errno.ENOMEM, f"too little memory for {growth_kb} KiB more")
         self._resize(size_kb, cpu)
 
     def shrink_to_minimum(self) -> None:
@@ -184,7 +184,7 @@ class BufferStore:
         self._settings.in_memory = (self.buffer.subbuf_size, *self._sizes_kb()) if in_memory else ()
 
     def remove(self) -> None:
-        """The instance is removed: nobody will take its buffer over."""
+        """The instance is removed, and its buffer will not be taken over."""
         if self._storage is not None:
             self._storage.remove()
             self._storage = None

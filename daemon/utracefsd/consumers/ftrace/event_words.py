@@ -1,11 +1,12 @@
 """Which events a word means: the words of `set_event` and the globs of `standing_events`.
 
-    set_event         SYS:EV   SYS:*   SYS:   *:EV   :EV   EV   SYS   *:*      whole names, `*` only as a whole part
+    set_event         SYS:EV   SYS:*   SYS:   *:EV   :EV   EV   SYS   *:*   whole names, `*` only as a whole
+                                                                            part
     standing_events   the same, and every part may be a glob: `user_events:http_*`, `*_begin`
 
 What a glob means is utracefs_protocol.event_names. `!` in front of either takes back. As in the kernel
-(kernel/trace/trace_events.c, `ftrace_set_clr_event()`) one write is one word: what follows it is left for the next
-write, and the short count says so. Shells and stdio loop over it.
+(kernel/trace/trace_events.c, `ftrace_set_clr_event()`) one write is one word: what follows it is left for the
+next write, and the short count says so. Shells and stdio loop over it.
 """
 
 import errno
@@ -33,7 +34,8 @@ E = TypeVar("E", bound=NamedEvent)
 
 
 def first_word(data: bytes) -> tuple[bytes, int]:
-    """The first word of one write, and how many bytes of it that uses: blanks before it and one separator after it.
+    """The first word of one write, and how many bytes of it that uses: blanks before it and one separator
+    after it.
 
     An empty word: nothing but blanks, all of them used. EINVAL: 128 bytes or more.
     """
@@ -49,7 +51,8 @@ def first_word(data: bytes) -> tuple[bytes, int]:
 def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | None]) -> list[E]:
     """The events that a word of `set_event` (without `!`) means, in the order of `events`.
 
-    find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: it means none.
+    find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: it
+    means none.
     """
     system, name = event_names.split(word)
     if system is None:

@@ -4,8 +4,8 @@ An instance is an object and nothing else. What an administrator does through th
 what a record does on its way is compiled (`FtraceProbe` writes through the instance's `FtraceSink` into its
 `RingBuffer`) and does not pass through this file.
 
-    events.enable(event)   FtraceProbe ──▶ table.attach      the status byte and the producers' words flip
-    there a record               FtraceProbe ──▶ FtraceSink (tracing_on, clock, cpumask, pids) ──▶ RingBuffer
+    events.enable(event)   FtraceProbe ──▶ table.attach      status byte and enable words flip there
+    a record               FtraceProbe ──▶ FtraceSink (tracing_on, clock, cpumask, pids) ──▶ RingBuffer
     trace                  RingBuffer.cursor ──▶ TextRenderer, made by `renderer()`
 
     settings    what a successor gets to know        settings.py
@@ -23,7 +23,7 @@ dynamic_events, of whatever event, clears the buffers that are marked by then (k
 `tracing_reset_all_online_cpus`). Removals of other kinds, such as the last reference of an event going away,
 only mark.
 
-There may be hundreds of instances that nobody uses, so one listens to the event table only from when it has
+There may be hundreds of instances that are not used, so one listens to the event table only from when it has
 something to hear: new events while it has standing globs, removed ones from its first event file on.
 
 Nothing here waits, reads a clock or looks into /proc: `now_ns` and the rest are given at construction.

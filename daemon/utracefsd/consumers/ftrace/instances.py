@@ -109,7 +109,7 @@ class Instances:
             raise TraceError(errno.EEXIST, f"there is an instance {_shown(name)} already")
         needed_kb = EXPANDED_SIZE_KB * self.nr_cpus
         if self._free_memory_kb is not None and needed_kb > self._free_memory_kb():
-            raise TraceError(errno.ENOMEM, f"{needed_kb} KiB more are not to be had")
+            raise TraceError(errno.ENOMEM, f"too little memory for {needed_kb} KiB more")
         number = self._numbers.allocate()
         if number is None:
             raise TraceError(errno.ENOSPC, f"there are {MAX_NUMBER} instances, which is the limit")

@@ -5,8 +5,8 @@ copied from them by the instance. A setting changes in one way only, by assignin
 
     instance.settings.clock = "mono"    checked, noted in `unsaved`, and `on_unsaved` is called
 
-For that all values are immutable. Nobody has to remember to say that something changed, and nobody has to
-compare: the state writes what is `unsaved`, and 200 instances that nobody touches cost nothing.
+For that all values are immutable. So a change cannot be forgotten, and values need not be compared: the state
+writes what is `unsaved`, and 200 instances that do not change cost nothing.
 
 A setting to come is one more field here. In the state's log each is a line of its own, as plain values
 (`saved`), and a line that does not pass `parse_setting` makes the log damaged.
@@ -100,7 +100,7 @@ def _note(settings: "Settings", attribute: "attrs.Attribute[Any]", value: Any) -
 
 @attrs.define(eq=False, kw_only=True, on_setattr=[attrs.setters.validate, _note])
 class Settings:
-    """The settings of one instance. ValueError for an assignment of what cannot be a value."""
+    """The settings of one instance. ValueError for an assignment of an invalid value."""
 
     in_memory: tuple[int, ...] = _setting((), _is_shape, _LIST)
     """Of a buffer that is in no file, and cannot be taken over: bytes of a sub-buffer, then KiB of each cpu.

@@ -1,7 +1,8 @@
-"""The text around the records of `trace`: headers, `stats`, `saved_cmdlines`, and the options that shape all of it.
+"""The text around the records of `trace`: headers, `stats`, `saved_cmdlines`, and the options that shape all
+of it.
 
-Everything here is a pure function of its arguments and returns bytes; no clock, no file, no /proc. The records
-themselves are rendered by the compiled `_text.TextRenderer`, which takes the same `TextOptions`.
+Everything here is a pure function of its arguments and returns bytes; no clock, no file, no /proc. The
+records themselves are rendered by the compiled `_text.TextRenderer`, which takes the same `TextOptions`.
 
 A reader of `trace` sees, in this order:
 
@@ -15,7 +16,7 @@ Which header is printed is decided as in the kernel (kernel/trace/trace.c, `trac
     latency-format, buffer empty         the same two lines
     latency-format                       preamble, then the column picture; with verbose only the preamble
     verbose                              the two lines
-    otherwise                            entries line and column picture, one of four by irq-info and record-tgid
+    otherwise                            entries line and column picture, one of four by irq-info, record-tgid
 
 `raw`, `hex`, `bin` and `fields` change the records but not the header.
 """
@@ -45,7 +46,8 @@ class TextOptions:
     bin: bool = False
     """Like raw, in binary; wins over hex and raw."""
     fields: bool = False
-    """Print by field declarations: changes nothing for user events, internal records become `UNKNOWN TYPE N`."""
+    """Print by field declarations: changes nothing for user events, internal records become `UNKNOWN
+    TYPE N`."""
     verbose: bool = False
     """Drops the column picture; with latency-format also widens the columns of each record."""
     context_info: bool = True
@@ -158,8 +160,8 @@ def header(
 ) -> bytes:
     """The comment lines at the head of `trace`.
 
-    entries: records that are in the shown buffer(s) and not consumed; overruns: those overwritten there, which
-    `entries-written` counts too (consumed ones count in neither).
+    entries: records that are in the shown buffer(s) and not consumed; overruns: those overwritten there,
+    which `entries-written` counts too (consumed ones count in neither).
     kernel_release: `os.uname().release`, shown by latency-format only; so is cpu (0 for the merged file) and
     preemption_model, which the kernel takes from its configuration and a process cannot ask for.
     """
@@ -197,7 +199,8 @@ def _latency_preamble(
 
 
 def timestamp_text(ts: int, *, clock_is_ns: bool) -> bytes:
-    """A time stamp as `stats` shows it: seconds and truncated microseconds, or the bare count of the clock."""
+    """A time stamp as `stats` shows it: seconds and truncated microseconds, or the bare count of the
+    clock."""
     if not clock_is_ns:
         return b"%d" % ts
     seconds, rest_us = divmod(ts // 1000, 1_000_000)

@@ -1,8 +1,8 @@
 """The contract of plug-ins: consumers that other distributions bring along.
 
-A plug-in is a class behind an entry point of the group `utracefs.consumers`, described by `Consumer` below. It never
-meets a probe: it is attached by an administrator through `consumers/NAME/set_event`, gets `Record`s in batches, and what
-it raises is counted, not spread. examples/count_plugin is a whole one.
+A plug-in is a class behind an entry point of the group `utracefs.consumers`, described by `Consumer` below.
+It never meets a probe: it is attached by an administrator through `consumers/NAME/set_event`, gets `Record`s
+in batches, and what it raises is counted, not spread. examples/count_plugin is a whole one.
 """
 
 from collections.abc import Sequence
@@ -69,6 +69,6 @@ class Consumer(Protocol):
         """Take records of one event, in the order in which they were taken in. An exception loses them,
         counted.
 
-        Whoever needs the order across events compares `ts_ns`; a round of taking in calls this once per
+        To get the order across events, compare `ts_ns`; a round of taking in calls this once per
         event.
         """

@@ -232,7 +232,7 @@ def _changed_ns(folder: str) -> int:
 
 
 def _usable(name: str) -> bool:
-    """Whether a directory below consumers/ can have this name, and `stats` a line that nobody takes for
+    """Whether a directory below consumers/ can have this name, and `stats` a line that is not taken for
     another's."""
     return (
         bool(name) and name not in (".", "..", "ftrace") and not set("/: ") & set(name) and name.isprintable()

@@ -1,4 +1,4 @@
-"""Which events the words of set_event and standing_events mean (tracefs.md 1.4)."""
+"""Which events the words of set_event and standing_events mean."""
 
 import errno
 

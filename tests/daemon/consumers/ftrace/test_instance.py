@@ -1,4 +1,4 @@
-"""Instances as objects: several on one table, each with what is its own (tracefs.md 7). The rest is tested
+"""Instances as objects: several on one table, each with what is its own. The rest is tested
 through the tree."""
 
 import pytest
