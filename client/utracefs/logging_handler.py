@@ -7,7 +7,7 @@ handler is never entered and nothing is formatted.
 
 import logging
 
-from utracefs import default_session
+from utracefs.process_session import process_session
 from utracefs.session import Session
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
@@ -40,7 +40,7 @@ class LoggingHandler(logging.Handler):
         self, name: str = "python_log", level: int | str = logging.NOTSET, *, session: Session | None = None
     ) -> None:
         self._level = logging.NOTSET
-        self._event = (session or default_session()).event(f"{name} {FIELDS}")
+        self._event = (session or process_session()).event(f"{name} {FIELDS}")
         super().__init__(level)
 
     @property
