@@ -101,6 +101,38 @@ def test_a_read_that_waits_is_answered_at_the_end_of_the_step_that_brings_a_reco
     assert b"one: n=0x0 (0)" in result
 
 
+def test_a_watcher_is_woken_when_the_buffer_is_filled_so_far(around: Around) -> None:
+    daemon = around.daemon
+    producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
+    around.ask(
+        daemon.data,
+        producer,
+        "DIAG_IOCSREG",
+        {"name_args": "one char[1000] a; char[1000] b; char[1000] c; char[1000] d"},
+    )
+    around.ask(daemon.tracefs, tree, "write_file", "buffer_size_kb", b"32", True)
+    around.ask(daemon.tracefs, tree, "write_file", "buffer_percent", b"50", True)
+    around.ask(daemon.tracefs, tree, "write_file", "events/enable", b"1", True)
+    here = os.sched_getaffinity(0)
+    cpu = min(here)
+    os.sched_setaffinity(0, {cpu})  # records that come over a socket belong to the daemon's own cpu
+    try:
+        handle = around.ask(daemon.tracefs, tree, "open", f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY)
+        tree.sendall(encode_request(9, "poll", [handle]))
+        around.turn(daemon.tracefs)
+        sent = 0
+        while not select.select([tree], [], [], 0)[0]:
+            assert sent < 8
+            producer.sendall(encode_record(bytes(4004)))
+            sent += 1
+            around.turn(daemon.data)
+            daemon.hand_on()
+    finally:
+        os.sched_setaffinity(0, here)
+    assert msgpack.unpackb(tree.recv(1 << 16)) == [1, 9, None, None]
+    assert 4 <= sent <= 6  # sub-buffers of nine, one record in each
+
+
 def test_an_idle_daemon_has_no_deadline(around: Around) -> None:
     daemon = around.daemon
     producer = around.connect(daemon.data)

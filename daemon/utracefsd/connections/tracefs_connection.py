@@ -1,9 +1,9 @@
-"""One connection to the tracefs socket: requests in, replies out, and reads that wait for data.
+"""One connection to the tracefs socket: requests in, replies out, and requests that wait for data.
 
     request ──> take in what producers sent before ──> the tree ──> reply
-                                                        └── read: EAGAIN on a blocking file ──> waits
-                                                                             │ speak: data, end of file, error ──> reply
-                                                                             └ close of the handle: EBADF ──> reply
+                     read: EAGAIN on a blocking file, or poll: not filled far enough ──> waits
+                                                            │ speak: data, end of file, error ──> reply
+                                                            └ close of the handle: EBADF ──> reply
 
 No socket, no clock, no waiting here: the port feeds bytes, sends what comes out, and calls `speak` whenever there may
 be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
@@ -53,6 +53,9 @@ class OpenFile(Protocol):
     def blocking(self) -> bool: ...
     def read(self, size: int, /) -> bytes: ...
     def write(self, data: bytes, /) -> int: ...
+    def ready(self) -> bool:
+        """Whether poll(2) would call it readable."""
+
     def close(self) -> None: ...
 
 
@@ -77,6 +80,9 @@ class PerfHandle(Protocol):
     def read(self) -> bytes:
         """The count values in perf's read format."""
 
+    def ready(self) -> bool:
+        """Whether the ring is filled up to its watermark. EINVAL: there is no ring."""
+
     def ioctl(self, name: str, arg: Any) -> Any: ...
     def close(self) -> None: ...
 
@@ -98,23 +104,23 @@ class Reply(NamedTuple):
 
 
 @attrs.frozen
-class WaitingRead:
-    """A read of a blocking file that found nothing."""
+class WaitingRequest:
+    """A read of a blocking file that found nothing, or a poll."""
 
     msgid: int
     """Of the request that still wants its response."""
 
     handle: int
-    """What is read; looked up again at each retry."""
+    """What is waited for; looked up again at each retry."""
 
-    size: int
-    """Bytes asked for, bounded."""
+    size: int | None
+    """Bytes to be read, bounded; None: a poll."""
 
 
 class _Waits(Exception):
-    """No reply yet: a read of this handle has to wait."""
+    """No reply yet: a read of `size` bytes, or a poll (None), has to wait."""
 
-    def __init__(self, handle: int, size: int) -> None:
+    def __init__(self, handle: int, size: int | None) -> None:
         super().__init__(handle, size)
         self.handle = handle
         self.size = size
@@ -143,7 +149,7 @@ class TracefsConnection:
         self._handles: dict[int, OpenFile | PerfHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
         self._open_files: dict[int, OpenFile] = {}
-        self._waiting: list[WaitingRead] = []
+        self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
         self._methods: dict[type[Params], Callable[[Any], Any]] = {
             messages.ReadFile: self._read_file,
@@ -155,6 +161,7 @@ class TracefsConnection:
             messages.Open: self._open,
             messages.Read: self._read,
             messages.Write: self._write,
+            messages.Poll: self._poll,
             messages.Close: self._close_handle,
             messages.PerfAttr: self._perf_event_open,
             messages.PerfIoctl: self._perf_ioctl,
@@ -163,7 +170,7 @@ class TracefsConnection:
 
     @property
     def waiting(self) -> bool:
-        """Whether a read waits, that is whether `speak` may have something."""
+        """Whether a request waits, that is whether `speak` may have something."""
         return bool(self._waiting)
 
     def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply | None]:
@@ -192,27 +199,35 @@ class TracefsConnection:
         """Nothing here waits for a time."""
 
     def speak(self, now_ns: int) -> Iterator[Reply]:
-        """The reads that wait and need not any longer. Of one handle's reads the first comes first."""
+        """The requests that wait and need not any longer. Of one handle's reads the first comes first; a poll goes
+        before the read that would leave it nothing."""
         still_empty: set[int] = set()
-        for waiting in list(self._waiting):
-            if waiting.handle in still_empty or waiting not in self._waiting:
+        for waiting in sorted(self._waiting, key=lambda one: one.size is not None):
+            if waiting not in self._waiting:
                 continue
-            file = self._open_files[waiting.handle]
+            result = None
             try:
-                reply = Reply(encode_response(waiting.msgid, file.read(waiting.size)))
+                if waiting.size is None:
+                    if not self._handles[waiting.handle].ready():
+                        continue
+                elif waiting.handle in still_empty:
+                    continue
+                else:
+                    result = self._open_files[waiting.handle].read(waiting.size)
+                reply = Reply(encode_response(waiting.msgid, result))
             except TraceError as error:
-                if error.errno == errno.EAGAIN and file.blocking:
+                if error.errno == errno.EAGAIN and self._open_files[waiting.handle].blocking:
                     still_empty.add(waiting.handle)
                     continue
                 reply = Reply(encode_error(waiting.msgid, error.errno, error.text))
             except Exception:
-                logger.exception("read for pid %d failed unexpectedly", self._peer.pid)
+                logger.exception("a request of pid %d that waited failed unexpectedly", self._peer.pid)
                 reply = Reply(encode_error(waiting.msgid, errno.EIO, _INTERNAL))
             self._waiting.remove(waiting)
             yield reply
 
     def close(self, now_ns: int) -> None:
-        """The connection is gone: reads that wait are forgotten, every handle is closed."""
+        """The connection is gone: requests that wait are forgotten, every handle is closed."""
         self.closing = True
         self._waiting.clear()
         for handle in list(self._handles):
@@ -241,7 +256,7 @@ class TracefsConnection:
                 result = result.result
             data = encode_response(request.msgid, result)
         except _Waits as waits:
-            self._wait(WaitingRead(request.msgid, waits.handle, waits.size))
+            self._wait(WaitingRequest(request.msgid, waits.handle, waits.size))
             return
         except ProtocolError:
             raise
@@ -284,7 +299,7 @@ class TracefsConnection:
         if number in self._perf_handles:
             return self._perf_handles[number].read()
         file = self._file(number)
-        if any(waiting.handle == number for waiting in self._waiting):
+        if any(waiting.handle == number and waiting.size is not None for waiting in self._waiting):
             raise _Waits(number, size)  # behind the reads that came before it
         try:
             return file.read(size)
@@ -297,6 +312,12 @@ class TracefsConnection:
         if message.handle in self._perf_handles:
             raise TraceError(errno.EINVAL, "a perf event cannot be written")
         return self._file(message.handle).write(message.data)
+
+    def _poll(self, message: messages.Poll) -> None:
+        if message.handle not in self._handles:
+            raise _not_open(message.handle)
+        if not self._handles[message.handle].ready():
+            raise _Waits(message.handle, None)
 
     def _close_handle(self, message: messages.Close) -> None:
         number = message.handle
@@ -347,12 +368,12 @@ class TracefsConnection:
         except KeyError:
             raise _not_open(number) from None
 
-    def _wait(self, read: WaitingRead) -> None:
+    def _wait(self, waiting: WaitingRequest) -> None:
         if len(self._waiting) >= MAX_UNANSWERED:
             raise ProtocolError(
-                errno.EMSGSIZE, f"{MAX_UNANSWERED} reads of this connection wait for data already"
+                errno.EMSGSIZE, f"{MAX_UNANSWERED} requests of this connection wait for data already"
             )
-        self._waiting.append(read)
+        self._waiting.append(waiting)
 
 
 @attrs.frozen

@@ -144,9 +144,13 @@ class OpenFile:
             if self.on_close is not None:
                 self.on_close()
 
-    def has_data(self) -> bool:
-        """Whether a read would answer now, data or the end; the loop asks this while a reader of a stream
-        waits."""
+    def ready(self) -> bool:
+        """Whether poll(2) would call it readable. The files of a text always are."""
+        if self.closed or not self.readable:
+            raise TraceError(errno.EBADF, "the file is not open for reading")
+        return self._ready()
+
+    def _ready(self) -> bool:
         return True
 
     def _read(self, size: int) -> bytes:

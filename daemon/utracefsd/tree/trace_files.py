@@ -31,6 +31,18 @@ _PIPE_TEXT_MAX = 8155
 """A trace_pipe read returns at most this much: the kernel's line buffer (TRACE_SEQ_BUFFER_SIZE) less one."""
 
 
+def _is_filled(instance: "Instance", cpu: int) -> bool:
+    """What trace_poll() and ring_buffer_poll_wait() of the kernel wait for: the option `block` always is ready; one cpu's
+    buffer is when it is filled up to `buffer_percent` of its sub-buffers; all cpus together, or a percentage of 0,
+    with the first record."""
+    buffer, percent = instance.buffer, instance.settings.buffer_percent
+    if instance.options["block"]:
+        return True
+    if cpu < 0 or percent == 0:
+        return not buffer.is_empty(cpu)
+    return buffer.percent_full(cpu) >= percent
+
+
 class Trace(OpenFile):
     """`trace` of an instance, or of one of its cpus. Writing does nothing; opening with O_TRUNC clears."""
 
@@ -113,12 +125,11 @@ class TracePipe(OpenFile):
         self._cursor = self._instance.buffer.cursor(self._cpu, consume=True)
         self._renderer = self._instance.renderer()
 
-    def has_data(self) -> bool:
-        """A record is there, or the end is reached."""
-        return bool(self._text) or not self._is_empty() or self._at_end()
-
-    def _is_empty(self) -> bool:
-        return self._drained and self._instance.buffer.is_empty(self._cpu)
+    def _ready(self) -> bool:
+        """Text is left, the end is reached, or the buffer is filled up to `buffer_percent`."""
+        return (
+            bool(self._text or not self._drained) or self._at_end() or _is_filled(self._instance, self._cpu)
+        )
 
     def _at_end(self) -> bool:
         return self.blocking and self._returned_data and not self._instance.tracing_on
@@ -159,9 +170,8 @@ class RawPipe(OpenFile):
         self._cpu = cpu
         self._page = b""
 
-    def has_data(self) -> bool:
-        """A record is there."""
-        return bool(self._page) or not self._instance.buffer.is_empty(self._cpu)
+    def _ready(self) -> bool:
+        return bool(self._page) or _is_filled(self._instance, self._cpu)
 
     def _read(self, size: int) -> bytes:
         if not self._page:

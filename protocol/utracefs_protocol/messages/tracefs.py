@@ -10,6 +10,7 @@
     | open            | Open       | int: handle                                    |
     | read            | Read       | bin                                            |
     | write           | Write      | int: bytes taken                               |
+    | poll            | Poll       | nil                                            |
     | close           | Close      | nil                                            |
     | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor where there is a ring |
     | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
@@ -49,6 +50,7 @@ __all__ = [
     "PerfAttr",
     "PerfIoctl",
     "PerfOpened",
+    "Poll",
     "Read",
     "ReadFile",
     "Rmdir",
@@ -273,6 +275,23 @@ class Write:
 
 
 @attrs.frozen
+class Poll:
+    """poll: wait until reading a file, or the ring of a perf event, is worth while."""
+
+    METHOD: ClassVar[str] = "poll"
+
+    handle: int
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (handle,) = _params(cls.METHOD, params, "handle")
+        return cls(_number(handle, "handle"))
+
+    def to_params(self) -> list[Any]:
+        return [self.handle]
+
+
+@attrs.frozen
 class Close:
     """close, of a file or a perf event."""
 
@@ -444,6 +463,7 @@ METHODS: Final[Mapping[str, type[Params]]] = {
         Open,
         Read,
         Write,
+        Poll,
         Close,
         PerfAttr,
         PerfIoctl,

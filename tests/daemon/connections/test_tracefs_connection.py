@@ -43,6 +43,9 @@ class FakeFile:
         self.written += data
         return len(data) - 1
 
+    def ready(self) -> bool:
+        return bool(self.tree.content)
+
     def close(self) -> None:
         self.closed = True
 
@@ -96,12 +99,18 @@ class FakePerfEvent:
         self.attr = attr
         self.handle = handle
         self.closed = False
+        self.filled = False
 
     def descriptor(self) -> int:
         return os.open("/dev/null", os.O_RDONLY) if self.attr.data_pages else -1
 
     def read(self) -> bytes:
         return (5).to_bytes(8, "little")
+
+    def ready(self) -> bool:
+        if not self.attr.data_pages:
+            raise TraceError(errno.EINVAL, "it only counts")
+        return self.filled
 
     def ioctl(self, name: str, arg: Any) -> Any:
         if name != "ID":
@@ -156,6 +165,10 @@ class Talk:
             assert result is None
             raise TraceError(*error)
         return result
+
+    def spoken(self) -> list[Any]:
+        """What it says by itself now."""
+        return [msgpack.unpackb(reply.data) for reply in self.connection.speak(0)]
 
     def fails(self, number: int, method: str, *params: Any) -> str:
         with pytest.raises(TraceError) as caught:
@@ -391,6 +404,53 @@ class TestReadsThatWait:
             [reply] = talk.connection.speak(0)
         assert msgpack.unpackb(reply.data)[2][0] == errno.EIO
         assert len(caplog.records) == 1
+
+
+class TestPoll:
+    def test_what_is_ready_is_answered_at_once(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        talk.tree.content = [b"text"]
+        assert talk.call("poll", handle) is None
+        assert talk.tree.files[0].sizes == []
+        talk.fails(errno.EBADF, "poll", 4711)
+        talk.fails(errno.EINVAL, "poll")
+
+    def test_it_waits_for_a_file(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        assert talk.ask("poll", handle) == []
+        assert talk.connection.waiting
+        assert talk.spoken() == []
+        talk.tree.content = [b"text"]
+        assert [answer[2:] for answer in talk.spoken()] == [[None, None]]
+        assert not talk.connection.waiting
+
+    def test_it_is_answered_before_the_read_that_takes_what_there_is(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        assert talk.ask("read", handle, 100) == []
+        assert talk.ask("poll", handle) == []
+        talk.tree.content = [b"text"]
+        assert [answer[3] for answer in talk.spoken()] == [None, b"text"]
+
+    def test_a_read_does_not_wait_behind_it(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        assert talk.ask("poll", handle) == []
+        talk.tree.content = [b"text"]
+        assert talk.call("read", handle, 100) == b"text"
+
+    def test_it_ends_with_its_handle(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        assert talk.ask("poll", handle) == []
+        closed, dropped = talk.ask("close", handle)
+        assert closed[2:] == [None, None]
+        assert dropped[2][0] == errno.EBADF
+
+    def test_it_waits_for_a_perf_event(self, talk: Talk) -> None:
+        handle = talk.call("perf_event_open", {"config": 1, "data_pages": 8})["handle"]
+        assert talk.ask("poll", handle) == []
+        talk.perf.events[0].filled = True
+        assert [answer[2:] for answer in talk.spoken()] == [[None, None]]
+        counting = talk.call("perf_event_open", {"config": 1})["handle"]
+        talk.fails(errno.EINVAL, "poll", counting)
 
 
 class TestPerf:

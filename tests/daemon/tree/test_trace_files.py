@@ -204,16 +204,16 @@ def test_pipe_without_data(world: World, event: Event) -> None:
     waiting, polling = world.open(b"trace_pipe"), None
     assert waiting.blocking
     assert errno_of(waiting.read, 100) == errno.EAGAIN
-    assert not waiting.has_data()
+    assert not waiting.ready()
     world.w(b"tracing_on", b"0")
     assert errno_of(waiting.read, 100) == errno.EAGAIN  # it has returned nothing yet: goes on waiting
     world.w(b"tracing_on", b"1")
     emit(world, event, 1)
-    assert waiting.has_data()
+    assert waiting.ready()
     assert waiting.read(100) == line(1)
     assert errno_of(waiting.read, 100) == errno.EAGAIN
     world.w(b"tracing_on", b"0")
-    assert waiting.has_data()
+    assert waiting.ready()
     assert waiting.read(100) == b""  # the end
     world.w(b"tracing_on", b"1")
     emit(world, event, 2)
@@ -252,7 +252,7 @@ def test_pipe_follows_options_clocks_and_buffers(world: World, event: Event) -> 
     assert file.read(1000) == b"alpha: n=0x2 (2)\n"
     world.w(b"buffer_subbuf_size_kb", b"8")
     emit(world, event, 3)
-    assert file.has_data()
+    assert file.ready()
     assert file.read(1000) == b"alpha: n=0x3 (3)\n"
     world.w(b"options/context-info", b"1")
     world.w(b"trace_clock", b"counter")
@@ -266,12 +266,48 @@ def test_pipe_in_latency_format_loses_nothing(world: World, event: Event) -> Non
     file = world.open(b"trace_pipe", os.O_NONBLOCK)
     text = b""
     for _ in range(1000):
-        if not file.has_data():
+        if not file.ready():
             break
         text += file.read(60)
     assert [piece.split(b"n=")[1] for piece in text.splitlines()] == [
         b"0x%x (%d)" % (n, n) for n in range(1, 10)
     ]
+
+
+@pytest.mark.parametrize("name", [b"trace_pipe", b"trace_pipe_raw"])
+def test_a_watcher_of_one_cpu_is_woken_at_buffer_percent(world: World, event: Event, name: bytes) -> None:
+    """As trace_poll() does: the fill in sub-buffers, the one that is written to included."""
+    world.w(b"buffer_size_kb", b"32")
+    buffer = world.instance.buffer
+    file = world.open(b"per_cpu/cpu0/" + name)
+    for percent in (100, 50, 1):
+        world.w(b"trace", b"")
+        world.w(b"buffer_percent", b"%d" % percent)
+        assert not file.ready()
+        filled = 0
+        while not file.ready():
+            assert buffer.percent_full(0) < percent
+            emit(world, event, filled)
+            filled += 1
+        assert buffer.percent_full(0) >= percent
+    world.w(b"trace", b"")
+    world.w(b"buffer_percent", b"0")
+    assert not file.ready()
+    emit(world, event, 1)
+    assert file.ready()
+
+
+def test_a_watcher_of_all_cpus_is_woken_by_the_first_record(world: World, event: Event) -> None:
+    world.w(b"buffer_percent", b"100")
+    file = world.open(b"trace_pipe")
+    assert not file.ready()
+    emit(world, event, 1)
+    assert file.ready()
+
+
+def test_with_the_option_block_a_pipe_is_always_ready(world: World) -> None:
+    world.w(b"trace_options", b"block")
+    assert world.open(b"per_cpu/cpu0/trace_pipe_raw").ready()
 
 
 # trace_pipe_raw
@@ -280,15 +316,16 @@ def test_pipe_in_latency_format_loses_nothing(world: World, event: Event) -> Non
 def test_raw_pages(world: World, event: Event) -> None:
     path = b"per_cpu/cpu0/trace_pipe_raw"
     assert world.cat(path) == b""
+    world.w(b"buffer_percent", b"0")
     emit(world, event, 1, 2, 3)
     file = world.open(path)
-    assert file.has_data()
+    assert file.ready()
     data = file.read(65536)
     assert len(data) == 4096
     records = decode_page(data).records
     assert [int.from_bytes(record.data[8:12], "little") for record in records] == [1, 2, 3]
     assert records[0].data[:8] == event.id.to_bytes(2, "little") + b"\0\0" + (46).to_bytes(4, "little")
-    assert not file.has_data()
+    assert not file.ready()
     assert file.blocking
     assert errno_of(file.read, 4096) == errno.EAGAIN
     assert world.trace_lines() == []

@@ -13,7 +13,6 @@ class PerfSink:
     cpu: int
     data_pages: int
     fd: int
-
     def __init__(
         self,
         id: int,
@@ -27,6 +26,7 @@ class PerfSink:
         enabled: bool = True,
         sample_id_all: bool = True,
     ) -> None: ...
+    def is_filled(self, watermark: int) -> bool: ...
     def reset(self) -> None: ...
     def close(self) -> None: ...
 

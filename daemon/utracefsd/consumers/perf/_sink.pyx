@@ -150,6 +150,12 @@ cdef class PerfSink:
         self._period = period
         self.left = period
 
+    def is_filled(self, uint64_t watermark):
+        """Whether the ring holds so many bytes that its reader has not given back, or has had no room for a sample."""
+        if self.map == NULL:
+            return False
+        return self.pending_lost > 0 or self.head - LOAD_TAIL(self.map + DATA_TAIL_AT) >= watermark
+
     def reset(self):
         """count = 0."""
         self.count = 0

@@ -37,7 +37,13 @@ class PerfEvent:
     """One opened perf event; `close` detaches it."""
 
     def __init__(
-        self, table: EventTable, event: Event, sink: PerfSink, handle: int, now_ns: Callable[[], int]
+        self,
+        table: EventTable,
+        event: Event,
+        sink: PerfSink,
+        handle: int,
+        now_ns: Callable[[], int],
+        wakeup_watermark: int = 0,
     ) -> None:
         self.handle = handle
         self.event = event
@@ -46,6 +52,8 @@ class PerfEvent:
         self._now_ns = now_ns
         self._probe = PerfProbe(sink, f"perf:{handle}")
         self._closed = False
+        size = sink.data_pages * 4096
+        self._watermark = min(wakeup_watermark, size) or size // 2
         table.attach(event, self._probe)
 
     def descriptor(self) -> int:
@@ -55,6 +63,17 @@ class PerfEvent:
     def read(self) -> bytes:
         """The count as one u64, which is perf's read format 0."""
         return _COUNT.pack(self._sink.count)
+
+    def ready(self) -> bool:
+        """Whether a watcher is to be woken: the ring holds `wakeup_watermark` bytes that its reader has not taken, or
+        had no room for a sample. Where none was given it is half of the ring, as ring_buffer_init() in
+        kernel/events/ring_buffer.c chooses.
+
+        TraceError(EINVAL): it only counts.
+        """
+        if self._sink.fd < 0:
+            raise TraceError(errno.EINVAL, "it only counts: open it with data_pages to wait for samples")
+        return self._sink.is_filled(self._watermark)
 
     def ioctl(self, name: str, arg: Any = None) -> Any:
         """The ioctls of perf_event_open(2), without their PERF_EVENT_IOC_.
@@ -152,7 +171,7 @@ class PerfEvents:
             raise TraceError(error.errno or errno.ENOMEM, f"no perf ring: {error.strerror}") from error
         self._last_id += 1
         try:
-            return PerfEvent(self._table, event, sink, handle, self._now_ns)
+            return PerfEvent(self._table, event, sink, handle, self._now_ns, wanted.wakeup_watermark)
         except BaseException:
             sink.close()
             raise
