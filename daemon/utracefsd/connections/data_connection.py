@@ -21,7 +21,8 @@ registration in the same packet, and everything before a broken byte is kept.
 
 **Refused records.** A bare record has no reply. What the write path refuses is counted by (errno,
 write_index) and told in `write_error` notifications: the first at once, then at most one a second, the
-largest count first. Those in a data ring are told with the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
+largest count first. Those in a data ring are told with the next bytes that come over the socket (a `sync`).
+`next_timer_ns` says when the next is due.
 
 **Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
 them. A request uses those that came with or before its first byte and after the last byte of the message
@@ -29,9 +30,9 @@ before the packet; `enable_fd` is an index into them. They are closed when the p
 unless its last message is incomplete and may be the one that needs them.
 
 **Limits.** 64 KiB an object, nesting 8, 16 descriptors waiting. Beyond them, or when the framing breaks: the
-notification `["error", [errno, text]]`, and `closing` is set; the edge sends what is left and closes. Every
+notification `["error", [errno, text]]`, and `closing` is set; the port sends what is left and closes. Every
 request is answered at once, so what waits unanswered are responses that a socket did not take, and those the
-edge counts and bounds, as it does the connections of one user.
+port counts and bounds, as it does the connections of one user.
 """
 
 import errno
@@ -60,7 +61,7 @@ from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
 
 Outgoing = list[tuple[bytes, list[int]]]
-"""One message each, in order; descriptors go beside the first byte of their message, and the edge closes them
+"""One message each, in order; descriptors go beside the first byte of their message, and the port closes them
 after that."""
 
 MAX_DESCRIPTORS = 16
@@ -87,9 +88,9 @@ class DataConnection:
 
     table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL, to take in what
     all connections sent before (a close among it); it may call `receive` of this very connection, whose bytes
-    then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches. rings: where
-    data rings are made; None offers none (ENOSYS). save: called before records are taken in,
-    to write down their events for a daemon that comes after this one. wrote: told the peer's pid when it has
+    then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches.
+    rings: where data rings are made; None offers none (ENOSYS). save: called before records are taken in, to
+    write down their events for a daemon that comes after this one. wrote: told the peer's pid when it has
     sent records.
 
     `closing` is set when the connection must end: send what `receive` returned, then `close`.
@@ -141,7 +142,7 @@ class DataConnection:
         }
         table.process_connected(peer.pid)
 
-    # What the edge calls
+    # What the port calls
 
     def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Outgoing:
         """Take in one packet: bytes, and the descriptors that came with them, which are this object's from
@@ -278,7 +279,8 @@ class DataConnection:
             self._send(encode_error(request.msgid, error.errno, error.text))
 
     def _register(self, msgid: int, reg: messages.EventRegistration, now_ns: int) -> None:
-        """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart on a wire."""
+        """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart on a
+        wire."""
         if reg.enabler is not None:
             enable_fd = self._fd(reg.enabler.fd, "enable_fd")
             place = self.table.enablers.check(enable_fd, reg.enabler)
@@ -302,7 +304,8 @@ class DataConnection:
         self._send(encode_response(msgid, None))
 
     def _unregister(self, msgid: int, unreg: messages.EventUnregistration, now_ns: int) -> None:
-        """user_events_ioctl_unreg(). Its last error has no counterpart: a word that was mapped can be written."""
+        """user_events_ioctl_unreg(). Its last error has no counterpart: a word that was mapped can be
+        written."""
         self.table.remove_enabler(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit, now_ns)
         self._send(encode_response(msgid, None))
 
@@ -327,8 +330,8 @@ class DataConnection:
         self._send(encode_response(msgid, taken))
 
     def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
-        # Everything sent before this request was carried out before it; what is left is what was committed to the
-        # ring, and the batches of plug-ins.
+        # Everything sent before this request was carried out before it; what is left is what was committed to
+        # the ring, and the batches of plug-ins.
         if self._ring is not None and self._rings is not None:
             self._rings.take_in()
         self._flush()
@@ -397,9 +400,10 @@ class DataConnection:
 
 
 def _why_refused(number: int) -> str:
-    """What the write path means by this errno (user_events 6)."""
+    """What the write path means by this errno (user_events_write_core() and user_event_validate())."""
     return {
-        errno.EFAULT: "fewer than 4 bytes, or a dynamic field that ends outside the record or without its NUL",
+        errno.EFAULT: "fewer than 4 bytes, or a dynamic field that ends outside the record or without its "
+        "NUL",
         errno.EINVAL: "negative write_index, or a payload shorter than the event's fields",
         errno.ENOENT: "this write_index was not given out on this connection",
         errno.EBADF: "nothing is attached to the event",

@@ -5,12 +5,13 @@
                                                             │ speak: data, end of file, error ──> reply
                                                             └ close of the handle: EBADF ──> reply
 
-No socket, no clock, no waiting here: the port feeds bytes, sends what comes out, and calls `speak` whenever there may
-be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
+No socket, no clock, no waiting here: the port feeds bytes, sends what comes out, and calls `speak` whenever
+there may be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
 
-Whoever could connect is an administrator (mode and group of the socket say who can), so nothing is checked against
-the peer's identity here. The shape of params is: EINVAL with the wanted shape in the text. Method not known: ENOSYS.
-Handle not open: EBADF. Handles are numbers that no two connections share, since they also name consumers (`perf:5`).
+All who could connect are administrators (mode and group of the socket say who can), so nothing is checked
+against the peer's identity here. The shape of params is: EINVAL with the wanted shape in the text. Method not
+known: ENOSYS. Handle not open: EBADF. Handles are numbers that no two connections share, since they also name
+consumers (`perf:5`).
 """
 
 import errno
@@ -178,7 +179,8 @@ class TracefsConnection:
 
         No request takes descriptors: those that came are closed.
 
-        Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and `closing`.
+        Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and
+        `closing`.
         """
         for fd in fds:
             os.close(fd)
@@ -190,7 +192,8 @@ class TracefsConnection:
                         yield None
                     first = False
                     yield from self._answer(message)
-                # Responses and notifications: nothing was asked and none is known. Ignored, for what is to come.
+                # Responses and notifications: nothing was asked and none is known. Ignored, for what is to
+                # come.
         except ProtocolError as error:
             self.closing = True
             yield Reply(encode_notification("error", [error.errno, error.text]))

@@ -10,7 +10,8 @@ How the edge (server/serve.py) uses it:
       ^                      │
       └── want_wakeup(True), once more a `round`: nothing ── after LINGER_ROUNDS rounds without a record
 
-With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it (`_journal.Journal`).
+With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it
+(`_journal.Journal`).
 
 A ring whose memory is invalid is `corrupt`: `round` tells its owner by `failed`, whose connection ends with
 EPROTO.
@@ -56,9 +57,9 @@ class _Owned:
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
-    journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen writing. save:
-    called before records are taken in, to write down their events for a daemon that comes after this one.
-    end_failed: called when owners of corrupt rings were told.
+    journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen
+    writing. save: called before records are taken in, to write down their events for a daemon that comes
+    after this one. end_failed: called when owners of corrupt rings were told.
     """
 
     def __init__(

@@ -5,14 +5,15 @@
     | sockets     | /run/utracefs        | $XDG_RUNTIME_DIR/utracefs, or /tmp/utracefs-UID          |
     | status file | /dev/shm/utracefs    | /dev/shm/utracefs-UID                                    |
 
-`--dir` and the environment's UTRACEFS_DIR replace the first; the second is then /dev/shm/utracefs-HASH, HASH being
-made from the absolute directory, so several daemons live side by side (docs/protocol.md, section 1). Naming one of
-the standard directories replaces nothing: the unit file, whose daemon is not root, says `--dir /run/utracefs`.
+`--dir` and the environment's UTRACEFS_DIR replace the first; the second is then /dev/shm/utracefs-HASH, HASH
+being made from the absolute directory, so several daemons live side by side (docs/protocol.md, section 1).
+Naming one of the standard directories replaces nothing: the unit file, whose daemon is not root, names
+/run/utracefs.
 
-/tmp and /dev/shm belong to everybody, so a folder there may have been made by somebody else before us, in order to
-read what is recorded or to answer in the daemon's place. Such a folder is used only when it is a real directory of
-ours with mode 0700. A daemon holds a lock on both folders as long as it runs; the kernel drops it with the process,
-however that ends.
+/tmp and /dev/shm belong to everybody, so a folder there may have been made by somebody else before us, in
+order to read what is recorded or to answer in the daemon's place. Such a folder is used only when it is a
+real directory of ours with mode 0700. A daemon holds a lock on both folders as long as it runs; the kernel
+drops it with the process, however that ends.
 """
 
 import contextlib
@@ -81,16 +82,18 @@ class Runtime:
     def prepare(self, *, reachable: bool = False) -> None:
         """Make both folders where they are missing and refuse those that are not safe.
 
-        `reachable`: others than the owner may connect to a socket, so a directory made here lets them through (0755).
+        `reachable`: others than the owner may connect to a socket, so a directory made here lets them through
+        (0755).
 
-        Raises TraceError: ENAMETOOLONG (a socket's path would not fit into sockaddr_un), EPERM (a folder of somebody
-        else, a symbolic link, a mode that lets others in), ENOTDIR, or what mkdir(2) said.
+        Raises TraceError: ENAMETOOLONG (a socket's path would not fit into sockaddr_un), EPERM (a folder of
+        somebody else, a symbolic link, a mode that lets others in), ENOTDIR, or what mkdir(2) said.
         """
         for path in (self.data_socket, self.tracefs_socket):
             if len(os.fsencode(path)) > MAX_SOCKET_PATH:
                 raise TraceError(
                     errno.ENAMETOOLONG,
-                    f"{path}: a socket's path has at most {MAX_SOCKET_PATH} bytes; choose a shorter directory",
+                    f"{path}: a socket's path has at most {MAX_SOCKET_PATH} bytes; "
+                    "choose a shorter directory",
                 )
         match self.kind:
             case Kind.TEMPORARY:
@@ -112,8 +115,8 @@ class Runtime:
     def locked(self) -> Iterator[None]:
         """Hold both folders for one daemon; call after `prepare`.
 
-        Raises TraceError EBUSY, naming the process, when another daemon holds one of them. The status folder is locked
-        too because two containers may share /dev/shm without sharing /run.
+        Raises TraceError EBUSY, naming the process, when another daemon holds one of them. The status folder
+        is locked too because two containers may share /dev/shm without sharing /run.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(_lock_file(self.directory / LOCK_FILE, self.directory))
@@ -126,7 +129,8 @@ class Runtime:
             yield
 
     def remove_status_folder(self) -> None:
-        """Remove the folder if it is empty; the system's own stays, tmpfiles.d made it for the service's user."""
+        """Remove the folder if it is empty; the system's own stays, tmpfiles.d made it for the service's
+        user."""
         if self.status_folder != SHARED_MEMORY / "utracefs":
             with contextlib.suppress(OSError):
                 self.status_folder.rmdir()
@@ -173,12 +177,13 @@ def _make(directory: Path, mode: int, *, parents: bool = False) -> None:
         return
     except OSError as error:
         raise _failure(error, directory) from error
-    # mkdir(2) takes the umask away from the mode; a strict umask must not lock the group out of /run/utracefs.
+    # mkdir(2) takes the umask away from the mode; a strict umask must not lock the group out of
+    # /run/utracefs.
     os.chmod(directory, mode)
 
 
 def _check_private(folder: Path, uid: int) -> None:
-    """A folder below a directory of everybody's: really ours, and nobody else's."""
+    """A folder below a directory in which all may write: really ours, and closed to all others."""
     try:
         found = os.lstat(folder)
     except OSError as error:
@@ -195,7 +200,8 @@ def _check_private(folder: Path, uid: int) -> None:
 
 
 def _check_not_open_to_all(directory: Path) -> None:
-    """A chosen directory may be anybody's, but where everybody can write, everybody can replace the sockets."""
+    """A chosen directory may be anybody's, but where everybody can write, everybody can replace the
+    sockets."""
     try:
         found = os.stat(directory)
     except OSError as error:
@@ -210,8 +216,8 @@ def _check_not_open_to_all(directory: Path) -> None:
 def _lock_file(path: Path, directory: Path) -> Iterator[None]:
     """Hold `path` locked, our pid in it; removed at the end.
 
-    A daemon that ends removes the file it still has locked, so whoever gets a lock looks whether its file is still the
-    one that stands there, and else tries again.
+    A daemon that ends removes the file it still has locked, so the one that gets a lock looks whether its
+    file is still the one that stands there, and else tries again.
     """
     while True:
         try:

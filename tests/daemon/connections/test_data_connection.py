@@ -221,7 +221,7 @@ def test_params_of_the_wrong_shape(client: Client, table: EventTable, params: li
     client.reg("still_there")
 
 
-def test_r2_r3_r5_the_size_of_the_struct(client: Client) -> None:
+def test_the_size_of_the_struct(client: Client) -> None:
     assert client.reg_fails({"name_args": "t", "size": 4097}) == "E2BIG"
     assert client.reg_fails({"name_args": "t", "size": 27}) == "EINVAL"
     assert client.reg_fails({"name_args": "t", "size": 0}) == "EINVAL"
@@ -231,7 +231,7 @@ def test_r2_r3_r5_the_size_of_the_struct(client: Client) -> None:
     client.reg("t", size=4096, newer=0, newest=None)
 
 
-def test_r6_flags(client: Client, table: EventTable) -> None:
+def test_unknown_flags_of_a_registration(client: Client, table: EventTable) -> None:
     assert client.reg_fails({"name_args": "t", "flags": 4}) == "EINVAL"
     client.reg("t", flags=3)
     assert table.events()[0].tracepoint_name == b"t.0"
@@ -241,20 +241,20 @@ def test_r6_flags(client: Client, table: EventTable) -> None:
 @pytest.mark.parametrize(
     ("size", "addr", "bit", "number"),
     [
-        (0, 0, 0, "EINVAL"),  # R7
+        (0, 0, 0, "EINVAL"),
         (2, 0, 0, "EINVAL"),
         (16, 0, 0, "EINVAL"),
-        (4, 2, 0, "EINVAL"),  # R8
+        (4, 2, 0, "EINVAL"),
         (8, 4, 0, "EINVAL"),
-        (4, 0, 32, "EINVAL"),  # R9
+        (4, 0, 32, "EINVAL"),
         (8, 0, 64, "EINVAL"),
         (4, -4, 0, "EINVAL"),
         (4, 0, -1, "EINVAL"),
-        (4, PAGE, 0, "EFAULT"),  # R10
+        (4, PAGE, 0, "EFAULT"),
         (8, (1 << 64) - 8, 0, "EFAULT"),
     ],
 )
-def test_r7_to_r10_where_the_bit_is(
+def test_where_the_bit_is(
     client: Client, table: EventTable, memory: int, size: int, addr: int, bit: int, number: str
 ) -> None:
     reg = {
@@ -272,14 +272,14 @@ def enabler(addr: int = 0, bit: int = 0, fd: int = 0) -> dict[str, int]:
     return {"enable_fd": fd, "enable_addr": addr, "enable_bit": bit, "enable_size": 4}
 
 
-def test_r11_the_bit_is_taken_before_the_string_is_looked_at(client: Client, memory: int) -> None:
+def test_the_bit_is_taken_before_the_string_is_looked_at(client: Client, memory: int) -> None:
     client.reg("t", memory, **enabler())
     assert client.reg_fails({"name_args": "bad:name", **enabler()}, memory) == "EADDRINUSE"
     assert client.reg_fails({"name_args": "n" * 600, **enabler()}, memory) == "EADDRINUSE"
     assert client.reg("t", memory, **enabler(bit=1))["write_index"] == 0
 
 
-def test_r13_to_r22_the_string(table: EventTable, memory: int) -> None:
+def test_the_string(table: EventTable, memory: int) -> None:
     plain = Client(table, PLAIN)
     assert plain.reg_fails({"name_args": "n" * 512}) == "EINVAL"
     assert plain.reg_fails({"name_args": "t:flag", "flags": 1}) == "EINVAL"
@@ -308,7 +308,7 @@ def test_events_of_a_user_are_counted(table: EventTable) -> None:
     root.connection.close(0)
 
 
-def test_r24_a_word_that_cannot_be_written(client: Client, table: EventTable, memory: int) -> None:
+def test_a_word_that_cannot_be_written(client: Client, table: EventTable, memory: int) -> None:
     readonly = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
     assert client.reg_fails({"name_args": "t", **enabler()}, readonly) == "ENOMEM"
     os.close(readonly)
@@ -376,12 +376,12 @@ def test_unregister(client: Client, table: EventTable, memory: int) -> None:
 @pytest.mark.parametrize(
     ("unreg", "number"),
     [
-        ({"size": 4097}, "E2BIG"),  # U2
-        ({"size": 15}, "EINVAL"),  # U3
-        ({"__reserved": 1}, "EINVAL"),  # U4
+        ({"size": 4097}, "E2BIG"),
+        ({"size": 15}, "EINVAL"),
+        ({"__reserved": 1}, "EINVAL"),
         ({"__reserved2": 1}, "EINVAL"),
-        ({"newer": 1}, "E2BIG"),  # U5
-        ({}, "ENOENT"),  # U6
+        ({"newer": 1}, "E2BIG"),
+        ({}, "ENOENT"),
         ({"disable_fd": None}, "EINVAL"),
         ({"disable_fd": 1}, "EINVAL"),
         ({"disable_fd": "0"}, "EINVAL"),
@@ -389,12 +389,14 @@ def test_unregister(client: Client, table: EventTable, memory: int) -> None:
         ({"disable_bit": 300}, "EINVAL"),
     ],
 )
-def test_u2_to_u6(client: Client, memory: int, unreg: dict[str, Any], number: str) -> None:
+def test_unregistering_what_is_not_there_or_not_understood(
+    client: Client, memory: int, unreg: dict[str, Any], number: str
+) -> None:
     whole = {"disable_fd": 0, "disable_addr": 0, "disable_bit": 0, **unreg}
     assert client.fails("DIAG_IOCSUNREG", whole, fds=(memory,)) == number
 
 
-def test_u7_another_bit(client: Client, memory: int) -> None:
+def test_another_bit(client: Client, memory: int) -> None:
     client.reg("t", memory, **enabler(bit=1))
     unreg = {"disable_fd": 0, "disable_addr": 0, "disable_bit": 2}
     assert client.fails("DIAG_IOCSUNREG", unreg, fds=(memory,)) == "ENOENT"
@@ -697,7 +699,8 @@ def test_the_end_drops_all_references(table: EventTable, memory: int) -> None:
 
 
 def test_enablers_outlive_one_of_two_connections_of_a_process(table: EventTable, memory: int) -> None:
-    """A process that closes one of two files keeps its enablers; golden transcript "registering again"."""
+    """A process that closes one of two files keeps its enablers (scripts/05_reregister.txt of
+    tests/conformance)."""
     a, b = Client(table), Client(table)
     b.reg("t", memory, **enabler())
     b.connection.close(0)
