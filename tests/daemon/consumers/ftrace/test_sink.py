@@ -1,0 +1,178 @@
+"""What ftrace records, filters and loses, and its clocks."""
+
+import struct
+import time
+
+import pytest
+
+from tests.daemon.record_path import PID, ftrace, numbers, tracepoint, write
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceProbe
+
+
+def test_an_entry_is_the_common_fields_and_the_payload() -> None:
+    sink = ftrace()
+    event = tracepoint()
+    event.attach(FtraceProbe(sink))
+    write(event, b"abcdefgh", ts_ns=77, cpu=1, pid=-2)
+    assert list(sink.ring_buffer.cursor()) == [
+        (1, 77, struct.pack("<HBBi8s", 1039, 0, 0, -2, b"abcdefgh"), 0)
+    ]
+
+
+def test_what_ftrace_filters() -> None:
+    sink = ftrace()
+    event = tracepoint()
+    probe = FtraceProbe(sink)
+    event.attach(probe)
+
+    def recorded(**kwargs: int) -> bool:
+        before = numbers(probe)
+        assert write(event, bytes(4), **kwargs) == 0
+        taken = probe.recorded - before[0]
+        assert numbers(probe) == (before[0] + taken, before[1] + 1 - taken, 0)
+        return bool(taken)
+
+    assert recorded()
+    sink.tracing_on = False
+    assert not recorded()
+    sink.tracing_on = True
+    sink.cpumask = 2
+    assert [recorded(cpu=cpu) for cpu in (0, 1)] == [False, True]
+    sink.cpumask = None
+    sink.pids = frozenset({5, 6})
+    assert [recorded(pid=pid) for pid in (4, 5, 6)] == [False, True, True]
+    sink.notrace_pids = frozenset({6})
+    assert [recorded(pid=pid) for pid in (4, 5, 6)] == [False, True, False]
+    sink.pids = None
+    assert [recorded(pid=pid) for pid in (4, 5, 6)] == [True, True, False]
+    sink.pids = frozenset()
+    assert not recorded()
+    assert (sink.cpumask, sink.pids, sink.notrace_pids) == (None, frozenset(), frozenset({6}))
+
+
+@pytest.mark.parametrize("cpu", [0, 1, 63, 64, 100])
+def test_cpumask_of_many_cpus(cpu: int) -> None:
+    sink = ftrace(nr_cpus=101, size_kb=1)
+    event = tracepoint()
+    probe = FtraceProbe(sink)
+    event.attach(probe)
+    sink.cpumask = 1 << cpu
+    for other in range(101):
+        write(event, bytes(4), cpu=other)
+    assert numbers(probe) == (1, 100, 0)
+    assert sink.ring_buffer.entries(cpu) == 1
+
+
+def test_a_cpu_without_a_ring_of_its_own() -> None:
+    sink = ftrace(nr_cpus=2)
+    event = tracepoint()
+    event.attach(FtraceProbe(sink))
+    write(event, bytes(4), cpu=5)
+    assert sink.ring_buffer.entries(1) == 1
+    with pytest.raises(ValueError, match="cpu"):
+        write(event, bytes(4), cpu=-1)
+
+
+def test_what_ftrace_loses() -> None:
+    sink = ftrace(1, 1)
+    event = tracepoint()
+    probe = FtraceProbe(sink)
+    event.attach(probe)
+    assert write(event, bytes(4064)) == 0
+    assert numbers(probe) == (1, 0, 0)
+    for size in (4065, 4072, 4081, 65536, 500000):
+        assert write(event, bytes(size)) == 0
+    assert numbers(probe) == (1, 0, 5)
+    assert sink.ring_buffer.stats(0).dropped_events == 0
+    sink.ring_buffer.overwrite = False
+    write(event, bytes(4064))
+    write(event, bytes(4064))
+    assert numbers(probe) == (2, 0, 6)
+    assert sink.ring_buffer.stats(0).dropped_events == 1
+    sink.ring_buffer = RingBuffer(1, 8, subbuf_size=8192)
+    write(event, bytes(8192 - 32))
+    assert numbers(probe) == (3, 0, 6)
+
+
+def test_internal_records() -> None:
+    sink = ftrace(2, 1)
+    assert sink.append_raw(500, 1, PID, 5, bytes(8) + b"hello\n\0") == 0
+    assert list(sink.ring_buffer.cursor()) == [
+        (1, 500, struct.pack("<HBBiQ7sx", 5, 0, 0, PID, 0, b"hello\n\0"), 0)
+    ]
+    assert sink.append_raw(500, 0, PID, 5, bytes(4064)) == 0
+    assert sink.append_raw(500, 0, PID, 5, bytes(4065)) == 2
+    sink.pids = frozenset({1})
+    assert sink.append_raw(500, 0, PID, 5, b"") == 0  # pid lists are about events
+    sink.cpumask = 2
+    assert sink.append_raw(500, 0, PID, 5, b"") == 1
+    sink.cpumask = None
+    sink.tracing_on = False
+    assert sink.append_raw(500, 0, PID, 5, b"") == 1
+    sink.tracing_on = True
+    sink.ring_buffer.overwrite = False
+    while (code := sink.append_raw(500, 0, PID, 5, bytes(2000))) == 0:
+        pass
+    assert code == 1
+    for bad in ((0, 0), (65536, 0), (5, -1)):
+        with pytest.raises(ValueError):
+            sink.append_raw(0, bad[1], PID, bad[0], b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "clock"),
+    [
+        ("local", time.CLOCK_MONOTONIC),
+        ("global", time.CLOCK_MONOTONIC),
+        ("perf", time.CLOCK_MONOTONIC),
+        ("mono", time.CLOCK_MONOTONIC),
+        ("mono_raw", time.CLOCK_MONOTONIC_RAW),
+        ("boot", time.CLOCK_BOOTTIME),
+        ("tai", time.CLOCK_TAI),
+    ],
+)
+def test_clocks_in_nanoseconds(name: str, clock: int) -> None:
+    sink = ftrace()
+    sink.clock = name
+    before = time.clock_gettime_ns(clock)
+    now = sink.now()
+    sink.append_raw(time.monotonic_ns(), 0, 1, 5, b"")
+    after = time.clock_gettime_ns(clock)
+    (record,) = sink.ring_buffer.cursor()
+    slack = 0 if clock == time.CLOCK_MONOTONIC else 1_000_000  # between the two readings that make the offset
+    assert before - slack <= now <= record[1] + slack <= after + 2 * slack
+
+
+def test_mono_is_the_producers_own_time() -> None:
+    sink = ftrace()
+    sink.append_raw(123, 0, 1, 5, b"")
+    assert next(sink.ring_buffer.cursor())[1] == 123
+
+
+def test_counter_counts_readings_for_all_instances() -> None:
+    one, two = ftrace(), ftrace()
+    one.clock = two.clock = "counter"
+    first = one.now()
+    assert (two.now(), one.now()) == (first + 1, first + 2)
+    for sink in (one, two):
+        sink.append_raw(999, 0, 1, 5, b"")
+    assert [next(s.ring_buffer.cursor())[1] - first for s in (one, two)] == [3, 4]
+    one.append_raw(0, 0, 1, 5, bytes(5000))  # refused before the clock is read
+    one.append_raw(0, 0, 1, 5, bytes(4064))  # read again for the next page
+    assert one.now() == first + 7
+
+
+def test_other_clocks() -> None:
+    sink = ftrace()
+    sink.clock = "uptime"
+    assert abs(sink.now() - time.monotonic_ns() // 10_000_000) <= 1
+    if "x86-tsc" in CLOCKS:
+        sink.clock = "x86-tsc"
+        assert sink.now() < sink.now()
+    assert CLOCKS[:9] == ("local", "global", "counter", "uptime", "perf", "mono", "mono_raw", "boot", "tai")
+    for name in ("", "monotonic", "[mono]", "MONO"):
+        with pytest.raises(ValueError, match="clock"):
+            sink.clock = name
+    sink.clock = "boot"
+    assert sink.clock == "boot"

@@ -1,0 +1,289 @@
+"""Samples in a perf ring, and what a hostile reader of it can do."""
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.daemon.record_path import numbers, tracepoint, write
+from utracefs_protocol.perf_ring import MMAP_PAGE_FIELDS, Lost, PerfRingReader, Sample, SampleType
+from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+
+
+class Ring:
+    """A perf event with a ring, and a reader's mapping of it."""
+
+    def __init__(self, **attr: Any) -> None:
+        self.sink = PerfSink(77, **{"data_pages": 1, **attr})
+        self.mapping = mmap.mmap(self.sink.fd, 0)
+        self.reader = PerfRingReader(self.mapping, SampleType(self.sink.sample_type))
+        self.probe = PerfProbe(self.sink, "perf:1")
+        self.event = tracepoint()
+        self.event.attach(self.probe)
+
+    def tail(self, value: int) -> None:
+        struct.pack_into("<Q", self.mapping, 1032, value)
+
+    def head(self) -> int:
+        return self.reader.metadata("data_head")
+
+    def close(self) -> None:
+        self.mapping.close()
+        self.sink.close()
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    ring = Ring()
+    yield ring
+    ring.close()
+
+
+def test_a_sample(ring: Ring) -> None:
+    assert ring.event.write(b"abcdefg", ts_ns=12345, cpu=3, pid=8, tgid=7) == 0
+    raw = struct.pack("<HBBi7s", 1039, 0, 0, 8, b"abcdefg") + bytes(5)
+    assert list(ring.reader) == [Sample(77, 0, 7, 8, 12345, 3, 1, raw)]
+    assert len(raw) % 8 == 4
+    assert ring.head() == 8 + 8 * 6 + 4 + len(raw)
+    assert list(ring.reader) == []
+
+
+def test_the_metadata_page(ring: Ring) -> None:
+    assert {field.name: ring.reader.metadata(field.name) for field in MMAP_PAGE_FIELDS} == {
+        **dict.fromkeys((field.name for field in MMAP_PAGE_FIELDS), 0),
+        "size": 96,
+        "data_offset": 4096,
+        "data_size": 4096,
+    }
+
+
+@pytest.mark.parametrize("size", [4, 5, 6, 7, 8, 11, 12, 13, 100])
+def test_raw_sizes_keep_records_on_8_bytes(ring: Ring, size: int) -> None:
+    payload = bytes(range(size))
+    for _ in range(200):  # wraps at every offset
+        write(ring.event, payload)
+        (sample,) = ring.reader
+        assert isinstance(sample, Sample)
+        assert sample.raw[8 : 8 + size] == payload
+        assert len(sample.raw) % 8 == 4
+        assert not any(sample.raw[8 + size :])
+    assert numbers(ring.probe) == (200, 0, 0)
+
+
+@pytest.mark.parametrize("sample_type", [0, 0x400, 0x10486, 0x10000, 0x10587, 0x107C7, 0x40 | 0x200 | 4])
+def test_sample_types(sample_type: int) -> None:
+    ring = Ring(sample_type=sample_type)
+    try:
+        ring.event.write(b"abcd", ts_ns=1 << 40, cpu=3, pid=8, tgid=7)
+        parts = [
+            (0x10000, struct.pack("<Q", 77)),
+            (1, bytes(8)),
+            (2, struct.pack("<ii", 7, 8)),
+            (4, struct.pack("<Q", 1 << 40)),
+            (0x40, struct.pack("<Q", 77)),
+            (0x200, struct.pack("<Q", 77)),
+            (0x80, struct.pack("<II", 3, 0)),
+            (0x100, struct.pack("<Q", 1)),
+            (0x400, struct.pack("<IHHi4s", 12, 1039, 0, 8, b"abcd")),
+        ]
+        body = b"".join(part for bit, part in parts if sample_type & bit)
+        expected = struct.pack("<IHH", 9, 2, 8 + len(body)) + body
+        assert ring.mapping[4096 : 4096 + ring.head()] == expected
+    finally:
+        ring.close()
+
+
+@pytest.mark.parametrize("sample_id_all", [False, True])
+def test_lost_samples_are_told_before_the_next_that_fits(sample_id_all: bool) -> None:
+    ring = Ring(sample_id_all=sample_id_all)
+    try:
+        count = 0
+        while ring.probe.lost < 3:
+            write(ring.event, bytes(4))
+            count += 1
+        assert numbers(ring.probe) == (count - 3, 0, 3)
+        assert ring.sink.count == count
+        assert ring.sink.lost == 3
+        head = ring.head()
+        assert 4096 - 8 - 72 <= head < 4096
+        assert len(list(ring.reader)) == count - 3
+        ring.event.write(bytes(4), ts_ns=99, cpu=1, pid=8, tgid=7)
+        lost, sample = ring.reader
+        assert lost == Lost(77, 3)
+        assert isinstance(sample, Sample)
+        trailer = struct.pack("<iiQIIQ", 7, 8, 99, 1, 0, 77) if sample_id_all else b""
+        expected = struct.pack("<IHHQQ", 2, 0, 24 + len(trailer), 77, 3) + trailer
+        data = ring.mapping[4096 + head :] + ring.mapping[4096:8192]
+        assert data[: len(expected)] == expected
+        write(ring.event, bytes(4))
+        assert len(list(ring.reader)) == 1  # told once
+    finally:
+        ring.close()
+
+
+@pytest.mark.parametrize("tail", [1, 100, 1 << 20, 1 << 63, (1 << 64) - 1, (1 << 64) - 4096])
+def test_a_hostile_tail_means_full(ring: Ring, tail: int) -> None:
+    """Ahead of the head, or further behind it than the ring is large."""
+    ring.tail(tail)
+    for _ in range(100):
+        write(ring.event, bytes(4))
+    assert ring.head() == 0
+    assert numbers(ring.probe) == (0, 0, 100)
+    ring.tail(0)
+    write(ring.event, bytes(4))
+    assert isinstance(next(iter(ring.reader)), Lost)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    tails=st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 20000), max_size=30),
+    size=st.integers(4, 5000),
+)
+def test_any_scribbling_stays_within_the_ring(tails: list[int], size: int) -> None:
+    ring = Ring()
+    try:
+        for tail in tails:
+            ring.mapping[0:4096] = bytes([tail & 255]) * 4096
+            ring.tail(tail)
+            write(ring.event, bytes(size))
+        assert sum(numbers(ring.probe)) == len(tails)
+    finally:
+        ring.close()
+
+
+def test_too_large_for_perf(ring: Ring) -> None:
+    big = Ring(data_pages=8)
+    try:
+        for size in (8184, 8185):
+            assert write(big.event, bytes(size)) == 0
+        assert numbers(big.probe) == (1, 0, 1)
+        assert write(ring.event, bytes(8184)) == 0  # larger than the whole ring
+        assert numbers(ring.probe) == (0, 0, 1)
+    finally:
+        big.close()
+
+
+def test_every_nth_is_sampled(ring: Ring) -> None:
+    ring.sink.sample_period = 10
+    for i in range(35):
+        write(ring.event, struct.pack("<I", i))
+    assert [struct.unpack_from("<I", s.raw, 8)[0] for s in ring.reader if isinstance(s, Sample)] == [
+        9,
+        19,
+        29,
+    ]
+    assert ring.sink.count == 35
+    assert numbers(ring.probe) == (35, 0, 0)
+    ring.sink.sample_period = 2
+    write(ring.event, bytes(4))
+    assert list(ring.reader) == []
+    write(ring.event, bytes(4))
+    (sample,) = ring.reader
+    assert isinstance(sample, Sample)
+    assert sample.period == 2
+    ring.sink.sample_period = 0
+    write(ring.event, bytes(4))
+    assert (list(ring.reader), ring.sink.count) == ([], 38)
+
+
+@pytest.mark.parametrize("rate", [500, 10_000, 200_000])
+def test_a_frequency_adapts_the_period(rate: int) -> None:
+    ring = Ring(sample_freq=100, sample_period=0, data_pages=64)
+    try:
+        step = 1_000_000_000 // rate
+        samples = []
+        for i in range(rate * 4):
+            write(ring.event, bytes(4), ts_ns=1_000_000 + i * step)
+            if i % 1000 == 999:
+                samples += [s for s in ring.reader if isinstance(s, Sample)]
+        assert ring.probe.lost == 0
+        last = [s for s in samples if s.time > 3_000_000_000]
+        assert 80 <= len(last) <= 120
+        assert last[-1].period == pytest.approx(rate / 100, rel=0.35, abs=1)
+    finally:
+        ring.close()
+
+
+def test_a_frequency_survives_records_of_one_moment() -> None:
+    ring = Ring(sample_freq=1)
+    try:
+        for _ in range(100_000):
+            write(ring.event, bytes(4), ts_ns=5)
+        assert 1 <= ring.sink.sample_period <= 1_000_000_000
+    finally:
+        ring.close()
+
+
+def test_pid_cpu_and_enabled() -> None:
+    sink = PerfSink(1, pid=7, cpu=1)
+    probe = PerfProbe(sink, "perf:3")
+    event = tracepoint()
+    event.attach(probe)
+    for pid, tgid, cpu in ((7, 7, 1), (8, 7, 1), (7, 6, 1), (8, 8, 1), (7, 7, 0)):
+        event.write(bytes(4), ts_ns=1, cpu=cpu, pid=pid, tgid=tgid)
+    assert (sink.count, numbers(probe)) == (3, (3, 2, 0))
+    sink.enabled = False
+    event.write(bytes(4), ts_ns=1, cpu=1, pid=7)
+    assert (sink.count, numbers(probe)) == (3, (3, 3, 0))
+    assert event.status == 2
+    sink.reset()
+    assert sink.count == 0
+    assert event.stats_text() == b"emitted: 6\nperf:3: recorded 3 filtered 3 lost 0\n"
+
+
+@pytest.mark.parametrize(
+    "attr",
+    [
+        {"id": 0},
+        {"id": 1 << 64},
+        {"data_pages": 3},
+        {"data_pages": -1},
+        {"data_pages": 1 << 15},
+        {"sample_period": -1},
+        {"sample_period": 5, "sample_freq": 5},
+        {"sample_freq": 1 << 32},
+        {"sample_type": 8},
+        {"sample_type": 1 << 40},
+        {"sample_type": -1},
+        {"pid": -2},
+        {"cpu": -2},
+    ],
+)
+def test_perf_attributes_that_are_refused(attr: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        PerfSink(**{"id": 1, **attr})
+
+
+def test_the_ring_cannot_be_pulled_away(ring: Ring) -> None:
+    fd = os.open(f"/proc/self/fd/{ring.sink.fd}", os.O_RDWR)
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        assert seals == fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def test_closing_a_ring_goes_on_counting(ring: Ring) -> None:
+    fd = ring.sink.fd
+    ring.sink.close()
+    ring.sink.close()
+    assert ring.sink.fd == -1
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    write(ring.event, bytes(4))
+    assert (ring.sink.count, numbers(ring.probe)) == (1, (1, 0, 0))
+
+
+def test_a_dropped_sink_closes_its_descriptor() -> None:
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        PerfSink(1, data_pages=1)
+    assert os.listdir("/proc/self/fd") == before

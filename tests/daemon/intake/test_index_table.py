@@ -1,0 +1,167 @@
+"""write_index tables: acknowledged writes, runs of bin objects, refusals, and what hostile bytes can do."""
+
+import errno
+import struct
+import time
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.daemon.record_path import PID, ftrace, tracepoint
+from utracefs_protocol.limits import MAX_DATA_OBJECT
+from utracefsd.consumers.ftrace._sink import FtraceProbe
+from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._index_table import IndexTable
+
+
+def table_of(*commands: bytes) -> tuple[IndexTable, list[Tracepoint]]:
+    table = IndexTable()
+    events = [tracepoint(command) for command in commands]
+    for index, event in enumerate(events):
+        assert table.append(event) == index
+        event.attach(FtraceProbe(ftrace()))
+    return table, events
+
+
+def test_the_acknowledged_write() -> None:
+    table, (event, _) = table_of(b"one u32 a", b"two u32 a; u32 b")
+    assert len(table) == 2
+    assert table[0] is event
+    for record, result in (
+        (b"", -errno.EFAULT),
+        (b"\0\0\0", -errno.EFAULT),
+        (struct.pack("<i", -1), -errno.EINVAL),
+        (struct.pack("<i", -(1 << 31)), -errno.EINVAL),
+        (struct.pack("<i", 2), -errno.ENOENT),
+        (struct.pack("<i", (1 << 31) - 1), -errno.ENOENT),
+        (struct.pack("<ii", 1, 5), -errno.EINVAL),
+        (struct.pack("<ii", 0, 5), 8),
+        (struct.pack("<iii", 1, 5, 6), 12),
+        (struct.pack("<iii", 0, 5, 6), 12),
+    ):
+        assert table.write(record, PID) == result
+    assert table.total_refused == 0  # the caller was told
+    before = time.monotonic_ns()
+    table.write(struct.pack("<ii", 0, 5), PID)
+    probe = event.probes[0]
+    assert isinstance(probe, FtraceProbe)
+    *_, (_, ts, data, _) = probe.sink.ring_buffer.cursor()
+    assert before <= ts <= time.monotonic_ns()
+    assert data == struct.pack("<HBBiI", 1039, 0, 0, PID, 5)
+    event.detach(probe)
+    assert table.write(struct.pack("<ii", 0, 5), PID) == -errno.EBADF
+    table.clear()
+    assert table.write(struct.pack("<ii", 0, 5), PID) == -errno.ENOENT
+
+
+def bin_object(data: bytes, width: int = 0) -> bytes:
+    if not width:
+        packed = msgpack.packb(data)
+        assert isinstance(packed, bytes)
+        return packed
+    return {1: b"\xc4", 2: b"\xc5", 4: b"\xc6"}[width] + len(data).to_bytes(width, "big") + data
+
+
+def test_taking_in_all_three_sizes() -> None:
+    table, (event,) = table_of(b"one u32 a")
+    records = [struct.pack("<i", 0) + bytes(n) for n in (4, 251, 252, 300, 4060)]
+    stream = b"".join(map(bin_object, records)) + bin_object(records[0], 2) + bin_object(records[0], 4)
+    for buffer in (stream, bytearray(stream), memoryview(b"xx" + stream)[2:]):
+        before = event.emitted
+        assert table.take_in(buffer, 0, PID) == len(stream)
+        assert event.emitted - before == 7
+    assert table.total_refused == 0
+
+
+def test_an_incomplete_object_stays() -> None:
+    table, (event,) = table_of(b"one u32 a")
+    for width in (1, 2, 4):
+        record = bin_object(struct.pack("<ii", 0, 5), width)
+        stream = record * 2
+        for cut in range(len(stream)):
+            before = event.emitted
+            assert table.take_in(stream[:cut], 0, PID) == cut // len(record) * len(record)
+            assert event.emitted - before == cut // len(record)
+        assert table.take_in(stream, len(record), PID) == len(stream)
+
+
+@pytest.mark.parametrize("other", [b"\x94\0\1\2\3", b"\xc0", b"\xc7\1\1x", b"\xc3", b"\xd9\1x", b"\0"])
+def test_anything_else_stays(other: bytes) -> None:
+    table, (event,) = table_of(b"one u32 a")
+    record = bin_object(struct.pack("<ii", 0, 5))
+    assert table.take_in(record + other + record, 0, PID) == len(record)
+    assert table.take_in(record + other + record, len(record), PID) == len(record)
+    assert event.emitted == 1
+
+
+def test_an_object_that_is_too_large_stays() -> None:
+    table, (event,) = table_of(b"one u32 a")
+    largest = bin_object(bytes(MAX_DATA_OBJECT - 3))
+    assert len(largest) == MAX_DATA_OBJECT
+    assert table.take_in(largest, 0, PID) == len(largest)
+    assert event.emitted == 1
+    for data in (
+        bin_object(bytes(MAX_DATA_OBJECT - 2)),
+        bin_object(bytes(MAX_DATA_OBJECT)),
+        bin_object(bytes(MAX_DATA_OBJECT - 4), 4),
+        b"\xc6\xff\xff\xff\xff" + bytes(100),
+        b"\xc6\x7f\xff\xff\xff" + bytes(100000),
+    ):
+        assert table.take_in(data, 0, PID) == 0
+    assert event.emitted == 1
+
+
+def test_what_is_refused_is_counted_by_reason() -> None:
+    table, (event,) = table_of(b"one u32 a; __rel_loc char[] s")
+    records = [
+        b"",
+        b"\0\0\0",
+        struct.pack("<i", -5),
+        struct.pack("<i", 7),
+        struct.pack("<i", 7),
+        struct.pack("<ii", 0, 1),
+        struct.pack("<iihh", 0, 1, 0, 1),
+        struct.pack("<iihh", 0, 1, 0, 0),
+    ]
+    stream = b"".join(map(bin_object, records))
+    assert table.take_in(stream, 0, PID) == len(stream)
+    event.detach(event.probes[0])
+    table.take_in(bin_object(records[-1]), 0, PID)
+    expected = {
+        (errno.EFAULT, -1): 2,
+        (errno.EINVAL, -5): 1,
+        (errno.ENOENT, 7): 2,
+        (errno.EINVAL, 0): 1,
+        (errno.EFAULT, 0): 1,
+        (errno.EBADF, 0): 1,
+    }
+    assert table.refused == expected
+    assert table.total_refused == 8
+    assert table.take_refused() == expected
+    assert (table.refused, table.total_refused, event.emitted) == ({}, 8, 1)
+
+
+def test_refusals_are_remembered_within_bounds() -> None:
+    table, _ = table_of(b"one u32 a")
+    stream = b"".join(bin_object(struct.pack("<i", index)) for index in range(1, 2001))
+    table.take_in(stream, 0, PID)
+    assert table.total_refused == 2000
+    assert sum(table.refused.values()) == 2000
+    assert len(table.refused) <= 257
+    assert table.refused[errno.ENOENT, -1] == 2000 - 256
+
+
+@pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
+def test_an_offset_outside(offset: int) -> None:
+    with pytest.raises(ValueError, match="offset"):
+        IndexTable().take_in(bytes(10), offset, PID)
+
+
+@settings(deadline=None)
+@given(stream=st.binary(max_size=300), offset=st.integers(0, 300))
+def test_any_bytes_are_survived(stream: bytes, offset: int) -> None:
+    table, _ = table_of(b"one u32 a; __rel_loc char[] s; __data_loc char[] t")
+    if offset <= len(stream):
+        assert offset <= table.take_in(stream, offset, PID) <= len(stream)
