@@ -1,172 +1,36 @@
-"""One data connection: each method with its errors, records, descriptors, limits, and what its end lets go
-of."""
+"""One data connection: each method with its errors, records, and what breaks the stream."""
 
 import errno
-import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from tests.daemon.connections.program import (
+    PAGE,
+    PLAIN,
+    SECOND_NS,
+    Client,
+    enabler,
+    flush,
+    listen,
+    record,
+    word,
+)
 from utracefs_protocol.connection import (
-    Connection,
-    Notification,
-    Response,
     encode_notification,
-    encode_record,
-    encode_request,
     encode_response,
 )
-from utracefs_protocol.errors import TraceError
 from utracefsd.connections.data_connection import (
-    MAX_DESCRIPTORS,
     WRITE_ERROR_INTERVAL_NS,
-    DataConnection,
-    Outgoing,
 )
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.status_file import StatusFile
-from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
 
-SECOND_NS = 1_000_000_000
-PAGE = mmap.PAGESIZE
-ROOT = Peer(100, 0, 0, privileged=True)
-PLAIN = Peer(200, 1000, 1000, privileged=False)
-
-
-class Client:
-    """A program: speaks to a DataConnection, reads what it says."""
-
-    def __init__(self, table: EventTable, peer: Peer = ROOT, **options: Any) -> None:
-        self.connection = DataConnection(table, peer, **options)
-        self.now_ns = 0
-        self.fds: list[int] = []
-        self.notifications: list[Notification] = []
-        self._reader = Connection(max_object=None)
-        self._msgid = 0
-
-    def send(self, data: bytes, *fds: int) -> list[Response]:
-        """Bytes, and descriptors as the kernel would hand them over: duplicates."""
-        return self.take(self.connection.receive(data, [os.dup(fd) for fd in fds], self.now_ns))
-
-    def take(self, outgoing: Outgoing) -> list[Response]:
-        responses = []
-        for data, fds in outgoing:
-            self.fds += fds
-            for message in self._reader.receive(data):
-                if isinstance(message, Response):
-                    responses.append(message)
-                else:
-                    assert isinstance(message, Notification)
-                    self.notifications.append(message)
-        return responses
-
-    def request(self, method: str, *params: Any) -> bytes:
-        self._msgid += 1
-        return encode_request(self._msgid, method, list(params))
-
-    def call(self, method: str, *params: Any, fds: tuple[int, ...] = ()) -> Any:
-        """The result; TraceError for an error."""
-        (response,) = self.send(self.request(method, *params), *fds)
-        assert response.msgid == self._msgid
-        if response.error is not None:
-            raise TraceError(*response.error)
-        return response.result
-
-    def reg(self, name_args: str | bytes, *fds: int, **members: Any) -> dict[str, int]:
-        result: dict[str, int] = self.call("DIAG_IOCSREG", {"name_args": name_args, **members}, fds=fds)
-        return result
-
-    def fails(self, method: str, *params: Any, fds: tuple[int, ...] = ()) -> str:
-        """The errno's name of a call that must fail; the connection must go on."""
-        with pytest.raises(TraceError) as caught:
-            self.call(method, *params, fds=fds)
-        assert caught.value.text
-        assert not self.connection.closing
-        return errno.errorcode[caught.value.errno]
-
-    def reg_fails(self, reg: Any, *fds: int) -> str:
-        return self.fails("DIAG_IOCSREG", reg, fds=fds)
-
-    def dead(self) -> str:
-        """The errno's name of the error that ended the connection."""
-        assert self.connection.closing
-        last = self.notifications[-1]
-        assert last.method == "error"
-        assert last.params[1]
-        return errno.errorcode[last.params[0]]
-
-
-@pytest.fixture(autouse=True)
-def no_descriptor_is_leaked() -> Iterator[None]:
-    before = sorted(os.listdir("/proc/self/fd"))
-    yield
-    assert sorted(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.fixture
-def table() -> Iterator[EventTable]:
-    status = StatusFile()
-    table = EventTable(status)
-    yield table
-    table.enablers.close()
-    status.close()
-
-
-@pytest.fixture
-def client(table: EventTable) -> Iterator[Client]:
-    client = Client(table)
-    yield client
-    client.connection.close(client.now_ns)
-    for fd in client.fds:
-        os.close(fd)
-
-
-@pytest.fixture
-def memory() -> Iterator[int]:
-    fd = make_memory()
-    yield fd
-    os.close(fd)
-
-
-def make_memory() -> int:
-    fd = os.memfd_create("words", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, PAGE)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    return fd
-
-
-def word(fd: int, offset: int = 0) -> int:
-    return int.from_bytes(os.pread(fd, 4, offset), "little")
-
-
-def listen(table: EventTable, name: bytes) -> list[bytes]:
-    """Attach to the event; the payloads it gets, after `flush`."""
-    payloads: list[bytes] = []
-    event = table.get(b"user_events", name)
-    assert event is not None
-    probe = BatchProbe("test", lambda batch: payloads.extend(record[4] for record in batch))
-    table.attach(event, probe)
-    return payloads
-
-
-def flush(table: EventTable) -> None:
-    for event in table.events():
-        for probe in event.tracepoint.probes:
-            assert isinstance(probe, BatchProbe)
-            probe.flush()
-
-
-def record(write_index: int, payload: bytes = b"") -> bytes:
-    return encode_record(struct.pack("<i", write_index) + payload)
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
 
 
 # DIAG_IOCSREG
@@ -266,10 +130,6 @@ def test_where_the_bit_is(
     }
     assert client.reg_fails(reg, memory) == number
     assert len(table) == 0
-
-
-def enabler(addr: int = 0, bit: int = 0, fd: int = 0) -> dict[str, int]:
-    return {"enable_fd": fd, "enable_addr": addr, "enable_bit": bit, "enable_size": 4}
 
 
 def test_the_bit_is_taken_before_the_string_is_looked_at(client: Client, memory: int) -> None:
@@ -440,20 +300,20 @@ def test_acknowledged_writes(client: Client, table: EventTable) -> None:
     client.reg("t u32 a; u32 b")
     client.reg("s u32 a; __rel_loc char[] s")
     good = struct.pack("<iII", 0, 1, 2)
-    assert client.fails("write", good) == "EBADF"  # W6
-    assert client.fails("write", good[:8]) == "EINVAL"  # W5, before W6
+    assert client.fails("write", good) == "EBADF"
+    assert client.fails("write", good[:8]) == "EINVAL"
     payloads = listen(table, b"t")
     listen(table, b"s")
     assert client.call("write", good) == 12
     assert client.call("write", good + b"more") == 16
-    assert client.call("write", good + bytes(60000)) == 60012  # W10
+    assert client.call("write", good + bytes(60000)) == 60012
     for data in (b"", b"\0", b"\0\0\0"):
-        assert client.fails("write", data) == "EFAULT"  # W2
-    assert client.fails("write", struct.pack("<i", -1) + bytes(8)) == "EINVAL"  # W3
-    assert client.fails("write", struct.pack("<i", 2) + bytes(8)) == "ENOENT"  # W4
+        assert client.fails("write", data) == "EFAULT"
+    assert client.fails("write", struct.pack("<i", -1) + bytes(8)) == "EINVAL"
+    assert client.fails("write", struct.pack("<i", 2) + bytes(8)) == "ENOENT"
     assert client.fails("write", struct.pack("<i", 2147483647)) == "ENOENT"
-    assert client.fails("write", struct.pack("<iIHH", 1, 1, 0, 5) + b"hello") == "EFAULT"  # W9
-    assert client.fails("write", struct.pack("<iIHH", 1, 1, 0, 7) + b"hello\0") == "EFAULT"  # W8
+    assert client.fails("write", struct.pack("<iIHH", 1, 1, 0, 5) + b"hello") == "EFAULT"
+    assert client.fails("write", struct.pack("<iIHH", 1, 1, 0, 7) + b"hello\0") == "EFAULT"
     for params in ([], ["text"], [5], [None], [b"", b""]):
         assert client.fails("write", *params) == "EINVAL"
     flush(table)
@@ -461,7 +321,7 @@ def test_acknowledged_writes(client: Client, table: EventTable) -> None:
     assert client.notifications == []
 
 
-def test_w4_nothing_registered_on_this_connection(table: EventTable) -> None:
+def test_nothing_registered_on_this_connection(table: EventTable) -> None:
     a, b = Client(table), Client(table)
     a.reg("t")
     assert b.fails("write", struct.pack("<i", 0)) == "ENOENT"
@@ -588,200 +448,3 @@ def test_an_object_of_64_kib_passes(client: Client, table: EventTable) -> None:
     flush(table)
     assert len(payloads) == 1
     assert client.notifications == []
-
-
-# Descriptors
-
-
-def test_byte_by_byte(client: Client, table: EventTable, memory: int) -> None:
-    """The descriptor comes beside the first byte; the rest of the request follows alone."""
-    data = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler(bit=4)})
-    assert client.send(data[:1], memory) == []
-    for byte in data[1:-1]:
-        assert client.send(bytes([byte])) == []
-    (response,) = client.send(data[-1:])
-    assert response.error is None
-    listen(table, b"t")
-    assert word(memory) == 16
-
-
-def test_descriptors_are_closed_after_their_packet(client: Client, memory: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    client.send(client.request("DIAG_IOCQLOCOFFSET"), memory, memory)
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert client.reg_fails({"name_args": "t", **enabler()}) == "EINVAL"
-    client.send(b"", memory)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_one_descriptor_for_many_requests_of_a_packet(client: Client, table: EventTable, memory: int) -> None:
-    packet = b"".join(
-        client.request("DIAG_IOCSREG", {"name_args": f"t{bit}", **enabler(bit=bit)}) for bit in range(8)
-    )
-    assert [response.error for response in client.send(packet, memory)] == [None] * 8
-    assert len(table.enablers) == 8
-
-
-def test_the_index_counts_the_descriptors_of_the_request(
-    client: Client, table: EventTable, memory: int
-) -> None:
-    second = make_memory()
-    client.reg("t", memory, second, **enabler(fd=1))
-    listen(table, b"t")
-    assert (word(memory), word(second)) == (0, 1)
-    assert client.reg_fails({"name_args": "t", **enabler(fd=2)}, memory, second) == "EINVAL"
-    os.close(second)
-
-
-@pytest.mark.parametrize("first", ["request", "record"])
-@pytest.mark.parametrize("cut", [1, 5, -1])
-def test_a_packet_may_end_one_message_and_begin_another(
-    client: Client, table: EventTable, memory: int, first: str, cut: int
-) -> None:
-    """What came with the second packet belongs to what begins in it, not to the message that ends in it."""
-    second = make_memory()
-    client.reg("r u32 a")
-    if first == "request":
-        begun = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler(bit=0)})
-        client.send(begun[:cut], memory)
-    else:
-        begun = record(0, b"1111")
-        client.send(begun[:cut])
-    begins = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler(bit=1)})
-    responses = client.send(begun[cut:] + begins, second)
-    assert [response.error for response in responses] == [None] * (2 if first == "request" else 1)
-    listen(table, b"t")
-    assert word(second) == 2
-    assert word(memory) == (1 if first == "request" else 0)
-    os.close(second)
-
-
-def test_descriptors_wait_for_the_end_of_a_message_in_three_packets(client: Client, memory: int) -> None:
-    data = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler()})
-    client.send(data[:3], memory)
-    client.send(data[3:6], memory)
-    (response,) = client.send(data[6:])
-    assert response.error is None
-
-
-@pytest.mark.parametrize("split", [False, True])
-def test_too_many_descriptors(client: Client, memory: int, split: bool) -> None:
-    if split:
-        data = client.request("DIAG_IOCQLOCOFFSET")
-        for byte in data[: MAX_DESCRIPTORS + 1]:
-            client.send(bytes([byte]), memory)
-        client.send(data[-1:], *[memory] * MAX_DESCRIPTORS)
-    else:
-        client.send(client.request("DIAG_IOCQLOCOFFSET"), *[memory] * (MAX_DESCRIPTORS + 1))
-    assert client.dead() == "EPROTO"
-
-
-def test_sixteen_descriptors_are_not_too_many(client: Client, memory: int) -> None:
-    client.reg("t", *[memory] * MAX_DESCRIPTORS, **enabler(fd=MAX_DESCRIPTORS - 1))
-
-
-# The end
-
-
-def test_the_end_drops_all_references(table: EventTable, memory: int) -> None:
-    a = Client(table)
-    for bit in range(3):
-        a.reg("t u32 a", memory, **enabler(bit=bit))
-    a.reg("u")
-    listen(table, b"u")
-    events = table.events()
-    assert [event.references for event in events] == [4, 2]
-    a.connection.close(7)
-    a.connection.close(7)
-    assert [event.references for event in events] == [0, 1]
-    assert table.next_reap_ns() == 7 + table.reap_delay_ns
-    assert a.send(a.request("DIAG_IOCQLOCOFFSET"), memory) == []
-
-
-def test_enablers_outlive_one_of_two_connections_of_a_process(table: EventTable, memory: int) -> None:
-    """A process that closes one of two files keeps its enablers (scripts/05_reregister.txt of
-    tests/conformance)."""
-    a, b = Client(table), Client(table)
-    b.reg("t", memory, **enabler())
-    b.connection.close(0)
-    (event,) = table.events()
-    assert event.references == 1
-    table.reap(SECOND_NS)
-    assert a.reg("t")["write_index"] == 0
-    listen(table, b"t")
-    assert word(memory) == 1
-    a.connection.close(0)
-    assert event.references == 1, "the listener's"
-    assert word(memory) == 0
-
-
-def test_half_a_message_and_the_end(table: EventTable, memory: int) -> None:
-    a = Client(table)
-    a.send(a.request("DIAG_IOCSREG", {"name_args": "t", **enabler()})[:9], memory)
-    a.connection.close(0)
-    assert len(table) == 0
-
-
-def test_what_was_not_sent_is_closed(table: EventTable) -> None:
-    """mmap_status answered while the connection is being pumped from within another operation."""
-    client = Client(table)
-    inner: list[Outgoing] = []
-
-    def close_within() -> None:
-        inner.append(client.connection.receive(client.request("mmap_status"), [], 0))
-        client.connection.close(0)
-
-    client.connection._take_in_all = close_within
-    client.send(client.request("mmap_status") + client.request("DIAG_IOCSDEL", "nobody"))
-    assert inner == [[]]
-    for fd in client.fds:
-        os.close(fd)
-
-
-# Anything at all
-
-MEMBERS = ["name_args", "flags", "size", "enable_fd", "enable_addr", "enable_bit", "enable_size"]
-MEMBERS += ["disable_fd", "disable_addr", "disable_bit"]
-MESSAGE = st.one_of(
-    st.binary(max_size=40),
-    st.builds(
-        lambda method, params: encode_request(1, method, params),
-        st.sampled_from(
-            ["DIAG_IOCSREG", "DIAG_IOCSUNREG", "DIAG_IOCSDEL", "write", "sync", "mmap_status", "x"]
-        ),
-        st.lists(
-            st.one_of(
-                st.none(),
-                st.binary(max_size=8),
-                st.text(st.characters(codec="utf-8"), max_size=8),
-                st.dictionaries(
-                    st.sampled_from(MEMBERS),
-                    st.one_of(
-                        st.integers(-1, 9), st.integers(-(2**63), 2**64 - 1), st.sampled_from(["t", "t u8 a"])
-                    ),
-                ),
-            ),
-            max_size=2,
-        ),
-    ),
-    st.builds(lambda index, payload: record(index, payload), st.integers(-2, 3), st.binary(max_size=8)),
-)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(messages=st.lists(MESSAGE, max_size=6), cuts=st.lists(st.integers(1, 30), max_size=10))
-def test_nothing_that_arrives_raises_or_leaks(
-    table: EventTable, messages: list[bytes], cuts: list[int]
-) -> None:
-    client = Client(table)
-    stream = b"".join(messages)
-    memory = make_memory()
-    for cut in [*cuts, len(stream)]:
-        client.send(stream[:cut], memory)
-        stream = stream[cut:]
-    client.connection.close(0)
-    for fd in [memory, *client.fds]:
-        os.close(fd)
-    table.reap(SECOND_NS)
-    assert [event for event in table.events() if not event.persistent or event.references] == []
-    assert len(table.enablers) == 0

@@ -5,138 +5,24 @@ import errno
 import functools
 import logging
 import os
-import select
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
+from tests.daemon.connections.ports import Around, error_in, fill, read_all
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.limits import MAX_UNANSWERED
-from utracefsd.connections import port as port_module
 from utracefsd.connections.port import (
-    ACCEPT_PAUSE_NS,
-    DATA,
     LAST_WORDS_NS,
     MAX_DESCRIPTORS_SENT,
     MAX_WAITING_BYTES,
     TREE,
-    Accepted,
-    Port,
-    Rules,
 )
-from utracefsd.machine.peer import Peer
-from utracefsd.machine.shares import Resource, Shares
-
-
-class FakeConnection:
-    """Keeps what arrives; `answer` makes replies of it."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.data = bytearray()
-        self.fds: list[int] = []
-        self.closing = False
-        self.waiting = False
-        self.closed_ns: list[int] = []
-        self.timer_ns: int | None = None
-        self.said: list[tuple[bytes, Sequence[int]]] = [(b"due", [])]
-        self.answer: Callable[[bytes], Iterable[tuple[bytes, Sequence[int]] | None]] = lambda data: []
-
-    def receive(
-        self, data: bytes, fds: Sequence[int], now_ns: int
-    ) -> Iterable[tuple[bytes, Sequence[int]] | None]:
-        self.data += data
-        self.fds += fds
-        return self.answer(data)
-
-    def next_timer_ns(self) -> int | None:
-        return self.timer_ns
-
-    def speak(self, now_ns: int) -> Iterable[tuple[bytes, Sequence[int]]]:
-        self.timer_ns = None
-        said, self.said = self.said, []
-        return said
-
-    def close(self, now_ns: int) -> None:
-        self.closed_ns.append(now_ns)
-
-
-class Around:
-    """A listening port, its clients, and a clock that is set."""
-
-    def __init__(self, path: Path, rules: Rules = DATA, **options: Any) -> None:
-        self.now_ns = 1_000
-        self.made: list[FakeConnection] = []
-        self.clients: list[socket.socket] = []
-        self.left: list[Peer] = []
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(path))
-        self.listener.listen(1024)
-        self.path = str(path)
-        self.port = Port(rules, self._open, now_ns=lambda: self.now_ns, closed=self.left.append, **options)
-        self.port.listen(self.listener)
-
-    def _open(self, peer: Peer) -> FakeConnection:
-        self.made.append(FakeConnection(peer))
-        return self.made[-1]
-
-    def connect(self) -> socket.socket:
-        """A client; not accepted yet."""
-        client = socket.socket(socket.AF_UNIX)
-        client.settimeout(5)
-        client.connect(self.path)
-        self.clients.append(client)
-        return client
-
-    def turn(self) -> list[Accepted]:
-        """One turn of the loop that is not here."""
-        ready = []
-        for accepted in self.port.ready():
-            ready.append(accepted)
-            self.port.pump(accepted)
-        return ready
-
-    def idle(self) -> bool:
-        return not select.select([self.port.fileno()], [], [], 0)[0]
-
-    def close(self) -> None:
-        self.port.close()
-        self.listener.close()
-        for client in self.clients:
-            client.close()
-
-
-@pytest.fixture
-def around(tmp_path: Path) -> Iterator[Around]:
-    made = Around(tmp_path / "data")
-    yield made
-    made.close()
-
-
-def read_all(client: socket.socket) -> bytes:
-    return b"".join(iter(lambda: client.recv(1 << 16), b""))
-
-
-def error_in(data: bytes) -> tuple[int, str]:
-    kind, method, [number, text] = msgpack.unpackb(data)
-    assert (kind, method) == (2, "error")
-    return number, text
-
-
-def fill(client: socket.socket) -> int:
-    """Send until the socket takes no more."""
-    client.setblocking(False)
-    total = 0
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            total += client.send(bytes(1 << 16))
-    client.settimeout(5)
-    return total
 
 
 class TestTurns:
@@ -259,7 +145,7 @@ class TestTakeInAll:
         around.port.take_in_all()
         assert [len(file.data) for file in around.made] == sent
 
-    def test_what_nobody_accepted_yet(self, around: Around) -> None:
+    def test_what_was_not_accepted_yet(self, around: Around) -> None:
         for i in range(200):
             client = around.connect()
             client.sendall(b"%d" % i)
@@ -278,7 +164,7 @@ class TestTakeInAll:
         assert around.made[0].closed_ns
 
     def test_what_comes_meanwhile_waits(self, around: Around) -> None:
-        """A producer that is as fast as the daemon must not hold up whoever asks."""
+        """A producer that is as fast as the daemon must not hold up the one that asks."""
         client = around.connect()
         around.turn()
 
@@ -570,120 +456,6 @@ def test_what_must_be_kept_is_kept_before_an_answer_is_sent(tmp_path: Path) -> N
         assert seen == [b"kept"]
     finally:
         around.close()
-
-
-class TestTooMany:
-    def test_of_one_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        around = Around(tmp_path / "data", shares=Shares({Resource.CONNECTIONS: 3}), owner_uid=12345)
-        monkeypatch.setattr(
-            port_module, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
-        )
-        try:
-            clients = [around.connect() for _ in range(5)]
-            around.turn()
-            assert len(around.port) == 3
-            for client in clients[3:]:
-                number, text = error_in(read_all(client))
-                assert number == errno.EMFILE
-                assert "user 7" in text
-            clients[0].close()
-            around.turn()
-            around.connect()
-            around.turn()
-            assert len(around.port) == 3
-        finally:
-            around.close()
-
-    def test_in_all(self, tmp_path: Path) -> None:
-        around = Around(tmp_path / "data", max_connections=10)
-        try:
-            clients = [around.connect() for _ in range(1000)]
-            while not around.idle():
-                around.turn()
-            assert len(around.port) == 10
-            assert error_in(read_all(clients[-1]))[0] == errno.EMFILE
-        finally:
-            around.close()
-
-
-class TestNoDescriptorLeft:
-    """accept(2) fails; trio's serve_listeners survives these errors, and so does this."""
-
-    class FailingListener:
-        """A listener whose accept fails `times` times."""
-
-        def __init__(self, listener: socket.socket, number: int, times: int) -> None:
-            self.listener = listener
-            self.number = number
-            self.times = times
-
-        def fileno(self) -> int:
-            return self.listener.fileno()
-
-        def accept(self) -> tuple[socket.socket, Any]:
-            if self.times:
-                self.times -= 1
-                raise OSError(self.number, os.strerror(self.number))
-            return self.listener.accept()
-
-    def failing(self, around: Around, number: int, times: int) -> None:
-        listener: Any = self.FailingListener(around.listener, number, times)
-        around.port._listener = listener
-
-    def test_the_reserve_turns_one_away(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
-        first, second = around.connect(), around.connect()
-        self.failing(around, errno.EMFILE, 1)
-        with caplog.at_level(logging.ERROR):
-            around.turn()
-        assert first.recv(1) == b""
-        second.sendall(b"x")
-        around.turn()
-        assert around.made[0].data == b"x"
-        assert "turned away" in caplog.text
-        assert around.port.next_deadline_ns() is None
-
-    @pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS])
-    def test_without_memory_it_pauses(
-        self, around: Around, number: int, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        client = around.connect()
-        client.sendall(b"x")
-        self.failing(around, number, 1)
-        with caplog.at_level(logging.ERROR):
-            around.turn()
-        assert not around.made
-        assert around.idle()  # no busy loop
-        assert around.port.next_deadline_ns() == around.now_ns + ACCEPT_PAUSE_NS
-        around.port.on_time(around.now_ns + ACCEPT_PAUSE_NS)
-        assert around.port.next_deadline_ns() is None
-        around.turn()
-        assert around.made[0].data == b"x"
-
-    def test_really(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
-        """With RLIMIT_NOFILE in the way of the next descriptor."""
-        import resource
-
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        client = around.connect()
-        lowest = os.dup(client.fileno())
-        os.close(lowest)
-        with caplog.at_level(logging.ERROR):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-            try:
-                around.turn()
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert client.recv(1) == b""
-        assert "turned away" in caplog.text
-        around.connect()
-        around.turn()
-        assert len(around.made) == 1
-
-    def test_other_errors_are_not_hidden(self, around: Around) -> None:
-        around.connect()
-        self.failing(around, errno.EBADF, 1)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            around.turn()
 
 
 def test_notifications_that_are_due_later(around: Around) -> None:

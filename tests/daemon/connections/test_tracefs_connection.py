@@ -525,7 +525,7 @@ def test_others_may_have_their_turn_between_two_requests(talk: Talk) -> None:
     assert len(talk.tree.calls) == 2
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(talk: Talk) -> None:
+def test_descriptors_that_no_request_takes_are_closed(talk: Talk) -> None:
     fd = os.open("/dev/null", os.O_RDONLY)
     assert list(talk.connection.receive(b"", [fd], 0)) == []
     with pytest.raises(OSError, match="Bad file descriptor"):

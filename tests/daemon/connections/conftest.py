@@ -1,0 +1,51 @@
+"""A listening port; a table of events, a program that speaks to it, and its memory."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.connections.ports import Around
+from tests.daemon.connections.program import Client, make_memory
+from utracefsd.events.event_table import EventTable
+from utracefsd.events.status_file import StatusFile
+
+
+@pytest.fixture
+def no_descriptor_is_leaked() -> Iterator[None]:
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    assert set(os.listdir("/proc/self/fd")) <= before  # less: the collector closed one of an earlier test
+
+
+@pytest.fixture
+def table() -> Iterator[EventTable]:
+    status = StatusFile()
+    table = EventTable(status)
+    yield table
+    table.enablers.close()
+    status.close()
+
+
+@pytest.fixture
+def client(table: EventTable) -> Iterator[Client]:
+    client = Client(table)
+    yield client
+    client.connection.close(client.now_ns)
+    for fd in client.fds:
+        os.close(fd)
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    fd = make_memory()
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Iterator[Around]:
+    made = Around(tmp_path / "data")
+    yield made
+    made.close()

@@ -1,0 +1,117 @@
+"""A listening port with clients: real sockets, fake connections, a clock that is set."""
+
+import contextlib
+import select
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from utracefsd.connections.port import (
+    DATA,
+    Accepted,
+    Port,
+    Rules,
+)
+from utracefsd.machine.peer import Peer
+
+
+class FakeConnection:
+    """Keeps what arrives; `answer` makes replies of it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.data = bytearray()
+        self.fds: list[int] = []
+        self.closing = False
+        self.waiting = False
+        self.closed_ns: list[int] = []
+        self.timer_ns: int | None = None
+        self.said: list[tuple[bytes, Sequence[int]]] = [(b"due", [])]
+        self.answer: Callable[[bytes], Iterable[tuple[bytes, Sequence[int]] | None]] = lambda data: []
+
+    def receive(
+        self, data: bytes, fds: Sequence[int], now_ns: int
+    ) -> Iterable[tuple[bytes, Sequence[int]] | None]:
+        self.data += data
+        self.fds += fds
+        return self.answer(data)
+
+    def next_timer_ns(self) -> int | None:
+        return self.timer_ns
+
+    def speak(self, now_ns: int) -> Iterable[tuple[bytes, Sequence[int]]]:
+        self.timer_ns = None
+        said, self.said = self.said, []
+        return said
+
+    def close(self, now_ns: int) -> None:
+        self.closed_ns.append(now_ns)
+
+
+class Around:
+    """A listening port, its clients, and a clock that is set."""
+
+    def __init__(self, path: Path, rules: Rules = DATA, **options: Any) -> None:
+        self.now_ns = 1_000
+        self.made: list[FakeConnection] = []
+        self.clients: list[socket.socket] = []
+        self.left: list[Peer] = []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(1024)
+        self.path = str(path)
+        self.port = Port(rules, self._open, now_ns=lambda: self.now_ns, closed=self.left.append, **options)
+        self.port.listen(self.listener)
+
+    def _open(self, peer: Peer) -> FakeConnection:
+        self.made.append(FakeConnection(peer))
+        return self.made[-1]
+
+    def connect(self) -> socket.socket:
+        """A client; not accepted yet."""
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(5)
+        client.connect(self.path)
+        self.clients.append(client)
+        return client
+
+    def turn(self) -> list[Accepted]:
+        """One turn of the loop that is not here."""
+        ready = []
+        for accepted in self.port.ready():
+            ready.append(accepted)
+            self.port.pump(accepted)
+        return ready
+
+    def idle(self) -> bool:
+        return not select.select([self.port.fileno()], [], [], 0)[0]
+
+    def close(self) -> None:
+        self.port.close()
+        self.listener.close()
+        for client in self.clients:
+            client.close()
+
+
+def read_all(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def error_in(data: bytes) -> tuple[int, str]:
+    kind, method, [number, text] = msgpack.unpackb(data)
+    assert (kind, method) == (2, "error")
+    return number, text
+
+
+def fill(client: socket.socket) -> int:
+    """Send until the socket takes no more."""
+    client.setblocking(False)
+    total = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            total += client.send(bytes(1 << 16))
+    client.settimeout(5)
+    return total

@@ -1,0 +1,130 @@
+"""A program without a socket: what the tests of the data connection speak through."""
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from typing import Any
+
+import pytest
+
+from utracefs_protocol.connection import (
+    Connection,
+    Notification,
+    Response,
+    encode_record,
+    encode_request,
+)
+from utracefs_protocol.errors import TraceError
+from utracefsd.connections.data_connection import (
+    DataConnection,
+    Outgoing,
+)
+from utracefsd.consumers.plugins._batch import BatchProbe
+from utracefsd.events.event_table import EventTable
+from utracefsd.machine.peer import Peer
+
+SECOND_NS = 1_000_000_000
+PAGE = mmap.PAGESIZE
+ROOT = Peer(100, 0, 0, privileged=True)
+PLAIN = Peer(200, 1000, 1000, privileged=False)
+
+
+class Client:
+    """A program: speaks to a DataConnection, reads what it says."""
+
+    def __init__(self, table: EventTable, peer: Peer = ROOT, **options: Any) -> None:
+        self.connection = DataConnection(table, peer, **options)
+        self.now_ns = 0
+        self.fds: list[int] = []
+        self.notifications: list[Notification] = []
+        self._reader = Connection(max_object=None)
+        self._msgid = 0
+
+    def send(self, data: bytes, *fds: int) -> list[Response]:
+        """Bytes, and descriptors as the kernel would hand them over: duplicates."""
+        return self.take(self.connection.receive(data, [os.dup(fd) for fd in fds], self.now_ns))
+
+    def take(self, outgoing: Outgoing) -> list[Response]:
+        responses = []
+        for data, fds in outgoing:
+            self.fds += fds
+            for message in self._reader.receive(data):
+                if isinstance(message, Response):
+                    responses.append(message)
+                else:
+                    assert isinstance(message, Notification)
+                    self.notifications.append(message)
+        return responses
+
+    def request(self, method: str, *params: Any) -> bytes:
+        self._msgid += 1
+        return encode_request(self._msgid, method, list(params))
+
+    def call(self, method: str, *params: Any, fds: tuple[int, ...] = ()) -> Any:
+        """The result; TraceError for an error."""
+        (response,) = self.send(self.request(method, *params), *fds)
+        assert response.msgid == self._msgid
+        if response.error is not None:
+            raise TraceError(*response.error)
+        return response.result
+
+    def reg(self, name_args: str | bytes, *fds: int, **members: Any) -> dict[str, int]:
+        result: dict[str, int] = self.call("DIAG_IOCSREG", {"name_args": name_args, **members}, fds=fds)
+        return result
+
+    def fails(self, method: str, *params: Any, fds: tuple[int, ...] = ()) -> str:
+        """The errno's name of a call that must fail; the connection must go on."""
+        with pytest.raises(TraceError) as caught:
+            self.call(method, *params, fds=fds)
+        assert caught.value.text
+        assert not self.connection.closing
+        return errno.errorcode[caught.value.errno]
+
+    def reg_fails(self, reg: Any, *fds: int) -> str:
+        return self.fails("DIAG_IOCSREG", reg, fds=fds)
+
+    def dead(self) -> str:
+        """The errno's name of the error that ended the connection."""
+        assert self.connection.closing
+        last = self.notifications[-1]
+        assert last.method == "error"
+        assert last.params[1]
+        return errno.errorcode[last.params[0]]
+
+
+def make_memory() -> int:
+    fd = os.memfd_create("words", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, PAGE)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
+
+
+def word(fd: int, offset: int = 0) -> int:
+    return int.from_bytes(os.pread(fd, 4, offset), "little")
+
+
+def listen(table: EventTable, name: bytes) -> list[bytes]:
+    """Attach to the event; the payloads it gets, after `flush`."""
+    payloads: list[bytes] = []
+    event = table.get(b"user_events", name)
+    assert event is not None
+    probe = BatchProbe("test", lambda batch: payloads.extend(record[4] for record in batch))
+    table.attach(event, probe)
+    return payloads
+
+
+def flush(table: EventTable) -> None:
+    for event in table.events():
+        for probe in event.tracepoint.probes:
+            assert isinstance(probe, BatchProbe)
+            probe.flush()
+
+
+def record(write_index: int, payload: bytes = b"") -> bytes:
+    return encode_record(struct.pack("<i", write_index) + payload)
+
+
+def enabler(addr: int = 0, bit: int = 0, fd: int = 0) -> dict[str, int]:
+    return {"enable_fd": fd, "enable_addr": addr, "enable_bit": bit, "enable_size": 4}

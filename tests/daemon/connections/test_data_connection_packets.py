@@ -1,0 +1,213 @@
+"""One data connection: messages over several packets, their descriptors, and what its end lets go of."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.daemon.connections.program import SECOND_NS, Client, enabler, listen, make_memory, record, word
+from utracefs_protocol.connection import (
+    encode_request,
+)
+from utracefsd.connections.data_connection import (
+    MAX_DESCRIPTORS,
+    Outgoing,
+)
+from utracefsd.events.event_table import EventTable
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
+
+
+def test_byte_by_byte(client: Client, table: EventTable, memory: int) -> None:
+    """The descriptor comes beside the first byte; the rest of the request follows alone."""
+    data = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler(bit=4)})
+    assert client.send(data[:1], memory) == []
+    for byte in data[1:-1]:
+        assert client.send(bytes([byte])) == []
+    (response,) = client.send(data[-1:])
+    assert response.error is None
+    listen(table, b"t")
+    assert word(memory) == 16
+
+
+def test_descriptors_are_closed_after_their_packet(client: Client, memory: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    client.send(client.request("DIAG_IOCQLOCOFFSET"), memory, memory)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert client.reg_fails({"name_args": "t", **enabler()}) == "EINVAL"
+    client.send(b"", memory)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_one_descriptor_for_many_requests_of_a_packet(client: Client, table: EventTable, memory: int) -> None:
+    packet = b"".join(
+        client.request("DIAG_IOCSREG", {"name_args": f"t{bit}", **enabler(bit=bit)}) for bit in range(8)
+    )
+    assert [response.error for response in client.send(packet, memory)] == [None] * 8
+    assert len(table.enablers) == 8
+
+
+def test_the_index_counts_the_descriptors_of_the_request(
+    client: Client, table: EventTable, memory: int
+) -> None:
+    second = make_memory()
+    client.reg("t", memory, second, **enabler(fd=1))
+    listen(table, b"t")
+    assert (word(memory), word(second)) == (0, 1)
+    assert client.reg_fails({"name_args": "t", **enabler(fd=2)}, memory, second) == "EINVAL"
+    os.close(second)
+
+
+@pytest.mark.parametrize("first", ["request", "record"])
+@pytest.mark.parametrize("cut", [1, 5, -1])
+def test_a_packet_may_end_one_message_and_begin_another(
+    client: Client, table: EventTable, memory: int, first: str, cut: int
+) -> None:
+    """What came with the second packet belongs to what begins in it, not to the message that ends in it."""
+    second = make_memory()
+    client.reg("r u32 a")
+    if first == "request":
+        begun = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler(bit=0)})
+        client.send(begun[:cut], memory)
+    else:
+        begun = record(0, b"1111")
+        client.send(begun[:cut])
+    begins = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler(bit=1)})
+    responses = client.send(begun[cut:] + begins, second)
+    assert [response.error for response in responses] == [None] * (2 if first == "request" else 1)
+    listen(table, b"t")
+    assert word(second) == 2
+    assert word(memory) == (1 if first == "request" else 0)
+    os.close(second)
+
+
+def test_descriptors_wait_for_the_end_of_a_message_in_three_packets(client: Client, memory: int) -> None:
+    data = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler()})
+    client.send(data[:3], memory)
+    client.send(data[3:6], memory)
+    (response,) = client.send(data[6:])
+    assert response.error is None
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_too_many_descriptors(client: Client, memory: int, split: bool) -> None:
+    if split:
+        data = client.request("DIAG_IOCQLOCOFFSET")
+        for byte in data[: MAX_DESCRIPTORS + 1]:
+            client.send(bytes([byte]), memory)
+        client.send(data[-1:], *[memory] * MAX_DESCRIPTORS)
+    else:
+        client.send(client.request("DIAG_IOCQLOCOFFSET"), *[memory] * (MAX_DESCRIPTORS + 1))
+    assert client.dead() == "EPROTO"
+
+
+def test_sixteen_descriptors_are_not_too_many(client: Client, memory: int) -> None:
+    client.reg("t", *[memory] * MAX_DESCRIPTORS, **enabler(fd=MAX_DESCRIPTORS - 1))
+
+
+# The end
+
+
+def test_the_end_drops_all_references(table: EventTable, memory: int) -> None:
+    a = Client(table)
+    for bit in range(3):
+        a.reg("t u32 a", memory, **enabler(bit=bit))
+    a.reg("u")
+    listen(table, b"u")
+    events = table.events()
+    assert [event.references for event in events] == [4, 2]
+    a.connection.close(7)
+    a.connection.close(7)
+    assert [event.references for event in events] == [0, 1]
+    assert table.next_reap_ns() == 7 + table.reap_delay_ns
+    assert a.send(a.request("DIAG_IOCQLOCOFFSET"), memory) == []
+
+
+def test_enablers_outlive_one_of_two_connections_of_a_process(table: EventTable, memory: int) -> None:
+    """A process that closes one of two files keeps its enablers (scripts/05_reregister.txt of
+    tests/conformance)."""
+    a, b = Client(table), Client(table)
+    b.reg("t", memory, **enabler())
+    b.connection.close(0)
+    (event,) = table.events()
+    assert event.references == 1
+    table.reap(SECOND_NS)
+    assert a.reg("t")["write_index"] == 0
+    listen(table, b"t")
+    assert word(memory) == 1
+    a.connection.close(0)
+    assert event.references == 1, "the listener's"
+    assert word(memory) == 0
+
+
+def test_half_a_message_and_the_end(table: EventTable, memory: int) -> None:
+    a = Client(table)
+    a.send(a.request("DIAG_IOCSREG", {"name_args": "t", **enabler()})[:9], memory)
+    a.connection.close(0)
+    assert len(table) == 0
+
+
+def test_what_was_not_sent_is_closed(table: EventTable) -> None:
+    """mmap_status answered while the connection is being pumped from within another operation."""
+    client = Client(table)
+    inner: list[Outgoing] = []
+
+    def close_within() -> None:
+        inner.append(client.connection.receive(client.request("mmap_status"), [], 0))
+        client.connection.close(0)
+
+    client.connection._take_in_all = close_within
+    client.send(client.request("mmap_status") + client.request("DIAG_IOCSDEL", "nobody"))
+    assert inner == [[]]
+    for fd in client.fds:
+        os.close(fd)
+
+
+# Anything at all
+
+MEMBERS = ["name_args", "flags", "size", "enable_fd", "enable_addr", "enable_bit", "enable_size"]
+MEMBERS += ["disable_fd", "disable_addr", "disable_bit"]
+MESSAGE = st.one_of(
+    st.binary(max_size=40),
+    st.builds(
+        lambda method, params: encode_request(1, method, params),
+        st.sampled_from(
+            ["DIAG_IOCSREG", "DIAG_IOCSUNREG", "DIAG_IOCSDEL", "write", "sync", "mmap_status", "x"]
+        ),
+        st.lists(
+            st.one_of(
+                st.none(),
+                st.binary(max_size=8),
+                st.text(st.characters(codec="utf-8"), max_size=8),
+                st.dictionaries(
+                    st.sampled_from(MEMBERS),
+                    st.one_of(
+                        st.integers(-1, 9), st.integers(-(2**63), 2**64 - 1), st.sampled_from(["t", "t u8 a"])
+                    ),
+                ),
+            ),
+            max_size=2,
+        ),
+    ),
+    st.builds(lambda index, payload: record(index, payload), st.integers(-2, 3), st.binary(max_size=8)),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages=st.lists(MESSAGE, max_size=6), cuts=st.lists(st.integers(1, 30), max_size=10))
+def test_nothing_that_arrives_raises_or_leaks(
+    table: EventTable, messages: list[bytes], cuts: list[int]
+) -> None:
+    client = Client(table)
+    stream = b"".join(messages)
+    memory = make_memory()
+    for cut in [*cuts, len(stream)]:
+        client.send(stream[:cut], memory)
+        stream = stream[cut:]
+    client.connection.close(0)
+    for fd in [memory, *client.fds]:
+        os.close(fd)
+    table.reap(SECOND_NS)
+    assert [event for event in table.events() if not event.persistent or event.references] == []
+    assert len(table.enablers) == 0
