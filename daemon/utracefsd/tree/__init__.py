@@ -11,8 +11,7 @@ trace_files      trace, trace_pipe, trace_pipe_raw
 consumer_files   consumers/
 """
 
-from utracefsd.machine.comms import CommTable
 from utracefsd.tree.nodes import OpenFile
 from utracefsd.tree.tree import Tree
 
-__all__ = ["CommTable", "OpenFile", "Tree"]
+__all__ = ["OpenFile", "Tree"]

@@ -18,12 +18,91 @@ from tests.daemon.restarting import (
 )
 from utracefsd.daemon import FIRST_EVENT_ID
 from utracefsd.machine.procfs import possible_cpus
+from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import MAGIC, VERSION
 
 HEAD = [MAGIC, VERSION]
 TOP = ["instance", 0, b""]
 START = packed(HEAD, TOP)
 EVENT = ["event", 1039, 1, 0, 1000, b"a", b"a u32 n"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_folders_of_each_instance(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    moved: list[tuple[int, list[str]]] = []
+    state.on_buffer_moved = lambda number: moved.append((number, names(tmp_path)))
+    top, other = state.buffers_of(0), state.buffers_of(10)
+    assert state.buffers_of(10) is other
+    for buffers in (top, other):
+        buffers.switch_to(buffers.new_folder())
+    assert names(tmp_path) == ["buffer.0.1", "buffer.10.1"]
+    spare = other.new_folder()
+    other.remove_folder(spare)
+    other.switch_to(other.new_folder())
+    assert names(tmp_path) == ["buffer.0.1", "buffer.10.2"]
+    assert moved == [
+        (0, ["buffer.0.1"]),
+        (10, ["buffer.0.1", "buffer.10.1"]),
+        (10, ["buffer.0.1", "buffer.10.1", "buffer.10.2"]),
+    ], "told of the new one before the old one goes"
+    other.remove()
+    assert (names(tmp_path), other.folder) == (["buffer.0.1"], "")
+
+
+def test_a_buffer_that_leaves_for_memory(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    state = StateFolder(tmp_path)
+    moved: list[list[str]] = []
+    state.on_buffer_moved = lambda number: moved.append(names(tmp_path))
+    for number in (0, 1):
+        buffers = state.buffers_of(number)
+        buffers.switch_to(buffers.new_folder())
+        moved.clear()
+        buffers.leave(OSError(28, "No space left on device"))
+        assert buffers.folder == ""
+        assert moved == [[f"buffer.{number}.1"], []], (
+            "again once its files are gone: the log may need the room"
+        )
+    assert log.text.count("has too little room") == 1
+
+
+def test_what_is_removed_when(tmp_path: Path) -> None:
+    def fill() -> None:
+        for name in ("state", "state.new", "journal", "user_events_status"):
+            (tmp_path / name).touch()
+        for name in ("buffer.0.1", "buffer.0.2", "buffer.3.1", "buffer.7", "set-aside"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "cpu0").touch()
+
+    state = StateFolder(tmp_path)
+    fill()
+    state.buffers_of(0).switch_to(str(tmp_path / "buffer.0.2"))
+    state.remove_unused_buffers()
+    assert [name for name in names(tmp_path) if name.startswith("buffer")] == ["buffer.0.2"]
+    fill()
+    StateFolder(tmp_path).remove_former_state()
+    assert names(tmp_path) == ["journal", "state.new", "user_events_status"]
+    fill()
+    state.set_aside("it is old")
+    assert names(tmp_path) == ["journal", "set-aside", "state.new", "user_events_status"]
+    assert names(tmp_path / "set-aside") == ["buffer.0.1", "buffer.0.2", "buffer.3.1", "buffer.7", "state"]
+    fill()
+    state.remove_everything()
+    assert names(tmp_path) == ["user_events_status"]
+
+
+def test_the_state_of_an_older_version_is_set_aside(folder: Path, log: pytest.LogCaptureFixture) -> None:
+    """With its ring buffer, whose folder had another name."""
+    (folder / "state").write_bytes(packed([MAGIC, 1, "buffer.1"], EVENT, ["on", 1039]))
+    (folder / "buffer.1").mkdir()
+    daemon = daemon_in(folder)
+    assert "the log has version 1, this daemon reads 2" in log.text
+    assert len(daemon.table) == 0
+    assert names(folder / "set-aside") == ["buffer.1", "state"]
+    daemon.close()
 
 
 def test_another_sub_buffer_size_is_taken_over(folder: Path) -> None:

@@ -12,9 +12,9 @@ from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
-from utracefsd.machine.comms import Task
+from utracefsd.machine.comms import CommTable, Task
 from utracefsd.machine.peer import Peer
-from utracefsd.tree import CommTable, OpenFile, Tree
+from utracefsd.tree import OpenFile, Tree
 
 ADMIN = Peer(46, 0, 0, privileged=True)
 PID = 46

@@ -1,4 +1,5 @@
-"""The folder of the state has too little room: the ring buffer goes to memory with all that is in it.
+"""Where a ring buffer lives: in files, and when there is too little room for them in memory, with all that is
+in it.
 
 Sizes and their texts are tested through the tree (tests/daemon/tree/test_instance_files.py).
 """
@@ -10,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +28,89 @@ from tests.daemon.restarting import (
     write,
 )
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer_store import BufferStore
+from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.daemon import Daemon
 from utracefsd.state.log import parse_log
+
+
+class Storage:
+    """Notes what it is told, and what the settings were then."""
+
+    adopted: RingBuffer | None = None
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.told: list[tuple[str, Any]] = []
+
+    def new_folder(self) -> str:
+        path = self.folder / str(len(list(self.folder.iterdir())))
+        path.mkdir()
+        return str(path)
+
+    def remove_folder(self, folder: str) -> None:
+        self.told.append(("remove_folder", os.path.basename(folder)))
+
+    def switch_to(self, folder: str) -> None:
+        self.told.append(("switch_to", os.path.basename(folder)))
+
+    def remove(self) -> None:
+        self.told.append(("remove", None))
+
+    def leave(self, why: OSError) -> None:
+        self.told.append(("leave", self.settings.in_memory))
+
+
+def test_what_the_storage_is_told(tmp_path: Path, room: Callable[..., None]) -> None:
+    """That a buffer is in memory, and how large it is, is in the settings before the storage hears of it: a
+    successor that finds no buffer needs its size."""
+    settings = Settings()
+    storage = Storage(tmp_path, settings)
+    store = BufferStore(settings, nr_cpus=1, storage=storage)
+    replaced: list[RingBuffer] = []
+    store.on_replaced = lambda buffer: replaced.append(buffer)
+    store.set_subbuf_size(8)
+    assert (storage.told, settings.in_memory) == ([("switch_to", "0"), ("switch_to", "1")], ())
+    assert replaced == [store.buffer]
+    storage.told.clear()
+    room(1000)
+    store.set_subbuf_size(16)
+    assert storage.told == [("remove_folder", "2"), ("leave", (16384, store.buffer.size_kb(0)))]
+    store.resize(100)
+    store.remove()
+    assert len(storage.told) == 2, "nothing more: it was left"
+    assert settings.in_memory == (16384, store.buffer.size_kb(0))
+
+
+def test_removing(tmp_path: Path) -> None:
+    settings = Settings()
+    storage = Storage(tmp_path, settings)
+    store = BufferStore(settings, nr_cpus=1, storage=storage)
+    store.remove()
+    assert storage.told == [("switch_to", "0"), ("remove", None)]
+
+
+def test_one_that_was_adopted_is_left_as_it_is(tmp_path: Path) -> None:
+    settings = Settings()
+    storage = Storage(tmp_path, settings)
+    storage.adopted = RingBuffer(2, 100)
+    store = BufferStore(settings, nr_cpus=2, storage=storage)
+    assert store.buffer is storage.adopted
+    store.restore_sizes((8192, 4, 4), expanded=True)
+    assert (store.buffer.size_kb(0), settings.expanded, storage.told) == (103, True, [])
+
+
+def test_one_that_was_lost_gets_its_size_again() -> None:
+    settings = Settings()
+    store = BufferStore(settings, nr_cpus=2)
+    store.restore_sizes((), expanded=True)
+    assert not settings.expanded, "a torn log says nothing of the size"
+    store.restore_sizes((8192, 100, 200), expanded=True)
+    assert settings.expanded
+    assert store.buffer.subbuf_size == 8192
+    assert settings.in_memory == (8192, store.buffer.size_kb(0), store.buffer.size_kb(1))
 
 
 def contents(daemon: Daemon) -> list[bytes]:
