@@ -117,7 +117,7 @@ class Instance:
         self._hears_dynamic_removed = False
 
     def close(self) -> None:
-        """Let go of all events and of the table; what was recorded stays readable as long as somebody has it
+        """Let go of all events and of the table; what was recorded stays readable as long as a reader has it
         open."""
         self.events.close()
         self.comms.want_tgids(self, False)

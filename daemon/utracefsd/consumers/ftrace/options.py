@@ -5,9 +5,8 @@ things that exist only in a kernel (stacks, function tracing, symbols of address
 script that sets them goes on, and have no effect.
 
     have an effect here    raw hex bin fields verbose context-info irq-info latency-format annotate
-    trace_printk
-                           printk-msg-only (text); overwrite, disable_on_free, markers, pause-on-trace
-                           (recording); record-tgid (saved_tgids)
+                           trace_printk printk-msg-only (text); overwrite disable_on_free markers
+                           pause-on-trace (recording); record-tgid (saved_tgids)
     have none              the others
 """
 
