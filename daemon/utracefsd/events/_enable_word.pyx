@@ -1,16 +1,15 @@
 """One page of a client's memory, and the atomic change of one bit in it.
 
-An enabler (spec: user_events "Remote-write enablement") is a bit in a word that a program shares with the
-daemon. Other tracers may own the neighbouring bits and flip them at the same moment, so a change must be one
-atomic read-modify-write; Python's `mmap` has none. The whole of what must be compiled for that stands here.
+An enabler (user_event_enabler_write() in kernel/trace/trace_events_user.c; docs/protocol.md, section 3.1) is
+a bit in a word that a program shares with the daemon. Other tracers may own the neighbouring bits and flip
+them at the same moment, so a change must be one atomic read-modify-write; Python's `mmap` has none.
 
 Why not a Python `mmap` with an atomic function over its buffer: `mmap.mmap` keeps a duplicate of the
 descriptor for as long as the mapping lives (Python before 3.13 cannot do without), and one descriptor for
 each page of each client would eat the daemon's descriptor limit. Here the mapping alone remains.
 
-Who guarantees what: the caller (enablers.py) has checked that the descriptor is a memfd sealed with
-F_SEAL_SHRINK and that the page begins below the end of the file; therefore touching the page cannot raise
-SIGBUS however hostile the client is.
+The caller (enablers.py) has checked that the descriptor is a memfd sealed with F_SEAL_SHRINK and that the
+page begins below the end of the file. So touching the page raises no SIGBUS, whatever the client does.
 """
 
 cimport cython
@@ -24,9 +23,8 @@ cdef extern from *:
     #include <sys/mman.h>
     #include <unistd.h>
 
-    /* The order does not matter to a reader of the bit (it is advisory), but programs may publish other data
-    together
-       with bits of their own: sequentially consistent spares them a thought, and it costs
+    /* The order does not matter to a reader of the bit, which is advisory. But programs may publish other
+       data together with bits of their own: sequential consistency is safe for all of them, and it costs
        nothing here, where a change happens once per enable. */
     static void utracefs_change_bit32(void *word, uint32_t mask, int value)
     {
@@ -69,17 +67,17 @@ cdef class WordPage:
         self._size = PAGE_SIZE
         if page < 0:
             raise ValueError("page is negative")
-        cdef void *address = mmap(NULL, self._size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, page * <long long>self._size)
+        cdef long long at = page * <long long>self._size
+        cdef void *address = mmap(NULL, self._size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at)
         if address == MAP_FAILED:
             raise OSError(errno, strerror(errno).decode("ascii", "replace"))
         self._address = address
 
     def change_bit(self, size_t offset, int size, int bit, bint value):
-        """Set or clear bit `bit` (0 is the lowest) of the word of `size` bytes (4 or 8) at byte `offset` of
-        this page.
+        """Set or clear one bit of the word of `size` bytes (4 or 8) at byte `offset` of this page.
 
-        Atomic; the word's other bits are left alone. ValueError for a word that is not naturally aligned or
-        not inside the page, a bit outside the word, or a page that was closed.
+        `bit` 0 is the lowest. Atomic; the word's other bits are left alone. ValueError for a word that is not
+        naturally aligned or not inside the page, a bit outside the word, or a page that was closed.
         """
         if self._address == NULL:
             raise ValueError("the page is closed")
@@ -94,7 +92,7 @@ cdef class WordPage:
             utracefs_change_bit64(word, <uint64_t>1 << bit, value)
 
     def close(self):
-        """Unmap. Twice is harmless."""
+        """Unmap. May be called twice."""
         if self._address != NULL:
             munmap(self._address, self._size)
             self._address = NULL

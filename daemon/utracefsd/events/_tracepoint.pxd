@@ -1,7 +1,7 @@
 """What other compiled modules may use of tracepoints and probes. All of it needs the GIL."""
 
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 cdef extern from "Python.h":
@@ -12,30 +12,31 @@ ctypedef struct Record:
     uint64_t ts_ns              # CLOCK_MONOTONIC
     int32_t cpu
     int32_t pid                 # common_pid: the writing thread
-    int32_t tgid                # its process; pid where nobody knows better
+    int32_t tgid                # its process; pid where that is not known
     uint16_t id                 # the event's id; set by Tracepoint.emit
     uint32_t size               # bytes of payload
     const uint8_t *payload      # borrowed for the duration of the call
-    bint valid                  # its dynamic fields are sound; set by Tracepoint.emit
-    uint64_t origin             # number of its data ring in the journal; 0: it came another way, or there is no journal
-    uint64_t origin_at          # its position in there
+    bint valid                  # its dynamic fields are valid; set by Tracepoint.emit
+    # Number of its data ring in the journal; 0: it came another way, or there is no journal.
+    uint64_t origin
+    uint64_t origin_at          # its position in that data ring
 
 cdef enum:
-    # what a probe did with a record: Probe.counts goes by it
+    # What a probe did with a record; the index into Probe.counts.
     RECORDED
     FILTERED
     LOST
     OUTCOMES
 
 cdef inline void common_fields(Record *r, uint8_t *to) noexcept:
-    """The first 8 bytes of an entry: u16 common_type, u8 common_flags 0, u8 common_preempt_count 0, i32 common_pid."""
+    """The first 8 bytes of an entry: u16 common_type, u8 flags 0, u8 preempt count 0, i32 common_pid."""
     memset(to, 0, 4)
     memcpy(to, &r.id, 2)
     memcpy(to + 4, &r.pid, 4)
 
 
 cdef inline uint64_t common_word(uint16_t id, int32_t pid) noexcept nogil:
-    """The same in one little-endian word."""
+    """The same as one little-endian word."""
     return id | <uint64_t><uint32_t>pid << 32
 
 ctypedef struct LocCheck:
@@ -48,8 +49,9 @@ cdef class Probe:
     cdef readonly int status_bit
     cdef public bint soft_disabled
     cdef uint64_t counts[OUTCOMES]
-    cdef int unsure             # what take() said of a record that another probe may refuse yet
-    # take one record: RECORDED, FILTERED or LOST; or -EFAULT where it would be recorded and is not valid. The tracepoint counts.
+    cdef int unsure             # what take() returned for a record that another probe may still refuse
+    # Take one record: RECORDED, FILTERED or LOST, which the tracepoint counts; or -EFAULT where it would be
+    # recorded and is not valid.
     cdef int take(self, Record *r) noexcept
     cdef int finish(self) except -1
 
@@ -61,7 +63,8 @@ cdef class Tracepoint:
     cdef readonly int status
     cdef readonly list past
     cdef tuple _probes
-    cdef PyObject **probe_array     # the items of _probes, borrowed: do not keep across anything that may run Python
+    # The items of _probes, borrowed: do not keep across anything that may run Python.
+    cdef PyObject **probe_array
     cdef int nr_probes
     cdef LocCheck *locs
     cdef int nr_locs

@@ -1,19 +1,21 @@
 # cython: boundscheck=False, wraparound=False
-"""Where an event fires: per event a tracepoint, per attached consumer a probe; what a write does, record by record.
+"""Where an event fires: a tracepoint for each event, and a probe for each consumer attached to it.
 
-    write_index, payload     IndexTable (intake/_index_table)   which event is meant: one table per data connection
-      -> Record              Tracepoint                         long enough? a probe attached? dynamic fields valid?
-        -> take()            Probe                              one per consumer: recorded, filtered or lost
-             FtraceProbe     consumers/ftrace/_sink             into the ring buffer, in the instance's trace clock
-             PerfProbe       consumers/perf/_sink               counted, and every period-th one sampled
-             BatchProbe      consumers/plugins/_batch           handed to Python in batches
+The way of a record:
 
-The checks and their order are those of user_events_write_core() in kernel/trace/trace_events_user.c. Payloads are
-hostile, so every offset in them is checked against the record's end before use.
+    write_index, payload    IndexTable (intake/_index_table)  one per data connection: which event is meant
+      -> Record             Tracepoint                        long enough? a probe attached? fields valid?
+        -> take()           Probe                             one per consumer: recorded, filtered or lost
+             FtraceProbe    consumers/ftrace/_sink            into the ring buffer, in its trace clock
+             PerfProbe      consumers/perf/_sink              counted, and every period-th one sampled
+             BatchProbe     consumers/plugins/_batch          handed to Python in batches
 
-All of it runs with the GIL held in one thread, so nothing is locked. The one thing to be careful about: wherever a
-Python object is made or dropped, the cyclic collector may run finalizers, and those may attach and detach probes.
-Loops over probes therefore hold the tuple that they walk; attach and detach make a new one.
+The checks and their order are those of user_events_write_core() in kernel/trace/trace_events_user.c. Payloads
+are hostile, so every offset in them is checked against the record's end before use.
+
+All of it runs with the GIL held in one thread, so nothing is locked. The one thing to be careful about:
+wherever a Python object is made or dropped, the cyclic collector may run finalizers, and those may attach and
+detach probes. Loops over probes therefore hold the tuple that they walk; attach and detach make a new one.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -25,10 +27,12 @@ from utracefs_protocol.declaration import FieldKind
 
 
 cdef class Probe:
-    """One consumer's attachment to ONE event. recorded + filtered + lost = records emitted while it was attached.
+    """One consumer's attachment to ONE event.
 
-    status_bit: StatusBit it stands for: 1 ftrace, 2 perf, 0x80 any other.
-    soft_disabled: Attached (status bit on) but takes nothing: everything counts as filtered.
+    recorded + filtered + lost = records emitted while it was attached.
+
+    status_bit: The StatusBit it stands for: 1 ftrace, 2 perf, 0x80 any other.
+    soft_disabled: Attached (the status bit is on) but takes nothing: everything counts as filtered.
     """
 
     def __init__(self, str consumer not None, int status_bit):
@@ -52,21 +56,20 @@ cdef class Probe:
         return FILTERED
 
     cdef int finish(self) except -1:
-        """Before the probe's numbers are read for good."""
+        """Called before the probe's numbers are read for the last time."""
         return 0
 
     def __repr__(self):
-        return (
-            f"<{type(self).__name__} {self.consumer}: recorded {self.recorded} filtered {self.filtered} lost {self.lost}>"
-        )
+        numbers = f"recorded {self.recorded} filtered {self.filtered} lost {self.lost}"
+        return f"<{type(self).__name__} {self.consumer}: {numbers}>"
 
 
 cdef class Tracepoint:
-    """The compiled side of one event: checks a record as write(2) does and hands it to every attached probe.
+    """One event on the record path: checks a record as write(2) does and hands it to every attached probe.
 
     min_size: Bytes that a payload must have at least: the sum of the field sizes.
     emitted: Records that passed the checks while something was attached.
-    status: OR of the status bits of the attached probes; 0: nobody listens.
+    status: OR of the status bits of the attached probes; 0: no consumer is attached.
     past: (consumer, recorded, filtered, lost) of probes that are gone, one per consumer name.
     """
 
@@ -142,9 +145,9 @@ cdef class Tracepoint:
             self.past.append((probe.consumer, *numbers))
 
     cdef bint locs_are_valid(self, Record *r) noexcept:
-        """user_event_validate(): every location within the entry, every string ended by a NUL.
+        """user_event_validate() of the kernel: every location is in the entry, every string ends in a NUL.
 
-        Positions count from the start of the entry, whose first 8 bytes are the common fields, not in the payload.
+        Positions count from the start of the entry; its first 8 bytes (common fields) are not in the payload.
         """
         cdef uint64_t entry_size = 8 + <uint64_t>r.size, end
         cdef uint32_t word
@@ -160,8 +163,9 @@ cdef class Tracepoint:
             if not self.locs[i].is_string:
                 continue
             if end == 0:
-                # __data_loc with offset and size 0: the kernel looks at the byte in front of the entry, which is
-                # the top byte of a time delta and practically 0: accepted (tests/conformance/scripts/08_writes.txt).
+                # __data_loc with offset and size 0: the kernel looks at the byte in front of the entry, which
+                # is the top byte of a time delta and practically 0. So it is accepted
+                # (tests/conformance/scripts/08_writes.txt).
                 continue
             if end <= 8:
                 common_fields(r, common)
@@ -191,9 +195,11 @@ cdef class Tracepoint:
         return 0
 
     cdef int emit_invalid(self, Record *r) noexcept:
-        """A record with a bad dynamic field. Each probe finds that out for itself, once it has room for the record, as
-        user_event_ftrace() and user_event_perf() do: when none gets that far, nothing is wrong. A record that is refused
-        was not emitted, so then nothing is counted either.
+        """Emit a record with an invalid dynamic field: 0 or -EFAULT.
+
+        Each probe finds the fault for itself, once it has room for the record, as user_event_ftrace() and
+        user_event_perf() do: when none gets that far, the record is emitted. A record that is refused was not
+        emitted, so nothing is counted then.
         """
         cdef tuple probes = self._probes
         cdef Py_ssize_t n = PyTuple_GET_SIZE(probes), i
@@ -214,7 +220,10 @@ cdef class Tracepoint:
         return 0
 
     def write(self, bytes payload not None, *, ts_ns, int cpu, int pid, tgid=None):
-        """0 or -errno: EINVAL payload too short, EBADF nothing attached, EFAULT bad dynamic field (user_events.md 6)."""
+        """Emit one record: 0, or -errno as write(2) on user_events_data has it.
+
+        EINVAL: payload too short. EBADF: no probe attached. EFAULT: invalid dynamic field.
+        """
         cdef Record r
         if cpu < 0:
             raise ValueError(f"cpu {cpu}")
@@ -227,9 +236,9 @@ cdef class Tracepoint:
         return self.emit(&r)
 
     def stats_text(self):
-        """protocol.md section 4: `emitted: N`, then `CONSUMER: recorded N filtered N lost N` per consumer, attached ones first.
+        """The file `stats` of the event (docs/protocol.md, section 4.2); attached consumers come first.
 
-        All count from 0 in each daemon: they are not taken over from one that died.
+        All numbers count from 0 in each daemon: a successor does not take them over.
         """
         numbers = {}
         rows = [(p.consumer, p.recorded, p.filtered, p.lost) for p in self._probes]

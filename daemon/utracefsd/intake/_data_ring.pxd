@@ -38,10 +38,10 @@ cdef class DataRing:
     cdef readonly int doorbell
     cdef readonly IndexTable table
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
-    cdef public object new_thread       # told of a thread id when it is first seen, while the thread may still be asked for its name
-    cdef public bint dead               # the connection is gone: take what is there, step over what never will be
+    cdef public object new_thread       # called with a thread id when it is first seen
+    cdef public bint dead               # the connection is gone: step over what is not committed
     cdef readonly bint corrupt
-    cdef readonly uint64_t taken        # records, those refused included
+    cdef readonly uint64_t taken        # records taken in, those refused included
     cdef uint64_t holes                 # reserved and never committed by a producer that died
     cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
     cdef bint has_head
@@ -49,14 +49,15 @@ cdef class DataRing:
     cdef uint64_t limit                 # look no further than this position in this round
     cdef uint64_t lost_seen
     cdef uint32_t *lost_seen_of
-    cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to belong to the process
-    cdef uint32_t unknown[KNOWN_TIDS]   # and those that were not, since unknown_since
+    cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to be of the process
+    cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
     cdef uint64_t unknown_since
     cdef int lookups                    # in /proc, in this round
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
     cdef object journal                 # the Journal, which keeps the slot mapped
-    cdef bint judged                    # the next record was under way when a daemon died: slot.taken says who has it
+    # The next record was under way when a daemon died: slot.taken says which instances have it.
+    cdef bint judged
 
     cdef int map_it(self, uint32_t size) except -1
     cdef bint refill(self) noexcept

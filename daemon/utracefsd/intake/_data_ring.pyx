@@ -1,15 +1,16 @@
 # cython: boundscheck=False, wraparound=False
 """One producer's data ring: shared memory that its process writes, and that is hostile for us.
 
-What a producer claims is not believed: positions and lengths are bounded before they are used, the payload is copied
-before it is looked at, the thread must belong to the process that the kernel named as the peer. A ring whose memory is
-invalid is `corrupt`; its connection is ended.
+What a producer claims is not believed: positions and lengths are bounded before they are used, the payload is
+copied before it is looked at, the thread must belong to the process that the kernel named as the peer. A ring
+whose memory is invalid is `corrupt`; its connection is ended.
 
-Losses: a producer that finds its ring full counts there, in all and per write_index. Those counts are read before
-anything else happens to an event and go into its `emitted` and into `lost` of every probe that is attached: the record
-was emitted, and no consumer got it.
+Losses: a producer that finds its ring full counts there, in all and per write_index. Those counts are read
+before anything else happens to an event and go into its `emitted` and into `lost` of every probe that is
+attached: the record was emitted, and no consumer got it.
 
-Single-threaded, with the GIL; the other side of the shared memory is argued in include/data_ring.h of the protocol.
+Single-threaded, with the GIL. protocol/utracefs_protocol/include/data_ring.h tells how producers and the
+daemon use the shared memory at the same time.
 """
 
 import fcntl
@@ -37,13 +38,13 @@ cdef class DataRing:
     """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it.
 
     pid: The peer's process, by SO_PEERCRED.
-    new_thread: Told of a thread id when it is first seen, while the thread may still be asked for its name.
-    dead: The connection is gone: take what is there, step over what never will be committed.
-    corrupt: The shared memory says what cannot be: end the connection with EPROTO.
-    taken: Records taken, those refused included.
+    new_thread: Called with a thread id when it is first seen, while the thread's name can still be read.
+    dead: The connection is gone: take in what is there, step over what will never be committed.
+    corrupt: The shared memory is invalid: end the connection with EPROTO.
+    taken: Records taken in, those refused included.
     size: Bytes of the data area.
     lost_to_death: Records that were reserved and never committed, because the producer died.
-    pending_bytes: Bytes reserved and not yet taken, as the producer's memory says; not to be trusted.
+    pending_bytes: Bytes reserved and not yet taken in, as the producer's memory says; not to be trusted.
     """
 
     def __cinit__(self):
@@ -59,7 +60,7 @@ cdef class DataRing:
         dr_unmap(&self.c.ring)
         PyMem_Free(self.copy)
         PyMem_Free(self.lost_seen_of)
-        # not os.close: at the interpreter's end the module may be gone before its objects
+        # Not os.close: at the interpreter's end the module may be gone before its objects.
         if self.fd >= 0:
             close_fd(self.fd)
         if self.doorbell >= 0:
@@ -67,10 +68,13 @@ cdef class DataRing:
 
     @staticmethod
     def create(IndexTable table not None, int pid, uint64_t size):
-        """A new ring with a data area of `size` bytes. ValueError: not a power of two from 64 KiB to 64 MiB. OSError."""
+        """A new ring with a data area of `size` bytes.
+
+        ValueError: not a power of two from 64 KiB to 64 MiB. OSError: no memory or descriptor for it.
+        """
         cdef DataRing ring = DataRing.__new__(DataRing)
         if not dr_valid_size(size):
-            raise ValueError("a data ring has a power of two from 64 KiB to 64 MiB")
+            raise ValueError("the size of a data ring is a power of two from 64 KiB to 64 MiB")
         ring.table = table
         ring.pid = pid
         ring.fd = os.memfd_create("utracefs-data-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -84,10 +88,10 @@ cdef class DataRing:
 
     @staticmethod
     def adopt(IndexTable table not None, int pid, int fd, int doorbell):
-        """A ring that an earlier daemon made; takes both descriptors over, also when it fails.
+        """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
 
-        ValueError, with what is wrong: no memfd, not sealed, a size that cannot be, another magic or version, positions
-        that cannot be. What is still in it is taken by the next round.
+        ValueError, with what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
+        invalid positions. The next round takes in what the ring still holds.
         """
         cdef DataRing ring = DataRing.__new__(DataRing)
         cdef uint64_t size
@@ -98,24 +102,28 @@ cdef class DataRing:
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         except OSError:
-            raise ValueError("the first descriptor is no memfd") from None
+            raise ValueError("the first descriptor is not a memfd") from None
         if seals & SEALS != SEALS:
             raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
         # Sealed: the length cannot change any more, so no access to the mapping can fault.
         length = os.fstat(fd).st_size
         size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)
         if not dr_valid_size(size) or length != dr_file_bytes(<uint32_t>size):
-            raise ValueError("the ring's memory has a length that no ring has")
+            raise ValueError("the ring's memory has an invalid length")
         if not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
-            raise ValueError("the second descriptor is no eventfd")
+            raise ValueError("the second descriptor is not an eventfd")
         os.set_blocking(doorbell, False)
         ring.map_it(<uint32_t>size)
         header = ring.c.ring.header
-        if header.magic != DR_MAGIC or header.version != DR_VERSION or header.record_header != DR_RECORD_HEADER:
-            raise ValueError("the memory is no data ring of this version")
+        if (
+            header.magic != DR_MAGIC
+            or header.version != DR_VERSION
+            or header.record_header != DR_RECORD_HEADER
+        ):
+            raise ValueError("the memory is not a data ring of this version")
         if header.size != size or dr_consumer_start(&ring.c) != 0:
-            raise ValueError("the ring's positions cannot be")
-        # What was lost before belongs to the daemon before. Reading it now keeps it out of our counts.
+            raise ValueError("the ring's positions are invalid")
+        # The daemon before counted what was lost before. Reading it now keeps it out of our counts.
         ring.lost_seen = dr_lost(&ring.c)
         for i in range(DR_LOST_COUNTERS):
             ring.lost_seen_of[i] = dr_lost_of(&ring.c, i)
@@ -138,11 +146,11 @@ cdef class DataRing:
 
     @property
     def pending_bytes(self):
-        """Bytes reserved and not yet taken, as the producer's memory says; not to be trusted."""
+        """Bytes reserved and not yet taken in, as the producer's memory says; not to be trusted."""
         return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
 
     def key(self):
-        """(st_dev, st_ino) of its memory: whoever passes it on, and under whatever descriptor, it is this ring."""
+        """(st_dev, st_ino) of its memory: the same whatever process and descriptor the ring comes by."""
         found = os.fstat(self.fd)
         return found.st_dev, found.st_ino
 
@@ -164,8 +172,8 @@ cdef class DataRing:
         self.has_head = False
         if self.corrupt:
             return False
-        # A record never reaches past the head that it was found below, so tail stops at limit exactly, or, when records
-        # behind it were taken with a later head, beyond: then the distance is negative.
+        # A record never reaches past the head that it was found below. So tail stops at limit exactly, or
+        # beyond it when records behind it were found below a later head: then the distance is negative.
         if <long long>(self.limit - self.c.tail) <= 0:
             return False
         before = self.c.tail
@@ -206,8 +214,9 @@ cdef class DataRing:
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now):
         """The claimed thread id if it is a thread of the peer, else the peer's process id.
 
-        Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a producer in another
-        pid namespace never names a thread that we can see), and a round asks a bounded number of times.
+        Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a
+        producer in another pid namespace never names a thread that we can see), and a round asks a bounded
+        number of times.
         """
         cdef uint32_t slot = tid % KNOWN_TIDS
         if self.known[slot] == tid and tid != 0:
@@ -229,5 +238,5 @@ cdef class DataRing:
         return self.pid
 
     def threads(self):
-        """The threads whose records were taken last, at most a few dozen."""
+        """The threads whose records were taken in last, at most a few dozen."""
         return [tid for tid in self.known[:KNOWN_TIDS] if tid]

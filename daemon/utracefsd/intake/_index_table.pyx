@@ -20,7 +20,7 @@ cdef extern from "bin.h" nogil:
 cdef uint64_t max_data_object = _MAX_DATA_OBJECT
 
 cdef enum:
-    MAX_REFUSED_KEYS = 256  # a peer chooses the index: it must not make us remember any number of them
+    MAX_REFUSED_KEYS = 256  # the peer chooses the indexes: what it makes us remember must be bounded
     CPU_EVERY = 64          # records between two looks at which cpu we run on
 
 
@@ -33,20 +33,20 @@ cdef class IndexTable:
 
     @property
     def refused(self):
-        """(errno, write_index) -> count of bare records refused since take_refused(); index -1 for records without one.
+        """How many bare records were refused since take_refused(): (errno, write_index) -> count.
 
-        At most 256 keys: what comes beyond is counted under (errno, -1).
+        write_index is -1 for a record without one. At most 256 keys: further ones count under (errno, -1).
         """
         return self._refused
 
     def take_refused(self):
-        """Hand over `refused` and start anew."""
+        """Return `refused` and start counting anew."""
         refused = self._refused
         self._refused = {}
         return refused
 
     def append(self, Tracepoint tracepoint not None):
-        """The new write_index."""
+        """Add an event; returns its write_index."""
         self.tracepoints.append(tracepoint)
         return len(self.tracepoints) - 1
 
@@ -57,11 +57,14 @@ cdef class IndexTable:
         return self.tracepoints[write_index]
 
     def clear(self):
-        """Drop all tracepoints (the connection closed)."""
+        """Drop all tracepoints, when the connection is closed."""
         self.tracepoints = []
 
     cdef int take_one(self, const uint8_t *data, size_t size, Record *r) noexcept:
-        """One record as write(2) carries it: bytes taken, or -errno. The caller has filled in who, when and where."""
+        """Emit one record in the form that write(2) has: its size, or -errno.
+
+        The caller has filled in time, cpu, pid and tgid of `r`.
+        """
         cdef int32_t write_index
         cdef Tracepoint tracepoint
         cdef int code
@@ -89,7 +92,10 @@ cdef class IndexTable:
             pass  # total_refused has it
 
     def write(self, bytes record not None, int pid):
-        """The acknowledged form: bytes taken, or -errno: EFAULT < 4 bytes, EINVAL negative, ENOENT unknown, then Tracepoint.write."""
+        """The acknowledged form: the size of the record, or -errno.
+
+        EFAULT: less than 4 bytes. EINVAL, ENOENT: negative or unknown write_index. Else as Tracepoint.write.
+        """
         cdef Record r
         cdef Py_ssize_t size = PyBytes_GET_SIZE(record)
         if size > 0x7fffffff:
@@ -100,10 +106,10 @@ cdef class IndexTable:
         return self.take_one(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
 
     def take_in(self, buffer, Py_ssize_t offset, int pid):
-        """Take the consecutive complete bare `bin` objects at `offset`; returns the offset of the first byte not consumed.
+        """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
 
-        Stops at anything else, at an incomplete object and at one of more than MAX_DATA_OBJECT bytes (the caller says EMSGSIZE).
-        ValueError: offset outside the buffer.
+        Stops at anything else, at an incomplete object, and at one of more than MAX_DATA_OBJECT bytes, which
+        the caller answers with EMSGSIZE. ValueError: offset outside the buffer.
         """
         cdef Py_buffer view
         cdef const uint8_t *data

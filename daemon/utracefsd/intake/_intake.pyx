@@ -1,15 +1,15 @@
 # cython: boundscheck=False, wraparound=False
 """Taking in: all data rings merged by time into the tracepoints.
 
-Each connection may have one ring. `Intake.take_in` looks at what every ring held when it was called, takes the oldest
-record of all again and again, and hands it to its tracepoint. No Python runs per record.
+Each connection may have one ring. `Intake.take_in` looks at what every ring holds when it is called, takes in
+the oldest record of all again and again, and hands it to its tracepoint. No Python code runs per record.
 
-Bounded: one call takes at most what was reserved when it began, and at most `budget` records. What a producer claims is
-not believed (`DataRing`); here: the write_index is looked up in its own connection's table, the time stamp may not lie
-in the future, the cpu must exist.
+Bounded: one call takes at most what was reserved when it began, and at most `budget` records. What a producer
+claims is not believed (`DataRing`); here: the write_index is looked up in its own connection's table, the
+time stamp may not lie in the future, the cpu must exist.
 
-Killed anywhere in here, the daemon leaves a state from which its successor takes in every committed record exactly once,
-for each instance that keeps it: include/journal.h has the argument.
+A daemon that is killed anywhere in here leaves a state from which its successor takes in every committed
+record exactly once, for each instance that keeps it: include/journal.h says why.
 
 Single-threaded, with the GIL.
 """
@@ -32,7 +32,7 @@ cdef extern from "machine.h" nogil:
     uint64_t machine_clock_ns(int clock)
 
 cdef enum:
-    # Give space back to the producer about this often, so that a full ring can go on while we are still taking.
+    # Give space back to the producer about this often, so that a full ring can go on during a round.
     PUBLISH_BYTES = 65536
 
 
@@ -51,19 +51,19 @@ cdef class Intake:
         self.rings.append(ring)
 
     def remove(self, DataRing ring not None):
-        """Forget a ring, after what it still holds was taken in."""
+        """Forget a ring, after what it still held was taken in."""
         self.rings.remove(ring)
 
     def want_wakeup(self, bint wanted):
-        """Ask every producer to ring its doorbell (1), or not to. Call take_in once more before sleeping."""
+        """Ask every producer to ring its doorbell, or not to. Call take_in once more before sleeping."""
         cdef DataRing ring
         for ring in self.rings:
             dr_want_wakeup(&ring.c, wanted)
 
     def take_in(self, Py_ssize_t budget=1 << 62):
-        """Take what was committed when this was called, oldest first over all rings; at most `budget` records.
+        """Take in what was committed when this was called, oldest first over all rings; returns how many.
 
-        Returns how many. Rings found `corrupt` are left alone from then on.
+        At most `budget` records. Rings found `corrupt` are left alone from then on.
         """
         cdef Py_ssize_t n = PyList_GET_SIZE(self.rings), i, live = 0, done = 0
         cdef DataRing ring, best
@@ -81,13 +81,13 @@ cdef class Intake:
                 ring.lookups = 0
                 ring.limit = dr_head(&ring.c)
                 if ring.limit - ring.c.tail > ring.c.ring.size:
-                    ring.corrupt = True     # behind our tail (then it is huge), or further than the ring is long
+                    ring.corrupt = True     # behind our tail (then huge), or further than the ring is long
                 if ring.refill():
                     heads[live] = <PyObject *>ring
                     live += 1
             while live and done < budget:
-                # The oldest head; a linear look, because few producers write at one moment. It is then taken from until
-                # another ring's head is older.
+                # The ring with the oldest record; a linear search, because few producers write at one moment.
+                # Records come from it until that of another ring is older.
                 best = <DataRing>heads[0]
                 until = <uint64_t>-1
                 at = 0
@@ -131,7 +131,9 @@ cdef class Intake:
         ring.judged = False
         ring.taken += 1
         if head.write_index >= <uint32_t>PyList_GET_SIZE(tracepoints):
-            ring.table.refuse(errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index)
+            ring.table.refuse(
+                errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index
+            )
             return
         r.ts_ns = head.ts_ns if head.ts_ns <= now else now
         r.cpu = head.cpu if head.cpu < self.nr_cpus else 0
@@ -153,7 +155,7 @@ cdef class Intake:
 
 
 cdef int emit_again(Tracepoint tracepoint, Record *r, const jr_slot *slot) except? 1:
-    """Hand over a record that was under way when a daemon died: to all probes but those that kept it then."""
+    """Hand over a record that was under way when a daemon died, to all probes but those that took it then."""
     cdef tuple probes = tracepoint._probes
     cdef list have = [
         probe

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""The journal of the data rings: killed at any instruction, a daemon leaves what its successor needs to go on."""
+"""The journal of the data rings: what a daemon killed at any instruction leaves for its successor."""
 
 import os
 import stat
@@ -34,7 +34,7 @@ cdef extern from "journal.h":
         JR_TAKEN_WORDS
 
 cdef enum:
-    # As many data rings as a process may have descriptors for at most in practice; the file grows by the page.
+    # More data rings than a process has descriptors for in practice; the file grows by the page.
     JOURNAL_SLOTS = 65536
     SLOTS_A_PAGE = 32
 
@@ -50,22 +50,22 @@ cdef int forget_origins(RingBuffer buffer) except -1:
 cdef class Journal:
     """How far each data ring is consumed, in the file `path`, where a successor finds it (include/journal.h).
 
-    One ring has one slot in it. What a dead daemon left there is kept for rings that are adopted later. `buffers` are
-    the ring buffers that were taken over, by instance number: they tell whether a record that was under way when that
-    daemon died is in there. OSError.
+    Each ring has one slot in it. What a dead daemon left there is kept for rings that are adopted later.
+    `buffers` are the ring buffers that were taken over, by instance number: they tell whether they have the
+    record that was under way when that daemon died. OSError: the file cannot be opened or made.
 
-    refused: What was wrong with the file that stood there, which then was replaced.
+    refused: What was wrong with the file that was there and has been replaced; None if nothing.
     """
 
     cdef readonly object path
-    cdef readonly object refused        # what was wrong with the file that stood there, which then was replaced; or None
-    cdef dict waiting                   # (st_dev, st_ino) -> slot: left by the daemon before, nobody came for it yet
+    cdef readonly object refused        # str or None
+    cdef dict waiting                   # (st_dev, st_ino) -> slot: left by a dead daemon, not yet adopted
     cdef list unused
     cdef int fd
     cdef unsigned char *map
     cdef size_t map_bytes
     cdef Py_ssize_t slots               # in the file
-    cdef uint64_t numbers               # given to data rings by now; a successor may begin anew, see journal.h
+    cdef uint64_t numbers               # given to data rings so far; see include/journal.h
 
     def __cinit__(self):
         self.fd = -1
@@ -93,7 +93,7 @@ cdef class Journal:
             self.judge(slot, buffers)
             self.waiting[key] = i
         for buffer in buffers.values():
-            forget_origins(buffer)      # now the slots have what they told, and data rings get new numbers
+            forget_origins(buffer)      # the slots know it now, and data rings get new numbers
         self.unused.reverse()
 
     cdef int judge(self, jr_slot *slot, dict buffers) except -1:
@@ -106,7 +106,7 @@ cdef class Journal:
                 if rb_has_taken(&buffer.cpus[cpu], slot.number, slot.tail & ~JR_JUDGED):
                     taken[number >> 6] |= <uint64_t>1 << (number & 63)
         jr_judge(slot, taken)
-        jr_renumber(slot, 0)            # of the numbers that are given from now on it has none
+        jr_renumber(slot, 0)            # 0 is none of the numbers that are given from now on
         return 0
 
     def __dealloc__(self):
@@ -116,14 +116,14 @@ cdef class Journal:
             close_fd(self.fd)
 
     def __len__(self):
-        """Slots that stand for a ring, here or still to be adopted."""
+        """How many slots belong to a ring, one that is here or one still to be adopted."""
         return self.slots - len(self.unused)
 
     cdef inline jr_slot *at(self, Py_ssize_t i) noexcept:
         return <jr_slot *>(self.map + (1 + i) * JR_SLOT_BYTES)
 
     cdef object open_old(self):
-        """The file that is there; None, or why it is of no use."""
+        """Open and map the file that is there. None, or why it cannot be used."""
         cdef jr_header *header
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -131,22 +131,23 @@ cdef class Journal:
             return None
         found = os.fstat(fd)
         slots = found.st_size // JR_SLOT_BYTES - 1
-        if not stat.S_ISREG(found.st_mode) or found.st_size % JR_SLOT_BYTES or not 0 <= slots <= JOURNAL_SLOTS:
+        whole = stat.S_ISREG(found.st_mode) and found.st_size % JR_SLOT_BYTES == 0
+        if not whole or not 0 <= slots <= JOURNAL_SLOTS:
             os.close(fd)
-            return "its length is that of no journal"
+            return "no journal has this length"
         self.map_it(fd)
         header = <jr_header *>self.map
         if header.magic != JR_MAGIC or header.version != JR_VERSION or header.slot_bytes != JR_SLOT_BYTES:
             munmap(self.map, self.map_bytes)
             self.map = NULL
             os.close(fd)
-            return "it is no journal of this version"
+            return "not a journal of this version"
         self.fd = fd
         self.slots = slots
         return None
 
     cdef int make_new(self) except -1:
-        """An empty journal, put in place as a whole."""
+        """Make an empty journal; rename(2) puts it in its place as a whole."""
         cdef jr_header *header
         new = f"{self.path}.new"
         try:
@@ -169,7 +170,7 @@ cdef class Journal:
         return 0
 
     cdef int map_it(self, int fd) except -1:
-        # All of it that there may ever be, so that slots never move; only what the file has by now is touched.
+        # For the largest size that it may reach, so that slots never move; only what the file has is touched.
         cdef void *at = map_file(NULL, self.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
         if at == MAP_FAILED:
             raise MemoryError("the journal cannot be mapped")
@@ -201,11 +202,14 @@ cdef class Journal:
     def begin(self, DataRing ring not None):
         """Keep account of a ring that was just made. OSError, MemoryError: there is no room for it."""
         key = ring.key()
-        i = self.waiting.pop(key, None)     # a file that is gone, and its number was given again
+        i = self.waiting.pop(key, None)     # of a memfd that is gone, whose inode number is used again
         self.give(ring, key, self.unused_slot() if i is None else i)
 
     def resume(self, DataRing ring not None):
-        """Go on where the daemon before was in an adopted ring; before anything of it is taken in. Errors as `begin`."""
+        """Go on in an adopted ring where the daemon before was; call it before anything is taken in.
+
+        Errors as in `begin`.
+        """
         cdef Py_ssize_t i
         cdef uint64_t tail, told = ring.c.tail
         cdef jr_slot *slot
@@ -217,25 +221,25 @@ cdef class Journal:
         slot = self.at(i)
         tail = slot.tail & ~JR_JUDGED
         if tail & 7 or tail - told > dr_head(&ring.c) - told:
-            self.give(ring, key, i)         # not what we left: then its own memory has to be believed
+            self.give(ring, key, i)         # not as we left it: believe the ring's own memory then
             return
         self.numbers += 1
         jr_renumber(slot, self.numbers)
         ring.journal = self
         ring.slot = slot
         ring.judged = slot.tail & JR_JUDGED
-        # Consumed, but perhaps not zeroed to the end. The producers did not get it back before it is published here.
+        # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
         dr_advance(&ring.c, <uint32_t>(tail - told))
         dr_publish(&ring.c)
 
     def end(self, DataRing ring not None):
-        """The ring is given up; its memory says where it stands."""
+        """The ring is given up: free its slot. From now on its own memory says how far it is consumed."""
         if ring.journal is self:
             self.unused.append(((<unsigned char *>ring.slot) - self.map) // JR_SLOT_BYTES - 1)
             jr_free_slot(ring.slot)
             self.leave(ring)
 
     def leave(self, DataRing ring not None):
-        """Nothing more is taken from the ring here; its slot waits for whoever adopts it from a later daemon."""
+        """Take in nothing more from the ring; its slot waits until a later daemon adopts the ring."""
         ring.slot = &ring.no_slot
         ring.journal = None

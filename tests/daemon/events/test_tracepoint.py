@@ -22,8 +22,10 @@ ESCAPES = re.compile(rb"\\(0)")
 
 
 def piece(text: str) -> bytes:
-    """A field in the language of the scenario scripts: u32:5, loc:OFFSET,SIZE, s:text\\0, x:hex, z:zeros,
-    r:count:byte."""
+    """A field as the conformance scripts write it.
+
+    u32:5, loc:OFFSET,SIZE, s:text\\0, x:hex, z:zeros, r:count:byte.
+    """
     kind, _, value = text.partition(":")
     match kind:
         case "loc":

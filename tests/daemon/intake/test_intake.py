@@ -1,4 +1,4 @@
-"""Taking in from data rings: order, bounds, losses, and hostile memory. The producer here is a plain Python model."""
+"""Taking in from data rings: order, bounds, losses, hostile memory. The producer is a plain Python model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD, TAIL, LOST, NEED_WAKEUP = 64, 128, 192, 256
 
 
 class Producer:
-    """The layout of protocol.md section 5, written by struct into a mapping of the memfd."""
+    """The layout of docs/protocol.md, section 5, written by struct into a mapping of the memfd."""
 
     def __init__(self, ring: DataRing) -> None:
         self.memory = mmap.mmap(ring.fd, os.fstat(ring.fd).st_size)
@@ -113,7 +113,7 @@ def test_records_arrive_in_order_and_space_is_given_back(world: World) -> None:
             assert producer.emit(0, number(n), n + 1)
         expected.append(n)
     world.intake.take_in()
-    # Two emits did not fit at first; those the model counted as lost are not among the numbers twice.
+    # An emit that did not fit at first was repeated: its number must not arrive twice.
     assert world.seen.numbers() == expected
     assert producer.u64(TAIL) == producer.u64(HEAD)
     assert not any(producer.memory[4096 : 4096 + SIZE]), "consumed space is zero again"
@@ -215,7 +215,7 @@ def test_threads_that_cannot_be_found_cost_little(world: World, monkeypatch: pyt
     ("head", "tail_moved"),
     [(-8, 0), (SIZE + 8, 0), (1 << 63, 0), (4, 0), ((1 << 64) - 8, 0), (SIZE * 3, 0)],
 )
-def test_positions_that_cannot_be_end_the_ring(world: World, head: int, tail_moved: int) -> None:
+def test_invalid_positions_end_the_ring(world: World, head: int, tail_moved: int) -> None:
     world.producers[0].set_u64(HEAD, head)
     world.intake.take_in()
     assert world.rings[0].corrupt
@@ -225,7 +225,7 @@ def test_positions_that_cannot_be_end_the_ring(world: World, head: int, tail_mov
 @pytest.mark.parametrize(
     "word", [COMMITTED | 0xFFFFFF, COMMITTED | 65530, COMMITTED | 0x01000008, COMMITTED | 100]
 )
-def test_lengths_that_cannot_be_end_the_ring(world: World, word: int) -> None:
+def test_invalid_lengths_end_the_ring(world: World, word: int) -> None:
     world.producers[0].emit(0, number(1), 1, word=word)
     world.intake.take_in()
     assert world.rings[0].corrupt
@@ -324,7 +324,7 @@ class TestAdopting:
             (lambda: memfd(good, fcntl.F_SEAL_SHRINK), "sealed"),
             (lambda: memfd(good + 8, every), "length"),
             (lambda: memfd(0, every), "length"),
-            (lambda: memfd(good, every), "no data ring"),
+            (lambda: memfd(good, every), "not a data ring"),
         ]
         for make, message in cases:
             with pytest.raises(ValueError, match=message):

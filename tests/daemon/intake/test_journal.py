@@ -1,8 +1,9 @@
-"""The journal: whatever instruction the daemon is killed at, its successor has every record exactly once, in each instance.
+"""The journal: a daemon killed at any instruction loses and doubles no record, in no instance.
 
-Two judges beside the plain cases. One runs a take-in in a child, one machine instruction at a time (ptrace), and looks at
-the shared memory after each: what is there is what a SIGKILL would leave, and each different one of those is adopted and
-compared with the plain list of what was emitted. The other kills real children at random moments while they take in.
+Two judges beside the plain cases. One runs a round of taking in in a child, one machine instruction at a time
+(ptrace), and looks at the shared memory after each: it is what a SIGKILL would leave. Each state that is
+different is adopted and compared with the plain list of what was emitted. The other judge kills real children
+at random moments while they take in.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def folder() -> Iterator[Path]:
 
 
 def record(n: int, extra: int = 0, index: int = 0) -> bytes:
-    """One committed record of the data ring, as protocol.md section 5 has it."""
+    """One committed record of the data ring (docs/protocol.md, section 5)."""
     payload = struct.pack("<Q", n) + bytes(extra)
     head = struct.pack("<IIQIHH", COMMITTED | len(payload), index, n + 1, os.getpid(), 0, 0)
     return (head + payload).ljust((24 + len(payload) + 7) // 8 * 8, b"\0")
@@ -76,9 +77,10 @@ class Producer:
 
 
 class World:
-    """A daemon's part: `instances` ring buffers and the journal in `folder`, `count` data rings. Made anew, or taken over.
+    """A daemon's part: `instances` ring buffers and the journal in `folder`, and `count` data rings.
 
-    Every instance has the event of write_index 0 enabled, and only the last one that of write_index 1.
+    Made anew, or taken over. Every instance has the event of write_index 0 enabled, and only the last one
+    that of write_index 1.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class World:
         ]
 
     def check(self, count: int) -> None:
-        """Every record below `count` is in each instance, and every second one of the other event in the last."""
+        """All records below `count` are in each instance, and every second one of LAST_ID in the last."""
         for instance in range(len(self.buffers)):
             assert self.numbers(instance) == list(range(count)), instance
         last = len(self.buffers) - 1
@@ -233,7 +235,7 @@ def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instanc
 
 
 def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> None:
-    """What a daemon that was killed now would leave: its successor, and the one after that, must come out right."""
+    """Adopt what a daemon killed now would leave: its successor, and the next one, must have every record."""
     copy = copy_ring(ring)
     try:
         st = os.fstat(copy)
@@ -352,7 +354,7 @@ def test_a_ring_that_is_given_up_leaves_its_slot(folder: Path) -> None:
     assert (folder / "journal").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_nobody_came_for_waits_through_further_daemons(folder: Path) -> None:
+def test_what_is_not_adopted_waits_through_further_daemons(folder: Path) -> None:
     world = World(folder)
     producer = Producer(os.dup(world.rings[0].fd))
     producer.emit(record(0) + record(1) + record(2))

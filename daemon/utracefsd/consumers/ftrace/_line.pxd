@@ -1,4 +1,4 @@
-"""A line of text that grows: the primitives that printers of records share. What does not fit sets `full`."""
+"""A line of text that grows: what the printers of records share. What does not fit sets `full`."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
@@ -7,9 +7,10 @@ cdef extern from * nogil:
     """
     static const char HEX_DIGITS[] = "0123456789abcdef";
     static const char TWO_DIGITS[] =
-        "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051"
-        "52535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
-        "9899";
+        "00010203040506070809101112131415161718192021222324"
+        "25262728293031323334353637383940414243444546474849"
+        "50515253545556575859606162636465666768697071727374"
+        "75767778798081828384858687888990919293949596979899";
     """
     const char *HEX_DIGITS
     const char *TWO_DIGITS
@@ -94,8 +95,10 @@ cdef inline void put_string(Line *line, const uint8_t *text, size_t size) noexce
     put(line, text, <const uint8_t *>nul - text if nul != NULL else size)
 
 
-cdef inline void put_hex_bytes(Line *line, const uint8_t *data, size_t size, char before, bint first) noexcept nogil:
-    """Two digits a byte with `before` in front of each, of the first only if `first`."""
+cdef inline void put_hex_bytes(
+    Line *line, const uint8_t *data, size_t size, char before, bint first
+) noexcept nogil:
+    """Two digits a byte with `before` in front of each; in front of the first only if `first`."""
     cdef size_t i
     if 3 * size > <size_t>(line.end - line.p) + (0 if first else 1):
         line.full = True
@@ -110,7 +113,7 @@ cdef inline void put_hex_bytes(Line *line, const uint8_t *data, size_t size, cha
 
 
 cdef inline bint printable(uint8_t c) noexcept nogil:
-    """The kernel's Latin-1 idea of it (lib/ctype.c)."""
+    """isprint() of the kernel, for Latin-1 (lib/ctype.c)."""
     return 0x20 <= c <= 0x7E or c >= 0xA0
 
 

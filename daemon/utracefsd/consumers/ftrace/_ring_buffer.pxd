@@ -5,7 +5,7 @@ function here needs a lock. `Cursor.data` points into a copy that the cursor own
 next `peek` or `next` of that same cursor, whatever happens to the ring buffer in between.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef extern from "ring_buffer.h":
     struct rb_record:
@@ -21,7 +21,6 @@ cdef extern from "ring_buffer.h":
         uint8_t *entry
     enum:
         RB_RESERVED
-        RB_FULL
         RB_TOO_LARGE
         RB_AGAIN
     void rb_note_origin(rb_cpu *, uint64_t ring, uint64_t at) nogil
@@ -58,13 +57,20 @@ cdef class Cursor:
     cdef bint peeked                    # the fields below show the record at (peek_pos, peek_off) of `cpu`
     cdef uint64_t peek_pos
     cdef uint32_t peek_off
-    # the current record, set by a peek() or next() that returned True
+    # The current record, set by a peek() or next() that returned True.
     cdef readonly int cpu
-    cdef readonly uint64_t ts           # in the trace clock of whoever wrote it
-    cdef const uint8_t *data            # the entry, common header (u16 id, u8 flags, u8 preempt count, i32 pid) first
-    cdef readonly uint32_t size         # bytes of the entry as stored: rounded up to 4, at least 12 for 8 (tracefs.md 3.2)
-    cdef readonly uint64_t lost         # records overwritten on this cpu just before this one; consuming cursors only
-    cdef readonly bint overrun          # a reading (not consuming) cursor was overtaken on this cpu just before this one
+    cdef readonly uint64_t ts           # in the trace clock of its writer
+    # The entry; its common header (u16 id, u8 flags, u8 preempt count, i32 pid) comes first.
+    cdef const uint8_t *data
+    # Bytes of the entry as stored: rounded up to 4, and 8 become 12 (see rb_record_size).
+    cdef readonly uint32_t size
+    # Consuming: how many records were overwritten on this cpu just before this one.
+    cdef readonly uint64_t lost
+    # Not consuming: whether records were overwritten on this cpu between the one before and this one.
+    cdef readonly bint overrun
 
-    cdef bint peek(self) noexcept       # look at the next record in (ts, cpu) order without taking it; False: none now
-    cdef bint next(self) noexcept       # take it; after a peek() that returned True it takes that very record if it is still there
+    # Look at the next record in (ts, cpu) order. False: none now.
+    cdef bint peek(self) noexcept
+    # Go to the next record, and consume it if `consume`. After a peek() that returned True this is the same
+    # record, if it is still there.
+    cdef bint next(self) noexcept

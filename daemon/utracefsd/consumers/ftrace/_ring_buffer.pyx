@@ -1,15 +1,15 @@
 # cython: boundscheck=False, wraparound=False
-"""The ring buffer: per cpu sub-buffers in the kernel's own page layout (tracefs.md section 3).
+"""The ring buffer: per cpu sub-buffers in the page layout of kernel/trace/ring_buffer.c.
 
-The work is done in include/ring_buffer.h, on one mapping per cpu that also holds all state; this file makes the
-mappings (anonymous memory, or files that a successor process adopts), checks what Python hands in, and merges the
-cpus for readers.
+The work is done in include/ring_buffer.h, on one mapping per cpu that also holds all state; this file makes
+the mappings (anonymous memory, or files that a successor process adopts), checks what Python hands in, and
+merges the cpus for readers.
 
-A file has its room before it is mapped: touching a mapping of a file that the file system has no room for is a SIGBUS.
-Where there is not enough, `resize(in_memory=True)` takes the whole buffer out of its files.
+A file gets its room before it is mapped: touching a mapping of a file that the file system has no room for is
+a SIGBUS. Where there is not enough, `resize(in_memory=True)` moves the whole buffer out of its files.
 
-Everything runs with the GIL held in one thread, so nothing here is locked. What can happen between two calls is
-any other call: a cursor therefore keeps positions, never pointers, and a copy of the record it stands on.
+Everything runs with the GIL held in one thread, so nothing here is locked. Between two calls any other call
+may happen: a cursor therefore keeps positions, never pointers, and a copy of the record it shows.
 """
 
 import errno
@@ -18,7 +18,7 @@ import os
 import attrs
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
@@ -29,7 +29,9 @@ cdef extern from "ring_buffer.h" nogil:
         RB_PAGE_HEADER
     bint rb_valid_subbuf(uint32_t)
     size_t rb_map_size(uint32_t, uint32_t)
-    int rb_create(rb_cpu *, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus, bint overwrite)
+    int rb_create(
+        rb_cpu *, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus, bint overwrite
+    )
     int rb_adopt(rb_cpu *, int fd, const char **why)
     void rb_unmap(rb_cpu *)
     int rb_append(rb_cpu *, uint64_t ts, uint64_t common, const void *, size_t)
@@ -57,14 +59,15 @@ cdef extern from "ring_buffer.h" nogil:
     bint rb_consume_peek(rb_cpu *, rb_iter *)
 
 
-# What making a file leaves free in its file system. The journal and the log of state.py live there, too, and grow.
+# What making a file leaves free in its file system. The journal and the log of the daemon's state
+# (state/living.py) live there, too, and grow.
 cdef enum:
     KEPT_FREE = 1 << 20
 
 
 @attrs.frozen
 class BufferStats:
-    """The numbers of `per_cpu/cpuN/stats` (tracefs.md 3.6)."""
+    """The numbers of `per_cpu/cpuN/stats`, tracing_stats_read() in kernel/trace/trace.c."""
 
     entries: int
     """Records not yet read."""
@@ -92,7 +95,7 @@ cdef int check(int code, what) except -1:
 
 
 cdef uint32_t subbufs(object size_kb, uint32_t subbuf_size) except 0:
-    """How many sub-buffers a request of size_kb makes (tracefs.md 1.6)."""
+    """How many sub-buffers a request of size_kb makes: at least 2, as in ring_buffer_resize()."""
     if size_kb < 1:
         raise ValueError(f"buffer size of {size_kb} KiB: at least 1 is needed")
     n = max(2, -(-size_kb * 1024 // (subbuf_size - RB_PAGE_HEADER)))
@@ -102,15 +105,19 @@ cdef uint32_t subbufs(object size_kb, uint32_t subbuf_size) except 0:
 
 
 cdef class RingBuffer:
-    """`nr_cpus` rings of sub-buffers of `subbuf_size` bytes; with `folder`, their state lives in folder/cpuN files."""
+    """A ring of sub-buffers of `subbuf_size` bytes for each of `nr_cpus` cpus.
+
+    With `folder`, the ring of cpu N with all its state is the file folder/cpuN.
+    """
 
     def __cinit__(self):
         self.cpus = NULL
 
     def __init__(self, int nr_cpus, size_kb, *, int subbuf_size=4096, folder=None):
-        """ValueError for nr_cpus < 1, size_kb < 1, or a subbuf_size other than 4096 << 0..7; MemoryError; OSError from `folder`.
+        """Make an empty buffer of `size_kb` KiB per cpu; existing cpuN files in `folder` are replaced.
 
-        Existing cpuN files in `folder` are replaced. ENOSPC, EDQUOT, EFBIG: there is too little room for them; a MiB stays free.
+        ValueError for nr_cpus < 1, size_kb < 1, or a subbuf_size other than 4096 << 0..7; MemoryError;
+        OSError from `folder`. ENOSPC, EDQUOT, EFBIG: too little room for the files and a MiB that stays free.
         """
         cdef uint32_t n
         cdef int cpu
@@ -144,7 +151,8 @@ cdef class RingBuffer:
         """A new, empty ring; with a folder in the file cpuN.new until settle()."""
         cdef int code, fd = -1
         if folder is None:
-            return check(rb_create(b, -1, n, self.subbuf_size, cpu, self.nr_cpus, overwrite), f"cpu {cpu}'s ring buffer")
+            code = rb_create(b, -1, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
+            return check(code, f"cpu {cpu}'s ring buffer")
         path = f"{folder}/cpu{cpu}.new"
         try:
             os.unlink(path)
@@ -155,7 +163,8 @@ cdef class RingBuffer:
             # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
             os.posix_fallocate(fd, 0, rb_map_size(n, self.subbuf_size))
             room = os.fstatvfs(fd)
-            if room.f_blocks and room.f_bavail * room.f_frsize < KEPT_FREE:  # f_blocks 0: a tmpfs without a limit
+            # f_blocks 0: a tmpfs without a limit.
+            if room.f_blocks and room.f_bavail * room.f_frsize < KEPT_FREE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             code = rb_create(b, fd, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
         except BaseException:
@@ -174,7 +183,7 @@ cdef class RingBuffer:
         return 0
 
     cdef int drop_unsettled(self, rb_cpu *made) except -1:
-        """Take the cpuN.new of these back, so that they do not take up room."""
+        """Remove the cpuN.new files of these rings, so that they do not take up room."""
         cdef int cpu
         if self.folder is not None:
             for cpu in range(self.nr_cpus):
@@ -191,7 +200,10 @@ cdef class RingBuffer:
 
     @staticmethod
     def adopt(folder):
-        """Take over folder/cpu0, cpu1, ... from a process that is gone. ValueError if they make no sense, OSError from opening."""
+        """Take over the files cpu0, cpu1, ... in `folder` from a process that is gone.
+
+        ValueError if they are invalid, OSError from opening.
+        """
         cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
         cdef rb_cpu first
         cdef const char *why
@@ -218,7 +230,7 @@ cdef class RingBuffer:
                     or rb_cpu_count(&first) != nr_cpus
                     or rb_subbuf_size(&first) != <uint32_t>buffer.subbuf_size
                 ):
-                    raise ValueError(f"{path}: it does not belong to the others")
+                    raise ValueError(f"{path}: does not belong to the other cpus' files")
             except BaseException:
                 rb_unmap(&first)
                 raise
@@ -283,12 +295,13 @@ cdef class RingBuffer:
             rb_clear(&self.cpus[i])
 
     def resize(self, size_kb, int cpu=-1, *, bint in_memory=False):
-        """max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers; keeps the newest records that fit.
+        """Change the size to max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers.
 
-        What does not fit counts as overrun. ValueError for size_kb < 1, MemoryError or OSError with the old ring intact.
+        The newest records that fit are kept; the others count as overrun. ValueError for size_kb < 1,
+        MemoryError or OSError with the old ring intact.
 
-        in_memory: every cpu's ring leaves its file for anonymous memory with all that is in it; `folder` is None then. The
-        files stay as they are: the caller removes them when nobody is to adopt them any more.
+        in_memory: every cpu's ring moves from its file to anonymous memory with all that is in it; `folder`
+        is None then. The files stay as they are: the caller removes them when no successor is to adopt them.
         """
         cdef int end, first = self.range_of(cpu, &end), i
         cdef uint32_t n = subbufs(size_kb, self.subbuf_size), wanted
@@ -360,20 +373,20 @@ cdef class RingBuffer:
         return True
 
     def percent_full(self, int cpu):
-        """Share of the sub-buffers that hold unread data beyond the reader page, for `buffer_percent` (tracefs.md 3.7)."""
-        # full_hit and rb_watermark_hit of the kernel: pages from head to tail, the one written to included; while the
-        # reader stands on the page that is written to, nothing counts as full
+        """Share of the sub-buffers that hold unread data beyond the reader page, for `buffer_percent`."""
+        # full_hit() and rb_watermark_hit() of the kernel: pages from head to tail, the one written to
+        # included; while the reader page is the page written to, nothing counts as full.
         cdef rb_cpu *b = self.one(cpu)
         return 0 if rb_is_empty(b) else 100 * rb_pages_used(b) // b.nr
 
     # ---- reading ----
 
     def read_page(self, int cpu, Py_ssize_t size):
-        """Consume like one read() of `trace_pipe_raw` of an empty-handed reader: always a page of subbuf_size bytes.
+        """Consume like the first read() of an open `trace_pipe_raw`: always a page of subbuf_size bytes.
 
         It holds as many records as fit into size - 16 bytes, is zero-filled behind them, and carries the lost
-        count of that cpu. b"": `size` is too small for the first record, nothing consumed. None: nothing to read.
-        A file that was asked for fewer than subbuf_size bytes hands out the rest of the page on its next reads.
+        count of that cpu. b"": `size` is too small for the first record, nothing consumed. None: nothing to
+        read. A file that was asked for fewer than subbuf_size bytes returns the rest on its next reads.
         """
         cdef rb_cpu *b = self.one(cpu)
         cdef int code
@@ -408,9 +421,9 @@ cdef class RingBuffer:
 cdef class Cursor:
     """Records of one cpu or of all, merged by (time stamp, cpu).
 
-    Not consuming: a walk over the unread records, oldest first, that stays valid whatever happens to the ring buffer
-    meanwhile: what was overwritten, consumed or cleared is skipped, what is appended is found; after StopIteration it may
-    be asked again. Consuming: every record handed out is gone from the buffer.
+    Not consuming: a walk over the unread records, oldest first, that stays valid whatever happens to the ring
+    buffer meanwhile. What was overwritten, consumed or cleared is skipped, what is appended is found; after
+    StopIteration it may be asked again. Consuming: every record handed out is gone from the buffer.
     """
 
     def __cinit__(self, RingBuffer buffer not None, int cpu=-1, bint consume=False):
@@ -449,8 +462,8 @@ cdef class Cursor:
             return False
         self.cpu = best
         self.ts = found.next.ts
-        # At most subbuf_size bytes, which is what `copy` has: the largest record is smaller than a page, and all rings
-        # of one RingBuffer have the same page size for ever.
+        # At most subbuf_size bytes, which is what `copy` has: the largest record is smaller than a page, and
+        # the page size of a RingBuffer never changes.
         self.size = found.next.size
         memcpy(self.copy, found.next.data, found.next.size)
         self.lost = rb_lost(&self.buffer.cpus[best]) if self.consume else 0
@@ -463,8 +476,9 @@ cdef class Cursor:
         cdef rb_cpu *b
         cdef rb_iter *it
         if self.peeked:
-            # Is the record that was looked at still the next one of its cpu? (Another reader may have taken it, the
-            # writer overwritten it; a record with an earlier time may have come on another cpu: that one waits.)
+            # Is the record that was looked at still the next one of its cpu? Another reader may have
+            # consumed it, or the writer overwritten it. (A record with an earlier time that came on another
+            # cpu meanwhile waits.)
             b = &self.buffer.cpus[self.cpu]
             it = &self.iters[self.cpu - self.first_cpu]
             if not (rb_consume_peek(b, it) if self.consume else rb_iter_peek(b, it)) or (
@@ -486,7 +500,7 @@ cdef class Cursor:
         return self
 
     def __next__(self):
-        """(cpu, ts, entry, lost)"""
+        """The next record as (cpu, ts, entry, lost)."""
         if not self.next():
             raise StopIteration
         return self.cpu, self.ts, PyBytes_FromStringAndSize(<const char *>self.data, self.size), self.lost

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint64_t
 
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_cpu, rb_place
 from utracefsd.events._tracepoint cimport Probe, Record

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""The compiled side of an ftrace instance: its switches, its trace clock, and the way of a record into its ring buffer."""
+"""An ftrace instance on the record path: its switches, its trace clock, and the way into its ring buffer."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EFAULT
@@ -45,7 +45,7 @@ cdef extern from * nogil:
 
 
 cdef enum Clock:
-    # what `_clock` holds; clocks that are CLOCK_MONOTONIC under several names share MONO
+    # What `_clock` holds. The clocks that are CLOCK_MONOTONIC under several names share MONO.
     MONO
     COUNTER
     UPTIME
@@ -54,7 +54,7 @@ cdef enum Clock:
     TAI
     TSC
 
-# The kernel's local, global and perf clocks are nanoseconds since boot as well; ours are all the producer's CLOCK_MONOTONIC.
+# local, global and perf are the producer's CLOCK_MONOTONIC: nanoseconds since boot, as in the kernel.
 _CLOCK_OF = {
     "local": MONO,
     "global": MONO,
@@ -70,18 +70,19 @@ if HAVE_TSC:
     _CLOCK_OF["x86-tsc"] = TSC
 CLOCKS = tuple(_CLOCK_OF)
 
-# How far from the last sampling of a clock's offset a record may lie before the offset is sampled again. mono_raw drifts
-# against mono by at most 500 ppm: half a microsecond in this time.
+# How far from the last sampling of a clock's offset a record may lie before the offset is sampled again.
+# mono_raw drifts against mono by at most 500 ppm: half a microsecond in this time.
 cdef enum:
     RESAMPLE_NS = 1000000
 
 
 cdef class FtraceSink:
-    """The compiled side of one ftrace instance: what all its FtraceProbes write through.
+    """Where all FtraceProbes of one instance write.
 
-    clock: One of CLOCKS. Setting it does not clear the buffer: the instance does. ValueError: unknown.
+    clock: One of CLOCKS. Setting it does not clear the buffer: the instance does that. ValueError: unknown.
     cpumask: Bit per cpu that may record; None (default): all.
-    pids: Only these threads' events; None: all. Markers are not concerned.
+    pids: Only these threads' events; None: all. Markers are recorded all the same.
+    notrace_pids: Not these threads' events; None: all.
     ring_buffer: May be replaced (other sub-buffer size, snapshot swap).
     number: Of the instance; 0 is the top one.
     """
@@ -142,7 +143,7 @@ cdef class FtraceSink:
         self._notrace_pids = None if pids is None else frozenset(pids)
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:
-        """CLOCK_MONOTONIC to the trace clock. `counter` counts every call, as the kernel's does every reading."""
+        """The trace clock's time for one of CLOCK_MONOTONIC. `counter` goes on by one with each call."""
         global trace_counter
         cdef int clock = self._clock
         cdef uint64_t before
@@ -157,10 +158,9 @@ cdef class FtraceSink:
             return read_tsc()  # now: a record of another moment has no cycle count
         if ts_ns - self.offset_at_ns > RESAMPLE_NS:  # unsigned: also when the record is older than the sample
             before = machine_clock_ns(CLOCK_MONOTONIC)
-            self.offset_ns = (
-                machine_clock_ns(CLOCK_BOOTTIME if clock == BOOT else CLOCK_TAI if clock == TAI else CLOCK_MONOTONIC_RAW)
-                - before
-            )
+            self.offset_ns = machine_clock_ns(
+                CLOCK_BOOTTIME if clock == BOOT else CLOCK_TAI if clock == TAI else CLOCK_MONOTONIC_RAW
+            ) - before
             self.offset_at_ns = ts_ns
         return ts_ns + self.offset_ns  # mod 2^64: mono_raw may lie behind
 
@@ -177,13 +177,16 @@ cdef class FtraceSink:
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
-        """The ring of a cpu; one that came after the buffer was made shares the ring of another."""
+        """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
         cdef RingBuffer buffer = self._buffer
         return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
 
     cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
-        """rb_reserve in the trace clock. It is read again on each page, as in rb_reserve_next_event() of the kernel: only
-        `counter` shows it. What is too large is refused before the clock is read, as there."""
+        """rb_reserve() at a time in the trace clock.
+
+        As in rb_reserve_next_event() of the kernel, the clock is read again on each page, which only
+        `counter` shows, and an entry that is too large is refused before the clock is read.
+        """
         cdef int code = RB_AGAIN
         if size + 8 > RB_MAX_DATA(self._buffer.subbuf_size):
             return RB_TOO_LARGE
@@ -196,9 +199,10 @@ cdef class FtraceSink:
         return self.stamp(machine_clock_ns(CLOCK_MONOTONIC))
 
     def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None):
-        """Store a marker or other internal record: ts_ns is CLOCK_MONOTONIC, body follows the common header.
+        """Store a marker or other internal record: ts_ns in CLOCK_MONOTONIC, body without the common header.
 
-        0 stored; 1 refused: tracing off, cpu masked, or full with overwrite off; 2 too large for a sub-buffer.
+        0 stored; 1 refused: tracing off, cpu masked, or full with overwrite off; 2 too large for a
+        sub-buffer. ValueError: id outside 1..65535, cpu negative.
         """
         cdef rb_place place
         cdef int code
@@ -214,7 +218,12 @@ cdef class FtraceSink:
 
 
 cdef class FtraceProbe(Probe):
-    """Status bit 1. recorded: in the ring buffer; filtered: tracing_on, cpumask, pid lists, soft-disabled; lost: full or too large."""
+    """The probe of an ftrace instance; status bit 1.
+
+    recorded: In the ring buffer.
+    filtered: By tracing_on, cpumask or the pid lists, or soft-disabled.
+    lost: The ring buffer was full, or the record too large for it.
+    """
 
     def __init__(self, FtraceSink sink not None, str consumer not None="ftrace"):
         Probe.__init__(self, consumer, StatusBit.FTRACE)

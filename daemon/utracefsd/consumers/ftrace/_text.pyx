@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The records of `trace` and `trace_pipe` as text: one entry in, one line (sometimes more) out.
 
-A line is a context (who, where, when) and a body. The context depends on the options alone; the part that names the
-task is formatted once per pid and kept for the rest of a `render` call. The body of a user event is printed by a
-program: one step per field, made once per event id from its declaration.
+A line is a context (who, where, when) and a body. The context depends on the options alone; the part that
+names the task is formatted once per pid and kept for the rest of a `render` call. The body of a user event is
+printed by a program: one step per field, made once per event id from its declaration.
 
     step     prints                                 declared as
     INT1     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
@@ -15,13 +15,13 @@ program: one step per field, made once per event id from its declaration.
     STRING   bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
     ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
 
-This is the kernel's field printer (kernel/trace/trace_output.c, `print_fields`), not the event's print fmt. Entries
-are hostile: every field, and every range that a loc word names, is checked against the end of the entry before it is
-read; what reaches past it prints `<OVERFLOW>`. `__data_loc` ranges count from the start of the entry, so they may lie
+This is print_fields() in kernel/trace/trace_output.c, not the event's print fmt. Entries are hostile: every
+field, and every range that a loc word names, is checked against the end of the entry before it is read; what
+reaches past it prints `<OVERFLOW>`. `__data_loc` ranges count from the start of the entry, so they may lie
 over the common header or the loc word itself, and are printed like anything else.
 
-A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is what one
-`trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
+A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is what
+one `trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -50,7 +50,7 @@ from utracefs_protocol.declaration import FieldKind
 cdef enum:
     LINE_MAX = 8156       # bytes of text for one record
     KEEP_MAX = 1 << 20    # bytes of working memory that an idle renderer may hold
-    SPARE = 128           # room for the CPU and LOST lines that stand before a record
+    SPARE = 128           # room for the lines that _lines_before() prints
     MAX_CPUS = 8192       # the largest NR_CPUS a kernel can be built with
     TASK_SLOTS = 64       # pids whose context is kept; a power of two
     PROGRAM_SLOTS = 256   # ids whose program is found without a dict; a power of two
@@ -62,7 +62,7 @@ cdef enum:
     ID_PRINT = 5
     ID_RAW_DATA = 19
 
-    # common_flags (2.2)
+    # common_flags: enum trace_flag_type in include/linux/trace_events.h
     IRQS_OFF = 0x01
     IRQS_UNSUPPORTED = 0x02
     NEED_RESCHED = 0x04
@@ -94,7 +94,7 @@ cdef enum Mode:
 
 cdef struct Step:
     Op op
-    uint64_t offset       # in the entry; structs of 2 GiB each are legal declarations, so 32 bits would not do
+    uint64_t offset       # in the entry; a declaration may have several structs of 2 GiB: not 32 bits
     uint64_t size
     size_t label_size
     const char *label     # " NAME="; borrowed from _Program.labels
@@ -181,7 +181,7 @@ cdef inline void put_flags(Line *line, uint8_t flags, uint8_t counts) noexcept n
 
 
 cdef inline char gap_mark(uint64_t gap_us) noexcept nogil:
-    """How long until the next record, at a glance."""
+    """The mark for the time until the next record, as trace_find_mark() of the kernel has it."""
     if gap_us > 1000000:
         return c'$'
     if gap_us > 100000:
@@ -203,7 +203,7 @@ cdef class _Program:
     cdef Step *steps
     cdef Py_ssize_t count
     cdef bint known
-    cdef uint32_t checked    # the render call in which name and fields were last compared with the event table
+    cdef uint32_t checked    # the render call that last compared name and fields with the event table
     cdef object name
     cdef object fields
     cdef bytes title         # "NAME:"
@@ -241,7 +241,13 @@ cdef class _Program:
         if kind is FieldKind.REL_LOC:
             return REL_STRING if field.is_string else REL_ARRAY
         size = field.size
-        return INT1 if size == 1 else INT2 if size == 2 else INT4 if size == 4 else INT8 if size == 8 else NO_SIZE
+        if size == 1:
+            return INT1
+        if size == 2:
+            return INT2
+        if size == 4:
+            return INT4
+        return INT8 if size == 8 else NO_SIZE
 
     def __dealloc__(self):
         free(self.steps)
@@ -250,7 +256,8 @@ cdef class _Program:
         if event is None:
             return not self.known
         return self.known and (
-            (event[0] is self.name and event[1] is self.fields) or (event[0] == self.name and event[1] == self.fields)
+            (event[0] is self.name and event[1] is self.fields)
+            or (event[0] == self.name and event[1] == self.fields)
         )
 
 
@@ -269,8 +276,8 @@ cdef struct ProgramSlot:
 cdef class TextRenderer:
     """Renders the records of one open `trace` or `trace_pipe`.
 
-    One object per open file: it remembers which cpus' records were seen and how many records were shown. An option
-    or clock that changes while the file is open needs a new object.
+    One object per open file: it remembers which cpus' records were seen and how many records were shown. An
+    option or clock that changes while the file is open needs a new object.
     """
 
     cdef object _lookup
@@ -305,12 +312,17 @@ cdef class TextRenderer:
     def __cinit__(
         self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0
     ):
-        """events: id -> (tracepoint name, fields), None for an id of no event; asked at most once per id and call.
+        """The arguments.
 
-        comm: the name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Asked for positive pids only,
-        normally once per pid and call. tgid: None or 0 if unknown; asked with record-tgid only. All three may be asked
-        in the middle of a `render` call; what they raise comes out of it, and the record at hand is lost.
-        time_start: when the buffer was last cleared, in its own clock; latency-format counts from there.
+        events: id -> (tracepoint name, fields), None for an id of no event; asked at most once per id and
+            `render` call.
+        comm: The name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Asked for positive
+            pids only, normally once per pid and call.
+        tgid: None or 0 if unknown; asked with record-tgid only.
+        time_start: When the buffer was last cleared, in its own clock; latency-format counts from there.
+
+        The first three may be asked in the middle of a `render` call; what they raise comes out of it, and
+        the record at hand is lost.
         """
         self._lookup = events if callable(events) else events.get
         self._comm = comm
@@ -336,11 +348,12 @@ cdef class TextRenderer:
         free(self._kept)
 
     def render(self, Cursor cursor not None, Py_ssize_t max_bytes):
-        """The next whole lines; stops after the record that reaches max_bytes, b"" when there are no more records.
+        """The next whole lines, up to the record that reaches max_bytes; b"" when there are no more records.
 
-        A consuming cursor's record is gone as soon as it is rendered. `CPU:n [LOST k EVENTS]` stands before the
-        first record after a gap, `##### CPU n buffer started ####` before the first one of each further cpu, if
-        the cursor does not consume and anything was overwritten before the first call. ValueError: max_bytes < 1.
+        A consuming cursor's record is gone as soon as it is rendered. `CPU:n [LOST k EVENTS]` comes before
+        the first record after a gap. `##### CPU n buffer started ####` comes before the first one of each
+        further cpu, if the cursor does not consume and anything was overwritten before the first call.
+        ValueError: max_bytes < 1.
         """
         cdef uint64_t ts, next_ts
         cdef uint32_t size
@@ -377,7 +390,10 @@ cdef class TextRenderer:
         return text
 
     def render_entry(self, int cpu, uint64_t ts, bytes data not None):
-        """One entry (common header first) alone, without those lines. Anything may be in it, it may be too short."""
+        """The text of one entry (common header first) alone, without the lines that `render` adds.
+
+        The entry may be of any length and content.
+        """
         cdef uint64_t index = self._index
         self._begin()
         self._append(cpu, ts, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), ts)
@@ -403,7 +419,7 @@ cdef class TextRenderer:
         return 0
 
     cdef int _room(self) except -1:
-        """Make room for one record and what stands before it."""
+        """Make room for one record and the lines before it."""
         cdef size_t wanted = self._used + LINE_MAX + SPARE
         cdef void *text
         if wanted > self._capacity:
@@ -416,7 +432,11 @@ cdef class TextRenderer:
         return 0
 
     cdef int _lines_before(self, int cpu, uint64_t lost, bint overrun) except -1:
-        """lost: so many records of this cpu are missing before this one; overrun: some are, and nobody counted them."""
+        """Say that records of this cpu are missing before this one, and that this is its first one shown.
+
+        lost: How many are missing.
+        overrun: Some are missing; how many is unknown.
+        """
         cdef Line line
         self._room()
         line.p = self._text + self._used
@@ -438,8 +458,10 @@ cdef class TextRenderer:
         self._used = line.p - self._text
         return 0
 
-    cdef int _append(self, int cpu, uint64_t ts, const uint8_t *data, size_t size, uint64_t next_ts) except -1:
-        """data must stay where it is while comm, tgid and the event table are asked."""
+    cdef int _append(
+        self, int cpu, uint64_t ts, const uint8_t *data, size_t size, uint64_t next_ts
+    ) except -1:
+        """Add one record. `data` must stay where it is while comm, tgid and the event table are asked."""
         cdef Line line
         cdef uint8_t header[HEADER]
         cdef int32_t pid
@@ -531,7 +553,7 @@ cdef class TextRenderer:
         cdef int64_t since_start = <int64_t>(ts - self._time_start)
         cdef int64_t gap = <int64_t>(next_ts - ts)
         cdef uint64_t start_us, gap_us
-        # Neither can be negative where the clock is one clock; where it is not, 0 says more than 2^64 - 1.
+        # Negative only when the clock was changed in between; 0 says more than 2^64 - 1 then.
         start_us = since_start if since_start > 0 else 0
         gap_us = gap if gap > 0 else 0
         if not self._clock_is_ns:
@@ -564,7 +586,9 @@ cdef class TextRenderer:
                 put_char(line, gap_mark(gap_us))
         put(line, b": ", 2)
 
-    cdef void _body(self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
+    cdef void _body(
+        self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size
+    ) noexcept:
         cdef Py_ssize_t i
         if program is not None and program.known:
             put(line, PyBytes_AS_STRING(program.title), PyBytes_GET_SIZE(program.title))
@@ -589,8 +613,10 @@ cdef class TextRenderer:
         else:
             put(line, b"<stack trace>\n", 14)
 
-    cdef void _bare_body(self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size) noexcept:
-        """raw, hex and bin: the body is the id, except for the few records that have a raw text of their own."""
+    cdef void _bare_body(
+        self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size
+    ) noexcept:
+        """The body in the formats raw, hex and bin: the id, or for a few records a raw text of their own."""
         if self._mode == RAW and id == ID_PRINT:
             put(line, b"# ", 2)
             put_hex(line, load64(data + HEADER) if size >= HEADER + 8 else 0, 0)
@@ -609,7 +635,7 @@ cdef class TextRenderer:
             put_char(line, c'\n')
 
     cdef _Program _program(self, uint16_t id):
-        """The program of an id. The event table is asked once per render call: an id may have passed to another event."""
+        """The program of an id. Each render call asks the event table anew: an id may change its event."""
         cdef ProgramSlot *slot = &self._slots[id & (PROGRAM_SLOTS - 1)]
         cdef _Program program
         if slot.call == self._call and slot.id == id:
@@ -663,7 +689,7 @@ cdef void put_milliseconds(Line *line, uint64_t us) noexcept nogil:
 
 
 cdef void put_marker_text(Line *line, const uint8_t *data, size_t size) noexcept nogil:
-    """The text of a marker, with its own newline; header, u64 ip, text."""
+    """The text of a marker, with its own newline. The entry is header, u64 ip, text."""
     if size < HEADER + 8:
         put(line, b"<OVERFLOW>\n", 11)
     else:
@@ -671,7 +697,7 @@ cdef void put_marker_text(Line *line, const uint8_t *data, size_t size) noexcept
 
 
 cdef void put_raw_marker(Line *line, const uint8_t *data, size_t size) noexcept nogil:
-    """Header, u32 tag, bytes; the padding at the end of the entry is shown, too."""
+    """Tag and bytes of a raw marker: header, u32 tag, bytes. The padding at the end is shown, too."""
     if size < HEADER + 4:
         put(line, b"# <OVERFLOW>\n", 13)
         return

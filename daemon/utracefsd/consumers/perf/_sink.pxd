@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from utracefsd.events._tracepoint cimport Probe, Record
 
@@ -21,7 +21,7 @@ cdef class PerfSink:
     cdef size_t map_size
     cdef uint64_t head                      # ours; the copy in the mapping is for the reader
     cdef uint64_t size                      # bytes of the data area, 0 without ring
-    cdef uint64_t pending_lost              # not yet told by a PERF_RECORD_LOST
+    cdef uint64_t pending_lost              # samples lost since the last PERF_RECORD_LOST
 
     cdef int take(self, Record *r) noexcept # as Probe.take
     cdef bint wants(self, Record *r) noexcept

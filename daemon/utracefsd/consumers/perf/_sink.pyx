@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""The compiled side of a perf event: a count, and every period-th record as a sample in a ring that its reader maps."""
+"""A perf event on the record path: a count, and every period-th record as a sample in a ring."""
 
 import fcntl
 import os
@@ -52,24 +52,31 @@ cdef struct PerfHeader:
 
 
 cdef class PerfSink:
-    """One perf event: a count, and with data_pages a memfd ring in the kernel's layout (protocol.md 6, exports.md 5.3).
+    """One perf event: a count, and with data_pages a memfd ring (docs/protocol.md, section 6).
 
-    One sink serves one event (its samples carry its id), through one PerfProbe.
+    The ring has the kernel's layout (include/uapi/linux/perf_event.h). One sink serves one event, whose id
+    its samples carry, through one PerfProbe.
 
     count: Records counted while enabled, of the chosen pid and cpu.
-    lost: Samples that did not fit (or were larger than 8192 bytes).
+    lost: Samples that did not fit, or whose record is larger than 8192 bytes.
     enabled: Off: everything counts as filtered; the status bit stays.
     sample_period: A sample every so many records; 0 counts only. Settable (ioctl PERIOD).
-    fd: memfd of the ring (sealed against resizing), owned by the sink; -1 without ring. Page 0 is the metadata page.
+    fd: memfd of the ring (sealed against resizing), owned by the sink, metadata page first; -1 without ring.
     """
 
     def __cinit__(self, *args, **kwargs):
         self.fd = -1
         self.map = NULL
 
-    def __init__(self, id, *, sample_period=1, sample_freq=0, sample_type=0x10587, pid=-1, cpu=-1, data_pages=0,
-                 bint enabled=True, bint sample_id_all=True):
-        """ValueError: id 0, data_pages not 0 or a power of two up to 16384, both period > 1 and freq given, unknown sample_type bits."""
+    def __init__(
+        self, id, *, sample_period=1, sample_freq=0, sample_type=0x10587, pid=-1, cpu=-1, data_pages=0,
+        bint enabled=True, bint sample_id_all=True,
+    ):
+        """Make the ring, if data_pages is not 0.
+
+        ValueError: id 0, data_pages not 0 or a power of two up to MAX_PERF_DATA_PAGES, both period > 1 and
+        freq given, unknown sample_type bits, or a number out of range. OSError: no memory for the ring.
+        """
         if self.map != NULL:
             raise RuntimeError("made already")
         if not 0 < id < 1 << 64:
@@ -79,11 +86,14 @@ cdef class PerfSink:
         if sample_freq and sample_period > 1:
             raise ValueError("sample_period or sample_freq, not both")
         if sample_type & ~<uint64_t>SAMPLE_KNOWN:
-            raise ValueError(f"sample_type {sample_type:#x}: bits {sample_type & ~SAMPLE_KNOWN:#x} are not supported")
+            unknown = sample_type & ~SAMPLE_KNOWN
+            raise ValueError(f"sample_type {sample_type:#x}: bits {unknown:#x} are not supported")
         if pid < -1 or cpu < -1:
             raise ValueError(f"pid {pid}, cpu {cpu}: -1 means all")
         if data_pages and (not 0 < data_pages <= MAX_PERF_DATA_PAGES or data_pages & (data_pages - 1)):
-            raise ValueError(f"data_pages {data_pages}: a power of two up to {MAX_PERF_DATA_PAGES}, or 0 for no ring")
+            raise ValueError(
+                f"data_pages {data_pages}: a power of two up to {MAX_PERF_DATA_PAGES}, or 0 for no ring"
+            )
         self.id = id
         self.sample_freq = sample_freq
         self.sample_type = sample_type
@@ -99,12 +109,12 @@ cdef class PerfSink:
         cdef size_t size = DATA_OFFSET + <size_t>data_pages * 4096
         cdef void *map
         cdef uint64_t value
-        cdef uint32_t page_size = 96  # how much of struct perf_event_mmap_page means something, as the kernel says it
+        cdef uint32_t page_size = 96  # `size` in struct perf_event_mmap_page: the bytes that are defined
         fd = os.memfd_create("utracefs-perf", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)
-            # Allocated now, and sealed: neither want of memory nor a reader that holds the descriptor can make our
-            # stores into the mapping fault later.
+            # Allocated now, and sealed: neither lack of memory nor a reader that holds the descriptor can
+            # make our stores into the mapping fault later.
             os.posix_fallocate(fd, 0, size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
@@ -125,7 +135,7 @@ cdef class PerfSink:
         return 0
 
     def close(self):
-        """Unmap and close the memfd; counting goes on. Safe twice."""
+        """Unmap and close the memfd; counting goes on. May be called twice."""
         if self.map != NULL:
             munmap(self.map, self.map_size)
             self.map = NULL
@@ -157,13 +167,13 @@ cdef class PerfSink:
         return self.pending_lost > 0 or self.head - LOAD_TAIL(self.map + DATA_TAIL_AT) >= watermark
 
     def reset(self):
-        """count = 0."""
+        """Set `count` to 0."""
         self.count = 0
 
     cdef bint wants(self, Record *r) noexcept:
         return (
             self.enabled
-            # a process' id means all its threads
+            # A process id means all threads of the process.
             and (self.pid < 0 or self.pid == r.pid or self.pid == r.tgid)
             and (self.cpu < 0 or self.cpu == r.cpu)
         )
@@ -190,23 +200,30 @@ cdef class PerfSink:
         return LOST
 
     cdef void adapt(self, uint64_t now_ns) noexcept:
-        """After each sample: an eighth of the way to the period that would have given sample_freq samples a second
-        since the sample before (perf_adjust_period)."""
+        """Adapt the period after a sample, as perf_adjust_period() in kernel/events/core.c.
+
+        It goes an eighth of the way to the period that would have given sample_freq samples a second since
+        the sample before.
+        """
         cdef uint64_t passed = now_ns - self.last_sample_ns
         cdef double wanted
         if self.last_sample_ns == 0 or now_ns <= self.last_sample_ns:
-            # the first sample, or records of one moment: too many by any measure
+            # The first sample keeps the period; records of one moment are too many by any measure.
             wanted = self._period * 2.0 if self.last_sample_ns else self._period
         else:
             wanted = self._period * 1e9 / (<double>passed * self.sample_freq)
         self.last_sample_ns = max(now_ns, self.last_sample_ns)
-        # rounded away from 0, so that small periods move, too; bounded, so that a burst cannot silence the event for good
+        # Rounded away from 0, so that small periods move, too; bounded, so that a burst cannot silence the
+        # event for good.
         wanted = (min(wanted, 1e9) - self._period) / 8
         wanted = self._period + (wanted + 0.999 if wanted > 0 else wanted - 0.999)
         self._period = <uint64_t>wanted if wanted >= 1 else 1
 
     cdef bint sample(self, Record *r, uint64_t period) noexcept:
-        """PERF_RECORD_SAMPLE; the order of its parts is that of perf_output_sample. False: no room, counted."""
+        """Write a PERF_RECORD_SAMPLE, its parts in the order of perf_output_sample().
+
+        False: no room, counted.
+        """
         cdef uint64_t type = self.sample_type
         cdef uint64_t entry = 8 + <uint64_t>r.size, raw, size = 8
         cdef PerfHeader header
@@ -258,10 +275,11 @@ cdef class PerfSink:
         return True
 
     cdef bint reserve(self, uint64_t need, Record *r) noexcept:
-        """Whether `need` bytes fit, together with the PERF_RECORD_LOST that is due before them, which is written here.
+        """Whether `need` bytes fit, and before them the PERF_RECORD_LOST that is due, which is written here.
 
-        data_tail is the reader's word and worth nothing: it decides only how much we may write, never where. One
-        that lies ahead of us or more than a ring behind means full. At least one byte stays free, as in the kernel.
+        data_tail comes from the reader and is not believed: it decides only how much we may write, never
+        where. One that lies ahead of us or more than a ring behind means full. At least one byte stays free,
+        as in the kernel.
         """
         cdef uint64_t tail = LOAD_TAIL(self.map + DATA_TAIL_AT), used = self.head - tail
         cdef uint64_t lost_size = 0
@@ -286,7 +304,7 @@ cdef class PerfSink:
         return 8 * popcount(self.sample_type & SAMPLE_TRAILER) if self.sample_id_all else 0
 
     cdef void put_trailer(self, Record *r) noexcept:
-        """struct sample_id; the order is that of __perf_event__output_id_sample."""
+        """Write a struct sample_id, its parts in the order of __perf_event__output_id_sample()."""
         cdef uint64_t type = self.sample_type, zero = 0
         if type & SAMPLE_TID:
             self.put(&r.tgid, 4)
@@ -304,7 +322,7 @@ cdef class PerfSink:
             self.put(&self.id, 8)
 
     cdef void put(self, const void *data, size_t size) noexcept:
-        """Store at `head`, wrapping. reserve() saw to it that the ring has room, so size <= self.size."""
+        """Store at `head`, wrapping. reserve() made sure that the ring has room, so size <= self.size."""
         cdef uint8_t *area = self.map + DATA_OFFSET
         cdef uint64_t at = self.head & (self.size - 1)
         cdef size_t first = min(size, <size_t>(self.size - at))
@@ -317,7 +335,12 @@ cdef class PerfSink:
 
 
 cdef class PerfProbe(Probe):
-    """Status bit 2. recorded: counted (and its sample, if one was due, stored); filtered: pid, cpu, disabled; lost: the due sample did not fit."""
+    """The probe of a perf event; status bit 2.
+
+    recorded: Counted, and its sample stored if one was due.
+    filtered: By pid or cpu, or disabled.
+    lost: Counted, but the sample that was due did not fit.
+    """
 
     def __init__(self, PerfSink sink not None, str consumer not None):
         Probe.__init__(self, consumer, StatusBit.PERF)

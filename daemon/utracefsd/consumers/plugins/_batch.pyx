@@ -11,10 +11,11 @@ from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 
 
 cdef class BatchProbe(Probe):
-    """For consumers written in Python: collects (ts_ns, cpu, pid, tgid, payload) and hands them over in batches. Status bit 0x80.
+    """The probe of a consumer written in Python; status bit 0x80.
 
-    Past max_pending records are lost. An exception out of `deliver` never reaches the record path: it is counted in
-    `failures`, kept in `last_error`, and that batch counts as lost.
+    `deliver` gets batches: lists of (ts_ns, cpu, pid, tgid, payload). Past max_pending records are lost. An
+    exception out of `deliver` never reaches the record path: it is counted in `failures`, kept in
+    `last_error`, and that batch counts as lost.
     """
 
     def __init__(self, str consumer not None, deliver, Py_ssize_t max_pending=65536):
@@ -49,15 +50,15 @@ cdef class BatchProbe(Probe):
         return 0
 
     def flush(self):
-        """Deliver what is pending; returns how many records that were."""
+        """Deliver what is pending; returns how many records that was."""
         cdef list batch = self.batch
         cdef Py_ssize_t n = PyList_GET_SIZE(batch)
         if n == 0:
             return 0
-        self.batch = []  # before the call: what it emits by itself comes with the next batch
+        self.batch = []  # before the call: what `deliver` itself emits comes with the next batch
         try:
             self.deliver(batch)
-        except Exception as error:  # a plug-in may do what it likes; the record path goes on, and the count tells
+        except Exception as error:  # a plug-in may raise anything; the record path goes on
             self.failures += 1
             self.last_error = error
             self.counts[RECORDED] -= n

@@ -1,52 +1,57 @@
 /* The journal: how far the daemon is in each data ring, kept where its successor finds it.
  *
- * A record goes from a data ring (shared with its producer) into the ring buffer (a file). Both outlive a daemon that is
- * killed, but neither tells by itself whether the record at the data ring's tail was stored already. This file does:
- * one slot for each data ring, of which only the first cache line is written for a record.
+ * A record goes from a data ring (shared with its producer) into the ring buffer (a file). Both outlive a
+ * daemon that is killed, but neither tells by itself whether the record at the data ring's tail was stored
+ * already. This file does: it has a slot for each data ring, whose first cache line is written per record.
  *
- *     header | slot 0 | slot 1 | ...                  all in one file below the status folder, mode 0600
+ *     header | slot 0 | slot 1 | ...               all in one file in the daemon's state folder, mode 0600
  *
- * A record may be kept by several instances, each with a ring buffer of its own, and may be killed between any two of
- * them. What the daemon stores for every record, in this order:
+ * A record may be kept by several instances, each with a ring buffer of its own, and the daemon may be killed
+ * between any two of them. What it stores for every record, in this order:
  *
  *     for each instance that keeps it:
- *       1. the ring buffer's origin = this data ring's number, the record's position, how many records it took so far
- *       2. the record into the ring buffer             exists with one store there (ring_buffer.h), or not at all
- *     3. tail = tail + bytes                           the record is consumed: one store
+ *       1. the ring buffer's origin = this data ring's number, the record's position, the ring buffer's count
+ *       2. the record into the ring buffer           exists with one store (ring_buffer.h), or not at all
+ *     3. tail = tail + bytes                         the record is consumed: one store
  *     4. the record's space in the data ring is zeroed
- *     5. (now and then) the data ring's shared tail    the producer may use the space again
+ *     5. (now and then) the data ring's shared tail  the producer may use the space again
  *
  * What a successor concludes (Journal.judge, jr_judge, then Intake.dispatch):
  *
- *     killed before 3   a ring buffer whose origin names the record at tail, and that took more records by now than stands
- *                       there, has it. `taken` gets a bit for each such instance, tail the mark JR_JUDGED; and the record
- *                       is handed over once more, to all others. Exactly once, for every instance.
- *     after 3           tail is right, and no origin names the record there; shared tail .. tail may be half zeroed and is
- *                       zeroed again
+ *     killed before 3   A ring buffer whose origin names the record at tail, and whose count is higher by now
+ *                       than the one in its origin, took the record. `taken` gets a bit for each such
+ *                       instance, tail the mark JR_JUDGED; and the record is handed over once more, to all
+ *                       others. Exactly once, for every instance.
+ *     killed after 3    tail is right, and no origin names the record there. The data ring from its shared
+ *                       tail to tail may be half zeroed and is zeroed again.
  *
- * "Took" counts records stored or refused since the last clear (rb_cpu.appends). An instance that did not look at the
- * record (the event is not enabled there, tracing_on is off) has no such origin and is asked again, which changes nothing.
+ * A ring buffer's count is that of records stored or refused since the last clear (rb_cpu.appends): one
+ * that was refused because the ring buffer was full is dealt with, too. An instance that did not get
+ * that far (the event is not enabled there, tracing_on is off) has no such origin and is asked again,
+ * which changes nothing.
  *
- * The judgement is stored before the successor records anything, as bit 0 of tail, which is a multiple of 8 otherwise:
- * the ring buffers' origins are forgotten then, while a data ring may come back much later. If the successor is killed in
- * between, the next one adds what it finds: `taken` only grows until the record is consumed, and consuming it drops the
- * mark in the same store.
+ * The judgement is stored before the successor records anything, as bit 0 of tail, which is a multiple of 8
+ * otherwise: the ring buffers' origins are forgotten then, while a data ring may come back much later. If the
+ * successor is killed in between, the next one adds what it finds: `taken` only grows until the record is
+ * consumed, and consuming it drops the mark in the same store.
  *
- * Numbers of data rings are given by one daemon to each ring that it makes or adopts, from 1 on, and never twice: a slot
- * that is used again would otherwise be taken for its former ring. The next daemon may begin at 1 again, because it
- * forgets all origins before it gives the first number.
+ * Numbers of data rings are given by one daemon to each ring that it makes or adopts, from 1 on, and never
+ * twice: a slot that is used again would otherwise pass for that of its former ring. The next daemon may
+ * begin at 1 again, because it forgets all origins before it gives the first number.
  *
- * Without its ring buffer (it could not be adopted, or was in memory only) an instance has taken nothing.
+ * An instance without its ring buffer (it could not be adopted, or was in memory only) has taken nothing.
  *
- * Not covered: records that a producer reserved and never committed, when its connection ended before the daemon did. They
- * are zeroed and stepped over before tail says so; a daemon killed between the two leaves such a ring stuck for a process that
- * lives on and brings it back. What it held is then not taken in, and nothing is taken in twice.
+ * Not covered: records that a producer reserved and never committed, when its connection ended before the
+ * daemon did. They are zeroed and stepped over before tail says so. If the daemon is killed between the two,
+ * and the producer's process lives on and brings the ring back, that ring is stuck: what it holds is not
+ * taken in, and nothing is taken in twice.
  *
- * Memory order: the reader of these stores is another process that starts after this one is dead. A process is killed
- * between two instructions: all stores before that point are done and reach memory, none behind it is, whatever the
- * machine's own order towards other processors is; and the successor gets the folder's lock from the kernel only after
- * the death. So it is enough that the compiler keeps the order: relaxed atomic stores, which it cannot tear, with signal
- * fences between them. None of this survives the machine; nor does /dev/shm.
+ * Memory order: the reader of these stores is another process that starts after this one is dead. A
+ * process is killed between two instructions: all stores before that point are done and reach memory, none
+ * behind it is, in whatever order other processors might have seen them; and the successor gets the
+ * folder's lock from the kernel only after the death. So it is enough that the compiler keeps the order:
+ * relaxed atomic stores, which it cannot tear, with signal fences between them. None of this survives the
+ * machine; nor does /dev/shm.
  */
 #ifndef UTRACEFS_JOURNAL_H
 #define UTRACEFS_JOURNAL_H
@@ -57,7 +62,8 @@
 #define JR_VERSION 2u
 #define JR_SLOT_BYTES 128u
 #define JR_TAKEN_WORDS 11
-#define JR_MAX_BUFFERS (64 * JR_TAKEN_WORDS) /* instances with a higher number may get such a record twice */
+/* Instances with a number from this on may get a record twice that was under way. */
+#define JR_MAX_BUFFERS (64 * JR_TAKEN_WORDS)
 #define JR_JUDGED 1ull /* in tail: `taken` holds */
 
 struct jr_header {
@@ -68,20 +74,21 @@ struct jr_header {
 };
 
 struct jr_slot {
-    uint64_t used;        /* 1: the rest holds. Stored last when a slot is taken, first when it is given back */
-    uint64_t dev;         /* st_dev and st_ino of the data ring's memfd: unique as long as anybody has it open */
+    uint64_t used;        /* 1: the rest holds. Stored last when a slot is given, first when it is freed */
+    uint64_t dev;         /* st_dev and st_ino of the data ring's memfd: unique while a process has it open */
     uint64_t ino;
-    uint64_t tail;        /* consumed up to here; with JR_JUDGED see above */
-    uint64_t number;      /* of the data ring in this daemon's time */
-    uint64_t taken[JR_TAKEN_WORDS]; /* with JR_JUDGED: a bit for each instance that has the record at tail */
+    uint64_t tail;        /* consumed up to here; JR_JUDGED: see above */
+    uint64_t number;      /* of the data ring, as this daemon numbers them */
+    uint64_t taken[JR_TAKEN_WORDS]; /* with JR_JUDGED: a bit for each instance that took the record at tail */
 };
 
-_Static_assert(sizeof(struct jr_header) == JR_SLOT_BYTES && sizeof(struct jr_slot) == JR_SLOT_BYTES, "whole cache lines");
+_Static_assert(sizeof(struct jr_header) == JR_SLOT_BYTES, "whole cache lines");
+_Static_assert(sizeof(struct jr_slot) == JR_SLOT_BYTES, "whole cache lines");
 
 #define JR_STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define JR_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
-/* Step 3. */
+/* Step 3: consumed up to `tail`. */
 static inline void jr_done(struct jr_slot *slot, uint64_t tail)
 {
     JR_ORDER();
@@ -90,7 +97,8 @@ static inline void jr_done(struct jr_slot *slot, uint64_t tail)
 }
 
 /* Give a slot to a data ring that is consumed up to `tail`. */
-static inline void jr_take_slot(struct jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail, uint64_t number)
+static inline void jr_take_slot(struct jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail,
+                                uint64_t number)
 {
     JR_STORE(slot->used, 0);
     JR_ORDER();
@@ -103,7 +111,7 @@ static inline void jr_take_slot(struct jr_slot *slot, uint64_t dev, uint64_t ino
     JR_ORDER();
 }
 
-/* Its data ring is adopted. All origins were forgotten before, so the new number is in none of them. */
+/* Another number, for a data ring that is adopted. All origins were forgotten before, so none names it. */
 static inline void jr_renumber(struct jr_slot *slot, uint64_t number)
 {
     JR_STORE(slot->number, number);
@@ -116,8 +124,8 @@ static inline void jr_free_slot(struct jr_slot *slot)
     JR_ORDER();
 }
 
-/* Store who has the record at tail, JR_TAKEN_WORDS words. Nothing may be recorded before this; killed within, it comes to
- * the same again. */
+/* Store which instances took the record at tail (JR_TAKEN_WORDS words). Nothing may be recorded before this.
+ * A successor of a daemon that is killed in here comes to the same result. */
 static inline void jr_judge(struct jr_slot *slot, const uint64_t *taken)
 {
     uint64_t any = 0;

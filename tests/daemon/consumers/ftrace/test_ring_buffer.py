@@ -1,8 +1,8 @@
 """The ring buffer against a slow model of it, and against what a kernel showed.
 
-`ModelCpu` is a ring buffer made of lists: pages of records, nothing compact about it, and no code shared. Hypothesis
-plays random appends, reads, resizes and clears against both, with cursors that stay open all the while. After any of
-them the process may "die": the model goes on, the buffer is adopted from a copy of its files.
+`ModelCpu` is a ring buffer made of lists: pages of records, nothing compact about it, and no code shared.
+Hypothesis plays random appends, reads, resizes and clears against both, with cursors that stay open all the
+while. After any of them the process may "die": the model goes on, the buffer is adopted from copied files.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ def entry(serial: int, size: int) -> bytes:
 
 
 def stored_size(size: int) -> int:
-    """Bytes of a record on a page without time extend (tracefs.md 3.2)."""
+    """Bytes of a record on a page without time extend, as rb_calculate_event_length() has it."""
     total = 4 + size + (4 if size > 112 else 0)
     total += -total % 4
     return 16 if total == 12 else total
@@ -310,7 +310,7 @@ class RingBufferMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cursors)
     @rule(which=st.integers(0, 1000), count=st.integers(1, 100))
     def step_cursor(self, which: int, count: int) -> None:
-        """A cursor gives the first unread record behind the last one that it gave; the oldest over its cpus."""
+        """A cursor gives the first unread record behind the last that it gave; the oldest over its cpus."""
         opened = self.cursors[which % len(self.cursors)]
         for _ in range(count):
             heads = []
@@ -363,7 +363,7 @@ TestRingBufferMachine.settings = settings(
 )
 
 
-# ---- what a kernel showed (tracefs.md section 3) ----
+# ---- what a kernel showed ----
 
 
 def fill(buffer: RingBuffer, count: int, size: int = 60, cpu: int = 0) -> int:
@@ -460,7 +460,7 @@ def test_a_long_delta_gets_a_time_extend(delta: int, size: int) -> None:
     buffer.append(0, 100 + delta, entry(2, 24))
     assert buffer.stats(0).bytes == 28 + size
     assert [ts for _, ts, _, _ in buffer.cursor()] == [100, 100 + delta]
-    # read in the smallest pieces: the extend stays with its record, and the page stamp is the last record's time
+    # Read in the smallest pieces: the extend stays with its record, the page has the time of the one before.
     pages = [buffer.read_page(0, 16 + length) for length in (28, 27, size - 1, size)]
     assert pages[1:3] == [b"", b""]
     assert pages[0] is not None and pages[3] is not None
@@ -468,7 +468,7 @@ def test_a_long_delta_gets_a_time_extend(delta: int, size: int) -> None:
     assert [r.ts for r in decode_page(pages[3]).records] == [100 + delta]
 
 
-def test_the_extend_of_the_specification_in_bytes() -> None:
+def test_the_extend_that_a_kernel_wrote_in_bytes() -> None:
     buffer = RingBuffer(1, 8)
     buffer.append(0, 0, entry(1, 24))
     buffer.append(0, 311775975, entry(2, 24))
@@ -574,7 +574,7 @@ def test_a_cursor_says_when_it_was_overtaken() -> None:
     assert cursor.overrun
     next(cursor)
     assert not cursor.overrun
-    fresh = buffer.cursor()  # what was overwritten before it began is none of its business
+    fresh = buffer.cursor()  # what was overwritten before it began does not count for it
     next(fresh)
     assert not fresh.overrun
 
@@ -719,7 +719,7 @@ PTRACE_TRACEME, PTRACE_SINGLESTEP = 0, 9
 
 
 def test_a_writer_can_be_killed_between_any_two_instructions(tmp_path: Path) -> None:
-    """Step a child through page turns, overwriting, swaps and a clear; adopt what it would have left at each store."""
+    """Step a child through page turns, overwriting, swaps and a clear; adopt what each store would leave."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     RingBuffer(1, 1, folder=str(tmp_path))

@@ -1,7 +1,8 @@
 """`trace` and `trace_pipe` text: rows seen on a kernel, a slow model for everything else, hostile entries.
 
-GOLDEN holds what Linux 6.12.117 printed (trace_clock counter) for payloads it had accepted. The model renders
-one entry from the rules of the specification alone and shares nothing with the compiled renderer.
+GOLDEN holds what Linux 6.12.117 printed (trace_clock counter) for payloads it had accepted, as in
+tests/conformance/scripts/09_trace_text.txt. The model renders one entry from the kernel's rules alone and
+shares nothing with the compiled renderer.
 """
 
 import itertools
@@ -61,7 +62,7 @@ def buffer_with(*records: tuple[int, int, bytes], nr_cpus: int = 2, size_kb: int
     return buffer
 
 
-# --- what the kernel printed ---------------------------------------------------------------------------------
+# --- what the kernel printed ----------------------------------------------------------------------
 
 GOLDEN = [
     # declaration without the name, payload, text after the name
@@ -158,7 +159,7 @@ GOLDEN = [
         "010000000200000003000000",
         b": common_pid=0x1 (1) a-b=0x2 (2) a.b=0x3 (3)",
     ),
-    # extra bytes behind the fields, strings in odd places (extract of another transcript)
+    # extra bytes behind the fields, strings in odd places (from tests/conformance/scripts/08_writes.txt)
     (b"u32 a; u32 b", "0100000002000000", b": a=0x1 (1) b=0x2 (2)"),
     (b"u32 a; u32 b", "0300000004000000", b": a=0x3 (3) b=0x4 (4)"),
     (b"u32 a; u32 b", "210000002c000000", b": a=0x21 (33) b=0x2c (44)"),
@@ -318,7 +319,7 @@ def test_flag_characters(flags: int, preempt_count: int, text: bytes) -> None:
     assert line[31:36] == text
 
 
-# --- internal records ----------------------------------------------------------------------------------------
+# --- internal records -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_records_that_are_no_user_events(data: bytes, options: TextOptions, body
     assert renderer(COUNT, options).render_entry(0, 1, data) == body
 
 
-# --- limits and hostile entries ------------------------------------------------------------------------------
+# --- limits and hostile entries -------------------------------------------------------------------
 
 
 def test_line_too_big() -> None:
@@ -416,7 +417,7 @@ def test_fields_beyond_the_entry(declaration: bytes, payload: str, body: bytes) 
     assert renderer(one_event(declaration), BARE).render_entry(0, 1, data) == expected
 
 
-# --- render: many records ------------------------------------------------------------------------------------
+# --- render: many records -------------------------------------------------------------------------
 
 
 def test_render_stops_after_the_record_that_reaches_max_bytes() -> None:
@@ -569,7 +570,8 @@ def test_latency_format_of_other_clocks() -> None:
     buffer = buffer_with((0, 3, entry(1041, bytes(4))), (0, 50000, entry(1041, bytes(4))))
     text = TextRenderer(COUNT, COMMS.__getitem__, TGIDS.get, options, False, time_start=1)
     assert text.render(buffer.cursor(), 10000) == (
-        b"  golden-46        0.....    2: count: n=0x0 (0)\n  golden-46        0..... 49999: count: n=0x0 (0)\n"
+        b"  golden-46        0.....    2: count: n=0x0 (0)\n"
+        b"  golden-46        0..... 49999: count: n=0x0 (0)\n"
     )
 
 
@@ -579,7 +581,7 @@ def test_latency_format_with_a_clock_that_went_back() -> None:
     assert b"    0us : " in text.render_entry(0, 5, entry(1041, bytes(4)))
 
 
-# --- what is asked, and how often ----------------------------------------------------------------------------
+# --- what is asked, and how often -----------------------------------------------------------------
 
 
 def test_names_are_looked_up_once_per_call_and_again_in_the_next() -> None:
@@ -646,7 +648,7 @@ def test_what_a_callback_raises_comes_out_and_the_renderer_goes_on() -> None:
     )
 
 
-# --- the model -----------------------------------------------------------------------------------------------
+# --- the model ------------------------------------------------------------------------------------
 
 
 def model_value(field: Field, data: bytes) -> bytes:
@@ -770,8 +772,7 @@ PAYLOADS = st.one_of(st.lists(BYTES, max_size=60).map(bytes), st.binary(min_size
 
 @st.composite
 def entries_of(draw: st.DrawFn) -> tuple[Events, bytes]:
-    """An event and an entry of it whose loc words point into the entry more often than chance would have
-    it."""
+    """An event and an entry of it whose loc words point into the entry more often than by chance."""
     fields = draw(DECLARATIONS)
     event_id = draw(st.integers(20, 65535))
     events = one_event(b"e " + fields if fields else b"e", event_id)
@@ -812,8 +813,7 @@ def test_renderer_against_model(
 def test_render_is_the_entries_one_after_the_other(
     made: list[tuple[Events, bytes]], options: TextOptions, max_bytes: int, consume: bool, data: st.DataObject
 ) -> None:
-    """Through a real ring buffer, in pieces of any size: entries come back padded, but the text is the
-    model's."""
+    """Through a real ring buffer, in pieces of any size: entries are padded, but the text is the model's."""
     events: dict[int, tuple[bytes, Sequence[Field]]] = {}
     buffer = RingBuffer(2, 64)
     expected = []
@@ -850,7 +850,7 @@ def test_any_bytes_make_some_text(
         assert len(text.render_entry(0, 1, hostile)) <= LINE_LIMIT
 
 
-# --- headers and small texts ---------------------------------------------------------------------------------
+# --- headers and small texts ----------------------------------------------------------------------
 
 ENTRIES = b"# tracer: nop\n#\n# entries-in-buffer/entries-written: 158/600   #P:2\n#\n"
 HEADERS = [

@@ -1,38 +1,44 @@
 /* The ring buffer of one cpu.
  *
- * A ring of n sub-buffers and one reader page outside it, as in kernel/trace/ring_buffer.c. The writer works at the tail.
- * A consuming reader swaps its page with the head:
+ * A ring of n sub-buffers and one reader page outside it, as in kernel/trace/ring_buffer.c. The writer works
+ * at the tail. A consuming reader swaps its page with the head:
  *
  *     reader page          ring, by position (slot = position % n)
  *     +----------+         +------+------+------+------+------+
  *     | reader_id|         | head |  ..  |  ..  | tail | free |
  *     +----------+         +------+------+------+------+------+
  *
- * Positions only grow, and a page keeps the position it got when it became the tail until it becomes the tail again: so
- * (position, offset) names a record for ever, and whoever holds such a name can tell whether the record is still there.
- * head..tail are in use; the reader page has reader_pos < head. When the reader took the tail page itself the ring
- * holds nothing (tail == head - 1) and the writer goes on writing on the reader page until that is full.
+ * Positions only grow, and a page keeps the position it got when it became the tail until it becomes the tail
+ * again: so (position, offset) names a record for ever, and the holder of such a name can tell whether the
+ * record is still there. head..tail are in use; the reader page has reader_pos < head. When the reader took
+ * the tail page itself, the ring holds nothing (tail == head - 1) and the writer goes on writing on the
+ * reader page until that is full.
  *
  * One mapping holds everything, so that a successor process can take it over from the file (rb_adopt):
  *
- *     struct rb_control | struct rb_page_meta [n + 1] | u32 ring [n], slot -> page id | up to 4096 | n + 1 sub-buffers
+ *     struct rb_control | struct rb_page_meta [n + 1] | u32 ring [n] | padding | n + 1 sub-buffers
+ *                                                       slot -> page id  to 4096
  *
- * Who may touch it: the daemon, one thread, with the GIL; or its successor after its death. Never both, and no other
- * process (files have mode 0600). So nothing here is atomic against another writer. What must hold is that a SIGKILL
- * between any two stores leaves a buffer that can be taken over. A killed process' stores are visible in program order,
- * so it is enough that the compiler keeps the order, and every change ends in ONE store that makes it valid:
+ * Who may touch it: the daemon, one thread, with the GIL; or its successor after its death. Never both, and
+ * no other process (files have mode 0600). So nothing here is atomic against another writer. What must hold
+ * is that a SIGKILL between any two stores leaves a buffer that can be taken over. The stores of a killed
+ * process are visible in program order, so it is enough that the compiler keeps the order, and that every
+ * change ends in ONE store that makes it valid:
  *
- *   - a record: its bytes first, then the page's commit word. What lies behind commit does not exist, so a reserved
- *     place that is discarded, or that the daemon dies in, needs no cleaning up.
- *   - consuming a record: the one store of read_off.
- *   - a change of structure (tail moves on, head dropped, reader page swapped): `state` exists twice. The spare copy
- *     is filled in, then `active` flips. A page is only emptied while no state refers to it. After a swap the slot of the
- *     page that became the reader page still names that page; rb_adopt sees it twice and puts the missing one there.
- *   - clear: `clearing` is flipped in first; a successor that finds it set clears again.
+ *   - a record: its bytes first, then the page's commit word. What lies behind commit does not exist, so a
+ *     reserved place that is discarded, or that the daemon dies in, needs no cleaning up.
+ *   - consuming a record: the store of read_off. (`lost` is set to 0 before it: a kill between the two costs
+ *     the mark in front of the next record, not the record; `overrun` has the number still.)
+ *   - a change of structure (tail moves on, head dropped, reader page swapped): `state` exists twice. The
+ *     spare copy is filled in, then `active` flips. A page is emptied only while the active state does not
+ *     use it. After a swap the slot of the page that became the reader page still names that page; rb_adopt
+ *     sees it twice and puts the missing one there.
+ *   - clear: `clearing` is flipped in first, then pages in use are emptied; a successor that finds it set
+ *     clears again.
  *   - resize: made as a new mapping (file) which replaces the old one by rename(2).
  *
- * All else is a cache: entries and real_end of a page, the time of the last record, how many records of the reader
- * page were read. rb_adopt computes them anew by walking the records.
+ * All else is a cache: entries and real_end of a page, the time of the last record, how many records of the
+ * reader page were read, and `appends`. rb_adopt computes them anew by walking the records.
  */
 #ifndef UTRACEFS_RING_BUFFER_H
 #define UTRACEFS_RING_BUFFER_H
@@ -49,7 +55,8 @@
 #define RB_VERSION 2u
 #define RB_CONTROL_ALIGN 4096u
 #define RB_PAGE_HEADER 16u         /* u64 time stamp, u64 commit */
-#define RB_MAX_DATA(subbuf) ((subbuf) - RB_PAGE_HEADER - 8u) /* largest entry: payload of a page less two header words */
+/* Bytes of the largest entry: the payload of a page less two header words. */
+#define RB_MAX_DATA(subbuf) ((subbuf) - RB_PAGE_HEADER - 8u)
 #define RB_MAX_SMALL 112u          /* payload up to here has its length in type_len */
 #define RB_TYPE_PADDING 29u
 #define RB_TYPE_TIME_EXTEND 30u
@@ -68,18 +75,18 @@ struct rb_state {
     uint32_t read_off;      /* bytes of the reader page's records that were consumed */
     uint64_t overrun;       /* records dropped with their page, since the last clear */
     uint64_t last_overrun;  /* `overrun` when the reader page was swapped in */
-    uint64_t lost;          /* overwritten just before the reader page's next record, not yet told to a reader */
+    uint64_t lost;          /* overwritten just before the reader page's next record; no reader knows yet */
     uint64_t read_before;   /* records consumed on earlier reader pages */
     uint64_t dropped;       /* records refused */
     uint32_t clearing;      /* a clear was under way */
     uint32_t zero;
 };
 
-/* Which record of a data ring was handed over here last: see journal.h. */
+/* Which record of a data ring was handed over here last: see intake/include/journal.h. */
 struct rb_origin {
-    uint64_t ring;          /* its number in the journal; 0: none */
-    uint64_t at;            /* its position in that data ring */
-    uint64_t appends;       /* `appends` of this ring before: more by now means that the record is here */
+    uint64_t ring;          /* the data ring's number in the journal; 0: none */
+    uint64_t at;            /* the record's position in that data ring */
+    uint64_t appends;       /* rb_cpu.appends before it: more by now means that it was stored or refused */
 };
 
 struct rb_control {
@@ -123,11 +130,12 @@ typedef struct rb_cpu {
     struct rb_page_meta *tail_meta;
     uint32_t write;         /* == tail_page->commit */
     uint64_t last_ts;       /* of the last record, in trace-clock units */
-    uint64_t appends;       /* records stored or refused since the last clear; a successor finds the same number */
+    uint64_t appends;       /* records stored or refused since the last clear */
     /* consuming reader */
     uint64_t read_ts;       /* running time at read_off of the reader page */
     uint64_t read_entries;  /* records of the reader page before read_off */
-    /* goes up with every change that can move or remove an unread record: positions looked up before may be stale */
+    /* goes up with every change that can move or remove an unread record; positions looked up before may
+     * then be stale */
     uint64_t changes;
 } rb_cpu;
 
@@ -146,8 +154,8 @@ enum {
 };
 
 struct rb_record {
-    uint64_t pos;           /* page position and offset of the record's first word (its time extend, if it has one) */
-    uint32_t off;
+    uint64_t pos;           /* position of its page */
+    uint32_t off;           /* of its first word, which is that of its time extend if it has one */
     uint32_t end;           /* offset behind it */
     uint64_t ts;
     const uint8_t *data;
@@ -169,7 +177,10 @@ typedef struct rb_iter {
 /* Order stores for a successor: program order is all it needs, so these are compiler barriers in effect. */
 #define RB_COMMIT(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
 
-static inline struct rb_state *rb_state(const rb_cpu *b) { return &b->control->state[b->control->active & 1]; }
+static inline struct rb_state *rb_state(const rb_cpu *b)
+{
+    return &b->control->state[b->control->active & 1];
+}
 
 static inline struct rb_page *rb_page_of(const rb_cpu *b, uint32_t id)
 {
@@ -216,10 +227,11 @@ static inline void rb_find_tail(rb_cpu *b)
 
 /* ---- making, adopting ---- */
 
-/* Bytes before the first sub-buffer, and in all. n <= RB_MAX_SUBBUFS and subbuf <= RB_MAX_SUBBUF: no overflow. */
+/* Bytes before the first sub-buffer. n <= RB_MAX_SUBBUFS, so nothing overflows; nor does rb_map_size. */
 static inline size_t rb_head_size(uint32_t n)
 {
-    size_t size = sizeof(struct rb_control) + ((size_t)n + 1) * sizeof(struct rb_page_meta) + (size_t)n * sizeof(uint32_t);
+    size_t size = sizeof(struct rb_control) + ((size_t)n + 1) * sizeof(struct rb_page_meta);
+    size += (size_t)n * sizeof(uint32_t);
     return (size + RB_CONTROL_ALIGN - 1) / RB_CONTROL_ALIGN * RB_CONTROL_ALIGN;
 }
 
@@ -251,8 +263,10 @@ static inline void rb_unmap(rb_cpu *b)
     b->map = NULL;
 }
 
-/* A new, empty ring in zero-filled memory: anonymous for fd -1, else a fresh file of rb_map_size() bytes. 0 or -errno. */
-static inline int rb_create(rb_cpu *b, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus, int overwrite)
+/* A new, empty ring in zero-filled memory: anonymous for fd -1, else a fresh file of rb_map_size() bytes.
+ * 0 or -errno. */
+static inline int rb_create(rb_cpu *b, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus,
+                            int overwrite)
 {
     memset(b, 0, sizeof *b);
     b->map_size = rb_map_size(n, subbuf);
@@ -279,9 +293,10 @@ static inline int rb_create(rb_cpu *b, int fd, uint32_t n, uint32_t subbuf, uint
     return 0;
 }
 
-/* Decode the record at `off` of a page whose records end at `end`; `ts` is the running time there. False: none, or (only
- * possible on a page not yet checked) nonsense. */
-static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t end, uint64_t ts, struct rb_record *r)
+/* Decode the record at `off` of a page whose records end at `end`; `ts` is the running time there. False:
+ * none, or (only possible on a page not yet checked) an invalid one. */
+static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t end, uint64_t ts,
+                            struct rb_record *r)
 {
     r->off = off;
     while (off + 4 <= end) {
@@ -300,7 +315,7 @@ static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t e
             continue;
         }
         if (type == RB_TYPE_PADDING)
-            return 0; /* ours stands at the page end only, behind `end` */
+            return 0; /* we write padding at the end of a page only, and that lies behind `end` */
         if (type == 0) {
             if (off + 8 > end || array < 4 || array > end - off - 4)
                 return 0;
@@ -321,10 +336,10 @@ static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t e
     return 0;
 }
 
-/* Compute entries and real_end of a page from its records. Gives the running time at its end, and, for `upto` within, the
- * records and the time up to there. -1: not a page of records, or no record ends at `upto`. */
-static inline int rb_check_page(const rb_cpu *b, uint32_t id, uint32_t upto, uint64_t *end_ts, uint64_t *upto_ts,
-                                uint64_t *upto_entries)
+/* Compute entries and real_end of a page from its records. Gives the running time at its end, and the number
+ * of records and the running time at `upto`. -1: not a page of records, or no record ends at `upto`. */
+static inline int rb_check_page(const rb_cpu *b, uint32_t id, uint32_t upto, uint64_t *end_ts,
+                                uint64_t *upto_ts, uint64_t *upto_entries)
 {
     struct rb_page *page = rb_page_of(b, id);
     if (page->commit > b->payload || page->commit % 4)
@@ -347,7 +362,8 @@ static inline int rb_check_page(const rb_cpu *b, uint32_t id, uint32_t upto, uin
             real_end = off;
             break;
         }
-        if (!rb_decode(page, off, commit, ts, &r) || r.end % 4 || r.size < 8 || r.size > RB_MAX_DATA(b->subbuf_size))
+        if (!rb_decode(page, off, commit, ts, &r) || r.end % 4 || r.size < 8 ||
+            r.size > RB_MAX_DATA(b->subbuf_size))
             return -1;
         off = r.end;
         ts = r.ts;
@@ -375,13 +391,13 @@ static inline void rb_clear(rb_cpu *b);
 static inline uint64_t rb_entries(const rb_cpu *b);
 static inline uint64_t rb_read(const rb_cpu *b);
 
-/* Take over the ring in a file of a process that is gone. Nothing in it is believed: 0, -errno, or -EINVAL with
- * *why set. */
+/* Take over the ring in a file of a process that is gone. Nothing in it is believed: 0, -errno, or -EINVAL
+ * with *why set. */
 static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
 {
     struct stat st;
     memset(b, 0, sizeof *b);
-    *why = "its length is that of no ring buffer";
+    *why = "no ring buffer has this length";
     if (fstat(fd, &st) < 0)
         return -errno;
     if (!S_ISREG(st.st_mode) || st.st_size < (off_t)rb_map_size(2, 4096))
@@ -392,28 +408,28 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
     b->map = map;
     b->map_size = (size_t)st.st_size;
     struct rb_control *c = (struct rb_control *)b->map;
-    *why = "it is no ring buffer of this version";
+    *why = "not a ring buffer of this version";
     if (c->magic != RB_MAGIC || c->version != RB_VERSION)
         goto nonsense;
-    *why = "its sizes are invalid";
-    if (!rb_valid_subbuf(c->subbuf_size) || c->nr_subbufs < 2 || c->nr_subbufs > RB_MAX_SUBBUFS || c->active > 1 ||
-        c->overwrite > 1 || c->nr_cpus == 0 || c->cpu >= c->nr_cpus)
+    *why = "invalid sizes";
+    if (!rb_valid_subbuf(c->subbuf_size) || c->nr_subbufs < 2 || c->nr_subbufs > RB_MAX_SUBBUFS ||
+        c->active > 1 || c->overwrite > 1 || c->nr_cpus == 0 || c->cpu >= c->nr_cpus)
         goto nonsense;
     if (b->map_size != rb_map_size(c->nr_subbufs, c->subbuf_size))
         goto nonsense;
     rb_locate(b, c->nr_subbufs, c->subbuf_size);
 
     struct rb_state *s = rb_state(b);
-    *why = "its positions are invalid";
+    *why = "invalid positions";
     if (s->reader_id > b->nr || s->head < 2 || s->head > UINT64_MAX / 2 || s->tail + 1 < s->head ||
         rb_used(s) > b->nr || s->reader_pos >= s->head || (rb_used(s) == 0 && s->reader_pos != s->tail) ||
         s->overrun < s->last_overrun || s->clearing > 1)
         goto nonsense;
 
-    /* Every page stands once in ring + reader, save for one interrupted swap: then the reader page still stands in the
-     * slot before the head, and the page that was the reader page before nowhere. `entries` serves as the tick list; the
-     * pages not in use keep what it says, 0. */
-    *why = "a page is missing or there twice";
+    /* Each page is named once, by a slot or as the reader page, except after an interrupted swap: then the
+     * slot before the head still names the reader page, and the former reader page is named nowhere.
+     * `entries` counts how often each is named; it is 0 again for all pages afterwards. */
+    *why = "a page is missing or used twice";
     uint32_t twice = b->nr, missing = b->nr + 1;
     for (uint32_t id = 0; id <= b->nr; id++)
         b->meta[id].entries = 0;
@@ -441,10 +457,11 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
         rb_clear(b);
         return 0;
     }
-    *why = "its records cannot be read";
+    *why = "invalid records";
     uint64_t end_ts, ts, entries;
     uint32_t reader_commit = (uint32_t)rb_page_of(b, s->reader_id)->commit;
-    if (s->read_off > reader_commit || rb_check_page(b, s->reader_id, s->read_off, &end_ts, &b->read_ts, &b->read_entries))
+    if (s->read_off > reader_commit ||
+        rb_check_page(b, s->reader_id, s->read_off, &end_ts, &b->read_ts, &b->read_entries))
         goto nonsense;
     b->last_ts = b->meta[s->reader_id].entries ? end_ts : 0;
     for (uint64_t pos = s->head; pos <= s->tail; pos++) {
@@ -464,8 +481,9 @@ nonsense:
 
 /* ---- writing ---- */
 
-/* Bytes that an entry of `size` bytes takes with its header (rb_calculate_event_length). 12 becomes 16, so that every
- * record has room to be turned into a time extend; size <= RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows. */
+/* Bytes that an entry of `size` bytes occupies with its header, as rb_calculate_event_length() has it: 12
+ * becomes 16, so that every record has room to be turned into a time extend. size <=
+ * RB_MAX_DATA(RB_MAX_SUBBUF), so nothing overflows. */
 static inline uint32_t rb_record_size(size_t size)
 {
     uint32_t total = (uint32_t)size + 4 + (size > RB_MAX_SMALL ? 4 : 0);
@@ -474,7 +492,8 @@ static inline uint32_t rb_record_size(size_t size)
 }
 
 /* Turn what is left of the tail page into padding, then go to the next page. False: full and overwrite off.
- * The kernel pads before it finds out (rb_move_tail, out_reset), so a smaller record cannot slip in later. */
+ * The kernel pads before it finds that out (out_reset in its rb_move_tail()), so no smaller record gets onto
+ * the page later. */
 static inline int rb_move_tail(rb_cpu *b)
 {
     if (b->payload - b->write >= 8) {
@@ -505,18 +524,18 @@ static inline int rb_move_tail(rb_cpu *b)
     return 1;
 }
 
-/* What follows may store a record of data ring `ring`, which lies at `at` there: say so first, for a successor. */
+/* Before storing the record that lies at `at` in data ring `ring`: name it, for a successor. */
 static inline void rb_note_origin(rb_cpu *b, uint64_t ring, uint64_t at)
 {
     struct rb_origin *origin = &b->control->origin;
-    /* The count goes first: as long as the old record is named, whose data ring has long moved on, it says nothing. Half
-     * of the new name names no record that is under way either, because only one is. */
+    /* The count goes first: the record still named then was consumed long ago, so the count means nothing
+     * yet. Half of the new name names no record under way either, because only one is. */
     RB_COMMIT(origin->appends, b->appends);
     RB_COMMIT(origin->ring, ring);
     RB_COMMIT(origin->at, at);
 }
 
-/* Does this ring hold the record at `at` of data ring `ring`, or has it refused it? Asked after a daemon's death. */
+/* Whether this ring stored or refused the record at `at` of data ring `ring`. A successor asks. */
 static inline int rb_has_taken(const rb_cpu *b, uint64_t ring, uint64_t at)
 {
     const struct rb_origin *origin = &b->control->origin;
@@ -525,9 +544,9 @@ static inline int rb_has_taken(const rb_cpu *b, uint64_t ring, uint64_t at)
 
 static inline void rb_forget_origin(rb_cpu *b) { RB_COMMIT(b->control->origin.ring, 0); }
 
-/* A place for an entry of 8 + size bytes, as ring_buffer_lock_reserve(); what it answers see above. Either commit it, or
- * discard it by doing nothing: behind the page's commit word nothing exists. A time before the last one becomes the
- * last one: records of one cpu are in time order. */
+/* Reserve a place for an entry of 8 + size bytes, as ring_buffer_lock_reserve(): RB_RESERVED, RB_FULL,
+ * RB_TOO_LARGE or RB_AGAIN. Either commit it, or discard it by doing nothing: behind the page's commit word
+ * nothing exists. A time before the last one becomes the last one: records of one cpu are in time order. */
 static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *place)
 {
     if (size > RB_MAX_DATA(b->subbuf_size) - 8)
@@ -575,7 +594,7 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
     return RB_RESERVED;
 }
 
-/* Fill a place in. common: the entry's first 8 bytes, as one little-endian word. */
+/* Fill in a place. common: the entry's first 8 bytes, as one little-endian word. */
 static inline void rb_fill(const rb_place *place, uint64_t common, const void *payload, size_t size)
 {
     memcpy(place->entry, &common, 8);
@@ -606,10 +625,10 @@ static inline int rb_append(rb_cpu *b, uint64_t ts, uint64_t common, const void 
     return code;
 }
 
-/* Forget all records, zero all counters. The stamp of the oldest page is kept, as the kernel does: `stats`
- * after a clear still shows it (tests/conformance/scripts/30_lifetime.txt). */
 static inline uint64_t rb_oldest_ts(const rb_cpu *b);
 
+/* Forget all records, zero all counters. The stamp of the oldest page is kept, as in the kernel: `stats`
+ * after a clear still shows it (tests/conformance/scripts/30_lifetime.txt). */
 static inline void rb_clear(rb_cpu *b)
 {
     struct rb_state *s = rb_state(b);
@@ -627,7 +646,7 @@ static inline void rb_clear(rb_cpu *b)
     s = rb_spare(b);
     memset(s, 0, sizeof *s);
     s->reader_id = reader;
-    s->reader_pos = tail + 1; /* new positions: whoever stands on an old one finds it gone */
+    s->reader_pos = tail + 1; /* new positions: a cursor at an old one finds it gone */
     s->head = s->tail = tail + 2;
     rb_flip(b);
     rb_find_tail(b);
@@ -662,10 +681,12 @@ static inline int rb_is_empty(const rb_cpu *b)
     struct rb_state *s = rb_state(b);
     if (b->meta[s->reader_id].entries > b->read_entries)
         return 0;
-    return rb_used(s) == 0 || b->meta[b->ring[s->head % b->nr]].entries == 0; /* only the tail page can be empty */
+    /* Only the tail page can be empty. */
+    return rb_used(s) == 0 || b->meta[b->ring[s->head % b->nr]].entries == 0;
 }
 
-/* Padding at page ends counts, as the kernel's entries_bytes does (there: 10208 for 158 records of 64 bytes). */
+/* Bytes of unread records. Padding at page ends counts, as in the kernel's entries_bytes: 158 records of 64
+ * bytes on three pages are 10208 there. */
 static inline uint64_t rb_bytes(const rb_cpu *b)
 {
     struct rb_state *s = rb_state(b);
@@ -675,7 +696,7 @@ static inline uint64_t rb_bytes(const rb_cpu *b)
     return n;
 }
 
-/* ring_buffer_oldest_event_ts: the head page's stamp; the reader page's only when the writer is on it. */
+/* As ring_buffer_oldest_event_ts(): the head page's stamp; that of the reader page if the writer is on it. */
 static inline uint64_t rb_oldest_ts(const rb_cpu *b)
 {
     struct rb_state *s = rb_state(b);
@@ -711,7 +732,7 @@ static inline int rb_load_reader(rb_cpu *b)
     return 1;
 }
 
-/* The reader page was read up to `off`, the running time there is `ts`. */
+/* The reader page was read up to `off`, `entries` records more; the running time there is `ts`. */
 static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t entries)
 {
     struct rb_state *s = rb_state(b);
@@ -724,8 +745,8 @@ static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t en
     b->changes++;
 }
 
-/* What one read() of trace_pipe_raw takes (ring_buffer_read_page), into a page of subbuf_size bytes at `out`:
- * 1 a page; 0 nothing to read; -1 `size` too small for the first record. */
+/* Consume what one read() of trace_pipe_raw gets, as ring_buffer_read_page(), into a page of subbuf_size
+ * bytes at `out`: 1 a page; 0 nothing to read; -1 `size` too small for the first record. */
 static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
 {
     if (!rb_load_reader(b))
@@ -744,7 +765,7 @@ static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
         off = end;
         entries = b->meta[id].entries;
         if (is_tail)
-            ts = b->last_ts; /* the writer goes on here: the next page built needs the time of the last record */
+            ts = b->last_ts; /* the writer goes on here: the next read begins at the last record's time */
     } else {
         while (rb_decode(page, off, end, ts, &r) && r.end - start <= size) {
             off = r.end;
@@ -781,8 +802,8 @@ static inline void rb_iter_start(const rb_cpu *b, rb_iter *it)
     it->seen_overrun = rb_overrun(b);
 }
 
-/* Find the first unread record at or behind (pos, off). Positions that are gone are left behind: on a page that was
- * consumed meanwhile, overwritten or cleared away the walk goes on with the oldest record there is. */
+/* Find the first unread record at or behind (pos, off). Where that page was consumed, overwritten or cleared
+ * meanwhile, the walk goes on with the oldest record there is. */
 static inline int rb_iter_peek(const rb_cpu *b, rb_iter *it)
 {
     if (it->have && it->changes == b->changes)
@@ -846,7 +867,8 @@ static inline int rb_consume_peek(rb_cpu *b, rb_iter *it)
         return 0;
     struct rb_state *s = rb_state(b);
     it->next.pos = s->reader_pos;
-    if (!rb_decode(rb_page_of(b, s->reader_id), s->read_off, rb_page_end(b, s->reader_id), b->read_ts, &it->next))
+    const struct rb_page *page = rb_page_of(b, s->reader_id);
+    if (!rb_decode(page, s->read_off, rb_page_end(b, s->reader_id), b->read_ts, &it->next))
         return 0;
     it->have = 1;
     it->changes = b->changes;
@@ -855,8 +877,8 @@ static inline int rb_consume_peek(rb_cpu *b, rb_iter *it)
 
 /* ---- resizing ---- */
 
-/* Fill the empty ring `to` (same sub-buffer size) with the newest pages of `from`; positions stay. What does not fit
- * counts as overrun, and readers will be told of it. */
+/* Fill the empty ring `to` (same sub-buffer size) with the newest pages of `from`; positions stay. What does
+ * not fit counts as overrun, which readers see. */
 static inline void rb_copy(rb_cpu *to, const rb_cpu *from)
 {
     const struct rb_state *f = rb_state(from);
