@@ -376,7 +376,7 @@ class DataConnection:
 
     def _note_refused(self) -> None:
         if self.index_table.refused:
-            for reason, count in self.index_table.take_refused().items():
+            for reason, count in self.index_table.pop_refused().items():
                 self._refused[reason] = self._refused.get(reason, 0) + count
             if len(self._refused) > _MAX_REASONS:
                 self._merge_reasons()

@@ -23,7 +23,7 @@ cdef extern from "journal.h" nogil:
         uint64_t number
         uint64_t *taken
     void jr_done(jr_slot *slot, uint64_t tail)
-    void jr_take_slot(jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail, uint64_t number)
+    void jr_give_slot(jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail, uint64_t number)
     void jr_renumber(jr_slot *slot, uint64_t number)
     void jr_free_slot(jr_slot *slot)
     void jr_judge(jr_slot *slot, const uint64_t *taken)

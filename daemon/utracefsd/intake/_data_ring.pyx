@@ -154,7 +154,7 @@ cdef class DataRing:
         found = os.fstat(self.fd)
         return found.st_dev, found.st_ino
 
-    def ring_doorbell_seen(self):
+    def clear_doorbell(self):
         """Empty the doorbell, so that it wakes again."""
         try:
             os.eventfd_read(self.doorbell)

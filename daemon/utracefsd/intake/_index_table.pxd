@@ -6,5 +6,5 @@ cdef class IndexTable:
     cdef list tracepoints
     cdef dict _refused
     cdef readonly uint64_t total_refused
-    cdef int take_one(self, const uint8_t *data, size_t size, Record *r) noexcept
+    cdef int emit(self, const uint8_t *data, size_t size, Record *r) noexcept
     cdef void refuse(self, int error, int64_t write_index) noexcept

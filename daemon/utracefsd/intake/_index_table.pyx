@@ -33,13 +33,13 @@ cdef class IndexTable:
 
     @property
     def refused(self):
-        """How many bare records were refused since take_refused(): (errno, write_index) -> count.
+        """How many bare records were refused since pop_refused(): (errno, write_index) -> count.
 
         write_index is -1 for a record without one. At most 256 keys: further ones count under (errno, -1).
         """
         return self._refused
 
-    def take_refused(self):
+    def pop_refused(self):
         """Return `refused` and start counting anew."""
         refused = self._refused
         self._refused = {}
@@ -60,7 +60,7 @@ cdef class IndexTable:
         """Drop all tracepoints, when the connection is closed."""
         self.tracepoints = []
 
-    cdef int take_one(self, const uint8_t *data, size_t size, Record *r) noexcept:
+    cdef int emit(self, const uint8_t *data, size_t size, Record *r) noexcept:
         """Emit one record in the form that write(2) has: its size, or -errno.
 
         The caller has filled in time, cpu, pid and tgid of `r`.
@@ -103,7 +103,7 @@ cdef class IndexTable:
         r.ts_ns = machine_clock_ns(CLOCK_MONOTONIC)
         r.cpu = machine_cpu()
         r.pid = r.tgid = pid
-        return self.take_one(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
+        return self.emit(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
 
     def take_in(self, buffer, Py_ssize_t offset, int pid):
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
@@ -137,7 +137,7 @@ cdef class IndexTable:
                     r.cpu = machine_cpu()
                 n += 1
                 r.ts_ns = machine_clock_ns(CLOCK_MONOTONIC)
-                code = self.take_one(data + at + head, body, &r)
+                code = self.emit(data + at + head, body, &r)
                 if code < 0:
                     write_index = -1
                     if body >= 4:

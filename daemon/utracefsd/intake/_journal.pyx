@@ -22,11 +22,11 @@ from utracefsd.intake._data_ring cimport (
     DataRing,
     jr_done,
     jr_free_slot,
+    jr_give_slot,
     jr_header,
     jr_judge,
     jr_renumber,
     jr_slot,
-    jr_take_slot,
 )
 
 cdef extern from "journal.h":
@@ -194,7 +194,7 @@ cdef class Journal:
 
     cdef int give(self, DataRing ring, object key, Py_ssize_t i) except -1:
         self.numbers += 1
-        jr_take_slot(self.at(i), key[0], key[1], ring.c.tail, self.numbers)
+        jr_give_slot(self.at(i), key[0], key[1], ring.c.tail, self.numbers)
         ring.journal = self
         ring.slot = self.at(i)
         return 0

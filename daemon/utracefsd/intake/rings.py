@@ -180,7 +180,7 @@ class Rings:
         if rung:
             for ring in self._owned:
                 if ring.doorbell in rung:
-                    ring.ring_doorbell_seen()
+                    ring.clear_doorbell()
 
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring the doorbell. After asking for it, have one more `round` before

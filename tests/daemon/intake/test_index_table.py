@@ -139,7 +139,7 @@ def test_what_is_refused_is_counted_by_reason() -> None:
     }
     assert table.refused == expected
     assert table.total_refused == 8
-    assert table.take_refused() == expected
+    assert table.pop_refused() == expected
     assert (table.refused, table.total_refused, event.emitted) == ({}, 8, 1)
 
 

@@ -42,10 +42,10 @@ cdef class RingBuffer:
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1
     cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite, folder) except -1
-    cdef int settle(self, int cpu) except -1
+    cdef int install(self, int cpu) except -1
     cdef int range_of(self, int cpu, int *end) except -1
     cdef rb_cpu *one(self, int cpu) except NULL
-    cdef int drop_unsettled(self, rb_cpu *made) except -1
+    cdef int remove_new(self, rb_cpu *made) except -1
 
 cdef class Cursor:
     cdef readonly RingBuffer buffer

@@ -133,10 +133,10 @@ cdef class RingBuffer:
             for cpu in range(nr_cpus):
                 self.make(&self.cpus[cpu], cpu, n, True, self.folder)
         except BaseException:
-            self.drop_unsettled(self.cpus)
+            self.remove_new(self.cpus)
             raise
         for cpu in range(nr_cpus):
-            self.settle(cpu)
+            self.install(cpu)
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1:
         self.cpus = <rb_cpu *>calloc(nr_cpus, sizeof(rb_cpu))
@@ -148,7 +148,7 @@ cdef class RingBuffer:
         return 0
 
     cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite, folder) except -1:
-        """A new, empty ring; with a folder in the file cpuN.new until settle()."""
+        """A new, empty ring; with a folder in the file cpuN.new until install()."""
         cdef int code, fd = -1
         if folder is None:
             code = rb_create(b, -1, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
@@ -176,13 +176,13 @@ cdef class RingBuffer:
             os.unlink(path)
         return check(code, path)
 
-    cdef int settle(self, int cpu) except -1:
+    cdef int install(self, int cpu) except -1:
         """Put the finished file in its place: rename(2) replaces the old one as a whole or not at all."""
         if self.folder is not None:
             os.rename(f"{self.folder}/cpu{cpu}.new", f"{self.folder}/cpu{cpu}")
         return 0
 
-    cdef int drop_unsettled(self, rb_cpu *made) except -1:
+    cdef int remove_new(self, rb_cpu *made) except -1:
         """Remove the cpuN.new files of these rings, so that they do not take up room."""
         cdef int cpu
         if self.folder is not None:
@@ -321,13 +321,13 @@ cdef class RingBuffer:
                 if made[i].nr == 0:
                     continue
                 rb_copy(&made[i], &self.cpus[i])
-                self.settle(i)
+                self.install(i)
                 rb_unmap(&self.cpus[i])
                 self.cpus[i] = made[i]
                 made[i].nr = 0
         except BaseException:
             if not leave:
-                self.drop_unsettled(made)
+                self.remove_new(made)
             raise
         finally:
             for i in range(self.nr_cpus):

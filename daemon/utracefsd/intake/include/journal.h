@@ -97,7 +97,7 @@ static inline void jr_done(struct jr_slot *slot, uint64_t tail)
 }
 
 /* Give a slot to a data ring that is consumed up to `tail`. */
-static inline void jr_take_slot(struct jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail,
+static inline void jr_give_slot(struct jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail,
                                 uint64_t number)
 {
     JR_STORE(slot->used, 0);
