@@ -3,22 +3,7 @@
 
 A line is a context (who, where, when) and a body. The context depends on the options alone; the part that
 names the task is formatted once per pid and kept for the rest of a `render` call. The body of a user event is
-printed by a program: one step per field, made once per event id from its declaration.
-
-    step     prints                                 declared as
-    INT1     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
-    INT2     0xH (N), N unsigned                    of 2 bytes
-    INT4     0xH (N), N signed whatever is declared of 4 bytes
-    INT8     0xH (N), N signed                      of 8 bytes
-    NO_SIZE  <INVALID-SIZE>                         structs of other sizes
-    CHARS    bytes up to a NUL or the size          char arrays
-    STRING   bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
-    ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
-
-This is print_fields() in kernel/trace/trace_output.c, not the event's print fmt. Entries are hostile: every
-field, and every range that a loc word names, is checked against the end of the entry before it is read; what
-reaches past it prints `<OVERFLOW>`. `__data_loc` ranges count from the start of the entry, so they may lie
-over the common header or the loc word itself, and are printed like anything else.
+printed by its `Program`, the body of another record here.
 
 A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is what
 one `trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
@@ -26,7 +11,7 @@ one `trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from utracefsd.consumers.ftrace._line cimport (
@@ -34,7 +19,6 @@ from utracefsd.consumers.ftrace._line cimport (
     Line,
     load32,
     load64,
-    printable,
     put,
     put_char,
     put_decimal,
@@ -43,9 +27,8 @@ from utracefsd.consumers.ftrace._line cimport (
     put_signed,
     put_string,
 )
+from utracefsd.consumers.ftrace._program cimport Program, put_field
 from utracefsd.consumers.ftrace._ring_buffer cimport Cursor
-
-from utracefs_protocol.declaration import FieldKind
 
 cdef enum:
     LINE_MAX = 8156       # bytes of text for one record
@@ -74,86 +57,11 @@ cdef enum:
 
 LINE_LIMIT = LINE_MAX
 
-cdef enum Op:
-    INT1
-    INT2
-    INT4
-    INT8
-    NO_SIZE
-    CHARS
-    DATA_STRING
-    REL_STRING
-    DATA_ARRAY
-    REL_ARRAY
-
 cdef enum Mode:
     NORMAL
     RAW
     HEX
     BIN
-
-cdef struct Step:
-    Op op
-    uint64_t offset       # in the entry; a declaration may have several structs of 2 GiB: not 32 bits
-    uint64_t size
-    size_t label_size
-    const char *label     # " NAME="; borrowed from _Program.labels
-
-cdef void put_field(Line *line, const Step *step, const uint8_t *entry, size_t size) noexcept nogil:
-    cdef uint16_t short_value
-    cdef uint32_t value
-    cdef uint64_t start, length
-    cdef const uint8_t *entry_field
-    put(line, step.label, step.label_size)
-    if step.offset + step.size > size:
-        put(line, b"<OVERFLOW>", 10)
-        return
-    entry_field = entry + step.offset
-    if step.op == INT4:
-        value = load32(entry_field)
-        put(line, b"0x", 2)
-        put_hex(line, value, 0)
-        put(line, b" (", 2)
-        put_signed(line, <int32_t>value)
-        put_char(line, c')')
-    elif step.op == INT8:
-        put(line, b"0x", 2)
-        put_hex(line, load64(entry_field), 0)
-        put(line, b" (", 2)
-        put_signed(line, <int64_t>load64(entry_field))
-        put_char(line, c')')
-    elif step.op == INT2:
-        memcpy(&short_value, entry_field, 2)
-        put(line, b"0x", 2)
-        put_hex(line, short_value, 0)
-        put(line, b" (", 2)
-        put_decimal(line, short_value, 0, c' ')
-        put_char(line, c')')
-    elif step.op == INT1:
-        if printable(entry_field[0]):
-            put_char(line, c"'")
-            put_char(line, <char>entry_field[0])
-            put_char(line, c"'")
-        put_char(line, c'(')
-        put_decimal(line, entry_field[0], 0, c' ')
-        put_char(line, c')')
-    elif step.op == CHARS:
-        put_string(line, entry_field, step.size)
-    elif step.op == NO_SIZE:
-        put(line, b"<INVALID-SIZE>", 14)
-    else:
-        value = load32(entry_field)
-        start = value & 0xFFFF
-        length = value >> 16
-        if step.op == REL_STRING or step.op == REL_ARRAY:
-            start += step.offset + 4
-        if start + length > size:
-            put(line, b"<OVERFLOW>", 10)
-        elif step.op == DATA_STRING or step.op == REL_STRING:
-            put_string(line, entry + start, length)
-        else:
-            put_hex_bytes(line, entry + start, length, c',', False)
-
 
 cdef inline void put_flags(Line *line, uint8_t flags, uint8_t counts) noexcept nogil:
     cdef char text[5]
@@ -195,70 +103,6 @@ cdef inline char gap_mark(uint64_t gap_us) noexcept nogil:
     if gap_us > 10:
         return c'+'
     return c' '
-
-
-cdef class _Program:
-    """How the body of one event is printed. `known` is False for an id that belongs to no event."""
-
-    cdef Step *steps
-    cdef Py_ssize_t count
-    cdef bint known
-    cdef uint32_t checked    # the render call that last compared name and fields with the event table
-    cdef object name
-    cdef object fields
-    cdef bytes title         # "NAME:"
-    cdef list labels         # owns what Step.label points to
-
-    def __cinit__(self, event):
-        cdef Py_ssize_t i
-        cdef Step *step
-        cdef bytes label
-        self.known = event is not None
-        if event is None:
-            return
-        self.name, self.fields = event
-        self.title = self.name + b":"
-        self.labels = [b" %s=" % field.name for field in self.fields]
-        self.count = len(self.labels)
-        self.steps = <Step *>malloc(sizeof(Step) * (self.count + 1))
-        if self.steps == NULL:
-            raise MemoryError
-        for i, field in enumerate(self.fields):
-            step = &self.steps[i]
-            label = self.labels[i]
-            step.label = PyBytes_AS_STRING(label)
-            step.label_size = <size_t>PyBytes_GET_SIZE(label)
-            step.offset = field.offset
-            step.size = field.size
-            step.op = self._op(field)
-
-    cdef Op _op(self, field) except *:
-        kind = field.kind
-        if kind is FieldKind.CHAR_ARRAY:
-            return CHARS
-        if kind is FieldKind.DATA_LOC:
-            return DATA_STRING if field.is_string else DATA_ARRAY
-        if kind is FieldKind.REL_LOC:
-            return REL_STRING if field.is_string else REL_ARRAY
-        size = field.size
-        if size == 1:
-            return INT1
-        if size == 2:
-            return INT2
-        if size == 4:
-            return INT4
-        return INT8 if size == 8 else NO_SIZE
-
-    def __dealloc__(self):
-        free(self.steps)
-
-    cdef bint same(self, event):
-        if event is None:
-            return not self.known
-        return self.known and (
-            (event[0] is self.name and event[1] is self.fields)
-            or (event[0] == self.name and event[1] == self.fields)
-        )
 
 
 cdef struct TaskSlot:
@@ -304,7 +148,7 @@ cdef class TextRenderer:
     cdef uint32_t _kept_size
     cdef bint _opened              # a render call has decided about _mark_starts
     cdef bint _mark_starts         # print the `buffer started` lines
-    cdef dict _programs            # id -> _Program
+    cdef dict _programs            # id -> Program
     cdef uint8_t _started[MAX_CPUS]  # by cpu: its first record was seen
     cdef TaskSlot _tasks[TASK_SLOTS]
     cdef ProgramSlot _slots[PROGRAM_SLOTS]
@@ -407,7 +251,7 @@ cdef class TextRenderer:
             memset(self._tasks, 0, sizeof(self._tasks))
             memset(self._slots, 0, sizeof(self._slots))
             for program in self._programs.values():
-                (<_Program>program).checked = 0
+                (<Program>program).checked = 0
             self._call = 1
 
     cdef int _keep(self, uint32_t size) except -1:
@@ -467,7 +311,7 @@ cdef class TextRenderer:
         cdef int32_t pid
         cdef uint16_t id
         cdef TaskSlot *task = NULL
-        cdef _Program program = None
+        cdef Program program = None
         memset(header, 0, HEADER)
         memcpy(header, data, size if size < HEADER else HEADER)
         memcpy(&id, header, 2)
@@ -587,7 +431,7 @@ cdef class TextRenderer:
         put(line, b": ", 2)
 
     cdef void _body(
-        self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size
+        self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size
     ) noexcept:
         cdef Py_ssize_t i
         if program is not None and program.known:
@@ -614,7 +458,7 @@ cdef class TextRenderer:
             put(line, b"<stack trace>\n", 14)
 
     cdef void _bare_body(
-        self, Line *line, _Program program, uint16_t id, const uint8_t *data, size_t size
+        self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size
     ) noexcept:
         """The body in the formats raw, hex and bin: the id, or for a few records a raw text of their own."""
         if self._mode == RAW and id == ID_PRINT:
@@ -634,17 +478,17 @@ cdef class TextRenderer:
         if self._mode == HEX:
             put_char(line, c'\n')
 
-    cdef _Program _program(self, uint16_t id):
+    cdef Program _program(self, uint16_t id):
         """The program of an id. Each render call asks the event table anew: an id may change its event."""
         cdef ProgramSlot *slot = &self._slots[id & (PROGRAM_SLOTS - 1)]
-        cdef _Program program
+        cdef Program program
         if slot.call == self._call and slot.id == id:
-            return <_Program>slot.program
+            return <Program>slot.program
         program = self._programs.get(id)
         if program is None or program.checked != self._call:
             event = self._lookup(id)
             if program is None or not program.same(event):
-                program = _Program(event)
+                program = Program(event)
                 self._programs[id] = program
             program.checked = self._call
         slot.call = self._call

@@ -1,0 +1,6 @@
+from collections.abc import Sequence
+
+from utracefs_protocol.declaration import Field
+
+class Program:
+    def __init__(self, event: tuple[bytes, Sequence[Field]] | None) -> None: ...
