@@ -13,7 +13,7 @@ from tests.integration.conftest import DaemonProcess
 from utracefs.tracefs import PerfAttr
 
 PRODUCER = """
-import sys, utracefs
+import signal, sys, utracefs
 event = utracefs.event("cons u64 n; __rel_loc char[] s")
 n = 0
 deadline = int(sys.argv[1])
@@ -23,6 +23,8 @@ while n < deadline or deadline < 0:
         n += 1
         if n == 5000:
             print("going", flush=True)
+        if n == 15000 and deadline < 0:
+            signal.pause()
 utracefs.flush(20)
 print(utracefs.stats().lost, flush=True)
 """
@@ -51,7 +53,8 @@ def test_several_producers_a_small_buffer_and_a_killed_one(
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for count in (20_000, 20_000, -1)
+            # a data ring holds 18,072: none is lost there, however late the daemon comes
+            for count in (15_000, 15_000, -1)
         ]
         try:
             killed = producers[2]
@@ -72,7 +75,7 @@ def test_several_producers_a_small_buffer_and_a_killed_one(
         emitted, consumers = stats(tree.read_file("events/user_events/cons/stats"))
         ftrace = consumers["ftrace"]
         assert emitted == sum(ftrace.values())
-        assert emitted >= 40_000 - lost_in_clients
+        assert emitted >= 30_000 - lost_in_clients
         assert ftrace["lost"] > 0, "the buffer was small on purpose"
         kept = dropped = 0
         for cpu in range(len([n for n, _ in tree.list_dir("per_cpu")])):
