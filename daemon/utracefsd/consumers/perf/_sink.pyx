@@ -161,7 +161,7 @@ cdef class PerfSink:
         self.left = period
 
     def is_filled(self, uint64_t watermark):
-        """Whether the ring holds so many bytes that its reader has not given back, or has had no room for a sample."""
+        """Whether `watermark` bytes wait for the reader, or a sample found no room. False without a ring."""
         if self.map == NULL:
             return False
         return self.pending_lost > 0 or self.head - LOAD_TAIL(self.map + DATA_TAIL_AT) >= watermark
