@@ -1,21 +1,14 @@
-"""What the tests of the command line share: the command line as a process, events to write files from, the
-real reader."""
+"""What the tests of the command line share: the command line as a process."""
 
 import os
-import shutil
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from utracefs_protocol.declaration import Declaration, parse
-from utracefs_protocol.event_format import format_text
-from utracefs_protocol.layout import Layout
+from utracefs_protocol.text import text_of
 
 ANSWER_S = 60
 
@@ -51,7 +44,7 @@ class Cli:
         return done
 
     def out(self, *words: str, data: bytes = b"") -> str:
-        return self.run(*words, data=data).stdout.decode("utf-8", "surrogateescape")
+        return text_of(self.run(*words, data=data).stdout)
 
     def fails(self, *words: str, status: int = 1) -> str:
         """One line on stderr that begins with our name."""
@@ -68,34 +61,6 @@ class Cli:
             stderr=subprocess.PIPE,
             **options,
         )
-
-
-class Events:
-    """Declarations by event id, and entries of them."""
-
-    def __init__(self, first_id: int, *declarations: bytes) -> None:
-        self.declared: dict[int, Declaration] = {
-            first_id + n: parse(text) for n, text in enumerate(declarations)
-        }
-
-    def formats(self) -> list[bytes]:
-        return [format_text(d.name, number, d.fields) for number, d in self.declared.items()]
-
-    def entry(self, number: int, pid: int, *values: Any) -> bytes:
-        payload = Layout(self.declared[number].fields).pack(*values)
-        return struct.pack("<HBBi", number, 0, 0, pid) + payload
-
-
-needs_trace_cmd = pytest.mark.skipif(
-    shutil.which("trace-cmd") is None, reason="the Debian package trace-cmd is the judge"
-)
-
-
-def trace_cmd(*words: str) -> str:
-    """stdout of the real reader; its stderr must be empty."""
-    done = subprocess.run(["trace-cmd", *words], capture_output=True, timeout=60, check=True)
-    assert done.stderr == b"", done.stderr
-    return done.stdout.decode("utf-8", "surrogateescape")
 
 
 def interrupt(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.cli.kit import Cli, Eventually, interrupt, needs_trace_cmd, trace_cmd
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.recordings import needs_trace_cmd, trace_cmd
 
 EMITTER = """
 import signal, sys, time, utracefs

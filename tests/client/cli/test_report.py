@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.client.cli.kit import Events
+from tests.client.recordings import Events
 from utracefs.cli import cli
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text

@@ -119,7 +119,7 @@ def test_dir_stands_before_or_behind(cli: Cli) -> None:
         (OSError(22, "trace: what for\nindeed", "trace"), "utracefs: trace: what for indeed"),
         (OSError(28, "No space left on device"), "utracefs: stdout: No space left on device"),
         (OSError(5, "bad", b"\xff"), "utracefs: \\udcff: bad"),
-        (TraceError(22, "FILE: is no trace.dat"), "utracefs: FILE: is no trace.dat"),
+        (TraceError(22, "FILE: is not a trace.dat"), "utracefs: FILE: is not a trace.dat"),
         (Failure("cmd", "command not found", 127), "utracefs: cmd: command not found"),
         (ZeroDivisionError("x"), "utracefs: internal error: ZeroDivisionError: x"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.cli.kit import Events, needs_trace_cmd, trace_cmd
+from tests.client.recordings import Events, needs_trace_cmd, trace_cmd
 from utracefs.trace_dat import Contents, TraceDatReader, TraceDatWriter
 from utracefs.trace_report import EventPrinter, ReportOptions, json_lines, report_lines
 from utracefs_protocol.declaration import Field, FieldKind

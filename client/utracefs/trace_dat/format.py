@@ -1,0 +1,292 @@
+"""The layout of a trace.dat: what writer and reader share.
+
+Version 7:
+
+    +-------------------+  MAGIC, version, byte order, size of long, page size, compression,
+    | file header       |  offset of the options
+    +-------------------+
+    | 16 headers        |  header_page, header_event
+    | 17 ftrace events  |  formats of the records of ftrace itself (print, raw_data)
+    | 18 events format  |  per system the `format` of each event
+    | 19 kallsyms       |  one line, for the ip of trace_marker records
+    | 20 printk         |
+    | 21 command lines  |  saved_cmdlines
+    |  3 buffer         |  zeros up to a page boundary, then the pages of cpu 0, cpu 1, ...
+    |  0 options        |  where each of the above is, the clock, the number of cpus, ...
+    | 15 strings        |  what the sections are called
+    +-------------------+
+
+Every section begins with a SECTION_HEADER, and the next one follows without a gap. Sections are found through
+the options; options of the same id may occur several times.
+
+Version 6 has the same parts in a fixed order and without section headers: file header up to the page size,
+16 to 21, u32 number of cpus, then KIND_OPTIONS and the options (each OPTION_ID, u32 size, data; id 0 ends
+them), then KIND_FLYRECORD, an EXTENT per cpu, the clock as lstr if OPTION_TRACECLOCK is there, and the pages.
+
+| type | bytes |
+|---|---|
+| u16, u32, u64 | little-endian |
+| string0 | text and a NUL |
+| lstr | u64 length, text |
+
+Sources: trace-cmd.dat.v7(5), trace-cmd.dat.v6(5), both of trace-cmd.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import attrs
+
+from utracefs_protocol.limits import SUBBUF_HEADER_SIZE
+
+__all__ = [
+    "BUFFER",
+    "BYTES",
+    "CLOCKS_IN_NS",
+    "CMDLINES",
+    "COMPRESSIONS",
+    "CPU_EXTENT",
+    "DECIMAL",
+    "EVENT_FORMATS",
+    "EXTENT",
+    "FTRACE_EVENTS",
+    "HEADERS",
+    "KALLSYMS",
+    "KIND_FLYRECORD",
+    "KIND_OPTIONS",
+    "KIND_SIZE",
+    "LITTLE_ENDIAN",
+    "LONG_SIZE",
+    "MAGIC",
+    "MAX_CPUS",
+    "NUMBER_U32",
+    "NUMBER_U64",
+    "OPTIONS",
+    "OPTION_BUFFER",
+    "OPTION_CPUCOUNT",
+    "OPTION_CPUSTAT",
+    "OPTION_DONE",
+    "OPTION_HEADER",
+    "OPTION_ID",
+    "OPTION_OFFSET",
+    "OPTION_TRACECLOCK",
+    "OPTION_TRACEID",
+    "OPTION_UNAME",
+    "OPTION_VERSION",
+    "PRINTK",
+    "SECTIONS",
+    "SECTIONS_BY_OPTION",
+    "SECTION_COMPRESSED",
+    "SECTION_HEADER",
+    "STRINGS",
+    "TEXT",
+    "U32",
+    "U64",
+    "VERSIONS",
+    "Buffer",
+    "Extent",
+    "Option",
+    "OptionType",
+    "Section",
+    "check_page_size",
+    "clock_in_use",
+    "section_option",
+]
+
+MAGIC: Final = b"\x17\x08\x44tracing"
+VERSIONS: Final = {b"6": 6, b"7": 7}
+"""Those that are read; 7 is written."""
+LITTLE_ENDIAN: Final = b"\0"
+LONG_SIZE: Final = b"\x08"
+"""Bytes of a `long`: that of header_page's `commit`."""
+COMPRESSIONS: Final = (b"none", b"")
+"""Names of no compression; the first is written."""
+SECTION_COMPRESSED: Final = 0x1
+"""Flag of a section."""
+
+KIND_SIZE: Final = 10
+KIND_OPTIONS: Final = b"options  \0"
+KIND_FLYRECORD: Final = b"flyrecord\0"
+"""What comes next in a file of version 6."""
+
+U32: Final = struct.Struct("<I")
+U64: Final = struct.Struct("<Q")
+SECTION_HEADER: Final = struct.Struct("<HHIQ")
+"""Section id, flags, offset of its name in the strings, bytes that follow."""
+OPTION_HEADER: Final = struct.Struct("<HI")
+"""Option id, bytes that follow."""
+OPTION_ID: Final = struct.Struct("<H")
+"""Of version 6, where an id of 0 has no size behind it."""
+EXTENT: Final = struct.Struct("<QQ")
+"""File offset and bytes of a cpu's pages: version 6, the cpus in order."""
+CPU_EXTENT: Final = struct.Struct("<IQQ")
+"""cpu, file offset, bytes: version 7."""
+
+MAX_CPUS: Final = 1 << 16
+"""More make a file broken: the number is that of entries to read."""
+_MAX_PAGE_SIZE: Final = 1 << 27
+"""Page sizes above make a file broken: a page's commit word has 27 bits for its bytes."""
+
+CLOCKS_IN_NS: Final = frozenset({"local", "global", "uptime", "perf", "mono", "mono_raw", "tai"})
+"""Clocks whose stamps trace-cmd prints as seconds; it prints all others, `boot` too, as bare numbers."""
+
+
+# Sections.
+
+
+@attrs.frozen
+class Section:
+    """A row of the table of sections."""
+
+    id: int
+    name: bytes
+    """As trace-cmd describes it in the strings section."""
+    by_option: bool = True
+    """An option with the section's id holds its file offset."""
+
+
+HEADERS: Final = Section(16, b"headers")
+"""string0 `header_page`, lstr, string0 `header_event`, lstr."""
+FTRACE_EVENTS: Final = Section(17, b"ftrace events")
+"""u32 number of formats, an lstr each."""
+EVENT_FORMATS: Final = Section(18, b"events format")
+"""u32 number of systems; each: string0 name, u32 number of formats, an lstr each."""
+KALLSYMS: Final = Section(19, b"kallsyms")
+"""u32 size, text: lines `ADDRESS TYPE NAME`."""
+PRINTK: Final = Section(20, b"printk")
+"""u32 size, text."""
+CMDLINES: Final = Section(21, b"command lines")
+"""lstr: lines `TID COMM`."""
+BUFFER: Final = Section(3, b"buffer flyrecord", by_option=False)
+"""Zeros up to a page boundary, then pages. OPTION_BUFFER says where, so there may be several."""
+OPTIONS: Final = Section(0, b"options", by_option=False)
+"""Each: OPTION_HEADER, data. OPTION_DONE is the last. The file header holds the offset."""
+STRINGS: Final = Section(15, b"strings", by_option=False)
+"""string0 each: the names of the sections."""
+
+SECTIONS: Final = (
+    HEADERS,
+    FTRACE_EVENTS,
+    EVENT_FORMATS,
+    KALLSYMS,
+    PRINTK,
+    CMDLINES,
+    BUFFER,
+    OPTIONS,
+    STRINGS,
+)
+"""In the order in which they are written."""
+
+SECTIONS_BY_OPTION: Final = {section.id: section for section in SECTIONS if section.by_option}
+
+
+# Options.
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class OptionType(Generic[T]):
+    """How an option's data is made and read."""
+
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+    """struct.error or ValueError for data that is not of this type."""
+
+
+def _text(data: bytes) -> bytes:
+    return data.rstrip(b"\0")
+
+
+def _number(layout: struct.Struct) -> OptionType[int]:
+    def decode(data: bytes) -> int:
+        value: int = layout.unpack(data)[0]
+        return value
+
+    return OptionType(layout.pack, decode)
+
+
+TEXT: Final = OptionType[bytes](lambda text: text + b"\0", _text)
+"""string0."""
+DECIMAL: Final = OptionType[int](lambda value: b"%d\0" % value, lambda data: int(_text(data), 0))
+"""string0 of a number."""
+BYTES: Final = OptionType[bytes](bytes, bytes)
+"""As they are: the layout is the option's own."""
+NUMBER_U32: Final = _number(U32)
+NUMBER_U64: Final = _number(U64)
+
+
+@attrs.frozen
+class Option(Generic[T]):
+    """A row of the table of options."""
+
+    id: int
+    type: OptionType[T]
+
+    def pack(self, value: T) -> tuple[int, bytes]:
+        """(id, data)."""
+        return self.id, self.type.encode(value)
+
+
+OPTION_DONE: Final = Option(0, NUMBER_U64)
+"""File offset of the next options section, 0 when there is none."""
+OPTION_CPUSTAT: Final = Option(2, TEXT)
+"""per_cpu/cpuN/stats, `CPU: N` in front of it. trace-cmd overwrites the last byte, so the NUL is needed."""
+OPTION_BUFFER: Final = Option(3, BYTES)
+"""One per instance. Version 7: u64 file offset of its BUFFER section, string0 instance, string0 clock, u32 page
+size, u32 number of cpus, a CPU_EXTENT each. Version 6, and not for the top instance: u64 file offset of its
+KIND_FLYRECORD, string0 instance."""
+OPTION_TRACECLOCK: Final = Option(4, TEXT)
+"""trace_clock: the clocks, the one in use in brackets."""
+OPTION_UNAME: Final = Option(5, TEXT)
+OPTION_OFFSET: Final = Option(7, DECIMAL)
+"""Nanoseconds to add to all time stamps."""
+OPTION_CPUCOUNT: Final = Option(8, NUMBER_U32)
+OPTION_VERSION: Final = Option(9, TEXT)
+"""Name and version of the producer."""
+OPTION_TRACEID: Final = Option(11, NUMBER_U64)
+"""Any number that tells recordings apart."""
+
+
+def section_option(section: Section) -> Option[int]:
+    """The option that holds a section's file offset."""
+    return Option(section.id, NUMBER_U64)
+
+
+# What both versions hold.
+
+
+@attrs.frozen
+class Extent:
+    """The pages of one cpu."""
+
+    cpu: int
+    offset: int
+    """In the file."""
+    size: int
+    """Bytes."""
+
+
+@attrs.frozen
+class Buffer:
+    """One instance's pages."""
+
+    name: str
+    """Empty for the top instance."""
+    clock: str
+    page_size: int
+    extents: tuple[Extent, ...]
+
+
+def check_page_size(size: int) -> None:
+    """ValueError for a size that no page has."""
+    if size < SUBBUF_HEADER_SIZE + 8 or size > _MAX_PAGE_SIZE:
+        raise ValueError("page size")
+
+
+def clock_in_use(trace_clock: bytes) -> str:
+    """`mono` of `local [mono] boot`; the text itself where nothing is in brackets."""
+    _, bracket, rest = trace_clock.partition(b"[")
+    name = rest.partition(b"]")[0] if bracket else trace_clock.strip()
+    return name.decode("ascii", "replace")
