@@ -1,4 +1,4 @@
-"""Every stub says of its compiled module what the module says of itself: the same names, methods and parameters.
+"""A stub says of its compiled module what the module says of itself: the same names and parameters.
 
 A docstring stands in the .pyx alone: two copies drift apart.
 """
@@ -22,7 +22,7 @@ def module_name(path: Path) -> str:
 
 
 def names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """What a stub declares at one level; an overload or a setter is declared once. A bare assignment is a name for a type."""
+    """What a stub declares at one level, once each. A bare assignment or a TypeAlias is a name for a type."""
     found: dict[str, ast.stmt] = {}
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -84,7 +84,7 @@ def runtime_parameters(function: object) -> list[tuple[str, str, bool]]:
 
 
 def init_parameters(cls: type) -> list[str] | None:
-    """The names in the first line of a compiled class' docstring, where Cython puts the signature of its constructor."""
+    """The names in the first line of a compiled class' docstring: its constructor's, put there by Cython."""
     first = (cls.__doc__ or "").splitlines()[0]
     if not first.startswith(cls.__name__ + "("):
         return None

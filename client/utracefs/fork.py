@@ -88,8 +88,8 @@ class _Anchor:
 
 def _hook_multiprocessing() -> None:
     """Processes of multiprocessing end with os._exit(), without atexit, but run the finalizers of
-    multiprocessing.util; which every such process first forgets, and then calls the after-fork functions. If it
-    was never imported, this process has no such children and is none."""
+    multiprocessing.util; which every such process first forgets, and then calls the after-fork functions.
+    If it was never imported, this process has no such children and is none."""
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None or _for_multiprocessing:
         return

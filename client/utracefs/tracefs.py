@@ -135,8 +135,9 @@ class Tracefs:
         return taken
 
     def poll(self, handle: int) -> None:
-        """Wait until reading is worth while: for `trace_pipe` and `trace_pipe_raw` of one cpu that `buffer_percent` of
-        its sub-buffers are filled, for a perf event that `wakeup_watermark` bytes are in its ring."""
+        """Wait until reading is worth while: for `trace_pipe` and `trace_pipe_raw` of one cpu that
+        `buffer_percent` of its sub-buffers are filled, for a perf event that `wakeup_watermark` bytes are
+        in its ring."""
         self._rpc.call(messages.Poll(handle), self._about(handle))
 
     def close_handle(self, handle: int) -> None:

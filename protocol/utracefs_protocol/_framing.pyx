@@ -1,8 +1,8 @@
 """Finds where a MessagePack object ends, without building it.
 
 A peer is hostile until shown otherwise, so nothing of it is decoded before its extent is known: how long it
-is, how deep, and that it will end within the limit. The walk has no recursion and allocates nothing: it keeps,
-per open array or map, how many elements are still to come.
+is, how deep, and that it will end within the limit. The walk has no recursion and allocates nothing: it
+keeps, per open array or map, how many elements are still to come.
 
 Two sizes decide at once, long before the bytes are there: a declared length past the limit, and a declared
 number of elements past it, since each takes a byte at least. So a peer cannot make us collect what we shall

@@ -1,4 +1,4 @@
-"""The Cython face of include/data_ring.h and of its two sides, data_ring_producer.h and data_ring_consumer.h."""
+"""The Cython face of include/data_ring.h and of its two sides, data_ring_{producer,consumer}.h."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -66,7 +66,9 @@ cdef extern from "data_ring_consumer.h" nogil:
 
     void dr_init(data_ring *r)
     int dr_consumer_start(dr_consumer *c)
-    int dr_next(dr_consumer *c, dr_taken *out, unsigned char *payload, uint32_t room, int dead, uint64_t *holes)
+    int dr_next(
+        dr_consumer *c, dr_taken *out, unsigned char *payload, uint32_t room, int dead, uint64_t *holes
+    )
     void dr_advance(dr_consumer *c, uint32_t bytes)
     void dr_publish(dr_consumer *c)
     void dr_want_wakeup(dr_consumer *c, int wanted)

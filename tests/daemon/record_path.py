@@ -1,4 +1,4 @@
-"""What the tests of the record path begin with: an event, a write to it, an ftrace buffer, a probe's numbers."""
+"""What tests of the record path begin with: an event, a write, an ftrace buffer, a probe's numbers."""
 
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer

@@ -41,8 +41,8 @@ def daemon_in(folder: Path, clock: Clock | None = None, **options: Any) -> Daemo
 
 
 def die(daemon: Daemon) -> None:
-    """As SIGKILL leaves things: nothing of what `close` does. The objects stay until the test ends, so that nothing
-    is unmapped."""
+    """As SIGKILL leaves things: nothing of what `close` does. The objects stay until the test ends, so
+    that nothing is unmapped."""
     _dead.append(daemon)
 
 

@@ -1,4 +1,4 @@
-"""The parts together, without a loop: what is written down before an answer, and who hears at the end of a step."""
+"""The parts together, without a loop: what is saved before an answer, who hears at the end of a step."""
 
 from __future__ import annotations
 

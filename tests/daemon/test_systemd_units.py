@@ -1,4 +1,4 @@
-"""The files in systemd/: accepted by systemd's own tools, and in agreement with the daemon and with each other."""
+"""The files in systemd/: systemd's own tools accept them, and they agree with the daemon."""
 
 import configparser
 import os

@@ -1,5 +1,5 @@
-/* Two processes, one ring: a child with several threads writes numbered records, the parent judges every byte.
- * `data_ring_stress SIZE RECORDS THREADS KILL`: KILL 1 ends the child by SIGKILL in the middle.
+/* Two processes, one ring: a child with several threads writes numbered records, the parent judges every
+ * byte. `data_ring_stress SIZE RECORDS THREADS KILL`: KILL 1 ends the child by SIGKILL in the middle.
  * `data_ring_stress produce FD SIZE RECORDS THREADS` only writes, into a ring that another process judges.
  * The first form prints `taken N committed N lost N holes N`; exit status 1 when anything is wrong. */
 #include "data_ring_consumer.h"

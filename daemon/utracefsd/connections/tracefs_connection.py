@@ -202,8 +202,8 @@ class TracefsConnection:
         """Nothing here waits for a time."""
 
     def speak(self, now_ns: int) -> Iterator[Reply]:
-        """The requests that wait and need not any longer. Of one handle's reads the first comes first; a poll goes
-        before the read that would leave it nothing."""
+        """The requests that wait and need not any longer. Of one handle's reads the first comes first; a
+        poll goes before the read that would leave it nothing."""
         still_empty: set[int] = set()
         for waiting in sorted(self._waiting, key=lambda one: one.size is not None):
             if waiting not in self._waiting:

@@ -28,7 +28,7 @@ _README = b"""\
 utracefs: tracefs for events that programs declare
 
   user_events_status    events, and who uses each of them
-  dynamic_events        events as they were declared; append 'u:NAME TYPE FIELD; ...' to make one, '!u:...' to remove it
+  dynamic_events        events as declared; append 'u:NAME TYPE FIELD; ...' to make one, '!u:...' to remove it
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
@@ -43,7 +43,7 @@ utracefs: tracefs for events that programs declare
   buffer_size_kb        KiB of buffer for each cpu
   trace_options         how text looks and what is recorded; each is a file in options/, too
   set_event_pid         thread ids to record, nobody else's
-  consumers/NAME/       plug-ins: set_event says of which events they get the records, report shows what they made of them
+  consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text
 """
 
 

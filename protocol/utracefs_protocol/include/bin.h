@@ -6,8 +6,8 @@
  *     bin 32    0xc6  size, 4 bytes, big-endian     up to 4294967295
  *
  * Then `size` bytes follow. A writer takes the shortest form; a reader accepts each of them for any size, as
- * the MessagePack specification says. Beside the arrays of the messages, a bin object is the only one that may
- * stand on the data socket, so its first byte tells a record from a message.
+ * the MessagePack specification says. Beside the arrays of the messages, a bin object is the only one that
+ * may stand on the data socket, so its first byte tells a record from a message.
  */
 #ifndef UTRACEFS_BIN_H
 #define UTRACEFS_BIN_H
@@ -34,8 +34,8 @@ static inline unsigned bin_header_size(uint32_t size)
     return size <= 0xff ? 2 : size <= 0xffff ? 3 : 5;
 }
 
-/* Write the header in front of `size` bytes; the number of bytes that it has. `at` has room for BIN_MAX_HEADER,
- * or for bin_header_size(size). */
+/* Write the header in front of `size` bytes; the number of bytes that it has. `at` has room for
+ * BIN_MAX_HEADER, or for bin_header_size(size). */
 static inline unsigned bin_put_header(uint8_t *at, uint32_t size)
 {
     if (size <= 0xff) {
@@ -57,8 +57,8 @@ static inline unsigned bin_put_header(uint8_t *at, uint32_t size)
     return 5;
 }
 
-/* Read the header at `at`, of which `length` bytes are there: the number of bytes that it has, and in *size how
- * many follow it, which need not be there yet. 0: no bin, or a header that is not complete. */
+/* Read the header at `at`, of which `length` bytes are there: the number of bytes that it has, and in *size
+ * how many follow it, which need not be there yet. 0: no bin, or a header that is not complete. */
 static inline unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)
 {
     if (length < 2)

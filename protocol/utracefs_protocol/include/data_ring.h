@@ -1,8 +1,8 @@
 /*
  * The data ring: one process's records on their way to the daemon, in memory that both map.
  *
- * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they are
- * read; the data ring carries them there, and nothing stays in it.
+ * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they
+ * are read; the data ring carries them there, and nothing stays in it.
  *
  * The memory (a memfd made by the daemon, sealed against shrinking, growing and further seals):
  *
@@ -57,14 +57,15 @@
  * ------------
  * 1. The daemon's clearing must be seen before the space is used again: it clears, then stores tail with
  *    release; a producer loads tail with acquire before it reserves. Hence a fresh length word is 0, never a
- *    leftover of the lap before that happens to look committed. This is why everything consumed is cleared and
+ *    leftover of the lap before that happens to look committed. So everything consumed is cleared and
  *    not just the length words: in the next lap the records start elsewhere.
  * 2. A record's bytes must be seen before its COMMITTED bit: the bit is stored with (at least) release and
  *    loaded with acquire.
  * 3. No lost wake-up: the producer stores COMMITTED and then loads need_wakeup; the daemon stores need_wakeup
  *    and then looks at the ring once more. Store-then-load on both sides needs one total order, so these four
  *    are seq_cst: on x86-64 one xchg, on aarch64 stlr and ldar, which the architecture orders.
- * 4. head needs no order of its own: a record is found through its length word, and head only tells how far to
+ * 4. head needs no order of its own: a record is found through its length word, and head only tells how far
+ * to
  *    look. It is acquire/release all the same so that the daemon never sees a length word from before the
  *    reservation.
  *

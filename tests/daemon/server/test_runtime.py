@@ -199,7 +199,8 @@ class TestLock:
         here.prepare()
         program = (
             "import os,sys; from pathlib import Path; from utracefsd.server.runtime import *;"
-            f"r=Runtime(Path({str(here.directory)!r}),Path({str(here.status_folder)!r}),Kind.CHOSEN,os.geteuid());\n"
+            f"r=Runtime(Path({str(here.directory)!r}),Path({str(here.status_folder)!r}),"
+            "Kind.CHOSEN,os.geteuid());\n"
             "with r.locked(): os.kill(os.getpid(), 9)"
         )
         assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9

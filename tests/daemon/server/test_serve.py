@@ -1,4 +1,4 @@
-"""The daemon behind real Unix sockets: the way of a record, waiting reads, hostile clients, its beginning and end."""
+"""The daemon behind real sockets: the way of a record, waiting reads, hostile clients, begin and end."""
 
 import array
 import contextlib

@@ -65,9 +65,9 @@ class PerfEvent:
         return _COUNT.pack(self._sink.count)
 
     def ready(self) -> bool:
-        """Whether a watcher is to be woken: the ring holds `wakeup_watermark` bytes that its reader has not taken, or
-        had no room for a sample. Where none was given it is half of the ring, as ring_buffer_init() in
-        kernel/events/ring_buffer.c chooses.
+        """Whether a watcher is to be woken: the ring holds `wakeup_watermark` bytes that its reader has not
+        taken, or had no room for a sample. Where none was given it is half of the ring, as ring_buffer_init()
+        in kernel/events/ring_buffer.c chooses.
 
         TraceError(EINVAL): it only counts.
         """
