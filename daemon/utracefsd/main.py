@@ -9,6 +9,7 @@ utracefsd ── _process ── serve               the daemon itself (server/s
 import contextlib
 import ctypes
 import functools
+import gc
 import logging
 import os
 import resource
@@ -249,6 +250,7 @@ def main(
         listen_fds=listen_fds,
         discard_state=discard_state,
     )
+    gc.freeze()  # the modules are here to stay: a full collection need not look at their 60,000 objects
     try:
         trio.run(
             functools.partial(

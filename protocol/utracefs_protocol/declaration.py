@@ -247,8 +247,13 @@ def parse(command: bytes) -> Declaration:
     return Declaration(name, parse_fields(args))
 
 
+@functools.lru_cache(2048)
 def parse_fields(args: bytes) -> tuple[Field, ...]:
-    """The fields of an argument text, the part of a command string behind the name. Errors as `parse`."""
+    """The fields of an argument text, the part of a command string behind the name. Errors as `parse`.
+
+    Cached, as its fields are: a program's events have many fields in common, often all of them, and parsing is most
+    of what declaring costs.
+    """
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE
     for text in args.split(b";"):
@@ -261,8 +266,7 @@ def parse_fields(args: bytes) -> tuple[Field, ...]:
 
 @functools.lru_cache(2048)
 def _parse_field(text: bytes, offset: int) -> Field:
-    """One field. Cached: a program's events have many fields in common, and parsing is most of what declaring
-    costs."""
+    """One field; see `parse_fields`."""
     if _CONTROL_BUT_TAB.search(text):
         raise TraceError(errno.EINVAL, f"field {shown(text)}: has a control character")
     prefix = next((p for p in _TWO_WORD_PREFIXES if text.startswith(p)), b"")

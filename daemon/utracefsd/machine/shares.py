@@ -18,8 +18,8 @@ import attrs
 from utracefs_protocol.errors import TraceError
 
 
-class Resource(enum.Enum):
-    """What is counted for each user."""
+class Resource(enum.StrEnum):
+    """What is counted for each user. A str, so that hashing it is quick."""
 
     CONNECTIONS = "connections to the data socket"
     EVENTS = "events"

@@ -88,7 +88,8 @@ class State:
             return
         lines = list(self._unwritten())
         self._lines += len(lines)
-        too_long = self._lines > 4 * self._lines_at_first + _HISTORY_LINES
+        live = max(self._lines_at_first, 2 * len(self._table) + len(self._comms))
+        too_long = self._lines > 4 * live + _HISTORY_LINES
         if too_long or not self._write(self._fd, b"".join(map(self._pack, lines))):
             self._rewrite()
 
