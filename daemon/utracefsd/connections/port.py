@@ -51,6 +51,10 @@ PIECE_BYTES = 64 << 10
 # holds.
 TURN_BYTES = 256 << 10
 
+# And how long it may be answered before that, where it lets others have their turn: an operation on the tree
+# takes some 30 us, and a tool sends a hundred at once. Another client waits that much longer.
+TURN_NS = 1_000_000
+
 # New connections in one turn; take_in_all wants all that stand in the queue, which somaxconn (4096) bounds.
 TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
@@ -412,16 +416,18 @@ class Port:
     # Carrying out and answering
 
     def _carry_out(self, accepted: Accepted, data: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """What was received, up to where others may have their turn."""
+        """What was received, up to where others may have their turn and it has had its own."""
         connection = accepted.connection
         try:
             if accepted.answers is None:
                 accepted.answers = iter(connection.receive(data, fds, self._now_ns()))
                 self._unfinished[accepted] = None
+            until_ns = self._now_ns() + TURN_NS
             for message in accepted.answers:
-                if message is None:
+                if message is not None:
+                    self._queue(accepted, message)
+                elif self._now_ns() >= until_ns or accepted.link.waiting_bytes > MAX_WAITING_BYTES:
                     break
-                self._queue(accepted, message)
             else:
                 self._finished(accepted)
         except Exception:

@@ -22,6 +22,7 @@ from utracefsd.connections.port import (
     MAX_DESCRIPTORS_SENT,
     MAX_WAITING_BYTES,
     TREE,
+    TURN_NS,
 )
 
 
@@ -292,7 +293,7 @@ class TestSlowReaders:
 
 
 class TestOneByOne:
-    """The rules of the tree: a request at a time, and none while much waits to be read."""
+    """The rules of the tree: requests in turns of a millisecond, and none while much waits to be read."""
 
     @pytest.fixture
     def tree(self, tmp_path: Path) -> Iterator[Around]:
@@ -300,7 +301,21 @@ class TestOneByOne:
         yield made
         made.close()
 
-    def test_each_turn_carries_out_one_request_of_each(self, tree: Around) -> None:
+    def test_short_requests_share_a_turn(self, tree: Around) -> None:
+        client = tree.connect()
+        tree.turn()
+
+        def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
+            for _ in data:
+                yield b"x", []
+                yield None
+
+        tree.made[0].answer = answer
+        client.sendall(bytes(100))
+        tree.turn()
+        assert client.recv(1000) == b"x" * 100
+
+    def test_a_request_that_takes_long_ends_the_turn(self, tree: Around) -> None:
         clients = [tree.connect() for _ in range(3)]
         tree.turn()
         order: list[tuple[int, int]] = []
@@ -308,6 +323,7 @@ class TestOneByOne:
         def answer(client: int, data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
             for request in data:
                 order.append((request, client))
+                tree.now_ns += TURN_NS
                 yield b"%d" % request, []
                 if request < 3:
                     yield None
