@@ -9,6 +9,7 @@ import pytest
 from utracefs.cli import Failure
 from utracefs.cli.embedded import embedded_daemon
 from utracefs.tracefs import Tracefs
+from utracefsd.server.runtime import locate
 
 
 def test_it_answers_and_is_gone_afterwards(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,11 +17,22 @@ def test_it_answers_and_is_gone_afterwards(home: Path, monkeypatch: pytest.Monke
     with embedded_daemon("--buffer-size-kb", "64") as directory:
         assert Path(directory).parent == home
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+        status_folder = locate(directory).status_folder
+        assert status_folder.is_dir()
         with Tracefs(directory, timeout_s=30) as tree:
             assert tree.read_file("tracing_on") == b"1\n"
     assert not os.path.exists(directory)
+    assert not status_folder.exists()
     with pytest.raises(FileNotFoundError):
         Tracefs(directory)
+
+
+def test_nothing_is_left_when_its_command_cannot_be_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    with pytest.raises(Failure, match="not found"), embedded_daemon() as directory:
+        raise Failure("nosuch", "command not found")
+    assert list(home.iterdir()) == []
+    assert not locate(directory).status_folder.exists()
 
 
 def test_a_relative_runtime_dir_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
