@@ -32,6 +32,7 @@ from utracefs.cli.recorder import Recorder, Summary
 from utracefs.cli.running import environment, run_steps, signals_blocked
 from utracefs.cli.subscription import Subscription
 from utracefs.event_names import ALL_USER_EVENTS
+from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
 
 __all__ = ["record"]
@@ -197,8 +198,6 @@ def _give_back(subscription: Subscription) -> None:
 def _wall_clock_offset_ns(tree: Tracefs) -> int:
     """CLOCK_REALTIME less the trace clock: read in between two readings of the latter, the closest of a few
     tries."""
-    from utracefs.trace_dat import clock_in_use
-
     name = clock_in_use(tree.read_file("trace_clock"))
     clock = _WALL_CLOCK_OF.get(name)
     if clock is None:

@@ -10,7 +10,7 @@ signal came from.
 
 | signal | without a command | with a command |
 |---|---|---|
-| Ctrl-C in the terminal | end | the terminal sends it there, too; end with the command, at the second one at once |
+| Ctrl-C in the terminal | end | the command gets it, too; end with the command, at the second one at once |
 | kill -INT | end | passed on; the rest as above |
 | SIGTERM, SIGHUP | end | passed on; end when the command ends, after TERM_GRACE_S at the latest |
 
@@ -154,8 +154,6 @@ class _Loop:
         assert self._child is not None
         self._left_behind = True
         click.echo(f"utracefs: the command goes on without being watched (pid {self._child.pid})", err=True)
-        # Not ours to wait for any more; subprocess would warn about that.
-        self._child.returncode = 0
 
     def status(self) -> int:
         if self._child is None:
