@@ -13,7 +13,7 @@
 | doctor | doctor |
 | daemon | daemon, completion |
 
-    main ─▶ group ─▶ a command's module, imported only when that command is called ─▶ Tracefs ─▶ daemon
+    main ─▶ group ─▶ a module, imported when its command is called ─▶ Tracefs ─▶ daemon
 
 A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what
 to say. It becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is status
@@ -133,7 +133,7 @@ def _guarded(run: Callable[[], Any]) -> int:
 
 def _give_up_stdout() -> None:
     """What is still in its buffer must not fail once more, at exit."""
-    with contextlib.suppress(OSError, ValueError):  # a stdout that is no file
+    with contextlib.suppress(OSError, ValueError):  # a stdout without a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -90,7 +90,7 @@ class EventPattern(TextType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not text or re.search(r"\s", text) or text.startswith("!"):
-            self.fail(f"{text!r} is no event: SYSTEM:NAME, NAME, or a glob of either", param, ctx)
+            self.fail(f"{text!r} is not an event: SYSTEM:NAME, NAME, or a glob of either", param, ctx)
         if text.count(":") > 1:
             self.fail(f"{text!r} has more than one ':'", param, ctx)
         if len(bytes_of(text)) > MAX_WORD:
@@ -205,6 +205,6 @@ def echo(text: str) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """For scripts: keys in the order in which they were made, bytes that are no UTF-8 as U+FFFD."""
+    """For scripts: keys in the order in which they were made, bytes that are not UTF-8 as U+FFFD."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo(text.encode("utf-8", "replace"))

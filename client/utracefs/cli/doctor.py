@@ -1,11 +1,10 @@
 """`utracefs doctor`: why does nothing arrive? Asks, in the order of a record's way, what has to be true.
 
-    sockets ── permission ── daemon answers ── status page ──┐
-    ┌────────────────────────────────────────────────────────┘
-    └─ event registered ── enabled ── tracing_on ── buffer ── lost
+    sockets → permission → daemon answers → status page
+    → event registered → enabled → tracing_on → buffer → lost
 
-Each answer is `ok`, `note` (may be meant so) or `FAIL` with what to do; exit status 1 with a FAIL. What
-cannot be asked without the one before is left out.
+Each answer is `ok`, `note` (may be intended) or `FAIL` with what to do; exit status 1 with a FAIL. A question
+that makes no sense after the answer before it is left out.
 """
 
 import contextlib
@@ -111,7 +110,9 @@ def _examine_directories(directory: str | None) -> Generator[Finding, None, tupl
     there = [place for place in places if os.path.exists(os.path.join(place, DATA_SOCKET))]
     hidden = [place for place in places if place not in there and not _may_look(place)]
     for place in hidden:
-        yield Finding("note", place, "we may not look into it; whoever runs a daemon there has to let us in")
+        yield Finding(
+            "note", place, "we may not look into it; the user who runs a daemon there has to let us in"
+        )
     if not there:
         yield Finding(
             "FAIL", "sockets", f"none in {' nor '.join(places)}; start a daemon with `utracefs daemon`"
@@ -189,14 +190,17 @@ def _examine_events(
     used = [event for event in chosen if users.get(event.name)]
     if patterns:
         for event in off:
-            yield Finding("FAIL", str(event), f"nobody listens to it; `utracefs enable {event}` records it")
+            reason = f"no consumer is attached to it; `utracefs enable {event}` records it"
+            yield Finding("FAIL", str(event), reason)
     elif off:
         level = "note" if used else "FAIL"
         yield Finding(
-            level, "enabled", f"nobody listens to {_some(off)}; `utracefs enable EVENT` records an event"
+            level,
+            "enabled",
+            f"no consumer is attached to {_some(off)}; `utracefs enable EVENT` records an event",
         )
     elif used:
-        yield Finding("ok", "enabled", "somebody listens to every event")
+        yield Finding("ok", "enabled", "a consumer is attached to every event")
     if standing:
         yield Finding("ok", "standing_events", " ".join(standing))
     for event, text in zip(used, tree.read_files(f"{event.directory}/stats" for event in used), strict=True):
@@ -207,7 +211,7 @@ def _examine_events(
 def _examine_stats(event: EventName, text: bytes, *, asked: bool) -> Iterator[Finding]:
     emitted, consumers = consumer_stats(text)
     if not emitted:
-        yield Finding("note", str(event), "nothing was emitted while somebody listened")
+        yield Finding("note", str(event), "nothing was emitted while a consumer was attached")
         return
     quiet = True
     for consumer, counts in consumers.items():
@@ -251,7 +255,7 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "note",
             "overrun",
-            f"{state['overrun']} records were overwritten by newer ones before anybody read them; a larger "
+            f"{state['overrun']} records were overwritten by newer ones before they were read; a larger "
             "buffer_size_kb keeps more",
         )
     if state["dropped"]:

@@ -46,8 +46,8 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
     """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an event that
     exists.
 
-    Integers may be 0x hexadecimal; structs and arrays that are no text are hexadecimal bytes. The exit status
-    tells whether the record was taken: 1 when nobody listens to the event.
+    Integers may be 0x hexadecimal; structs and arrays that are not text are hexadecimal bytes. The exit
+    status tells whether the record was taken: 1 when no consumer is attached to the event.
 
         utracefs emit 'backup_done u64 bytes; s32 status' 123456 0
     """
@@ -65,7 +65,7 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
             data.call(Write(struct.pack("<i", registered.write_index) + payload), name)
         except OSError as error:
             if error.errno == errno.EBADF:
-                raise Failure(name, "nobody listens to it") from None
+                raise Failure(name, "no consumer is attached to it") from None
             raise
 
 
@@ -89,7 +89,7 @@ def _declared(directory: str | None, declaration: str, *, has_values: bool) -> t
     except OSError as error:
         # Only administrators may look the fields up.
         if has_values and not isinstance(error, FileNotFoundError):
-            reason = f"its fields cannot be looked up ({error.strerror}); give the whole declaration"
+            reason = f"its fields could not be looked up ({error.strerror}); give the whole declaration"
             raise Failure(declaration, reason) from None
     if has_values:
         raise Failure(declaration, "no such event; give the whole declaration: 'NAME TYPE FIELD; ...'")

@@ -141,7 +141,7 @@ def record(
     if period and freq:
         raise click.UsageError("-c and -F exclude each other")
     if pages & (pages - 1):
-        raise click.UsageError(f"{pages} is no power of two")
+        raise click.UsageError(f"{pages} is not a power of two")
     attr = PerfAttr(
         pid=-1 if pid is None else pid,
         cpu=-1 if cpu is None else cpu,

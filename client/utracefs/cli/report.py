@@ -36,7 +36,7 @@ class _CpuList(_CpusType):
         for part in str(value).split(","):
             first, _, last = part.partition("-")
             if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
-                self.fail(f"{value!r} is no list of cpus such as 0,2-5", param, ctx)
+                self.fail(f"{value!r} is not a list of cpus such as 0,2-5", param, ctx)
             cpus.update(range(int(first), min(int(last or first), 1 << 16) + 1))
         return frozenset(cpus)
 

@@ -1,4 +1,4 @@
-"""`utracefs status` and `utracefs list`: what there is, who uses it, what became of it."""
+"""`utracefs status` and `utracefs list`: the events, what uses them, what was recorded."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> Non
     """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its
     records.
 
-    recorded, filtered and lost add up what all consumers say: with two of them a record counts twice. --json
+    recorded, filtered and lost are sums over all consumers: with two of them a record counts twice. --json
     has them one by one.
     """
     with connect(directory) as tree:
