@@ -12,6 +12,7 @@ from utracefs._outlets import Fifo
 from utracefs_protocol.declaration import Declaration, FieldKind, check_command_length, parse
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_COMMAND_STRING, MAX_PAYLOAD
+from utracefs_protocol.text import bytes_of
 
 __all__ = ["MULTI_FORMAT", "PERSIST", "check_declaration", "make_event", "name_args"]
 
@@ -56,5 +57,5 @@ def name_args(event: Event) -> bytes:
     matches it, while some cannot be matched again, not even by themselves (user_fields_match in
     kernel/trace/trace_events_user.c). It may be longer than what was declared, by the spaces after `;`:
     without them where it would not fit."""
-    text = event.declaration.encode("utf-8", "surrogateescape")
+    text = bytes_of(event.declaration)
     return text if len(text) <= MAX_COMMAND_STRING else text.replace(b"; ", b";")

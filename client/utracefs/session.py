@@ -16,6 +16,7 @@ from utracefs._event import Event
 from utracefs.declaring import MULTI_FORMAT, PERSIST, check_declaration, make_event
 from utracefs.session_thread import UP, SessionThread
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import bytes_of
 
 __all__ = ["EventStats", "Session", "Stats"]
 
@@ -155,11 +156,11 @@ class Session:
 
 
 def _command_bytes(declaration: str | bytes) -> bytes:
-    """TypeError for anything else; ValueError where a str is no UTF-8 (surrogate escapes stand for bytes)."""
+    """TypeError for anything else; ValueError where a str is not UTF-8 (surrogate escapes stand for bytes)."""
     if isinstance(declaration, bytes):
         return declaration
     if isinstance(declaration, str):
-        return declaration.encode("utf-8", "surrogateescape")
+        return bytes_of(declaration)
     raise TypeError(f"a declaration is str or bytes, not {type(declaration).__name__}")
 
 

@@ -3,13 +3,14 @@
 import pytest
 
 from utracefs.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list, select
+from utracefs_protocol.text import text_of
 
 LIST = b"user_events:a\nuser_events:ab\nother:a\nuser_events_multi:a.0\nuser_events:\xff\n\n"
 EVENTS = parse_event_list(LIST)
 
 
 def test_a_list() -> None:
-    assert [str(event) for event in EVENTS] == LIST.decode("utf-8", "surrogateescape").split()
+    assert [str(event) for event in EVENTS] == text_of(LIST).split()
     assert EVENTS[0] == EventName("user_events", "a")
     assert EVENTS[0].directory == "events/user_events/a"
     assert parse_event_list(b"") == []
