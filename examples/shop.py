@@ -1,13 +1,13 @@
 """A shop at its busiest: what an application with utracefs events looks like.
 
-    customers (threads) ──orders──▶ counter (threads) ──bills──▶ cashier (a process of its own)
-                                      │                             │
-                                      ▼                             ▼
-                                 shop_order, shop_stock        shop_payment
+    customers (threads) ─orders─▶ counter (threads) ─bills─▶ cashier (another process)
+                                    │                       │
+                                    ▼                       ▼
+                               shop_order, shop_stock  shop_payment
 
-Orders come in, the counter takes goods off the shelf and has them filled up again, the cashier charges cards and is
-sometimes refused. Each of these steps has an event. Nothing here depends on anybody listening: without a daemon the
-program runs the same and `if event:` costs next to nothing.
+Orders come in, the counter takes goods off the shelf and has them filled up again, the cashier charges cards
+and is sometimes refused. Each of these steps has an event. Nothing here depends on a consumer: without a
+daemon the program runs the same and `if event:` costs next to nothing.
 
     utracefs record -o trace.dat -- python examples/shop.py
     utracefs report trace.dat
