@@ -1,4 +1,4 @@
-"""`python -m bench [application|core|intake|rings|tree]... [--json FILE]`: runs the benches and prints one row a figure."""
+"""`python -m bench [application|core|intake|rings|tree]... [--json FILE]`: print one row a figure."""
 
 from __future__ import annotations
 

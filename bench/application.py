@@ -1,4 +1,4 @@
-"""What an event costs the application: disabled; enabled through the data ring; enabled through the socket."""
+"""What an event costs the application: disabled, enabled through the data ring, through the socket."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RECORD = bytes(20)
 """A write_index and two u64, as one write would carry it."""
 
 BURST = 10_000
-"""Emits in one timed run: they fit the ring, so that the daemon's own work on a shared core is not measured."""
+"""Emits in one timed run: they fit the ring, so the daemon's work on a shared core is not measured."""
 
 
 @contextlib.contextmanager
 def drained(write_end: Callable[[], tuple[Any, int]]) -> Iterator[Any]:
-    """The writing end of a pipe or socket that a process of its own reads away, as the daemon would: a reader in this
+    """The writing end of a pipe or socket that another process empties, as the daemon would: a reader in this
     process would compete for the GIL."""
     writer, reader = write_end()
     child = os.fork()

@@ -1,7 +1,7 @@
 """How a figure is taken: the best of several repeats, baseline and subject in turns.
 
-These machines are shared and noisy. The best of several is what the code costs; the baseline is measured between the
-subject's repeats, so that a slow moment hits both. A row says what was promised, and whether it held.
+Machines are shared and noisy. The best of several is what the code costs; the baseline is measured between
+the subject's repeats, so that a slow moment hits both. A row says what was promised, and whether it held.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Row:
         base = f"{self.baseline_name} {self.baseline:,.1f} {self.unit}" if self.baseline else ""
         ratio = f"{self.ratio:.2f} x" if self.ratio is not None else ""
         mark = "held" if self.held else "MISSED"
-        return f"{self.what:<52} {self.value:>14,.1f} {self.unit:<10} {ratio:>8}  {self.promise:<14} {mark:<7} {base}"
+        figure = f"{self.what:<52} {self.value:>14,.1f} {self.unit:<10} {ratio:>8}"
+        return f"{figure}  {self.promise:<14} {mark:<7} {base}"
 
 
 def ratio_row(what: str, value: float, baseline: float, name: str, at_most: float, unit: str = "ns") -> Row:
@@ -80,7 +81,7 @@ def in_turns(
 
 @contextlib.contextmanager
 def daemon(*options: str, cpu: int | None = None) -> Iterator[str]:
-    """A daemon in a directory of its own, pinned to `cpu` when given; its directory is also put into UTRACEFS_DIR."""
+    """A daemon in a directory of its own, which UTRACEFS_DIR names; pinned to `cpu` when given."""
     with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as directory:
         ready, ready_w = os.pipe()
         pin = [] if cpu is None else ["taskset", "-c", str(cpu)]
@@ -112,7 +113,7 @@ def daemon(*options: str, cpu: int | None = None) -> Iterator[str]:
             os.environ.pop("UTRACEFS_DIR")
             if before is not None:
                 os.environ["UTRACEFS_DIR"] = before
-            process.send_signal(signal.SIGINT)  # the end that leaves nothing to a successor
+            process.send_signal(signal.SIGINT)  # after Ctrl-C no state is kept
             process.wait(20)
 
 

@@ -115,7 +115,6 @@ def flat_out(producers: int, count: int, directory: str, tree: Tracefs) -> tuple
     """(seconds, emitted, recorded, lost) for `producers` processes that emit `count` records each."""
     context: Any = multiprocessing.get_context("fork")
     go, done = context.Event(), context.Semaphore(0)
-    before = stats(tree)
     processes = [context.Process(target=produce, args=(directory, count, go, done)) for _ in range(producers)]
     for process in processes:
         process.start()

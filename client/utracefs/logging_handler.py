@@ -2,7 +2,7 @@
 
 A logger asks `record.levelno >= handler.level` before it calls a handler (Logger.callHandlers in the standard
 library). Here `level` follows the event: while no consumer is attached it is higher than any level, so the
-handler is never entered and nothing is formatted.
+handler is not called and nothing is formatted.
 """
 
 import logging
@@ -33,7 +33,7 @@ class LoggingHandler(logging.Handler):
 
     The message is what the handler's formatter makes of the record (by default message and traceback), cut to
     what a record of the ring buffer can hold. session: None is the default session. Never closes a session.
-    ValueError: `name` cannot be the name of an event.
+    ValueError: `name` is not a valid event name.
     """
 
     def __init__(

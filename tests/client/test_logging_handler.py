@@ -1,4 +1,4 @@
-"""The handler that costs nothing while nobody listens."""
+"""The logging handler: log records become events while a consumer is attached, and cost nothing otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECLARATION = f"python_log {FIELDS}".encode()
 
 @pytest.fixture
 def logger() -> logging.Logger:
-    """One that is in no hierarchy, so that nobody else's handler formats its records."""
+    """One without a parent, so that no other handler formats its records."""
     return logging.Logger("shop.checkout")  # noqa: LOG001
 
 
@@ -30,12 +30,12 @@ def entries(daemon: FakeDaemon, session: Session) -> list[dict[str, object]]:
     return [dict(layout.unpack(payload)) for payload in daemon.last.payloads(DECLARATION)]
 
 
-def test_records_become_events_while_somebody_listens(
+def test_records_become_events_while_a_consumer_is_attached(
     daemon: FakeDaemon, session: Session, logger: logging.Logger
 ) -> None:
     handler = LoggingHandler(session=session)
     logger.addHandler(handler)
-    logger.warning("nobody listens to %s", "this")
+    logger.warning("no consumer for %s", "this")
     assert handler.level == OFF
     daemon.enable(DECLARATION)
     wait_for(lambda: handler.level == logging.NOTSET)
@@ -45,13 +45,13 @@ def test_records_become_events_while_somebody_listens(
     assert handler.level == logging.ERROR
     daemon.set_status(DECLARATION, 0)
     assert handler.level == OFF
-    logger.error("nobody again")
+    logger.error("no consumer again")
     (entry,) = entries(daemon, session)
     assert entry["level"] == logging.WARNING
     assert entry["logger"] == "shop.checkout"
     assert entry["message"] == "3 items"
     assert entry["pathname"] == __file__
-    assert entry["func"] == "test_records_become_events_while_somebody_listens"
+    assert entry["func"] == "test_records_become_events_while_a_consumer_is_attached"
     assert "LoggingHandler" in repr(handler)
 
 

@@ -31,7 +31,8 @@ COMMON = (
 )
 PRINT = (
     b"name: print\nID: 5\nformat:\n" + COMMON + b"\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
-    b'\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:1;\n\nprint fmt: "%ps: %s", (void *)REC->ip, REC->buf\n'
+    b"\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:1;\n\n"
+    b'print fmt: "%ps: %s", (void *)REC->ip, REC->buf\n'
 )
 RAW_DATA = (
     b"name: raw_data\nID: 19\nformat:\n"

@@ -1,12 +1,12 @@
-"""Plays a scenario script against a running daemon and prints what it answered, in the kernel transcripts' form.
+"""Plays a scenario script against a running daemon and prints its answers, in the kernel transcripts' form.
 
-Run as a program of its own (`python player.py SCRIPT DIRECTORY > transcript`), because scripts rename the process,
-fork, and hold several connections open at once. It speaks the two sockets with nothing but msgpack, so that it
-judges the daemon and shares no code with it.
+Run as a program of its own (`python player.py SCRIPT DIRECTORY > transcript`), because scripts rename the
+process, fork, and hold several connections open at once. It speaks the two sockets with nothing but msgpack,
+so that it judges the daemon and shares no code with it.
 
-One script line is one operation. It is echoed as `> line`; `| text` are lines of content, `= ...` the result. What a
-socket cannot say (an unreadable address, a file position, the mapping of the status page of old kernels) answers
-`= not on the wire`, which the comparison passes over.
+One script line is one operation. It is echoed as `> line`; `| text` are lines of content, `= ...` the result.
+What a socket cannot say (an unreadable address, a file position, the mapping of the status page of old
+kernels) answers `= not on the wire`, which the comparison passes over.
 """
 
 from __future__ import annotations
@@ -422,7 +422,8 @@ class Player:
         yield f"= burst: {ok} ok {bad} failed"
 
     def op_writebad(self, rest: str) -> Iterator[str]:
-        # The readable part of it is an ordinary record and is written, so that what follows sees the same state.
+        # The readable part of it is an ordinary record and is written, so that what follows sees the same
+        # state.
         name, event, good, bad = rest.split()
         found = self.find(name, event[1:])
         if found and int(bad) == 0:
@@ -537,7 +538,8 @@ class Player:
             return
         for name, kind in sorted(entries):
             mode = self.tree.call("stat", f"{path}/{name}")["mode"] & 0o7777
-            yield f"| {(0o040000 if kind == 'd' else 0o100000) | mode:06o} 0:0 {name}{'/' if kind == 'd' else ''}"
+            type_bits, slash = (0o040000, "/") if kind == "d" else (0o100000, "")
+            yield f"| {type_bits | mode:06o} 0:0 {name}{slash}"
         yield "= ok"
 
     def directory_op(self, method: str, rest: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Every scenario script, played against a fresh daemon, gives what a 6.12 kernel gave.
 
-Where it does not, the operation stands in EXPECTED with its reason, and `docs/differences.md` tells users. The
-comparison is exact in both directions: a difference that has gone must be taken off the list.
+Where it does not, the operation stands in EXPECTED with its reason, and `docs/differences.md` tells users.
+The comparison is exact in both directions: a difference that has gone must be taken off the list.
+
 Run `python -m tests.conformance.test_conformance [SCRIPT]` to see the differences as text.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import transcript
+from utracefs_protocol.text import text_of
 
 HERE = Path(__file__).parent
 
@@ -33,7 +35,7 @@ EXPECTED: dict[str, dict[int, str]] = {
 """Script -> {operation number -> why}."""
 
 PERHAPS = {"08_writes": {88, 126}}
-"""Texts that show bytes of the writer's pid: equal or not as the pid happens to be."""
+"""Texts that show bytes of the writer's pid, which may be equal by chance."""
 
 LATER = {"12_filter": "filters", "20_hist_keys": "histograms", "25_instances": "instances"}
 """Scripts about what is not there yet: they must be played to their end, with the daemon alive."""
@@ -71,7 +73,7 @@ def play(script: str, directory: str) -> str:
         daemon.terminate()
         _, log = daemon.communicate(timeout=20)
     assert b"Traceback" not in log, log.decode(errors="replace")
-    return done.stdout.decode("utf-8", "surrogateescape")
+    return text_of(done.stdout)
 
 
 def differences(script: str) -> list[transcript.Difference]:

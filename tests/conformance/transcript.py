@@ -1,8 +1,9 @@
 """Reading two transcripts of one script, the kernel's and ours, and telling where they differ.
 
-A transcript is a list of operations, each with the lines it answered. Both sides are brought to one form first:
-what may differ (ids, pids, command names the kernel did not know, time stamps, cpu numbers, sums of bytes that
-follow from those, the order of user_events_status) is replaced or sorted; the rest must be equal, line by line.
+A transcript is a list of operations, each with the lines it answered. Both sides are brought to one form
+first: what may differ (ids, pids, command names the kernel did not know, time stamps, cpu numbers, sums of
+bytes that follow from those, the order of user_events_status) is replaced or sorted; the rest must be equal,
+line by line.
 """
 
 from __future__ import annotations

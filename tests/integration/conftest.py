@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests: real processes, each with a directory of its own that is gone afterwards."""
+"""Fixtures of the integration tests: real processes, each in a directory that is removed afterwards."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_record_is_read_from_trace_pipe_at_once(daemon: DaemonProcess) -> None
         assert sorted(took)[10] < 0.020, took
 
 
-def test_a_flooding_producer_starves_nobody(daemon: DaemonProcess, environment: dict[str, str]) -> None:
+def test_a_flooding_producer_starves_no_other(daemon: DaemonProcess, environment: dict[str, str]) -> None:
     with daemon.tree() as tree, Session(daemon.directory) as session:
         event = session.event("modest u64 n")
         assert not event

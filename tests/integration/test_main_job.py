@@ -1,4 +1,4 @@
-"""An unmodified program that declares events is recorded without root, and the real trace-cmd prints the result."""
+"""An unmodified program with events is recorded without root, and the real trace-cmd prints the result."""
 
 from __future__ import annotations
 

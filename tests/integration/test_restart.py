@@ -1,4 +1,5 @@
-"""The daemon is killed, or stopped, and started again: nothing committed is lost or recorded twice, and all is as before.
+"""The daemon is killed, or stopped, and started again: nothing committed is lost or recorded twice, and all
+settings are as before.
 
 The producer is written from docs/protocol.md with struct and a socket, so that it depends on nothing of ours.
 """
@@ -60,7 +61,8 @@ class Producer:
             assert self.call("mmap_ring", {"size": SIZE}, got=fds)["size"] == SIZE
             self.ring = (fds[0], fds[1])
             self.memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
-            # Loads and stores of 8 bytes at once, as the protocol asks; struct goes byte by byte, over a zero.
+            # Loads and stores of 8 bytes at once, as the protocol asks; struct writes zeros
+            # first.
             self.words = memoryview(self.memory).cast("Q")
         else:
             assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 1}
@@ -82,7 +84,7 @@ class Producer:
         return bool(self.status[self.status_index])
 
     def emit(self, count: int) -> None:
-        """The next numbers; waits for nobody, so what has no room is not emitted."""
+        """The next numbers; does not wait, so what has no room is not emitted."""
         for _ in range(count):
             head, tail = self.words[HEAD // 8], self.words[TAIL // 8]
             if head + 32 - tail > SIZE:
@@ -139,7 +141,7 @@ def test_what_was_committed_is_there_once(daemon: DaemonProcess, producer: Produ
     producer.emit(500)
     old_status, old_id = producer.status, producer.id
     daemon.start()
-    assert not any(old_status[:]), "whoever only maps the old file stops"
+    assert not any(old_status[:]), "a program that only maps the old file stops emitting"
     before = numbers(read(daemon, "trace")[0])
     assert before == list(range(len(before))), "what it took in; the rest is still in the ring"
     assert kill or len(before) == 500

@@ -1,4 +1,5 @@
-"""/dev/shm is too small for the ring buffer: tracing goes on in memory, and a restart loses that buffer and nothing else."""
+"""/dev/shm is too small for the ring buffer: tracing goes on in memory, and a restart loses that buffer and
+nothing else."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_what_was_not_taken_in_is_recorded_by_the_next(daemon: DaemonProcess, pr
 
 
 def test_killed_again_and_again(daemon: DaemonProcess, producer: Producer) -> None:
-    """In memory, each successor has one piece of what was emitted: it begins where the one before was, ends at the end."""
+    """In memory, each successor has one piece of what was emitted: it begins where the one before was, ends
+    at the end."""
     chance = random.Random(5)
     write(daemon, events__enable=b"1")
     seen = 0
@@ -105,7 +107,7 @@ def take_all_room() -> None:
 
 
 def in_a_small_dev_shm(directory: str) -> None:
-    """With a /dev/shm of 2.5 MiB, and nobody else's."""
+    """With a private /dev/shm of 2.5 MiB."""
     daemon = DaemonProcess(directory)
     daemon.start()
     producer = Producer(directory)

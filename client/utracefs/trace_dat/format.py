@@ -234,9 +234,9 @@ OPTION_DONE: Final = Option(0, NUMBER_U64)
 OPTION_CPUSTAT: Final = Option(2, TEXT)
 """per_cpu/cpuN/stats, `CPU: N` in front of it. trace-cmd overwrites the last byte, so the NUL is needed."""
 OPTION_BUFFER: Final = Option(3, BYTES)
-"""One per instance. Version 7: u64 file offset of its BUFFER section, string0 instance, string0 clock, u32 page
-size, u32 number of cpus, a CPU_EXTENT each. Version 6, and not for the top instance: u64 file offset of its
-KIND_FLYRECORD, string0 instance."""
+"""One per instance. Version 7: u64 file offset of its BUFFER section, string0 instance, string0 clock, u32
+page size, u32 number of cpus, a CPU_EXTENT each. Version 6, and not for the top instance: u64 file offset of
+its KIND_FLYRECORD, string0 instance."""
 OPTION_TRACECLOCK: Final = Option(4, TEXT)
 """trace_clock: the clocks, the one in use in brackets."""
 OPTION_UNAME: Final = Option(5, TEXT)

@@ -137,7 +137,8 @@ class TraceDatReader:
     def records(self, cpus: frozenset[int] | None = None) -> Iterator[BufferRecord]:
         """All records of all buffers, merged by time, equal times in the order of cpus. `cpus`: only those.
 
-        ValueError at a broken page, after what came before it on that cpu; records of other cpus may be missing.
+        ValueError at a broken page, after what came before it on that cpu; records of other cpus may be
+        missing.
         """
         return heapq.merge(
             *(

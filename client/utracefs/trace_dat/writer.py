@@ -1,11 +1,11 @@
 """Writes a trace.dat, version 7.
 
 While a recording runs, each cpu's pages go to a nameless file in the target's folder, so that a recording may
-be larger than memory. `finish` puts all of it together in NAME.tmp and renames that: a recorder that is killed
-leaves no half file under the final name.
+be larger than memory. `finish` puts all of it together in NAME.tmp and renames that: a recorder that is
+killed leaves no half file under the final name.
 
-A recorder that reads often gets pages that hold little. They are joined: the records of a short page go behind
-those of the page before it, with a time extend between them.
+A recorder that reads often gets pages that hold little. They are joined: the records of a short page go
+behind those of the page before it, with a time extend between them.
 """
 
 import contextlib
@@ -216,7 +216,8 @@ class _Sections:
 
 
 class _CpuFile:
-    """The pages of one cpu, in a file without a name; the last page waits in memory for what may still fit on it."""
+    """The pages of one cpu, in a file without a name; the last page waits in memory for what may still fit on
+    it."""
 
     def __init__(self, folder: str, page_size: int) -> None:
         self.file = tempfile.TemporaryFile(dir=folder, prefix=".utracefs-", buffering=1 << 16)  # noqa: SIM115
@@ -249,7 +250,8 @@ class _CpuFile:
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
-    """`size` bytes from the beginning of one file to the end of another, inside the kernel where it can be done."""
+    """`size` bytes from the beginning of one file to the end of another, inside the kernel where it can be
+    done."""
     target.seek(0, os.SEEK_END)  # flushes, so that both descriptors stand where the files do
     source_fd, target_fd = source.fileno(), target.fileno()
     done = 0

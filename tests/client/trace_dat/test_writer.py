@@ -1,5 +1,5 @@
-"""The writer: byte by byte as known good, judged by trace-cmd; pages that are joined; what is left of a file that
-was not finished."""
+"""The writer: byte by byte as known good, judged by trace-cmd; pages that are joined; what is left of a file
+that was not finished."""
 
 import errno
 import os
