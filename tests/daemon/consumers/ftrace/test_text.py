@@ -1,20 +1,31 @@
-"""`trace` and `trace_pipe` text: rows seen on a kernel, a slow model for everything else, hostile entries.
+"""`trace` and `trace_pipe` text: lines seen on a kernel, a slow model for everything else, hostile entries.
 
-GOLDEN holds what Linux 6.12.117 printed (trace_clock counter) for payloads it had accepted, as in
-tests/conformance/scripts/09_trace_text.txt. The model renders one entry from the kernel's rules alone and
-shares nothing with the compiled renderer.
+The lines under each option are what Linux 6.12.117 printed (trace_clock counter), as in
+tests/conformance/scripts/09_trace_text.txt. The bodies of events are tested in test_program.py.
 """
 
 import itertools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from utracefs_protocol.declaration import Field, FieldKind, parse
+from tests.daemon.consumers.ftrace.text_model import (
+    BARE,
+    COMMS,
+    OPTIONS,
+    TGIDS,
+    Events,
+    entries_of,
+    entry,
+    model_line,
+    one_event,
+    renderer,
+)
+from utracefs_protocol.declaration import Field, parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._text import LINE_LIMIT, TextRenderer
 from utracefsd.consumers.ftrace.text import (
@@ -24,31 +35,9 @@ from utracefsd.consumers.ftrace.text import (
     timestamp_text,
 )
 
-Events = Mapping[int, tuple[bytes, Sequence[Field]]]
-
-COMMS = {46: b"golden", 54: b"python3", 7: b"sixteen-bytes-ab"}
-TGIDS = {46: 40, 54: None, 7: 0}
-
-
-def entry(event_id: int, payload: bytes, pid: int = 46, flags: int = 0, preempt_count: int = 0) -> bytes:
-    return struct.pack("<HBBi", event_id, flags, preempt_count, pid) + payload
-
 
 def marker(text: bytes, ip: int = 0xFFFF) -> bytes:
     return entry(5, struct.pack("<Q", ip) + text + b"\0")
-
-
-def renderer(
-    events: Events, options: TextOptions | None = None, *, clock_is_ns: bool = False
-) -> TextRenderer:
-    return TextRenderer(
-        events, lambda pid: COMMS.get(pid, b"<...>"), TGIDS.get, options or TextOptions(), clock_is_ns
-    )
-
-
-def one_event(declaration: bytes, event_id: int = 1041) -> Events:
-    parsed = parse(declaration)
-    return {event_id: (parsed.name, parsed.fields)}
 
 
 COUNT = one_event(b"count u32 n")
@@ -63,152 +52,6 @@ def buffer_with(*records: tuple[int, int, bytes], nr_cpus: int = 2, size_kb: int
 
 
 # --- what the kernel printed ----------------------------------------------------------------------
-
-GOLDEN = [
-    # declaration without the name, payload, text after the name
-    (b"s8 v", "00", b": v=(0)"),
-    (b"s8 v", "01", b": v=(1)"),
-    (b"s8 v", "ff", b": v='\xff'(255)"),
-    (b"s8 v", "80", b": v=(128)"),
-    (b"s8 v", "7f", b": v=(127)"),
-    (b"u8 v", "00", b": v=(0)"),
-    (b"u8 v", "ff", b": v='\xff'(255)"),
-    (b"s16 v", "ffff", b": v=0xffff (65535)"),
-    (b"s16 v", "0080", b": v=0x8000 (32768)"),
-    (b"s16 v", "ff7f", b": v=0x7fff (32767)"),
-    (b"u16 v", "ffff", b": v=0xffff (65535)"),
-    (b"u16 v", "0700", b": v=0x7 (7)"),
-    (b"s32 v", "ffffffff", b": v=0xffffffff (-1)"),
-    (b"s32 v", "00000080", b": v=0x80000000 (-2147483648)"),
-    (b"s32 v", "ffffff7f", b": v=0x7fffffff (2147483647)"),
-    (b"s32 v", "00000000", b": v=0x0 (0)"),
-    (b"u32 v", "ffffffff", b": v=0xffffffff (-1)"),
-    (b"u32 v", "0a000000", b": v=0xa (10)"),
-    (b"s64 v", "ffffffffffffffff", b": v=0xffffffffffffffff (-1)"),
-    (b"s64 v", "0000000000000080", b": v=0x8000000000000000 (-9223372036854775808)"),
-    (b"s64 v", "ffffffffffffff7f", b": v=0x7fffffffffffffff (9223372036854775807)"),
-    (b"u64 v", "ffffffffffffffff", b": v=0xffffffffffffffff (-1)"),
-    (b"u64 v", "0100000000000000", b": v=0x1 (1)"),
-    (b"char v", "41", b": v='A'(65)"),
-    (b"char v", "ff", b": v='\xff'(255)"),
-    (b"char v", "00", b": v=(0)"),
-    (b"unsigned char v", "41", b": v='A'(65)"),
-    (b"unsigned char v", "ff", b": v='\xff'(255)"),
-    (b"short v", "feff", b": v=0xfffe (65534)"),
-    (b"unsigned short v", "feff", b": v=0xfffe (65534)"),
-    (b"int v", "fdffffff", b": v=0xfffffffd (-3)"),
-    (b"unsigned int v", "fdffffff", b": v=0xfffffffd (-3)"),
-    (b"char[8] v", "6162630000000000", b": v=abc"),
-    (b"char[8] v", "6162636465666768", b": v=abcdefgh"),
-    (b"char[8] v", "0062636465666768", b": v="),
-    (b"char[8] v", "610162ff63000000", b": v=a\x01b\xffc"),
-    (b"char[8] v", "6122625c6325640a", b': v=a"b\\c%d\n'),
-    (b"unsigned char[8] v", "6162630000000000", b": v=abc"),
-    (b"unsigned char[8] v", "6162636465666768", b": v=abcdefgh"),
-    (b"unsigned char[8] v", "0102030405060708", b": v=\x01\x02\x03\x04\x05\x06\x07\x08"),
-    (b"char[1] v", "5a", b": v=Z"),
-    (b"char[1] v", "00", b": v="),
-    (b"struct foo v 8", "0102030405060708", b": v=0x807060504030201 (578437695752307201)"),
-    (b"struct foo v 8", "0000000000000000", b": v=0x0 (0)"),
-    (b"struct foo v 3", "010203", b": v=<INVALID-SIZE>"),
-    (b"struct foo v 20", "0102030405060708090a0b0c0d0e0f1011121314", b": v=<INVALID-SIZE>"),
-    (b"struct foo v 20", "6162636465666768696a6b6c6d6e6f7071727374", b": v=<INVALID-SIZE>"),
-    (b"__data_loc char[] v", "0c00060068656c6c6f00", b": v=hello"),
-    (b"__data_loc char[] v", "0c00010000", b": v="),
-    (b"__data_loc char[] v", "00000000", b": v="),
-    (b"__data_loc char[] v", "0c0008007409620a6e6cc300", b": v=t\tb\nnl\xc3"),
-    (b"__rel_loc char[] v", "0000060068656c6c6f00", b": v=hello"),
-    (b"__rel_loc char[] v", "0000010000", b": v="),
-    (b"__rel_loc char[] v", "00000000", b": v="),
-    (b"__rel_loc char[] v", "040006000000000068656c6c6f00", b": v=hello"),
-    (b"__rel_loc char[] v", "000008007409620a6e6cc300", b": v=t\tb\nnl\xc3"),
-    (b"__data_loc u8[] v", "0c00040001020304", b": v=01,02,03,04"),
-    (b"__data_loc u8[] v", "00000000", b": v="),
-    (
-        b"__data_loc u8[] v",
-        "0c001400000102030405060708090a0b0c0d0e0f10111213",
-        b": v=00,01,02,03,04,05,06,07,08,09,0a,0b,0c,0d,0e,0f,10,11,12,13",
-    ),
-    (b"__data_loc u8[] v", "0c0005007465787400", b": v=74,65,78,74,00"),
-    (b"__rel_loc u8[] v", "0000040001020304", b": v=01,02,03,04"),
-    (b"__rel_loc u8[] v", "00000000", b": v="),
-    (
-        b"__rel_loc u8[] v",
-        "00001400000102030405060708090a0b0c0d0e0f10111213",
-        b": v=00,01,02,03,04,05,06,07,08,09,0a,0b,0c,0d,0e,0f,10,11,12,13",
-    ),
-    (b"__rel_loc u8[] v", "000005007465787400", b": v=74,65,78,74,00"),
-    (b"__data_loc unsigned char[] v", "0c00040061626300", b": v=abc"),
-    (b"__rel_loc unsigned char[] v", "0000040061626300", b": v=abc"),
-    (b"__rel_loc u32[] v", "000008000100000002000000", b": v=01,00,00,00,02,00,00,00"),
-    (b"__rel_loc u32[] v", "00000300010203", b": v=01,02,03"),
-    (b"__rel_loc s16[] v", "00000400ffff0200", b": v=ff,ff,02,00"),
-    (b"", "", b":No fields found"),
-    (
-        b"u32 a; s8 b; __rel_loc char[] s; u16 c; struct foo d 5; char[4] e; u64 f",
-        "07000000f9130006000900010203040561626364630000000000000068656c6c6f00",
-        b": a=0x7 (7) b='\xf9'(249) s=hello c=0x9 (9) d=<INVALID-SIZE> e=abcd f=0x63 (99)",
-    ),
-    (
-        b"u32 a; s8 b; __rel_loc char[] s; u16 c; struct foo d 5; char[4] e; u64 f",
-        "07000000f9130006000900010203040561620064630000000000000068656c6c6f00747261696c696e67",
-        b": a=0x7 (7) b='\xf9'(249) s=hello c=0x9 (9) d=<INVALID-SIZE> e=ab f=0x63 (99)",
-    ),
-    (
-        b"u32 common_pid; u32 a-b; u32 a.b",
-        "010000000200000003000000",
-        b": common_pid=0x1 (1) a-b=0x2 (2) a.b=0x3 (3)",
-    ),
-    # extra bytes behind the fields, strings in odd places (from tests/conformance/scripts/08_writes.txt)
-    (b"u32 a; u32 b", "0100000002000000", b": a=0x1 (1) b=0x2 (2)"),
-    (b"u32 a; u32 b", "0300000004000000", b": a=0x3 (3) b=0x4 (4)"),
-    (b"u32 a; u32 b", "210000002c000000", b": a=0x21 (33) b=0x2c (44)"),
-    (b"u32 a; u32 b", "050000000600000007000000", b": a=0x5 (5) b=0x6 (6)"),
-    (b"u32 a; u32 b", "0b0000000c000000", b": a=0xb (11) b=0xc (12)"),
-    (b"", "", b":No fields found"),
-    (b"", "01000000", b":No fields found"),
-    (b"u32 a; __rel_loc char[] s", "010000000000060068656c6c6f00", b": a=0x1 (1) s=hello"),
-    (b"u32 a; __rel_loc char[] s", "0300000000000000", b": a=0x3 (3) s="),
-    (b"u32 a; __rel_loc char[] s", "040000000000010000", b": a=0x4 (4) s="),
-    (b"u32 a; __rel_loc char[] s", "070000000100050068656c6c6f00", b": a=0x7 (7) s=ello"),
-    (b"u32 a; __rel_loc char[] s", "0900000000000a006869006a756e6b303000", b": a=0x9 (9) s=hi"),
-    (b"u32 a; __rel_loc char[] s", "0c0000000600000068656c6c6f00", b": a=0xc (12) s="),
-    (b"u32 a; __rel_loc char[] s", "0e0000000000060068656c6c6f006578747261", b": a=0xe (14) s=hello"),
-    (b"u32 a; __rel_loc char[] s", "10000000040006000000000068656c6c6f00", b": a=0x10 (16) s=hello"),
-    (b"u32 a; __rel_loc char[] s", "110000000000000000000000", b": a=0x11 (17) s="),
-    (b"u32 a; __rel_loc char[] s", "120000000000000041414141", b": a=0x12 (18) s="),
-    (b"__data_loc char[] s; u8 c", "0d000300016f6b00", b": s=ok c=(1)"),
-    (b"__data_loc char[] s; u8 c", "0c00010000", b": s= c=(0)"),
-    (b"__data_loc char[] s; u8 c", "05000300036f6b00", b": s= c=(3)"),
-    (b"__data_loc char[] s; u8 c", "0000000004", b": s= c=(4)"),
-    (b"__data_loc char[] s; u8 c", "0000040005", b": s=\x11\x04 c=(5)"),
-    (b"__data_loc char[] s; u8 c", "10000000076f6b00", b": s= c=(7)"),
-    (b"__data_loc char[] s; u8 c", "0e000200096f6b00", b": s=k c=(9)"),
-    (b"__data_loc char[] s; u8 c", "0800050000", b": s=\x08 c=(0)"),
-    (b"__rel_loc u8[] d", "0000040001020304", b": d=01,02,03,04"),
-    (b"__rel_loc u8[] d", "00000000", b": d="),
-    (b"__rel_loc u8[] d", "0400000001020304", b": d="),
-    (b"__rel_loc u8[] d", "0100020001020304", b": d=02,03"),
-    (b"__data_loc u8[] d", "0c00040001020304", b": d=01,02,03,04"),
-    (b"__data_loc u8[] d", "00000000", b": d="),
-    (b"__data_loc u8[] d", "00000c00", b": d=16,04,00,00,2e,00,00,00,00,00,0c,00"),
-    (b"char[8] s; u16 v", "61626364656667680700", b": s=abcdefgh v=0x7 (7)"),
-    (b"char[8] s; u16 v", "61626300646566670800", b": s=abc v=0x8 (8)"),
-    (b"char[8] s; u16 v", "00616263646566670900", b": s= v=0x9 (9)"),
-    (b"__rel_loc char[] s; __rel_loc char[] t", "0400030003000300616200636400", b": s=ab t=cd"),
-    (b"__rel_loc char[] s; __rel_loc char[] t", "0000000000000000", b": s= t="),
-]
-
-
-@pytest.mark.parametrize(("fields", "payload", "body"), GOLDEN)
-def test_body_as_the_kernel_prints_it(fields: bytes, payload: str, body: bytes) -> None:
-    event_id = 0x416 if b"16,04" in body else 0x411
-    events = one_event(b"p " + fields if fields else b"p", event_id)
-    line = renderer(events).render_entry(0, 75, entry(event_id, bytes.fromhex(payload)))
-    assert line == b"          golden-46      [000] .....           75: p" + body + b"\n"
-
-
-BARE = TextOptions(context_info=False)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +198,7 @@ def test_records_that_are_no_user_events(data: bytes, options: TextOptions, body
     assert renderer(COUNT, options).render_entry(0, 1, data) == body
 
 
-# --- limits and hostile entries -------------------------------------------------------------------
+# --- the longest line -----------------------------------------------------------------------------
 
 
 def test_line_too_big() -> None:
@@ -388,33 +231,6 @@ def test_line_too_big_replaces_only_itself() -> None:
     assert renderer(events, BARE).render(buffer.cursor(), 100000) == (
         b"small: v=(1)\n[LINE TOO BIG]\nsmall: v=(2)\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("declaration", "payload", "body"),
-    [
-        (b"t u32 a; u32 b", "01000000 020000", b"t: a=0x1 (1) b=<OVERFLOW>\n"),
-        (b"t u8 a", "", b"t: a=<OVERFLOW>\n"),
-        (b"t u64 a", "01020304 050607", b"t: a=<OVERFLOW>\n"),
-        (b"t char[16] a", "6162", b"t: a=<OVERFLOW>\n"),
-        (
-            b"t struct s a 2147483647; struct s b 2147483647; struct s c 12; u32 d",
-            "",
-            b"t: a=@ b=@ c=@ d=@\n",
-        ),
-        (b"t __rel_loc char[] a", "0000ffff", b"t: a=<OVERFLOW>\n"),
-        (b"t __rel_loc char[] a", "ffff0000", b"t: a=<OVERFLOW>\n"),
-        (b"t __rel_loc u8[] a", "01000100 41", b"t: a=<OVERFLOW>\n"),
-        (b"t __data_loc char[] a", "0d000100 41", b"t: a=<OVERFLOW>\n"),
-        (b"t __data_loc u8[] a", "ffffffff", b"t: a=<OVERFLOW>\n"),
-        (b"t __data_loc char[] a", "0c00", b"t: a=<OVERFLOW>\n"),
-        (b"t __data_loc char[] a; u8 b", "0000ff00 41", b"t: a=<OVERFLOW> b='A'(65)\n"),
-    ],
-)
-def test_fields_beyond_the_entry(declaration: bytes, payload: str, body: bytes) -> None:
-    data = entry(1041, bytes.fromhex(payload))
-    expected = body.replace(b"=@", b"=<OVERFLOW>")
-    assert renderer(one_event(declaration), BARE).render_entry(0, 1, data) == expected
 
 
 # --- render: many records -------------------------------------------------------------------------
@@ -606,19 +422,6 @@ def test_names_are_looked_up_once_per_call_and_again_in_the_next() -> None:
     assert len(asked) == 4
 
 
-def test_an_id_may_pass_to_another_event_between_calls() -> None:
-    events = dict(one_event(b"old u32 a", 20))
-    text = renderer(events, BARE)
-    record = entry(20, struct.pack("<I", 65))
-    assert text.render_entry(0, 1, record) == b"old: a=0x41 (65)\n"
-    events.update(one_event(b"new u8 b; u16 c", 20))
-    assert text.render_entry(0, 1, record) == b"new: b='A'(65) c=0x0 (0)\n"
-    del events[20]
-    assert text.render_entry(0, 1, record) == b"Unknown type 20\n"
-    events.update(one_event(b"new u16 b", 20))
-    assert text.render_entry(0, 1, record) == b"new: b=0x41 (65)\n"
-
-
 def test_many_ids_and_pids_at_once() -> None:
     events = {event_id: (b"e%d" % event_id, parse(b"e u16 v").fields) for event_id in range(20, 820)}
     buffer = RingBuffer(1, 256)
@@ -648,148 +451,7 @@ def test_what_a_callback_raises_comes_out_and_the_renderer_goes_on() -> None:
     )
 
 
-# --- the model ------------------------------------------------------------------------------------
-
-
-def model_value(field: Field, data: bytes) -> bytes:
-    raw = data[field.offset : field.offset + field.size]
-    if len(raw) < field.size:
-        return b"<OVERFLOW>"
-    if field.type.startswith((b"__data_loc ", b"__rel_loc ")):
-        word = int.from_bytes(raw, "little")
-        start, length = word % 65536, word // 65536
-        if field.type.startswith(b"__rel_loc "):
-            start += field.offset + field.size
-        if start + length > len(data):
-            return b"<OVERFLOW>"
-        dynamic = data[start : start + length]
-        return dynamic.split(b"\0")[0] if b"char" in field.type else dynamic.hex(",").encode()
-    if b"[" in field.type:
-        return raw.split(b"\0")[0]
-    number = int.from_bytes(raw, "little")
-    if field.size == 1:
-        shown = b"'%b'" % raw if 32 <= number <= 126 or number >= 160 else b""
-        return shown + b"(%d)" % number
-    if field.size == 2:
-        return b"0x%x (%d)" % (number, number)
-    if field.size in (4, 8):
-        return b"0x%x (%d)" % (number, int.from_bytes(raw, "little", signed=True))
-    return b"<INVALID-SIZE>"
-
-
-def model_line(
-    events: Events, options: TextOptions, clock_is_ns: bool, cpu: int, ts: int, data: bytes
-) -> bytes:
-    event_id, flags, preempt_count, pid = struct.unpack("<HBBi", data[:8].ljust(8, b"\0"))
-    context = b""
-    if options.bin:
-        context, body = struct.pack("<iiQ", pid, cpu, ts), b"type: %d\n" % event_id
-    elif options.hex:
-        context, body = b"%08x %08x %016x " % (pid % 2**32, cpu, ts), b"type: %d\n\n" % event_id
-    elif options.raw:
-        context, body = b"%d %d %d " % (pid, cpu, ts), b"type: %d\n" % event_id
-    else:
-        comm = {0: b"<idle>"}.get(pid, COMMS.get(pid, b"<...>")[:15]) if pid >= 0 else b"<XXX>"
-        context = comm.rjust(16) + b"-" + str(pid).encode().ljust(7) + b" "
-        if options.record_tgid:
-            tgid = TGIDS.get(pid) if pid > 0 else None
-            context += b"(" + (str(tgid).encode().rjust(7) if tgid else b"-" * 7) + b") "
-        context += b"[%03d] " % cpu
-        if options.irq_info:
-            context += model_flags(flags, preempt_count)
-        if clock_is_ns:
-            context += b" %5d.%06d: " % divmod(ts // 1000, 10**6)
-        else:
-            context += b" %12d: " % ts
-        name, fields = events[event_id]
-        if fields:
-            body = name + b":" + b"".join(b" " + f.name + b"=" + model_value(f, data) for f in fields) + b"\n"
-        else:
-            body = name + b":No fields found\n"
-    text = (context if options.context_info else b"") + body
-    return text if len(text) <= LINE_LIMIT else b"[LINE TOO BIG]\n"
-
-
-def model_flags(flags: int, preempt_count: int) -> bytes:
-    irqs = (
-        "D"
-        if flags & 0x81 == 0x81
-        else "d"
-        if flags & 1
-        else "b"
-        if flags & 0x80
-        else "X"
-        if flags & 2
-        else "."
-    )
-    resched = {0x24: "N", 0x04: "n", 0x20: "p", 0: "."}[flags & 0x24]
-    interrupt = {0x48: "Z", 0x58: "Z", 0x40: "z", 0x50: "z", 0x18: "H", 0x08: "h", 0x10: "s", 0: "."}[
-        flags & 0x58
-    ]
-    counts = [f"{n:x}" if n else "." for n in (preempt_count % 16, preempt_count // 16)]
-    return (irqs + resched + interrupt + "".join(counts)).encode()
-
-
-TYPES = [
-    *(b"u8 x", b"s8 x", b"char x", b"unsigned char x", b"u16 x", b"short x", b"s16 x", b"unsigned short x"),
-    *(
-        b"u32 x",
-        b"int x",
-        b"s32 x",
-        b"unsigned int x",
-        b"u64 x",
-        b"s64 x",
-        b"char[7] x",
-        b"unsigned char[3] x",
-    ),
-    *(
-        b"struct a x 1",
-        b"struct a x 2",
-        b"struct a x 4",
-        b"struct a x 8",
-        b"struct a x 5",
-        b"struct a x 4000",
-    ),
-    *(b"__data_loc char[] x", b"__rel_loc char[] x", b"__rel_loc unsigned char[] x", b"__data_loc u8[] x"),
-    *(b"__rel_loc u8[] x", b"__rel_loc u32[] x"),
-]
-DECLARATIONS = st.lists(st.sampled_from(TYPES), max_size=8).map(lambda fields: b"; ".join(fields))
-OPTIONS = st.builds(
-    TextOptions,
-    raw=st.booleans(),
-    hex=st.booleans(),
-    bin=st.booleans(),
-    fields=st.booleans(),
-    verbose=st.booleans(),
-    context_info=st.booleans(),
-    irq_info=st.booleans(),
-    record_tgid=st.booleans(),
-)
-# Bytes that make loc words point near, and text that is mostly text.
-BYTES = st.one_of(st.sampled_from(b"\0\0\0\1\2\3\4\10\14\20abc\n\x9f\xa0\xff"), st.integers(0, 255))
-PAYLOADS = st.one_of(st.lists(BYTES, max_size=60).map(bytes), st.binary(min_size=4000, max_size=4080))
-
-
-@st.composite
-def entries_of(draw: st.DrawFn) -> tuple[Events, bytes]:
-    """An event and an entry of it whose loc words point into the entry more often than by chance."""
-    fields = draw(DECLARATIONS)
-    event_id = draw(st.integers(20, 65535))
-    events = one_event(b"e " + fields if fields else b"e", event_id)
-    pid = draw(st.sampled_from([0, -1, -(2**31), 46, 54, 7, 99, 2**31 - 1]))
-    data = bytearray(
-        entry(event_id, draw(PAYLOADS), pid, draw(st.integers(0, 255)), draw(st.integers(0, 255)))
-    )
-    for field in events[event_id][1]:
-        if (
-            field.kind in (FieldKind.DATA_LOC, FieldKind.REL_LOC)
-            and field.offset + 4 <= len(data)
-            and draw(st.booleans())
-        ):
-            start = draw(st.integers(0, len(data)))
-            length = draw(st.integers(0, len(data) - start + 1))
-            struct.pack_into("<HH", data, field.offset, start, length)
-    return events, bytes(data)
+# --- against the model ----------------------------------------------------------------------------
 
 
 @settings(max_examples=400, deadline=None)
