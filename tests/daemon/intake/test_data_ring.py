@@ -1,0 +1,284 @@
+"""One data ring: its memory, what a producer may claim and what is believed, losses, taking over."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.daemon.intake.producing import (
+    COMMITTED,
+    HEAD,
+    LOST,
+    NEED_WAKEUP,
+    SIZE,
+    TAIL,
+    Producer,
+    World,
+    number,
+)
+from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._index_table import IndexTable
+
+# ---- making one
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 100_000, (64 << 10) + 1, 128 << 20])
+def test_sizes(size: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        DataRing.create(IndexTable(), os.getpid(), size)
+
+
+def test_the_memory_cannot_be_taken_away(world: World) -> None:
+    fd = world.rings[0].fd
+    for length in (0, 1 << 24):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, length)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    world.producers[0].emit(0, number(1), 1)
+    world.intake.take_in()
+    assert world.seen.numbers() == [1]
+
+
+def test_the_doorbell(world: World) -> None:
+    world.intake.want_wakeup(True)
+    assert struct.unpack_from("<I", world.producers[0].memory, NEED_WAKEUP)[0] == 1
+    os.eventfd_write(world.rings[0].doorbell, 1)
+    world.rings[0].clear_doorbell()
+    world.rings[0].clear_doorbell()
+    world.intake.want_wakeup(False)
+    assert struct.unpack_from("<I", world.producers[0].memory, NEED_WAKEUP)[0] == 0
+
+
+# ---- the thread that a record names
+
+
+def test_a_thread_of_the_process_is_believed_and_no_other(world: World) -> None:
+    seen: list[int] = []
+    ring = world.rings[0]
+    ring.new_thread = seen.append
+    for n, tid in enumerate((os.getpid(), 1, 0, 1 << 31, (1 << 32) - 1, os.getpid())):
+        world.producers[0].emit(0, number(n), n, tid=tid)
+    world.intake.take_in()
+    assert world.seen.numbers() == list(range(6))
+    assert {record[2:4] for record in world.seen.records} == {(os.getpid(), os.getpid())}
+    assert seen == ring.threads() == [os.getpid()]
+
+
+def test_a_second_thread(world: World) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    assert thread.native_id
+    world.producers[0].emit(0, number(1), 1, tid=thread.native_id)
+    world.intake.take_in()
+    done.set()
+    thread.join()
+    world.seen.probe.flush()
+    assert [record[2:4] for record in world.seen.records] == [(thread.native_id, os.getpid())]
+    assert world.rings[0].threads() == [thread.native_id]
+
+
+def test_threads_that_cannot_be_found_cost_little(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def exists(path: str) -> bool:
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr("os.path.exists", exists)
+    for n in range(500):
+        world.producers[0].emit(0, number(n), n, tid=1)
+    world.intake.take_in()
+    assert len(asked) == 1, "the answer holds for a while"
+    for n in range(500):
+        world.producers[0].emit(0, number(n), n, tid=1000 + n)
+    world.intake.take_in()
+    assert len(asked) <= 40, "a round asks a bounded number of times"
+    world.seen.probe.flush()
+    assert {record[2] for record in world.seen.records} == {os.getpid()}
+
+
+# ---- what a producer writes
+
+
+@pytest.mark.parametrize("head", [-8, SIZE + 8, 1 << 63, 4, (1 << 64) - 8, SIZE * 3])
+def test_invalid_positions_end_the_ring(world: World, head: int) -> None:
+    world.producers[0].set_u64(HEAD, head)
+    world.intake.take_in()
+    assert world.rings[0].corrupt
+    assert world.intake.take_in() == 0
+
+
+@pytest.mark.parametrize(
+    "word", [COMMITTED | 0xFFFFFF, COMMITTED | 65530, COMMITTED | 0x01000008, COMMITTED | 100]
+)
+def test_invalid_lengths_end_the_ring(world: World, word: int) -> None:
+    world.producers[0].emit(0, number(1), 1, word=word)
+    world.intake.take_in()
+    assert world.rings[0].corrupt
+
+
+def test_a_producer_s_tail_is_not_believed(world: World) -> None:
+    producer = world.producers[0]
+    producer.emit(0, number(1), 1)
+    producer.set_u64(TAIL, 1 << 40)
+    world.intake.take_in()
+    assert world.seen.numbers() == [1]
+    assert producer.u64(TAIL) == 32
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    junk=st.binary(max_size=400),
+    head=st.integers(0, 2**64 - 1),
+    fields=st.dictionaries(
+        st.sampled_from([0, 4, 8, 12, TAIL, LOST, NEED_WAKEUP, 4096 + SIZE, 4096 + SIZE + 16376]),
+        st.integers(0, 2**64 - 1),
+    ),
+    small=st.booleans(),
+)
+def test_any_memory_is_survived(junk: bytes, head: int, fields: dict[int, int], small: bool) -> None:
+    world = World()
+    producer = world.producers[0]
+    producer.put(0, junk)
+    producer.set_u64(HEAD, head % (SIZE // 8) * 8 if small else head)
+    for offset, value in fields.items():
+        producer.set_u64(offset, value)
+    world.intake.want_wakeup(True)
+    world.intake.take_in()
+    world.intake.want_wakeup(False)
+    world.rings[0].dead = True
+    world.intake.take_in()
+    world.intake.remove(world.rings[0])
+    producer.close()
+
+
+# ---- losses
+
+
+def test_losses_count_as_emitted_and_lost(world: World) -> None:
+    producer = world.producers[0]
+    stored = sum(producer.emit(0, number(n), n) for n in range(5000))
+    world.intake.take_in()
+    tracepoint = world.seen.tracepoint
+    assert stored < 5000
+    assert tracepoint.emitted == 5000
+    assert len(world.seen.numbers()) == stored
+    assert (world.seen.probe.recorded, world.seen.probe.lost) == (stored, 5000 - stored)
+    world.intake.take_in()
+    assert tracepoint.emitted == 5000, "counted once"
+
+
+def test_an_uncommitted_record_stops_the_ring_until_it_is_committed(world: World) -> None:
+    producer = world.producers[0]
+    producer.emit(0, number(1), 1)
+    producer.emit(0, number(2), 2, word=8)
+    producer.emit(0, number(3), 3)
+    assert world.intake.take_in() == 1
+    struct.pack_into("<I", producer.memory, 4096 + 32, COMMITTED | 8)
+    assert world.intake.take_in() == 2
+    assert world.seen.numbers() == [1, 2, 3]
+
+
+def test_a_dead_producer_s_open_record_is_stepped_over(world: World) -> None:
+    producer, ring = world.producers[0], world.rings[0]
+    producer.emit(0, number(1), 1)
+    producer.emit(0, number(2), 2, word=8)
+    producer.emit(0, number(3), 3)
+    producer.emit(0, number(4), 4, word=0)  # died before it wrote the length: nothing behind can be found
+    producer.emit(0, number(5), 5)
+    ring.dead = True
+    assert world.intake.take_in() == 2
+    assert world.seen.numbers() == [1, 3]
+    assert ring.lost_to_death == 2
+    assert not ring.corrupt
+
+
+def adopt(ring: DataRing) -> DataRing:
+    """As the next daemon would; the descriptors are its own."""
+    return DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell))
+
+
+class TestAdopting:
+    def test_what_is_pending_is_taken_in(self) -> None:
+        old = World()
+        for n in range(10):
+            old.producers[0].emit(0, number(n), n)
+        old.intake.take_in(4)
+        fd, bell = os.dup(old.rings[0].fd), os.dup(old.rings[0].doorbell)
+        new = World(0)
+        table = IndexTable()
+        table.append(new.seen.tracepoint)
+        ring = DataRing.adopt(table, os.getpid(), fd, bell)
+        new.intake.add(ring)
+        assert new.intake.take_in() == 6
+        assert new.seen.numbers() == [4, 5, 6, 7, 8, 9]
+        old.producers[0].close()
+
+    def test_what_is_no_ring_is_refused(self) -> None:
+        def memfd(length: int, seals: int) -> int:
+            fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+            os.ftruncate(fd, length)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            return fd
+
+        good = 4096 + SIZE + 16384
+        every = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        cases: list[tuple[Callable[[], int], str]] = [
+            (lambda: os.open("/dev/null", os.O_RDWR), "memfd|sealed"),
+            (lambda: memfd(good, fcntl.F_SEAL_SHRINK), "sealed"),
+            (lambda: memfd(good + 8, every), "length"),
+            (lambda: memfd(0, every), "length"),
+            (lambda: memfd(good, every), "not a data ring"),
+        ]
+        for make, message in cases:
+            with pytest.raises(ValueError, match=message):
+                DataRing.adopt(IndexTable(), os.getpid(), make(), os.eventfd(0))
+        ring = DataRing.create(IndexTable(), os.getpid(), SIZE)
+        with pytest.raises(ValueError, match="eventfd"):
+            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.open("/dev/null", os.O_RDWR))
+        producer = Producer(ring)
+        producer.set_u64(HEAD, SIZE * 2)
+        with pytest.raises(ValueError, match="positions"):
+            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell))
+        producer.close()
+
+    @pytest.mark.parametrize("offset", [0, 4, 8, 12])
+    def test_another_magic_version_or_size_is_refused(self, world: World, offset: int) -> None:
+        before = world.producers[0].u64(offset)
+        world.producers[0].set_u64(offset, before + 1)
+        with pytest.raises(ValueError, match=r"data ring of this version|positions"):
+            adopt(world.rings[0])
+        world.producers[0].set_u64(offset, before)
+        adopt(world.rings[0])
+
+    def test_what_is_refused_is_closed(self) -> None:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(ValueError):
+            DataRing.adopt(IndexTable(), os.getpid(), os.open("/dev/null", os.O_RDWR), os.eventfd(0))
+        assert os.listdir("/proc/self/fd") == before
+
+    def test_it_is_the_same_memory_by_another_descriptor(self) -> None:
+        world = World(2)
+        first, second = world.rings
+        assert adopt(first).key() == first.key() != second.key()
+
+    def test_what_was_lost_before_is_not_counted_again(self, world: World) -> None:
+        while world.producers[0].emit(0, bytes(1000), 1):
+            pass
+        ring = adopt(world.rings[0])
+        new = World(0)
+        table = ring.table
+        table.append(new.seen.tracepoint)
+        new.intake.add(ring)
+        taken = new.intake.take_in()
+        assert new.seen.tracepoint.emitted == taken > 0
+        assert new.seen.probe.lost == 0
