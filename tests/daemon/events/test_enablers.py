@@ -5,16 +5,15 @@ import ctypes
 import errno
 import fcntl
 import os
-import struct
-import threading
 from collections.abc import Iterator
 
 import pytest
 
+from tests.daemon.events.words import Memory, mappings
 from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.plugins._batch import BatchProbe
-from utracefsd.events._enable_word import PAGE_SIZE, WordPage
+from utracefsd.events._enable_word import PAGE_SIZE
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
@@ -24,28 +23,6 @@ from utracefsd.machine.shares import Resource, Shares
 ROOT = Peer(100, 0, 0, privileged=True)
 PLAIN = Peer(101, 1000, 1000, privileged=False)
 SECOND_NS = 1_000_000_000
-
-
-class Memory:
-    """A program's shared words."""
-
-    def __init__(self, size: int = PAGE_SIZE, seals: int = fcntl.F_SEAL_SHRINK) -> None:
-        self.fd = os.memfd_create("words", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, size)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
-
-    def word(self, offset: int, size: int = 4) -> int:
-        return int.from_bytes(os.pread(self.fd, size, offset), "little")
-
-    def set(self, offset: int, value: int) -> None:
-        os.pwrite(self.fd, struct.pack("<I", value), offset)
-
-
-@pytest.fixture
-def memory() -> Iterator[Memory]:
-    made = Memory()
-    yield made
-    os.close(made.fd)
 
 
 @pytest.fixture
@@ -280,11 +257,6 @@ def test_enablers_go_with_the_last_connection_of_their_process(
     os.close(child.fd)
 
 
-def mappings() -> int:
-    with open("/proc/self/maps") as maps:
-        return sum("memfd:words" in line for line in maps)
-
-
 def test_pages_are_mapped_once_and_unmapped_at_the_end(enablers: EnablerTable, event: Event) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     memory = Memory(1 << 40)  # costs nothing: two pages of it are used
@@ -342,50 +314,3 @@ def test_an_enabler_is_no_reference_by_itself(enablers: EnablerTable, memory: Me
     before = event.references
     add(enablers, memory, event)
     assert event.references == before, "whoever adds it counts it"
-
-
-# The compiled page
-
-
-def test_a_word_page_refuses_what_is_not_a_bit_of_a_word(memory: Memory) -> None:
-    page = WordPage(memory.fd, 0)
-    for offset, size, bit in (
-        (2, 4, 0),
-        (4, 8, 0),
-        (0, 2, 0),
-        (0, 4, 32),
-        (0, 8, 64),
-        (0, 4, -1),
-        (PAGE_SIZE, 4, 0),
-    ):
-        with pytest.raises(ValueError):
-            page.change_bit(offset, size, bit, True)
-    page.close()
-    page.close()
-    with pytest.raises(ValueError):
-        page.change_bit(0, 4, 0, True)
-    with pytest.raises(ValueError):
-        WordPage(memory.fd, -1)
-    with pytest.raises(OSError):
-        WordPage(-1, 0)
-
-
-def test_the_change_is_atomic(memory: Memory) -> None:
-    """Two writers on one word. (With Python's lock this proves little; it shows that the two mappings are one
-    memory.)"""
-    pages = [WordPage(memory.fd, 0) for _ in range(2)]
-
-    def toggle(page: WordPage, bit: int) -> None:
-        for _ in range(5000):
-            page.change_bit(0, 8, bit, True)
-            page.change_bit(0, 8, bit, False)
-        page.change_bit(0, 8, bit, True)
-
-    threads = [threading.Thread(target=toggle, args=(page, 60 + n)) for n, page in enumerate(pages)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert memory.word(0, 8) == 0b11 << 60
-    for page in pages:
-        page.close()
