@@ -3,7 +3,7 @@
 
 A line is a context (who, where, when) and a body. The context depends on the options alone; the part that
 names the task is formatted once per pid and kept for the rest of a `render` call. The body of a user event is
-printed by its `Program`, the body of another record here.
+printed by its `BodyPlan`, the body of another record here.
 
 A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is what
 one `trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
@@ -14,6 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
+from utracefsd.consumers.ftrace._body cimport BodyPlan, put_field
 from utracefsd.consumers.ftrace._line cimport (
     HEX_DIGITS,
     Line,
@@ -27,7 +28,6 @@ from utracefsd.consumers.ftrace._line cimport (
     put_signed,
     put_string,
 )
-from utracefsd.consumers.ftrace._program cimport Program, put_field
 from utracefsd.consumers.ftrace._ring_buffer cimport Cursor
 
 cdef enum:
@@ -36,7 +36,7 @@ cdef enum:
     SPARE = 128           # room for the lines that _lines_before() prints
     MAX_CPUS = 8192       # the largest NR_CPUS a kernel can be built with
     TASK_SLOTS = 64       # pids whose context is kept; a power of two
-    PROGRAM_SLOTS = 256   # ids whose program is found without a dict; a power of two
+    PLAN_SLOTS = 256   # ids whose plan is found without a dict; a power of two
     TASK_TEXT = 64        # 16 comm + 1 + 11 pid + 1 + 14 tgid, rounded up
     HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
 
@@ -111,10 +111,10 @@ cdef struct TaskSlot:
     uint32_t size
     char text[TASK_TEXT]
 
-cdef struct ProgramSlot:
+cdef struct PlanSlot:
     uint32_t call
     uint16_t id
-    void *program          # borrowed from TextRenderer._programs
+    void *plan             # borrowed from TextRenderer._plans
 
 
 cdef class TextRenderer:
@@ -148,10 +148,10 @@ cdef class TextRenderer:
     cdef uint32_t _kept_size
     cdef bint _opened              # a render call has decided about _mark_starts
     cdef bint _mark_starts         # print the `buffer started` lines
-    cdef dict _programs            # id -> Program
+    cdef dict _plans               # id -> BodyPlan
     cdef uint8_t _started[MAX_CPUS]  # by cpu: its first record was seen
     cdef TaskSlot _tasks[TASK_SLOTS]
-    cdef ProgramSlot _slots[PROGRAM_SLOTS]
+    cdef PlanSlot _slots[PLAN_SLOTS]
 
     def __cinit__(
         self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0
@@ -182,7 +182,7 @@ cdef class TextRenderer:
         self._message_only = options.printk_msg_only
         self._clock_is_ns = clock_is_ns
         self._time_start = time_start
-        self._programs = {}
+        self._plans = {}
         memset(self._started, 0, sizeof(self._started))
         memset(self._tasks, 0, sizeof(self._tasks))
         memset(self._slots, 0, sizeof(self._slots))
@@ -250,8 +250,8 @@ cdef class TextRenderer:
         if self._call == 0:  # what 2^32 calls ago was stamped must not look fresh
             memset(self._tasks, 0, sizeof(self._tasks))
             memset(self._slots, 0, sizeof(self._slots))
-            for program in self._programs.values():
-                (<Program>program).checked = 0
+            for plan in self._plans.values():
+                (<BodyPlan>plan).checked = 0
             self._call = 1
 
     cdef int _keep(self, uint32_t size) except -1:
@@ -311,7 +311,7 @@ cdef class TextRenderer:
         cdef int32_t pid
         cdef uint16_t id
         cdef TaskSlot *task = NULL
-        cdef Program program = None
+        cdef BodyPlan plan = None
         memset(header, 0, HEADER)
         memcpy(header, data, size if size < HEADER else HEADER)
         memcpy(&id, header, 2)
@@ -319,7 +319,7 @@ cdef class TextRenderer:
         if self._context_info and self._mode == NORMAL:
             task = self._task(pid)
         if id != ID_PRINT and id != ID_RAW_DATA and id != ID_STACK:
-            program = self._program(id)
+            plan = self._plan(id)
         self._room()
         line.start = line.p = self._text + self._used
         line.end = line.start + LINE_MAX
@@ -330,9 +330,9 @@ cdef class TextRenderer:
             if self._context_info:
                 self._context(&line, task, cpu, ts, next_ts, header, pid)
             if self._mode == NORMAL:
-                self._body(&line, program, id, data, size)
+                self._body(&line, plan, id, data, size)
             else:
-                self._bare_body(&line, program, id, data, size)
+                self._bare_body(&line, plan, id, data, size)
         if line.full:
             line.p = line.start
             put(&line, b"[LINE TOO BIG]\n", 15)
@@ -431,17 +431,17 @@ cdef class TextRenderer:
         put(line, b": ", 2)
 
     cdef void _body(
-        self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size
+        self, Line *line, BodyPlan plan, uint16_t id, const uint8_t *data, size_t size
     ) noexcept:
         cdef Py_ssize_t i
-        if program is not None and program.known:
-            put(line, PyBytes_AS_STRING(program.title), PyBytes_GET_SIZE(program.title))
-            if program.count == 0:
+        if plan is not None and plan.known:
+            put(line, PyBytes_AS_STRING(plan.title), PyBytes_GET_SIZE(plan.title))
+            if plan.count == 0:
                 put(line, b"No fields found", 15)
-            for i in range(program.count):
-                put_field(line, &program.steps[i], data, size)
+            for i in range(plan.count):
+                put_field(line, &plan.steps[i], data, size)
             put_char(line, c'\n')
-        elif program is not None:
+        elif plan is not None:
             put(line, b"Unknown type ", 13)
             put_decimal(line, id, 0, c' ')
             put_char(line, c'\n')
@@ -458,7 +458,7 @@ cdef class TextRenderer:
             put(line, b"<stack trace>\n", 14)
 
     cdef void _bare_body(
-        self, Line *line, Program program, uint16_t id, const uint8_t *data, size_t size
+        self, Line *line, BodyPlan plan, uint16_t id, const uint8_t *data, size_t size
     ) noexcept:
         """The body in the formats raw, hex and bin: the id, or for a few records a raw text of their own."""
         if self._mode == RAW and id == ID_PRINT:
@@ -468,7 +468,7 @@ cdef class TextRenderer:
             put_marker_text(line, data, size)
         elif self._mode == RAW and id == ID_RAW_DATA:
             put_raw_marker(line, data, size)
-        elif program is None or program.known:
+        elif plan is None or plan.known:
             put(line, b"type: ", 6)
             put_decimal(line, id, 0, c' ')
             put_char(line, c'\n')
@@ -478,23 +478,23 @@ cdef class TextRenderer:
         if self._mode == HEX:
             put_char(line, c'\n')
 
-    cdef Program _program(self, uint16_t id):
-        """The program of an id. Each render call asks the event table anew: an id may change its event."""
-        cdef ProgramSlot *slot = &self._slots[id & (PROGRAM_SLOTS - 1)]
-        cdef Program program
+    cdef BodyPlan _plan(self, uint16_t id):
+        """The plan of an id. Each render call asks the event table anew: an id may change its event."""
+        cdef PlanSlot *slot = &self._slots[id & (PLAN_SLOTS - 1)]
+        cdef BodyPlan plan
         if slot.call == self._call and slot.id == id:
-            return <Program>slot.program
-        program = self._programs.get(id)
-        if program is None or program.checked != self._call:
+            return <BodyPlan>slot.plan
+        plan = self._plans.get(id)
+        if plan is None or plan.checked != self._call:
             event = self._lookup(id)
-            if program is None or not program.same(event):
-                program = Program(event)
-                self._programs[id] = program
-            program.checked = self._call
+            if plan is None or not plan.same(event):
+                plan = BodyPlan(event)
+                self._plans[id] = plan
+            plan.checked = self._call
         slot.call = self._call
         slot.id = id
-        slot.program = <void *>program
-        return program
+        slot.plan = <void *>plan
+        return plan
 
     cdef TaskSlot *_task(self, int32_t pid) except NULL:
         """The part of the context that depends on the pid alone."""

@@ -1,5 +1,4 @@
-"""The text around the records of `trace`: headers, `stats`, `saved_cmdlines`, and the options that shape all
-of it.
+"""The text around the records of `trace`: headers, `stats`, and the options that shape all of it.
 
 Everything here is a pure function of its arguments and returns bytes; no clock, no file, no /proc. The
 records themselves are rendered by the compiled `_text.TextRenderer`, which takes the same `TextOptions`.

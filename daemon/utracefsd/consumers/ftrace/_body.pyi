@@ -2,5 +2,5 @@ from collections.abc import Sequence
 
 from utracefs_protocol.declaration import Field
 
-class Program:
+class BodyPlan:
     def __init__(self, event: tuple[bytes, Sequence[Field]] | None) -> None: ...

@@ -1,4 +1,4 @@
-"""The steps that print the body of a user event; see _program.pyx."""
+"""The steps that print the body of a user event; see _body.pyx."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -34,7 +34,7 @@ cdef struct Step:
     uint64_t offset       # in the entry; a declaration may have several structs of 2 GiB: not 32 bits
     uint64_t size
     size_t label_size
-    const char *label     # " NAME="; borrowed from Program.labels
+    const char *label     # " NAME="; borrowed from BodyPlan.labels
 
 
 cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, size_t size) noexcept nogil:
@@ -93,7 +93,7 @@ cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, s
             put_hex_bytes(line, entry + start, length, c',', False)
 
 
-cdef class Program:
+cdef class BodyPlan:
     cdef Step *steps
     cdef Py_ssize_t count
     cdef bint known

@@ -23,7 +23,7 @@ from libc.stdlib cimport free, malloc
 from utracefs_protocol.declaration import FieldKind
 
 
-cdef class Program:
+cdef class BodyPlan:
     """The steps of one event. `known` is False for an id that belongs to no event."""
 
     def __cinit__(self, event):
