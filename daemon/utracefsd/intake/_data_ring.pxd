@@ -1,33 +1,10 @@
-"""One producer's data ring, as the take-in and the journal see it."""
+"""What other compiled modules may use of a data ring: `Intake` takes in from it, `Journal` gives it a slot."""
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from utracefs_protocol.data_ring cimport dr_consumer, dr_taken
 from utracefsd.intake._index_table cimport IndexTable
-
-cdef extern from "journal.h" nogil:
-    const uint64_t JR_MAGIC
-    const uint32_t JR_VERSION
-    const uint32_t JR_SLOT_BYTES
-    const uint64_t JR_JUDGED
-    const int JR_MAX_BUFFERS
-    ctypedef struct jr_header "struct jr_header":
-        uint64_t magic
-        uint32_t version
-        uint32_t slot_bytes
-    ctypedef struct jr_slot "struct jr_slot":
-        uint64_t used
-        uint64_t dev
-        uint64_t ino
-        uint64_t tail
-        uint64_t number
-        uint64_t *taken
-    void jr_done(jr_slot *slot, uint64_t tail)
-    void jr_give_slot(jr_slot *slot, uint64_t dev, uint64_t ino, uint64_t tail, uint64_t number)
-    void jr_renumber(jr_slot *slot, uint64_t number)
-    void jr_free_slot(jr_slot *slot)
-    void jr_judge(jr_slot *slot, const uint64_t *taken)
-    bint jr_has_taken(const jr_slot *slot, int buffer)
+from utracefsd.intake.journal cimport jr_slot
 
 cdef enum:
     KNOWN_TIDS = 64

@@ -25,6 +25,7 @@ from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.data_ring cimport *
 from utracefsd.events._tracepoint cimport LOST, Probe, Tracepoint
+from utracefsd.intake.journal cimport jr_done
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 

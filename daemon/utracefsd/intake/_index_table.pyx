@@ -10,9 +10,7 @@ from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
-cdef extern from "machine.h" nogil:
-    uint64_t machine_clock_ns(int clock)
-    int machine_cpu()
+from utracefsd.machine.machine cimport machine_clock_ns, machine_cpu
 
 cdef extern from "bin.h" nogil:
     unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)

@@ -26,10 +26,9 @@ from posix.time cimport CLOCK_MONOTONIC
 from utracefs_protocol.data_ring cimport *
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint
-from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing, jr_done, jr_has_taken, jr_slot
-
-cdef extern from "machine.h" nogil:
-    uint64_t machine_clock_ns(int clock)
+from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
+from utracefsd.intake.journal cimport jr_done, jr_has_taken, jr_slot
+from utracefsd.machine.machine cimport machine_clock_ns
 
 cdef enum:
     # Give space back to the producer about this often, so that a full ring can go on during a round.

@@ -13,14 +13,14 @@ from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.data_ring cimport dr_advance, dr_head, dr_publish
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
-from utracefsd.intake._data_ring cimport (
+from utracefsd.intake._data_ring cimport DataRing
+from utracefsd.intake.journal cimport (
     JR_JUDGED,
     JR_MAGIC,
     JR_MAX_BUFFERS,
     JR_SLOT_BYTES,
+    JR_TAKEN_WORDS,
     JR_VERSION,
-    DataRing,
-    jr_done,
     jr_free_slot,
     jr_give_slot,
     jr_header,
@@ -28,10 +28,6 @@ from utracefsd.intake._data_ring cimport (
     jr_renumber,
     jr_slot,
 )
-
-cdef extern from "journal.h":
-    enum:
-        JR_TAKEN_WORDS
 
 cdef enum:
     # More data rings than a process has descriptors for in practice; the file grows by the page.

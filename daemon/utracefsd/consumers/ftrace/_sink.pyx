@@ -17,9 +17,7 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     rb_reserve,
 )
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
-
-cdef extern from "machine.h" nogil:
-    uint64_t machine_clock_ns(int clock)
+from utracefsd.machine.machine cimport machine_clock_ns
 
 cdef extern from * nogil:
     """
