@@ -47,9 +47,8 @@ ctypedef struct LocCheck:
 cdef class Probe:
     cdef readonly str consumer
     cdef readonly int status_bit
-    cdef public bint soft_disabled
     cdef uint64_t counts[OUTCOMES]
-    cdef int unsure             # what take() returned for a record that another probe may still refuse
+    cdef int outcome            # what take() returned for a record that is not counted yet: see emit_invalid
     # Take one record: RECORDED, FILTERED or LOST, which the tracepoint counts; or -EFAULT where it would be
     # recorded and is not valid.
     cdef int take(self, Record *r) noexcept

@@ -5,7 +5,6 @@ from utracefs_protocol.declaration import Field
 class Probe:
     consumer: str
     status_bit: int
-    soft_disabled: bool
     recorded: int
     filtered: int
     lost: int

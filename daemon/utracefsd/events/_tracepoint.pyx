@@ -31,8 +31,7 @@ cdef class Probe:
 
     recorded + filtered + lost = records emitted while it was attached.
 
-    status_bit: The StatusBit it stands for: 1 ftrace, 2 perf, 0x80 any other.
-    soft_disabled: Attached (the status bit is on) but takes nothing: everything counts as filtered.
+    status_bit: The StatusBit that it sets in the event's status byte while it is attached.
     """
 
     def __init__(self, str consumer not None, int status_bit):
@@ -204,19 +203,17 @@ cdef class Tracepoint:
         cdef tuple probes = self._probes
         cdef Py_ssize_t n = PyTuple_GET_SIZE(probes), i
         cdef Probe probe
-        cdef int outcome
         cdef bint faulted = False
         for i in range(n):
             probe = <Probe>PyTuple_GET_ITEM(probes, i)
-            outcome = probe.take(r)
-            faulted |= outcome < 0
-            probe.unsure = outcome
+            probe.outcome = probe.take(r)
+            faulted |= probe.outcome < 0
         if faulted:
             return -EFAULT
         self.emitted += 1
         for i in range(n):
             probe = <Probe>PyTuple_GET_ITEM(probes, i)
-            probe.counts[probe.unsure] += 1
+            probe.counts[probe.outcome] += 1
         return 0
 
     def write(self, bytes payload not None, *, ts_ns, int cpu, int pid, tgid=None):

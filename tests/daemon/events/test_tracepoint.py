@@ -141,20 +141,6 @@ def test_the_order_of_the_checks() -> None:
     assert event.emitted == 1
 
 
-@pytest.mark.parametrize(
-    "probe", [FtraceProbe(ftrace()), PerfProbe(PerfSink(1), "perf:1"), BatchProbe("p", print)]
-)
-def test_a_soft_disabled_probe_takes_nothing_and_validates_nothing(probe: Probe) -> None:
-    event = tracepoint(b"test __data_loc char[] s")
-    event.attach(probe)
-    bad = struct.pack("<HH", 65535, 65535)
-    assert write(event, bad) == -errno.EFAULT
-    probe.soft_disabled = True
-    assert write(event, bad) == 0
-    assert numbers(probe) == (0, 1, 0)
-    assert event.status == probe.status_bit
-
-
 def test_one_probe_that_looks_decides_for_all() -> None:
     event = tracepoint(b"test __data_loc char[] s")
     off, on = FtraceProbe(ftrace(), "ftrace:off"), FtraceProbe(ftrace())
@@ -267,8 +253,9 @@ def test_every_record_is_counted_once_by_every_consumer(steps: list[tuple[int, i
     small = ftrace(2, 1)
     small.ring_buffer.overwrite = False
     perf = PerfSink(1, data_pages=1, sample_period=2)
+    mine = FtraceProbe(small)
     probes = [
-        FtraceProbe(small),
+        mine,
         FtraceProbe(ftrace(2, 1), "ftrace:other"),
         PerfProbe(perf, "perf:1"),
         BatchProbe("plug", len, 7),
@@ -287,7 +274,7 @@ def test_every_record_is_counted_once_by_every_consumer(steps: list[tuple[int, i
         elif action == 2:
             small.tracing_on = not small.tracing_on
         elif action == 3:
-            probe.soft_disabled = not probe.soft_disabled
+            mine.soft_disabled = not mine.soft_disabled
         elif action == 4:
             perf.enabled = not perf.enabled
         else:

@@ -24,3 +24,4 @@ cdef class FtraceSink:
 
 cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
+    cdef public bint soft_disabled

@@ -19,4 +19,5 @@ CLOCKS: tuple[str, ...]
 
 class FtraceProbe(Probe):
     sink: FtraceSink
+    soft_disabled: bool
     def __init__(self, sink: FtraceSink, consumer: str = "ftrace") -> None: ...

@@ -218,8 +218,9 @@ cdef class FtraceSink:
 cdef class FtraceProbe(Probe):
     """The probe of an ftrace instance; status bit 1.
 
+    soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
     recorded: In the ring buffer.
-    filtered: By tracing_on, cpumask or the pid lists, or soft-disabled.
+    filtered: Soft-disabled, or by tracing_on, the cpumask or the pid lists.
     lost: The ring buffer was full, or the record too large for it.
     """
 

@@ -7,7 +7,7 @@ from libc.errno cimport EFAULT
 
 from utracefs_protocol.status_page import StatusBit
 
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
+from utracefsd.events._tracepoint cimport LOST, RECORDED
 
 
 cdef class BatchProbe(Probe):
@@ -31,8 +31,6 @@ cdef class BatchProbe(Probe):
         return PyList_GET_SIZE(self.batch)
 
     cdef int take(self, Record *r) noexcept:
-        if self.soft_disabled:
-            return FILTERED
         if PyList_GET_SIZE(self.batch) >= self.max_pending:
             return LOST
         if not r.valid:

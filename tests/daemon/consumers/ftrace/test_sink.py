@@ -1,5 +1,6 @@
 """What ftrace records, filters and loses, and its clocks."""
 
+import errno
 import struct
 import time
 
@@ -49,6 +50,18 @@ def test_what_ftrace_filters() -> None:
     sink.pids = frozenset()
     assert not recorded()
     assert (sink.cpumask, sink.pids, sink.notrace_pids) == (None, frozenset(), frozenset({6}))
+
+
+def test_a_soft_disabled_probe_takes_nothing_and_validates_nothing() -> None:
+    probe = FtraceProbe(ftrace())
+    event = tracepoint(b"test __data_loc char[] s")
+    event.attach(probe)
+    bad = struct.pack("<HH", 65535, 65535)
+    assert write(event, bad) == -errno.EFAULT
+    probe.soft_disabled = True
+    assert write(event, bad) == 0
+    assert numbers(probe) == (0, 1, 0)
+    assert event.status == probe.status_bit
 
 
 @pytest.mark.parametrize("cpu", [0, 1, 63, 64, 100])
