@@ -9,9 +9,11 @@
 1. To attach it makes a probe, one for each event, and calls `EventTable.attach(event, probe)`. That takes a
    reference (the event stays as long as it is attached, even when every program is gone), puts the probe in
    place, and only then sets the probe's `status_bit` in the event's status byte, which turns the programs on.
-2. For each record that passed the checks of the write path the core calls the probe. It never waits, never
-   raises, and counts the record exactly once: `recorded`, `filtered` (the consumer did not want it) or `lost`
-   (it wanted it and had no room). So at any moment, for every consumer, emitted = recorded + filtered + lost.
+2. For each record that passed the checks of the write path the tracepoint calls the probe's `take`. It never
+   waits and never raises; it returns what became of the record, and the tracepoint counts that: `recorded`,
+   `filtered` (the consumer did not want it) or `lost` (it wanted it and had no room). So at any moment, for
+   every consumer, emitted = recorded + filtered + lost, counted from when it attached. For a record with an
+   invalid dynamic field `take` returns -EFAULT instead of `recorded` (`Tracepoint.emit_invalid`).
 3. `EventTable.detach(event, probe, now_ns)` undoes this in the reverse order. The three numbers stay readable
    in the event's `stats`.
 

@@ -3,7 +3,8 @@
 
 The way of a record:
 
-    write_index, payload    IndexTable (intake/_index_table)  one per data connection: which event is meant
+    from a data ring        Intake (intake/_intake)           all rings merged by time    } which event
+    from the socket         IndexTable (intake/_index_table)  one per data connection     } is meant
       -> Record             Tracepoint                        long enough? a probe attached? fields valid?
         -> take()           Probe                             one per consumer: recorded, filtered or lost
              FtraceProbe    consumers/ftrace/_sink            into the ring buffer, in its trace clock

@@ -216,7 +216,7 @@ cdef class FtraceSink:
 
 
 cdef class FtraceProbe(Probe):
-    """The probe of an ftrace instance; status bit 1.
+    """The probe of an ftrace instance; sets StatusBit.FTRACE.
 
     soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
     recorded: In the ring buffer.

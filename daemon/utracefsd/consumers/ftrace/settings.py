@@ -8,8 +8,9 @@ copied from them by the instance. A setting changes in one way only, by assignin
 For that all values are immutable. So a change cannot be forgotten, and values need not be compared: the state
 writes what is `unsaved`, and 200 instances that do not change cost nothing.
 
-A setting to come is one more field here. In the state's log each is a line of its own, as plain values
-(`saved`), and a line that does not pass `parse_setting` makes the log damaged.
+One more setting is one more field here. In the state's log each is a line of its own, as plain values
+(`saved`); a line that does not pass `parse_setting` makes the log damaged. What an instance does with one
+event (enabled or not) is no setting; event_file.py has it.
 """
 
 import re

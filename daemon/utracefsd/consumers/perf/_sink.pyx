@@ -335,7 +335,7 @@ cdef class PerfSink:
 
 
 cdef class PerfProbe(Probe):
-    """The probe of a perf event; status bit 2.
+    """The probe of a perf event; sets StatusBit.PERF.
 
     recorded: Counted, and its sample stored if one was due.
     filtered: By pid or cpu, or disabled.

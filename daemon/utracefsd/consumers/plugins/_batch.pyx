@@ -11,7 +11,7 @@ from utracefsd.events._tracepoint cimport LOST, RECORDED
 
 
 cdef class BatchProbe(Probe):
-    """The probe of a consumer written in Python; status bit 0x80.
+    """The probe of a consumer written in Python; sets StatusBit.OTHER.
 
     `deliver` gets batches: lists of (ts_ns, cpu, pid, tgid, payload). Past max_pending records are lost. An
     exception out of `deliver` never reaches the record path: it is counted in `failures`, kept in
