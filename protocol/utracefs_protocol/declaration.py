@@ -225,7 +225,7 @@ def check_file_name(name: bytes, what: str = "event name") -> None:
 def split_name(command: bytes) -> tuple[bytes, bytes]:
     """The name and the argument text: what stands before the first space, and all that follows it.
 
-    A `:` would begin text flags, and none are supported (EINVAL, row R14).
+    A `:` would begin text flags, and none are supported (EINVAL).
     """
     name, _, args = command.partition(b" ")
     if b":" in name:
