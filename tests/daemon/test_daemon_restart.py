@@ -76,7 +76,6 @@ def test_everything_is_as_before(folder: Path) -> None:
         assert again is not None
         assert again.tracepoint_name == event.tracepoint_name
         assert again.status_index == event.status_index
-        assert again.ever_enabled == event.ever_enabled
         assert again.status == event.status
         assert new.status.get(event.status_index) == event.tracepoint.status
     assert register(new, b"fresh").id == gap.id, "the lowest free one, as ever"

@@ -46,9 +46,6 @@ class Event:
     references: int = 0
     """Connections, enablers and probes that refer to it. A persistent event's own is not counted."""
 
-    ever_enabled: bool = False
-    """A probe was attached at some time; buffers may hold its records."""
-
     removed: bool = False
     """Out of the table: to acquire it is ENODEV."""
 

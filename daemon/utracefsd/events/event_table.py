@@ -342,7 +342,6 @@ class EventTable:
         except BaseException:
             event.references -= 1
             raise
-        event.ever_enabled = True
         self._publish(event)
 
     def detach(self, event: Event, probe: Probe, now_ns: int) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import msgpack
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.event_file import EventFile
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.events.event import Event
@@ -122,10 +123,10 @@ class State:
 
     def _listen_to(self, instance: Instance) -> None:
         instance.settings.on_unsaved = partial(self._changed.__setitem__, instance, None)
-        instance.events.on_switched = partial(self._switched, instance.number)
+        instance.events.on_changed = partial(self._file_changed, instance.number)
 
-    def _switched(self, number: int, event: Event, enabled: bool) -> None:
-        self._pending.append(log.enabled_line(number, event.id, enabled))
+    def _file_changed(self, number: int, file: EventFile) -> None:
+        self._pending.append(log.event_file_line(number, file.event.id, file.saved()))
 
     def _instance_made(self, instance: Instance) -> None:
         self._listen_to(instance)
@@ -173,7 +174,7 @@ class State:
             yield log.buffer_line(number, self.folder.buffers_of(number).folder)
             for file in instance.events:
                 if file.was_enabled:
-                    yield log.enabled_line(number, file.event.id, file.enabled)
+                    yield log.event_file_line(number, file.event.id, file.saved())
             instance.settings.unsaved.clear()
         for pid, task in self._comms.tasks():
             yield log.comm_line(pid, task)
@@ -231,7 +232,7 @@ class State:
 
 def _stop_listening_to(instance: Instance) -> None:
     instance.settings.on_unsaved = None
-    instance.events.on_switched = None
+    instance.events.on_changed = None
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:
@@ -253,6 +254,5 @@ def restore_instances(taken: Taken, instances: Instances, events: list[Event]) -
         if instance is not None:
             instance.restore(
                 before.settings,
-                enabled=[by_id[event_id] for event_id in sorted(before.enabled)],
-                was_enabled=[by_id[event_id] for event_id in sorted(before.was_enabled)],
+                [(by_id[event_id], saved) for event_id, saved in sorted(before.files.items())],
             )

@@ -25,6 +25,7 @@ import msgpack
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event_file import SavedEventFile
 from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
 from utracefsd.events.event import Event, SavedEvent
@@ -50,11 +51,8 @@ class TakenInstance:
     buffer_folder: str = ""
     """Name of the folder of its ring buffer, below the state folder; empty: it was in memory and is gone."""
 
-    enabled: set[int] = attrs.Factory(set)
-    """Ids of the events that were enabled."""
-
-    was_enabled: set[int] = attrs.Factory(set)
-    """Ids of those that were enabled at some time."""
+    files: dict[int, SavedEventFile] = attrs.Factory(dict)
+    """What it did with each event that was enabled there at some time, by the event's id."""
 
     settings: dict[str, Any] = attrs.Factory(dict)
     """Values by name; what is missing had its default."""
@@ -128,8 +126,8 @@ def gone_line(event_id: int) -> tuple[Any, ...]:
     return ("gone", event_id)
 
 
-def enabled_line(number: int, event_id: int, enabled: bool) -> tuple[Any, ...]:
-    return ("on" if enabled else "off", number, event_id)
+def event_file_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
+    return ("on" if saved.enabled else "off", number, event_id)
 
 
 def comm_line(pid: int, task: Task) -> tuple[Any, ...]:
@@ -179,8 +177,7 @@ def _apply(taken: Taken, line: Any) -> bool:
         case ["gone", int(event_id)] if event_id in taken.events:
             del taken.events[event_id]
             for instance in taken.instances.values():
-                instance.enabled.discard(event_id)
-                instance.was_enabled.discard(event_id)
+                instance.files.pop(event_id, None)
         case ["comm", int(pid), bytes(comm), int(start_time)]:
             taken.comms.pop(pid, None)
             taken.comms[pid] = Task(comm, start_time)
@@ -215,11 +212,9 @@ def _apply_to_instance(taken: Taken, number: int, kind: str, values: list[Any]) 
     instance = taken.instances[number]
     match [kind, *values]:
         case ["on", int(event_id)] if event_id in taken.events:
-            instance.enabled.add(event_id)
-            instance.was_enabled.add(event_id)
+            instance.files[event_id] = SavedEventFile(enabled=True, was_enabled=True)
         case ["off", int(event_id)] if event_id in taken.events:
-            instance.enabled.discard(event_id)
-            instance.was_enabled.add(event_id)
+            instance.files[event_id] = SavedEventFile(enabled=False, was_enabled=True)
         case ["buffer", str(folder)] if not folder or is_buffer_folder(folder, number):
             instance.buffer_folder = folder
         case ["set", str(name), saved]:

@@ -421,7 +421,6 @@ def test_attach_sets_the_byte_and_detach_clears_it(table: EventTable, status: St
     table.attach(event, third)
     assert status.get(event.status_index) == 0x82
     assert event.status == StatusBit.OTHER | StatusBit.PERF
-    assert event.ever_enabled
     table.detach(event, first, 0)
     assert status.get(event.status_index) == 0x82
     table.detach(event, second, 0)

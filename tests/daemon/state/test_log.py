@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.restarting import (
-    packed,
-)
+from tests.daemon.restarting import packed
+from utracefsd.consumers.ftrace.event_file import SavedEventFile
 from utracefsd.state.log import MAGIC, VERSION, StateError, parse_log
 
 HEAD = [MAGIC, VERSION]
 TOP = ["instance", 0, b""]
 START = packed(HEAD, TOP)
 EVENT = ["event", 1039, 1, 0, 1000, b"a", b"a u32 n"]
+
+ON = SavedEventFile(enabled=True, was_enabled=True)
+OFF = SavedEventFile(enabled=False, was_enabled=True)
 
 
 def test_what_a_log_says() -> None:
@@ -34,7 +36,7 @@ def test_what_a_log_says() -> None:
     )
     assert list(taken.events) == [1039, 7]
     top = taken.instances[0]
-    assert (top.enabled, top.was_enabled) == ({7}, {7, 1039})
+    assert top.files == {7: ON, 1039: OFF}
     assert top.settings == {"tracing_on": True, "standing": (b"a*",)}
     assert top.buffer_folder == "buffer.0.12"
     assert taken.comms[12].comm == b"sh"
@@ -56,11 +58,7 @@ def test_several_instances() -> None:
         )
     )
     assert taken.names() == {3: b"x y", 1: b"z"}
-    assert [(one.enabled, one.was_enabled) for one in taken.instances.values()] == [
-        (set(), set()),
-        ({1039}, {1039}),
-        (set(), {1039}),
-    ]
+    assert [one.files for one in taken.instances.values()] == [{}, {1039: ON}, {1039: OFF}]
     assert [one.settings for one in taken.instances.values()] == [{}, {"clock": "boot"}, {}]
     assert [one.buffer_folder for one in taken.instances.values()] == ["", "buffer.3.1", ""]
 
@@ -69,7 +67,7 @@ def test_an_instance_that_was_removed() -> None:
     data = START + packed(EVENT, ["instance", 1, b"x"], ["on", 1, 1039], ["removed", 1])
     assert parse_log(data).names() == {}
     again = parse_log(data + packed(["instance", 1, b"x"])).instances[1]
-    assert (again.enabled, again.was_enabled) == (set(), set())
+    assert again.files == {}
 
 
 def test_an_id_that_was_given_again() -> None:
@@ -85,7 +83,7 @@ def test_an_id_that_was_given_again() -> None:
         )
     )
     assert taken.events[1039].command == b"c"
-    assert [one.was_enabled for one in taken.instances.values()] == [set(), set()]
+    assert [one.files for one in taken.instances.values()] == [{}, {}]
 
 
 def test_a_torn_last_object_is_left_out() -> None:

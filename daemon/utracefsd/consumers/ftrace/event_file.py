@@ -29,14 +29,26 @@ if TYPE_CHECKING:
     from utracefsd.events.event import Event
     from utracefsd.events.event_table import EventTable
 
-__all__ = ["EventFile", "EventFiles"]
+__all__ = ["EventFile", "EventFiles", "SavedEventFile"]
+
+
+@attrs.frozen
+class SavedEventFile:
+    """An event file as one daemon hands it to the next; a line of the state's log (state/log.py)."""
+
+    enabled: bool
+    """As in EventFile."""
+
+    was_enabled: bool
+    """As in EventFile."""
 
 
 @attrs.define(eq=False)
 class EventFile:
     """One event in one instance; changed by `EventFiles` only.
 
-    The event's filter and its triggers are to be fields of this class; a trigger takes a soft reference.
+    The event's filter and its triggers are to be fields of this class, and of SavedEventFile what a successor
+    needs of them; a trigger takes a soft reference.
     """
 
     event: "Event"
@@ -53,6 +65,10 @@ class EventFile:
 
     probe: FtraceProbe | None = None
     """What is attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: nothing is."""
+
+    def saved(self) -> SavedEventFile:
+        """What a successor gets."""
+        return SavedEventFile(self.enabled, self.was_enabled)
 
     def enable_text(self) -> bytes:
         """`events/SYS/EV/enable`, as event_enable_read() of kernel/trace/trace_events.c."""
@@ -85,8 +101,8 @@ class EventFiles:
         self._recorded_event_gone = recorded_event_gone
         self._files: dict[Event, EventFile] = {}
         self._listening = False
-        self.on_switched: Callable[[Event, bool], None] | None = None
-        """Told of an event, and whether it is enabled, when that or `was_enabled` has changed."""
+        self.on_changed: Callable[[EventFile], None] | None = None
+        """Told of each file that a successor would get otherwise now (`EventFile.saved`)."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -96,7 +112,7 @@ class EventFiles:
         return iter(self._files.values())
 
     def get(self, event: "Event") -> EventFile | None:
-        """The event's file; None: it was never attached here."""
+        """The event's file; None: it was not needed so far."""
         return self._files.get(event)
 
     def enabled(self, event: "Event") -> bool:
@@ -145,10 +161,12 @@ class EventFiles:
         """What truncating `set_event` does."""
         self.set_enabled(self._files, False)
 
-    def restore_was_enabled(self, event: "Event") -> None:
-        """The buffer was taken over, and may hold records of this event."""
+    def restore(self, event: "Event", saved: SavedEventFile) -> None:
+        """Be as the file was in the daemon before. ENODEV, and what `before_enabling` raises."""
         file = self._keep(self._files.get(event) or EventFile(event))
-        file.was_enabled = event.ever_enabled = True
+        file.was_enabled |= saved.was_enabled
+        if saved.enabled:
+            self.enable(event)
 
     def close(self) -> None:
         """Detach everything and let go of the table."""
@@ -191,7 +209,7 @@ class EventFiles:
 
     def _set(self, file: EventFile, enabled: bool, soft_references: int) -> None:
         """Bring probe and table to what is wanted. What raises does so before anything has changed."""
-        before = file.enabled, file.was_enabled
+        before = file.saved()
         probe = file.probe
         if probe is None and (enabled or soft_references):
             probe = FtraceProbe(self._sink, self._consumer)
@@ -207,8 +225,8 @@ class EventFiles:
             if not enabled and not soft_references:
                 file.probe = None
                 self._table.detach(file.event, probe, self._now_ns())
-        if self.on_switched is not None and before != (file.enabled, file.was_enabled):
-            self.on_switched(file.event, enabled)
+        if self.on_changed is not None and before != file.saved():
+            self.on_changed(file)
 
     def _keep(self, file: EventFile) -> EventFile:
         """From the first file on the table has to tell of events that go; before that there is nothing to

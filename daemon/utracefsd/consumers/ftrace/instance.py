@@ -42,7 +42,7 @@ from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceSink
 from utracefsd.consumers.ftrace._text import TextRenderer
 from utracefsd.consumers.ftrace.buffer_store import BufferStorage, BufferStore
 from utracefsd.consumers.ftrace.error_log import ErrorLog
-from utracefsd.consumers.ftrace.event_file import EventFiles
+from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
 from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, select
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
@@ -318,10 +318,8 @@ class Instance:
 
     # Going on where an instance of a daemon before this one was.
 
-    def restore(
-        self, settings: Mapping[str, Any], *, enabled: Iterable["Event"], was_enabled: Iterable["Event"]
-    ) -> None:
-        """Be as the instance was that had these settings (by name, see `parse_setting`).
+    def restore(self, settings: Mapping[str, Any], files: "Iterable[tuple[Event, SavedEventFile]]") -> None:
+        """Be as the instance was that had these settings (by name, see `parse_setting`) and event files.
 
         Nothing is cleared: the buffer is adopted already. Or there was none to adopt: then an empty one gets
         the size of the one that was lost. What is missing, because the log was torn, stays at its default.
@@ -336,9 +334,8 @@ class Instance:
             self._mark()
         self.store.restore_sizes(in_memory, expanded=expanded)
         self._apply()
-        self.events.set_enabled(enabled, True)
-        for event in was_enabled:
-            self.events.restore_was_enabled(event)
+        for event, saved in files:
+            self.events.restore(event, saved)
 
     # Text.
 

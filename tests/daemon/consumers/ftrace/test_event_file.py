@@ -9,7 +9,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import REG_PERSIST
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceSink
-from utracefsd.consumers.ftrace.event_file import EventFiles
+from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
@@ -20,7 +20,7 @@ class Desk:
     def __init__(self, table: EventTable) -> None:
         self.table = table
         self.buffer = RingBuffer(1, 8)
-        self.switched: list[tuple[bytes, bool]] = []
+        self.changed: list[tuple[bytes, bool]] = []
         self.gone = 0
         self.refuse = False
         self.files = EventFiles(
@@ -31,7 +31,7 @@ class Desk:
             before_enabling=self._before_enabling,
             recorded_event_gone=self._recorded_event_gone,
         )
-        self.files.on_switched = lambda event, on: self.switched.append((event.name, on))
+        self.files.on_changed = lambda file: self.changed.append((file.event.name, file.enabled))
 
     def _before_enabling(self) -> None:
         if self.refuse:
@@ -70,7 +70,7 @@ def test_enable_and_disable(desk: Desk) -> None:
     assert emit(event) == -errno.EBADF
     assert desk.files.was_enabled(event)
     assert desk.buffer.entries() == 1
-    assert desk.switched == [(b"a", True), (b"a", False)]
+    assert desk.changed == [(b"a", True), (b"a", False)]
 
 
 def test_soft_mode(desk: Desk) -> None:
@@ -129,7 +129,7 @@ def test_what_fails_changes_nothing(desk: Desk) -> None:
     desk.table.delete(b"a", privileged=True)
     assert errno_of(desk.files.enable, event) == errno.ENODEV
     assert errno_of(desk.files.take_soft_reference, event) == errno.ENODEV
-    assert (len(desk.files), desk.switched) == (0, [])
+    assert (len(desk.files), desk.changed) == (0, [])
 
 
 def test_a_file_is_made_when_needed_and_goes_with_its_event(desk: Desk) -> None:
@@ -146,7 +146,7 @@ def test_a_file_is_made_when_needed_and_goes_with_its_event(desk: Desk) -> None:
 def test_it_listens_to_the_table_from_the_first_file_on(desk: Desk) -> None:
     assert desk.table.on_removed == []
     event = desk.event(b"a")
-    desk.files.restore_was_enabled(event)
+    desk.files.restore(event, SavedEventFile(enabled=False, was_enabled=True))
     desk.files.enable(event)
     assert len(desk.table.on_removed) == 1
     desk.files.close()
@@ -156,7 +156,20 @@ def test_it_listens_to_the_table_from_the_first_file_on(desk: Desk) -> None:
 
 def test_a_buffer_that_was_taken_over(desk: Desk) -> None:
     event = desk.event(b"a")
-    desk.files.restore_was_enabled(event)
-    assert (desk.text(event), event.ever_enabled, event.status) == (b"0\n", True, 0)
+    desk.files.restore(event, SavedEventFile(enabled=False, was_enabled=True))
+    assert (desk.text(event), desk.files.was_enabled(event), event.status) == (b"0\n", True, 0)
     desk.table.delete(b"a", privileged=True)
     assert desk.gone == 1
+
+
+def test_what_a_successor_gets(desk: Desk) -> None:
+    on, off = desk.event(b"on"), desk.event(b"off")
+    desk.files.set_enabled((on, off), True)
+    desk.files.disable(off)
+    saved = {file.event.name: file.saved() for file in desk.files}
+    assert saved == {b"on": SavedEventFile(True, True), b"off": SavedEventFile(False, True)}
+    heir = Desk(EventTable(desk.table.status))
+    for name, one in saved.items():
+        heir.files.restore(heir.event(name), one)
+    assert {file.event.name: file.saved() for file in heir.files} == saved
+    assert [event.status for event in heir.table.events()] == [1, 0]
