@@ -156,7 +156,7 @@ class Session:
 
 
 def _command_bytes(declaration: str | bytes) -> bytes:
-    """TypeError for anything else; ValueError where a str is not UTF-8 (surrogate escapes stand for bytes)."""
+    """TypeError for anything else; ValueError: a str is not UTF-8 (surrogate escapes stand for bytes)."""
     if isinstance(declaration, bytes):
         return declaration
     if isinstance(declaration, str):

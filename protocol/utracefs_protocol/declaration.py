@@ -251,8 +251,8 @@ def parse(command: bytes) -> Declaration:
 def parse_fields(args: bytes) -> tuple[Field, ...]:
     """The fields of an argument text, the part of a command string behind the name. Errors as `parse`.
 
-    Cached, as its fields are: a program's events have many fields in common, often all of them, and parsing is most
-    of what declaring costs.
+    Cached, as its fields are: a program's events have many fields in common, often all of them, and parsing
+    is most of what declaring costs.
     """
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE

@@ -68,7 +68,7 @@ static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t
 }
 
 /* For a producer that gives its ring up: steps through the records that no daemon took. `*position` begins at
- * 0. 1: a record of `*write_index`; 0: no more (or one without a length, behind which nothing can be found). */
+ * 0. 1: a record of `*write_index`; 0: no more, or one without a length, which hides all behind it. */
 static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
 {
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire);

@@ -14,7 +14,7 @@ from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._sink import FtraceProbe
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.consumers.plugins._batch import BatchProbe
-from utracefsd.events._tracepoint import Probe, Tracepoint
+from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
 
 TRANSCRIPT = Path(__file__).parents[2] / "conformance" / "6.12.117" / "08_writes.txt"

@@ -1,5 +1,5 @@
-"""The files of a ring buffer: who takes them over finds what was committed, whenever the writer was killed, and
-refuses what no writer leaves.
+"""The files of a ring buffer: who takes them over finds what was committed, whenever the writer was killed,
+and refuses what no writer leaves.
 """
 
 import ctypes
