@@ -1,16 +1,6 @@
 from collections.abc import Iterator
 
-import attrs
-
-@attrs.frozen
-class BufferStats:
-    entries: int
-    overrun: int
-    commit_overrun: int
-    bytes: int
-    oldest_ts: int
-    dropped_events: int
-    read_events: int
+from utracefsd.consumers.ftrace.text import BufferStats
 
 class RingBuffer:
     nr_cpus: int

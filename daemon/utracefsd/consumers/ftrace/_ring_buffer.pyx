@@ -15,7 +15,8 @@ may happen: a cursor therefore keeps positions, never pointers, and a copy of th
 import errno
 import os
 
-import attrs
+
+from utracefsd.consumers.ftrace.text import BufferStats
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -63,26 +64,6 @@ cdef extern from "ring_buffer.h" nogil:
 # (state/living.py) live there, too, and grow.
 cdef enum:
     KEPT_FREE = 1 << 20
-
-
-@attrs.frozen
-class BufferStats:
-    """The numbers of `per_cpu/cpuN/stats`, tracing_stats_read() in kernel/trace/trace.c."""
-
-    entries: int
-    """Records not yet read."""
-    overrun: int
-    """Records overwritten before they were read, since the last clear."""
-    commit_overrun: int
-    """Always 0: nothing interrupts our writer."""
-    bytes: int
-    """Bytes of the unread records, their headers, time extends and page-end padding included."""
-    oldest_ts: int
-    """Time stamp of the oldest page in trace-clock units; 0 if never used."""
-    dropped_events: int
-    """Records refused because the ring was full and overwrite off."""
-    read_events: int
-    """Records taken by consuming readers."""
 
 
 cdef int check(int code, what) except -1:

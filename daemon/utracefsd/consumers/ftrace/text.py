@@ -21,12 +21,11 @@ Which header is printed is decided as in the kernel (kernel/trace/trace.c, `trac
 """
 
 from collections.abc import Container
-from typing import Protocol
 
 import attrs
 
 __all__ = [
-    "BufferCounts",
+    "BufferStats",
     "TextOptions",
     "header",
     "stats_text",
@@ -80,23 +79,24 @@ class TextOptions:
         )
 
 
-class BufferCounts(Protocol):
-    """What `per_cpu/cpuN/stats` shows of one cpu; `_ring_buffer.BufferStats` is one."""
+@attrs.frozen
+class BufferStats:
+    """The numbers of `per_cpu/cpuN/stats`, tracing_stats_read() in kernel/trace/trace.c."""
 
-    @property
-    def entries(self) -> int: ...
-    @property
-    def overrun(self) -> int: ...
-    @property
-    def commit_overrun(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def oldest_ts(self) -> int: ...
-    @property
-    def dropped_events(self) -> int: ...
-    @property
-    def read_events(self) -> int: ...
+    entries: int
+    """Records not yet read."""
+    overrun: int
+    """Records overwritten before they were read, since the last clear."""
+    commit_overrun: int
+    """Always 0: nothing interrupts our writer."""
+    bytes: int
+    """Bytes of the unread records, their headers, time extends and page-end padding included."""
+    oldest_ts: int
+    """Time stamp of the oldest page in trace-clock units; 0 if never used."""
+    dropped_events: int
+    """Records refused because the ring was full and overwrite off."""
+    read_events: int
+    """Records taken by consuming readers."""
 
 
 # The pictures as the kernel prints them, blanks at the ends of lines included.
@@ -206,7 +206,7 @@ def timestamp_text(ts: int, *, clock_is_ns: bool) -> bytes:
     return b"%5d.%06d" % (seconds, rest_us)
 
 
-def stats_text(stats: BufferCounts, now_ts: int, *, clock_is_ns: bool) -> bytes:
+def stats_text(stats: BufferStats, now_ts: int, *, clock_is_ns: bool) -> bytes:
     """`per_cpu/cpuN/stats`; now_ts is the time in the instance's own clock."""
     return (
         b"entries: %d\noverrun: %d\ncommit overrun: %d\nbytes: %d\n"

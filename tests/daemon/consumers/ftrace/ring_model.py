@@ -7,7 +7,8 @@ import struct
 
 import attrs
 
-from utracefsd.consumers.ftrace._ring_buffer import BufferStats, RingBuffer
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.text import BufferStats
 
 HEADER = struct.Struct("<Q")
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.daemon.consumers.ftrace.ring_model import HEADER, ModelCpu, as_stored, entry, fill
 from utracefs_protocol.subbuf import decode_page
-from utracefsd.consumers.ftrace._ring_buffer import BufferStats, RingBuffer
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.text import BufferStats
 
 NR_CPUS = 2
 

@@ -17,7 +17,8 @@ import pytest
 
 from tests.daemon.consumers.ftrace.ring_model import HEADER, as_stored, entry, fill
 from utracefs_protocol.subbuf import decode_page
-from utracefsd.consumers.ftrace._ring_buffer import BufferStats, RingBuffer
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.text import BufferStats
 
 
 def test_files_have_mode_0600(tmp_path: Path) -> None:

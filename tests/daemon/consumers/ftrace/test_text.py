@@ -29,6 +29,7 @@ from utracefs_protocol.declaration import Field, parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._text import LINE_LIMIT, TextRenderer
 from utracefsd.consumers.ftrace.text import (
+    BufferStats,
     TextOptions,
     header,
     stats_text,
@@ -611,23 +612,17 @@ def test_options_by_their_names() -> None:
     assert not TextOptions.from_names({"printk-msg-only"}).printk_msg_only
 
 
-@attrs.frozen
-class Counts:
-    entries: int = 158
-    overrun: int = 442
-    commit_overrun: int = 0
-    bytes: int = 10208
-    oldest_ts: int = 1393339859123
-    dropped_events: int = 3
-    read_events: int = 5
+STATS = BufferStats(158, 442, 0, 10208, 1393339859123, 3, 5)
 
 
 def test_stats() -> None:
-    assert stats_text(Counts(), 1393341377999, clock_is_ns=True) == (
+    assert stats_text(STATS, 1393341377999, clock_is_ns=True) == (
         b"entries: 158\noverrun: 442\ncommit overrun: 0\nbytes: 10208\n"
         b"oldest event ts:  1393.339859\nnow ts:  1393.341377\ndropped events: 3\nread events: 5\n"
     )
-    assert b"\noldest event ts: 3\nnow ts: 77\n" in stats_text(Counts(oldest_ts=3), 77, clock_is_ns=False)
+    assert b"\noldest event ts: 3\nnow ts: 77\n" in stats_text(
+        attrs.evolve(STATS, oldest_ts=3), 77, clock_is_ns=False
+    )
     assert timestamp_text(0, clock_is_ns=True) == b"    0.000000"
 
 
