@@ -12,17 +12,14 @@ files.
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.event_words import first_word, glob_matches
+from utracefsd.consumers.plugins.plugins import Plugins
+from utracefsd.events.event_table import EventTable
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
-
-if TYPE_CHECKING:
-    from utracefsd.consumers.plugins.plugins import Plugins
-    from utracefsd.events.event_table import EventTable
 
 __all__ = ["ConsumersDirectory"]
 
@@ -31,10 +28,10 @@ __all__ = ["ConsumersDirectory"]
 class _Consumer:
     """One plug-in."""
 
-    table: "EventTable"
+    table: EventTable
     """The events there are."""
 
-    plugins: "Plugins"
+    plugins: Plugins
     """All plug-ins."""
 
     name: str
@@ -94,7 +91,7 @@ class ConsumersDirectory(Directory):
 
     mode = 0o750
 
-    def __init__(self, table: "EventTable", plugins: "Plugins", now_ns: Callable[[], int]) -> None:
+    def __init__(self, table: EventTable, plugins: Plugins, now_ns: Callable[[], int]) -> None:
         self._table = table
         self._plugins = plugins
         self._now_ns = now_ns

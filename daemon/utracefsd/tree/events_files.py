@@ -13,43 +13,39 @@ is gone (ENODEV).
 import errno
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI
+from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event
+from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
-
-if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace.instance import Instance
-    from utracefsd.events.event import Event
-    from utracefsd.machine.peer import Peer
 
 __all__ = ["EventsDirectory"]
 
 _SYSTEMS = (SYSTEM, SYSTEM_MULTI)
 
 
-def _store_enable_all(instance: "Instance", data: bytes, peer: "Peer") -> None:
+def _store_enable_all(instance: Instance, data: bytes, peer: Peer) -> None:
     """All events; none is fine, too (a kernel always has some)."""
     instance.events.set_enabled(instance.table.events(), values.flag(data))
 
 
-_EVENTS_FILES: "RowTable[Instance]" = RowTable(
+_EVENTS_FILES: RowTable[Instance] = RowTable(
     Row(b"enable", READ_WRITE, lambda i: i.events.enable_summary(i.table.events()), _store_enable_all),
     Row(b"header_event", READ_ONLY, lambda i: HEADER_EVENT_TEXT),
     Row(b"header_page", READ_ONLY, lambda i: header_page_text(i.buffer.subbuf_size)),
 )
 
 
-class EventsDirectory(Rows["Instance"]):
+class EventsDirectory(Rows[Instance]):
     """`events/`."""
 
-    def __init__(self, instance: "Instance") -> None:
+    def __init__(self, instance: Instance) -> None:
         super().__init__(instance, _EVENTS_FILES)
         self._instance = instance
 
@@ -73,13 +69,13 @@ class EventsDirectory(Rows["Instance"]):
 class _System:
     """The events of one system, in one instance."""
 
-    instance: "Instance"
+    instance: Instance
     """Whose enable switches."""
 
     name: bytes
     """Which system."""
 
-    def events(self) -> "Iterator[Event]":
+    def events(self) -> Iterator[Event]:
         return (event for event in self.instance.table.events() if event.system == self.name)
 
     def exists(self) -> bool:
@@ -129,10 +125,10 @@ class _SystemDirectory(Rows[_System]):
 class _EventContext:
     """One event, in one instance."""
 
-    instance: "Instance"
+    instance: Instance
     """Whose enable switch."""
 
-    event: "Event"
+    event: Event
     """Which."""
 
     def enable_text(self) -> bytes:
@@ -145,7 +141,7 @@ class _EventContext:
         return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
 
 
-def _check_alive(event: "Event") -> None:
+def _check_alive(event: Event) -> None:
     if event.removed:
         raise TraceError(errno.ENODEV, "the event is gone")
 

@@ -6,12 +6,13 @@ filters of function tracing) are further rows.
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.options import OPTIONS
+from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import (
     MARKER,
@@ -28,16 +29,12 @@ from utracefsd.tree.nodes import (
 )
 from utracefsd.tree.trace_files import RawPipe, Trace, TracePipe
 
-if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace.instance import Instance
-    from utracefsd.machine.peer import Peer
-
 __all__ = ["INSTANCE_FILES", "OptionsDirectory", "PerCpuDirectory"]
 
 _MAX_TRACER_NAME = 100
 
 
-def _store_current_tracer(instance: "Instance", data: bytes, peer: "Peer") -> None:
+def _store_current_tracer(instance: Instance, data: bytes, peer: Peer) -> None:
     """Only nop exists. As `tracing_set_tracer` does, the real buffer is made before the name is looked at."""
     instance.store.expand()
     name = data[:_MAX_TRACER_NAME].split(b"\0", 1)[0].rstrip(values.WHITESPACE)
@@ -45,30 +42,30 @@ def _store_current_tracer(instance: "Instance", data: bytes, peer: "Peer") -> No
         raise TraceError(errno.EINVAL, "there is no such tracer; available_tracers lists them")
 
 
-def _store_tracing_on(instance: "Instance", data: bytes, peer: "Peer") -> None:
+def _store_tracing_on(instance: Instance, data: bytes, peer: Peer) -> None:
     instance.tracing_on = bool(values.unsigned_decimal(data))
 
 
-def _store_cpumask(instance: "Instance", data: bytes, peer: "Peer") -> None:
+def _store_cpumask(instance: Instance, data: bytes, peer: Peer) -> None:
     instance.cpumask = values.cpumask(data, instance.nr_cpus)
 
 
-def _store_buffer_percent(instance: "Instance", data: bytes, peer: "Peer") -> None:
+def _store_buffer_percent(instance: Instance, data: bytes, peer: Peer) -> None:
     percent = values.unsigned_decimal(data)
     if percent > 100:
         raise TraceError(errno.EINVAL, f"{percent} is not a percentage")
     instance.settings.buffer_percent = percent
 
 
-def _store_trace_options(instance: "Instance", data: bytes, peer: "Peer") -> None:
+def _store_trace_options(instance: Instance, data: bytes, peer: Peer) -> None:
     instance.set_option(*instance.options.parse(values.word(data)))
 
 
-def _ignore(instance: "Instance", data: bytes, peer: "Peer") -> None:
+def _ignore(instance: Instance, data: bytes, peer: Peer) -> None:
     """Written to be written: the whole is accepted and means nothing."""
 
 
-INSTANCE_FILES: "RowTable[Instance]" = RowTable(
+INSTANCE_FILES: RowTable[Instance] = RowTable(
     Row(b"available_tracers", READ_ONLY, lambda i: b"nop\n"),
     Row(b"buffer_percent", READ_WRITE, lambda i: b"%d\n" % i.settings.buffer_percent, _store_buffer_percent),
     Row(
@@ -144,7 +141,7 @@ INSTANCE_FILES: "RowTable[Instance]" = RowTable(
 class _MarkerFile(OpenFile):
     """trace_marker and trace_marker_raw: a stream that is only written."""
 
-    def __init__(self, write_marker: Callable[[bytes, int], int], peer: "Peer", flags: int) -> None:
+    def __init__(self, write_marker: Callable[[bytes, int], int], peer: Peer, flags: int) -> None:
         super().__init__(flags)
         self._write_marker = write_marker
         self._pid = peer.pid
@@ -158,7 +155,7 @@ class OptionsDirectory(Directory):
 
     mode = 0o750
 
-    def __init__(self, instance: "Instance") -> None:
+    def __init__(self, instance: Instance) -> None:
         self._instance = instance
 
     def lookup(self, name: bytes) -> Node | None:
@@ -176,7 +173,7 @@ class OptionsDirectory(Directory):
 class _OptionContext:
     """One option of one instance."""
 
-    instance: "Instance"
+    instance: Instance
     """Whose."""
 
     name: str
@@ -204,7 +201,7 @@ _OPTION_FILE: Row[_OptionContext] = Row(
 class _Cpu:
     """One cpu of one instance."""
 
-    instance: "Instance"
+    instance: Instance
     """Whose."""
 
     number: int
@@ -232,7 +229,7 @@ class PerCpuDirectory(Directory):
 
     mode = 0o750
 
-    def __init__(self, instance: "Instance") -> None:
+    def __init__(self, instance: Instance) -> None:
         self._instance = instance
 
     def lookup(self, name: bytes) -> Node | None:

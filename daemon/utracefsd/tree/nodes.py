@@ -20,15 +20,13 @@ again if `blocking` is set.
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import Stat
-
-if TYPE_CHECKING:
-    from utracefsd.machine.peer import Peer
+from utracefsd.machine.peer import Peer
 
 __all__ = [
     "Directory",
@@ -62,7 +60,7 @@ class Node:
         """Kind and mode."""
         raise NotImplementedError
 
-    def open(self, flags: int, peer: "Peer") -> "OpenFile":
+    def open(self, flags: int, peer: Peer) -> "OpenFile":
         """Open it; flags are the O_ numbers."""
         raise NotImplementedError
 
@@ -83,7 +81,7 @@ class Directory(Node):
     def stat(self) -> Stat:
         return Stat("d", self.mode)
 
-    def open(self, flags: int, peer: "Peer") -> "OpenFile":
+    def open(self, flags: int, peer: Peer) -> "OpenFile":
         """For reading only, and then every read is EISDIR."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & (os.O_TRUNC | os.O_CREAT):
             raise TraceError(errno.EISDIR, "is a directory")
@@ -186,16 +184,16 @@ class Row(Generic[C]):
     show: Callable[[C], bytes] | None = None
     """The whole content; None: reading is EINVAL."""
 
-    store: "Callable[[C, bytes, Peer], int | None] | None" = None
+    store: Callable[[C, bytes, Peer], int | None] | None = None
     """Take the bytes of one write. Returns how many it used, None for all. None: writing is EINVAL."""
 
-    truncate: "Callable[[C, Peer], None] | None" = None
+    truncate: Callable[[C, Peer], None] | None = None
     """What opening with O_TRUNC for writing does; None: nothing."""
 
     release: Callable[[C], None] | None = None
     """What closing does; None: nothing."""
 
-    opener: "Callable[[C, int, Peer], OpenFile] | None" = None
+    opener: Callable[[C, int, Peer], OpenFile] | None = None
     """Makes the open file where an OpenText will not do; then the four above are not used."""
 
     holds_instance: bool = True
@@ -226,7 +224,7 @@ class FileNode(Node, Generic[C]):
     def stat(self) -> Stat:
         return Stat("f", self.row.mode)
 
-    def open(self, flags: int, peer: "Peer") -> OpenFile:
+    def open(self, flags: int, peer: Peer) -> OpenFile:
         """ENOTDIR with O_DIRECTORY, EEXIST with O_CREAT|O_EXCL, and what the row's own opening says."""
         if flags & os.O_DIRECTORY:
             raise TraceError(errno.ENOTDIR, "is not a directory")
@@ -242,7 +240,7 @@ class OpenText(OpenFile):
 
     seekable = True
 
-    def __init__(self, node: FileNode[Any], flags: int, peer: "Peer") -> None:
+    def __init__(self, node: FileNode[Any], flags: int, peer: Peer) -> None:
         super().__init__(flags)
         self._node = node
         self._peer = peer

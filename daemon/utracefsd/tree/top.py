@@ -2,25 +2,22 @@
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.instances import Instances
+from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events import dynamic_events
+from utracefsd.events.event_table import EventTable
+from utracefsd.machine.comms import CommTable
+from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.consumer_files import ConsumersDirectory
 from utracefsd.tree.events_files import EventsDirectory
 from utracefsd.tree.instance_files import INSTANCE_FILES, OptionsDirectory, PerCpuDirectory
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, FileNode, Node, Row, RowTable
-
-if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace.instance import Instance
-    from utracefsd.consumers.ftrace.instances import Instances
-    from utracefsd.consumers.plugins.plugins import Plugins
-    from utracefsd.events.event_table import EventTable
-    from utracefsd.machine.comms import CommTable
-    from utracefsd.machine.peer import Peer
 
 __all__ = ["InstanceDirectory", "InstancesDirectory", "Parts", "TopDirectory"]
 
@@ -51,16 +48,16 @@ utracefs: tracefs for events that programs declare
 class Parts:
     """What the top directory shows."""
 
-    table: "EventTable"
+    table: EventTable
     """The events."""
 
-    instances: "Instances"
+    instances: Instances
     """The top instance is the directory itself, the others are below instances/."""
 
-    plugins: "Plugins"
+    plugins: Plugins
     """The consumers below consumers/."""
 
-    comms: "CommTable"
+    comms: CommTable
     """Names of threads."""
 
     now_ns: Callable[[], int]
@@ -73,7 +70,7 @@ def _available_events(parts: Parts) -> bytes:
     )
 
 
-def _refuse_data(parts: Parts, data: bytes, peer: "Peer") -> None:
+def _refuse_data(parts: Parts, data: bytes, peer: Peer) -> None:
     raise TraceError(
         errno.EPERM,
         "records and registrations go to the socket user_events_data in the same directory as this one"
@@ -110,7 +107,7 @@ class InstanceDirectory(Directory):
 
     mode = 0o750
 
-    def __init__(self, instance: "Instance") -> None:
+    def __init__(self, instance: Instance) -> None:
         self.instance = instance
 
     def lookup(self, name: bytes) -> Node | None:
@@ -164,7 +161,7 @@ class InstancesDirectory(Directory):
 
     mode = 0o750
 
-    def __init__(self, instances: "Instances") -> None:
+    def __init__(self, instances: Instances) -> None:
         self._instances = instances
 
     def lookup(self, name: bytes) -> Node | None:
@@ -175,7 +172,7 @@ class InstancesDirectory(Directory):
         for name in self._instances.names():
             yield name, "d"
 
-    def hold(self, directory: "InstanceDirectory") -> Callable[[], None]:
+    def hold(self, directory: InstanceDirectory) -> Callable[[], None]:
         """A file below `directory` is open: as long as it is, the instance cannot be removed."""
         return self._instances.hold(directory.instance)
 

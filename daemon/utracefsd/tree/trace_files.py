@@ -11,15 +11,12 @@ had formatted and never read is lost when it closes, as in the kernel.
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._ring_buffer import Cursor
+from utracefsd.consumers.ftrace._text import TextRenderer
+from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.tree.nodes import OpenFile
-
-if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace._ring_buffer import Cursor
-    from utracefsd.consumers.ftrace._text import TextRenderer
-    from utracefsd.consumers.ftrace.instance import Instance
 
 __all__ = ["RawPipe", "Trace", "TracePipe"]
 
@@ -31,7 +28,7 @@ _PIPE_TEXT_MAX = 8155
 """A trace_pipe read returns at most this much: the kernel's line buffer (TRACE_SEQ_BUFFER_SIZE) less one."""
 
 
-def _is_filled(instance: "Instance", cpu: int) -> bool:
+def _is_filled(instance: Instance, cpu: int) -> bool:
     """What trace_poll() and ring_buffer_poll_wait() of the kernel wait for: the option `block` always is
     ready; one cpu's buffer is when it is filled up to `buffer_percent` of its sub-buffers; all cpus
     together, or a percentage of 0, with the first record."""
@@ -48,7 +45,7 @@ class Trace(OpenFile):
 
     seekable = True
 
-    def __init__(self, instance: "Instance", cpu: int, flags: int) -> None:
+    def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
         super().__init__(flags)
         self._instance = instance
         self._cpu = cpu
@@ -105,7 +102,7 @@ class TracePipe(OpenFile):
     blocks, tracing is off, and it has returned something before.
     """
 
-    def __init__(self, instance: "Instance", cpu: int, flags: int) -> None:
+    def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
         super().__init__(flags)
         readers = instance.pipe_readers
         if readers and (cpu < 0 or not readers.isdisjoint((cpu, -1))):
@@ -164,7 +161,7 @@ class RawPipe(OpenFile):
     A size of 16 bytes or less, or too small for the first record, returns nothing and consumes nothing.
     """
 
-    def __init__(self, instance: "Instance", cpu: int, flags: int) -> None:
+    def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
         super().__init__(flags)
         self._instance = instance
         self._cpu = cpu

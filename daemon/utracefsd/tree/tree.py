@@ -17,20 +17,17 @@ import errno
 import itertools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_READ_FILE
 from utracefs_protocol.messages.tracefs import Stat
+from utracefsd.consumers.ftrace.instances import Instances
+from utracefsd.consumers.plugins.plugins import Plugins
+from utracefsd.events.event_table import EventTable
+from utracefsd.machine.comms import CommTable
+from utracefsd.machine.peer import Peer
 from utracefsd.tree.nodes import Directory, Node, OpenFile
 from utracefsd.tree.top import InstanceDirectory, InstancesDirectory, Parts, TopDirectory
-
-if TYPE_CHECKING:
-    from utracefsd.consumers.ftrace.instances import Instances
-    from utracefsd.consumers.plugins.plugins import Plugins
-    from utracefsd.events.event_table import EventTable
-    from utracefsd.machine.comms import CommTable
-    from utracefsd.machine.peer import Peer
 
 __all__ = ["Tree"]
 
@@ -45,16 +42,16 @@ class Tree:
 
     def __init__(
         self,
-        table: "EventTable",
-        instances: "Instances",
-        plugins: "Plugins",
-        comms: "CommTable",
+        table: EventTable,
+        instances: Instances,
+        plugins: Plugins,
+        comms: CommTable,
         now_ns: Callable[[], int],
     ) -> None:
         """now_ns: CLOCK_MONOTONIC."""
         self._root = TopDirectory(Parts(table, instances, plugins, comms, now_ns))
 
-    def open(self, path: bytes, flags: int, *, peer: "Peer") -> OpenFile:
+    def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile:
         """Open a file (or a directory, which can only be closed again).
 
         ENOENT, ENOTDIR, EISDIR (a directory for writing), EACCES (O_CREAT of what does not exist), EEXIST
@@ -75,7 +72,7 @@ class Tree:
             _hold_instance(above, file)
         return file
 
-    def read_file(self, path: bytes, peer: "Peer") -> bytes:
+    def read_file(self, path: bytes, peer: Peer) -> bytes:
         """The whole content. EFBIG above 64 MiB, and as `open` and `OpenFile.read`."""
         file = self.open(path, os.O_RDONLY | os.O_NONBLOCK, peer=peer)
         pieces: list[bytes] = []
@@ -96,7 +93,7 @@ class Tree:
             file.close()
         return b"".join(pieces)
 
-    def write_file(self, path: bytes, data: bytes, truncate: bool, peer: "Peer") -> int:
+    def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
         """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes that
         were used."""
         file = self.open(

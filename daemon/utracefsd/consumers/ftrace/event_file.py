@@ -19,15 +19,12 @@ with its event: 4,000 events in 200 instances are not 800,000 objects. It cannot
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-
-if TYPE_CHECKING:
-    from utracefsd.events.event import Event
-    from utracefsd.events.event_table import EventTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
 
 __all__ = ["EventFile", "EventFiles", "SavedEventFile"]
 
@@ -51,7 +48,7 @@ class EventFile:
     needs of them; a trigger takes a soft reference.
     """
 
-    event: "Event"
+    event: Event
     """Which."""
 
     enabled: bool = False
@@ -80,7 +77,7 @@ class EventFiles:
 
     def __init__(
         self,
-        table: "EventTable",
+        table: EventTable,
         sink: FtraceSink,
         consumer: str,
         now_ns: Callable[[], int],
@@ -111,47 +108,47 @@ class EventFiles:
         """All that were made, in no order that means anything."""
         return iter(self._files.values())
 
-    def get(self, event: "Event") -> EventFile | None:
+    def get(self, event: Event) -> EventFile | None:
         """The event's file; None: it was not needed so far."""
         return self._files.get(event)
 
-    def enabled(self, event: "Event") -> bool:
+    def enabled(self, event: Event) -> bool:
         """Whether the event is recorded here."""
         file = self._files.get(event)
         return file is not None and file.enabled
 
-    def was_enabled(self, event: "Event") -> bool:
+    def was_enabled(self, event: Event) -> bool:
         """Whether the buffer may hold records of it."""
         file = self._files.get(event)
         return file is not None and file.was_enabled
 
-    def enable(self, event: "Event") -> None:
+    def enable(self, event: Event) -> None:
         """Store its records; nothing if that is so. ENODEV, and what `before_enabling` raises."""
         file = self._files.get(event) or EventFile(event)
         if not file.enabled:
             self._before_enabling()
             self._set(file, True, file.soft_references)
 
-    def disable(self, event: "Event") -> None:
+    def disable(self, event: Event) -> None:
         """Store its records no more; nothing if that is so. Not attached any more, the event may go with
         it."""
         file = self._files.get(event)
         if file is not None and file.enabled:
             self._set(file, False, file.soft_references)
 
-    def take_soft_reference(self, event: "Event") -> None:
+    def take_soft_reference(self, event: Event) -> None:
         """Attach it, enabled or not, until the reference is dropped. ENODEV."""
         file = self._files.get(event) or EventFile(event)
         self._set(file, file.enabled, file.soft_references + 1)
 
-    def drop_soft_reference(self, event: "Event") -> None:
+    def drop_soft_reference(self, event: Event) -> None:
         """The reverse of `take_soft_reference`. ValueError: there is none."""
         file = self._files.get(event)
         if file is None or not file.soft_references:
             raise ValueError(f"event {event.tracepoint_name!r} is not in soft mode")
         self._set(file, file.enabled, file.soft_references - 1)
 
-    def set_enabled(self, events: Iterable["Event"], value: bool) -> None:
+    def set_enabled(self, events: Iterable[Event], value: bool) -> None:
         """Enable or disable all of them; at the first that fails it stops."""
         change = self.enable if value else self.disable
         for event in list(events):
@@ -161,7 +158,7 @@ class EventFiles:
         """What truncating `set_event` does."""
         self.set_enabled(self._files, False)
 
-    def restore(self, event: "Event", saved: SavedEventFile) -> None:
+    def restore(self, event: Event, saved: SavedEventFile) -> None:
         """Be as the file was in the daemon before. ENODEV, and what `before_enabling` raises."""
         file = self._keep(self._files.get(event) or EventFile(event))
         file.was_enabled |= saved.was_enabled
@@ -177,12 +174,12 @@ class EventFiles:
             self._table.on_removed.remove(self._removed)
             self._listening = False
 
-    def enable_text(self, event: "Event") -> bytes:
+    def enable_text(self, event: Event) -> bytes:
         """`events/SYS/EV/enable`."""
         file = self._files.get(event)
         return b"0\n" if file is None else file.enable_text()
 
-    def enable_summary(self, events: Iterable["Event"]) -> bytes:
+    def enable_summary(self, events: Iterable[Event]) -> bytes:
         """`events/enable` and `events/SYS/enable`: 0 none, 1 all, X some, ? there is no event. Soft mode
         counts."""
         on = off = False
@@ -203,7 +200,7 @@ class EventFiles:
             if self._attached(event)
         )
 
-    def _attached(self, event: "Event") -> bool:
+    def _attached(self, event: Event) -> bool:
         file = self._files.get(event)
         return file is not None and file.probe is not None
 
@@ -237,7 +234,7 @@ class EventFiles:
         self._files[file.event] = file
         return file
 
-    def _removed(self, event: "Event") -> None:
+    def _removed(self, event: Event) -> None:
         file = self._files.pop(event, None)
         if file is not None and file.was_enabled:
             self._recorded_event_gone()

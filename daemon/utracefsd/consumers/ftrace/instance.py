@@ -33,8 +33,9 @@ import errno
 import re
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from utracefs_protocol.declaration import Field
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace import text as trace_text
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
@@ -47,12 +48,9 @@ from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, sel
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.settings import Settings
-
-if TYPE_CHECKING:
-    from utracefs_protocol.declaration import Field
-    from utracefsd.events.event import Event
-    from utracefsd.events.event_table import EventTable
-    from utracefsd.machine.comms import CommTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
+from utracefsd.machine.comms import CommTable
 
 __all__ = ["Instance"]
 
@@ -68,8 +66,8 @@ class Instance:
 
     def __init__(
         self,
-        table: "EventTable",
-        comms: "CommTable",
+        table: EventTable,
+        comms: CommTable,
         now_ns: Callable[[], int],
         *,
         nr_cpus: int,
@@ -189,7 +187,7 @@ class Instance:
             else:
                 self.table.on_created.remove(self._created)
 
-    def _created(self, event: "Event") -> None:
+    def _created(self, event: Event) -> None:
         if any(glob_matches(glob, event) for glob in self.settings.standing):
             self.events.enable(event)
 
@@ -318,7 +316,7 @@ class Instance:
 
     # Going on where an instance of a daemon before this one was.
 
-    def restore(self, settings: Mapping[str, Any], files: "Iterable[tuple[Event, SavedEventFile]]") -> None:
+    def restore(self, settings: Mapping[str, Any], files: Iterable[tuple[Event, SavedEventFile]]) -> None:
         """Be as the instance was that had these settings (by name, see `parse_setting`) and event files.
 
         Nothing is cleared: the buffer is adopted already. Or there was none to adopt: then an empty one gets
@@ -367,7 +365,7 @@ class Instance:
             time_start=self.settings.time_start,
         )
 
-    def _event_by_id(self, event_id: int) -> "tuple[bytes, tuple[Field, ...]] | None":
+    def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...]] | None:
         event = self.table.by_id(event_id)
         return None if event is None else (event.tracepoint_name, event.declaration.fields)
 

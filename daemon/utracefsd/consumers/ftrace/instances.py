@@ -10,16 +10,13 @@ events do not hold it: removing it lets go of them.
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
 from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.events.event_table import EventTable
 from utracefsd.events.lowest_free import LowestFree
-
-if TYPE_CHECKING:
-    from utracefsd.events.event_table import EventTable
-    from utracefsd.machine.comms import CommTable
+from utracefsd.machine.comms import CommTable
 
 __all__ = ["MAX_NUMBER", "TOP", "Instances", "check_name"]
 
@@ -37,8 +34,8 @@ class Instances:
 
     def __init__(
         self,
-        table: "EventTable",
-        comms: "CommTable",
+        table: EventTable,
+        comms: CommTable,
         now_ns: Callable[[], int],
         *,
         nr_cpus: int,

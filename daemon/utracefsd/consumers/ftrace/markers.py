@@ -6,15 +6,12 @@ and tracing_mark_raw_write). They pass `tracing_on` and the cpumask, and no pid 
 
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
 from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.options import Options
-
-if TYPE_CHECKING:
-    from utracefsd.machine.comms import CommTable
+from utracefsd.machine.comms import CommTable
 
 __all__ = ["Markers"]
 
@@ -37,7 +34,7 @@ class Markers:
         self,
         sink: FtraceSink,
         options: Options,
-        comms: "CommTable",
+        comms: CommTable,
         now_ns: Callable[[], int],
         current_cpu: Callable[[], int],
     ) -> None:
