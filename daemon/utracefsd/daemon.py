@@ -103,10 +103,10 @@ class Daemon:
             return [point for point in installed() if plugins is None or point.name in plugins]
 
         self.now_ns = now_ns
-        self.status = StatusFile(status_path, status_pages)
+        self.status_file = StatusFile(status_path, status_pages)
         self.shares = Shares()
         self.table = EventTable(
-            self.status, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
+            self.status_file, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
         )
         self.comms = make_comm_table()
         nr_cpus = possible_cpus()
@@ -190,7 +190,7 @@ class Daemon:
         try:
             journal = Journal(folder.journal, buffers)
         except OSError as error:
-            self.status.close()
+            self.status_file.close()
             raise TraceError(
                 error.errno or errno.EIO, f"{folder.journal} cannot be made: {error.strerror}"
             ) from error
@@ -280,7 +280,7 @@ class Daemon:
         if self.rings is not None:
             self.rings.close()
         self.plugins.close(self.now_ns())
-        self.status.close()
+        self.status_file.close()
 
     def _open_data(self, peer: Peer) -> DataConnection:
         self.comms.remember(peer.pid)

@@ -77,7 +77,7 @@ def test_everything_is_as_before(folder: Path) -> None:
         assert again.tracepoint_name == event.tracepoint_name
         assert again.status_index == event.status_index
         assert again.status == event.status
-        assert new.status.get(event.status_index) == event.tracepoint.status
+        assert new.status_file.get(event.status_index) == event.tracepoint.status
     assert register(new, b"fresh").id == gap.id, "the lowest free one, as ever"
     assert register(new, b"fresh2", REG_MULTI_FORMAT).tracepoint_name == b"fresh2.2"
     assert register(new, b"first u32 n").id == first.id

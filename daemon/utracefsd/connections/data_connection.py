@@ -314,12 +314,12 @@ class DataConnection:
 
     def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
         try:
-            fd = self.table.status.readonly_fd()
+            fd = self.table.status_file.readonly_fd()
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the status file: {error.strerror}"
             ) from error
-        self._send(encode_response(msgid, messages.StatusMapped(self.table.status.size).to_wire()), [fd])
+        self._send(encode_response(msgid, messages.StatusMapped(self.table.status_file.size).to_wire()), [fd])
 
     def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
         taken = self.index_table.write(write.record, self.peer.pid)

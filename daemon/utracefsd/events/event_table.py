@@ -57,10 +57,10 @@ MAX_EVENT_ID = 0xFFFF
 class EventTable:
     """All events of one daemon.
 
-    status: gives out the bytes; it stays the caller's. shares: counts what each user holds. user_events_max:
-    how many events may exist at once (sysctl kernel.user_events_max); may be changed at any time, also below
-    the present number, which then only prevents new ones. reap_delay_ns: how long a non-persistent event
-    outlives its last reference. first_id: the lowest trace event id.
+    status_file: gives out the bytes; it stays the caller's. shares: counts what each user holds.
+    user_events_max: how many events may exist at once (sysctl kernel.user_events_max); may be changed at any
+    time, also below the present number, which then only prevents new ones. reap_delay_ns: how long a non-
+    persistent event outlives its last reference. first_id: the lowest trace event id.
 
     `enablers` are the words that follow the byte; their references are the table's matter.
 
@@ -73,14 +73,14 @@ class EventTable:
 
     def __init__(
         self,
-        status: StatusFile,
+        status_file: StatusFile,
         *,
         shares: Shares | None = None,
         user_events_max: int = USER_EVENTS_MAX,
         reap_delay_ns: int = 100_000_000,
         first_id: int = 20,
     ) -> None:
-        self.status = status
+        self.status_file = status_file
         self.shares = Shares() if shares is None else shares
         self.enablers = EnablerTable(self.shares)
         self.user_events_max = user_events_max
@@ -183,7 +183,7 @@ class EventTable:
         if event_id is None:
             raise TraceError(errno.ENODEV, "no trace event id is free")
         try:
-            status_index = self.status.allocate()
+            status_index = self.status_file.allocate()
         except TraceError:
             self._ids.free(event_id)
             raise
@@ -249,11 +249,11 @@ class EventTable:
         ids = {event.id for event in events}
         if len(ids) != len(events) or len(paths) != len(events):
             raise ValueError("two events are the same")
-        if len(events) > self.status.capacity:
+        if len(events) > self.status_file.capacity:
             raise TraceError(errno.EMFILE, f"the status file has no room for {len(events)} events")
-        if not self.status.reserve([event.status_index for event in events]):
+        if not self.status_file.reserve([event.status_index for event in events]):
             for event in events:
-                event.status_index = self.status.allocate()
+                event.status_index = self.status_file.allocate()
         for event in events:
             self._insert(event)
         # A predecessor of another version may have begun below `first`.
@@ -325,7 +325,7 @@ class EventTable:
         self._to_reap.pop(event, None)
         for removed in self.on_removed:
             removed(event)
-        self.status.free(event.status_index)
+        self.status_file.free(event.status_index)
         if event.id in self._ids:  # not one that was restored from below `first`
             self._ids.free(event.id)
 
@@ -354,9 +354,9 @@ class EventTable:
         """Derive the byte from what is attached; where it changes between zero and not, the enablers
         follow."""
         status = event.tracepoint.status
-        before = self.status.get(event.status_index)
+        before = self.status_file.get(event.status_index)
         if status != before:
-            self.status.set(event.status_index, status)
+            self.status_file.set(event.status_index, status)
             if bool(status) != bool(before):
                 self.enablers.write_state(event, bool(status))
 

@@ -168,7 +168,7 @@ def test_what_a_successor_gets(desk: Desk) -> None:
     desk.files.disable(off)
     saved = {file.event.name: file.saved() for file in desk.files}
     assert saved == {b"on": SavedEventFile(True, True), b"off": SavedEventFile(False, True)}
-    heir = Desk(EventTable(desk.table.status))
+    heir = Desk(EventTable(desk.table.status_file))
     for name, one in saved.items():
         heir.files.restore(heir.event(name), one)
     assert {file.event.name: file.saved() for file in heir.files} == saved
