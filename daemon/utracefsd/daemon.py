@@ -32,7 +32,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.data_connection import DataConnection
-from utracefsd.connections.port import DATA, TREE, Port
+from utracefsd.connections.port import DATA, TRACEFS, Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.perf.events import PerfEvents
@@ -177,7 +177,7 @@ class Daemon:
             closed=self._data_closed,
         )
         self.tracefs = Port(
-            TREE,
+            TRACEFS,
             self.open_tracefs,
             now_ns=now_ns,
             max_connections=MAX_TRACEFS_CONNECTIONS,

@@ -64,7 +64,7 @@ Outgoing = list[tuple[bytes, list[int]]]
 """One message each, in order; descriptors go beside the first byte of their message, and the port closes them
 after that."""
 
-MAX_DESCRIPTORS = 16
+MAX_WAITING_DESCRIPTORS = 16
 """Descriptors that a connection may have waiting: a registration needs one, and each is one of the
 daemon's."""
 
@@ -209,8 +209,8 @@ class DataConnection:
             return
         self._straddling = self._connection.bytes_pending > 0
         (self._coming_fds if self._straddling else self._fds).extend(fds)
-        if len(self._fds) + len(self._coming_fds) > MAX_DESCRIPTORS:
-            self._fail(TraceError(errno.EPROTO, f"more than {MAX_DESCRIPTORS} descriptors at once"))
+        if len(self._fds) + len(self._coming_fds) > MAX_WAITING_DESCRIPTORS:
+            self._fail(TraceError(errno.EPROTO, f"more than {MAX_WAITING_DESCRIPTORS} descriptors at once"))
             return
         try:
             for message in self._connection.receive(data):

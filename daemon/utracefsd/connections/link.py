@@ -26,8 +26,8 @@ from utracefsd.machine.peer import Peer
 
 # Descriptors taken from one message. A registration speaks of one; the kernel closes what does not fit
 # (MSG_CTRUNC).
-MAX_DESCRIPTORS = 16
-_ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+DESCRIPTORS_IN_A_MESSAGE = 16
+_ANCILLARY_SIZE = socket.CMSG_SPACE(DESCRIPTORS_IN_A_MESSAGE * 4)
 
 # Messages and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer
 # holds.

@@ -1,6 +1,6 @@
 """A listening socket of the daemon: accepting, pumping and ending the connections to it.
 
-There are two, one for producers (DATA) and one for administrators (TREE). What they do alike is here; `Rules`
+There are two, one for producers (DATA) and one for administrators (TRACEFS). What they do alike is here; `Rules`
 says what differs. What a connection talks about is the matter of its DataConnection or TracefsConnection.
 
 All connections of a port hang on one epoll(7) instance. So one system call answers, however many producers
@@ -136,7 +136,7 @@ DATA = Rules(
     full="the daemon has {} connections, which is its limit",
 )
 
-TREE = Rules(
+TRACEFS = Rules(
     name="tracefs",
     slow_readers_wait=True,
     resource=None,

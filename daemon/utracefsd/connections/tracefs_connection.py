@@ -47,8 +47,8 @@ MAX_HANDLES = 1024
 _INTERNAL = "internal error; the daemon's log tells more"
 
 
-class OpenFile(Protocol):
-    """What the tree gives for an opened path."""
+class FileHandle(Protocol):
+    """An opened file of the tree (tree.nodes.OpenFile)."""
 
     @property
     def blocking(self) -> bool: ...
@@ -61,9 +61,9 @@ class OpenFile(Protocol):
 
 
 class Files(Protocol):
-    """The virtual tree, as far as this connection needs it; paths are bytes relative to its root."""
+    """The virtual tree (tree.tree.Tree), as far as this connection needs it; paths are bytes below its root."""
 
-    def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile: ...
+    def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
     def read_file(self, path: bytes, peer: Peer) -> bytes: ...
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int: ...
     def list_dir(self, path: bytes) -> list[tuple[bytes, str]]: ...
@@ -73,7 +73,7 @@ class Files(Protocol):
 
 
 class PerfHandle(Protocol):
-    """An opened perf event."""
+    """An opened perf event (consumers.perf.events.PerfEvent)."""
 
     def descriptor(self) -> int:
         """A new descriptor of the ring's memfd, the caller's to close; -1 when it only counts."""
@@ -89,7 +89,7 @@ class PerfHandle(Protocol):
 
 
 class Perf(Protocol):
-    """The perf consumer."""
+    """The perf consumer (consumers.perf.events.PerfEvents)."""
 
     def open(self, attr: messages.PerfAttr, *, handle: int) -> PerfHandle: ...
 
@@ -147,9 +147,9 @@ class TracefsConnection:
         self._new_handle = new_handle
         self._closed = closed
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
-        self._handles: dict[int, OpenFile | PerfHandle] = {}
+        self._handles: dict[int, FileHandle | PerfHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
-        self._open_files: dict[int, OpenFile] = {}
+        self._file_handles: dict[int, FileHandle] = {}
         self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
         self._methods: dict[type[Params], Callable[[Any], Any]] = {
@@ -216,10 +216,10 @@ class TracefsConnection:
                 elif waiting.handle in still_empty:
                     continue
                 else:
-                    result = self._open_files[waiting.handle].read(waiting.size)
+                    result = self._file_handles[waiting.handle].read(waiting.size)
                 reply = Reply(encode_response(waiting.msgid, result))
             except TraceError as error:
-                if error.errno == errno.EAGAIN and self._open_files[waiting.handle].blocking:
+                if error.errno == errno.EAGAIN and self._file_handles[waiting.handle].blocking:
                     still_empty.add(waiting.handle)
                     continue
                 reply = Reply(encode_error(waiting.msgid, error.errno, error.text))
@@ -240,7 +240,7 @@ class TracefsConnection:
                 logger.debug("closing handle %d: %s", handle, error)
             except Exception:
                 logger.exception("closing handle %d failed", handle)
-        self._open_files.clear()
+        self._file_handles.clear()
         self._perf_handles.clear()
         closed, self._closed = self._closed, None
         if closed is not None:
@@ -331,7 +331,7 @@ class TracefsConnection:
             self._dropped.append(
                 Reply(encode_error(waiting.msgid, errno.EBADF, f"handle {number} was closed"))
             )
-        self._open_files.pop(number, None)
+        self._file_handles.pop(number, None)
         self._perf_handles.pop(number, None)
         self._handles.pop(number).close()
 
@@ -355,19 +355,19 @@ class TracefsConnection:
         if len(self._handles) >= MAX_HANDLES:
             raise TraceError(errno.EMFILE, f"this connection has {MAX_HANDLES} open handles; close some")
 
-    def _remember(self, file: OpenFile) -> int:
+    def _remember(self, file: FileHandle) -> int:
         try:
             self._room_for_a_handle()
         except TraceError:
             file.close()
             raise
         number = self._new_handle()
-        self._handles[number] = self._open_files[number] = file
+        self._handles[number] = self._file_handles[number] = file
         return number
 
-    def _file(self, number: int) -> OpenFile:
+    def _file(self, number: int) -> FileHandle:
         try:
-            return self._open_files[number]
+            return self._file_handles[number]
         except KeyError:
             raise _not_open(number) from None
 

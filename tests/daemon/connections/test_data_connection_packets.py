@@ -11,7 +11,7 @@ from utracefs_protocol.connection import (
     encode_request,
 )
 from utracefsd.connections.data_connection import (
-    MAX_DESCRIPTORS,
+    MAX_WAITING_DESCRIPTORS,
     Outgoing,
 )
 from utracefsd.events.event_table import EventTable
@@ -94,16 +94,16 @@ def test_descriptors_wait_for_the_end_of_a_message_in_three_packets(client: Clie
 def test_too_many_descriptors(client: Client, memory: int, split: bool) -> None:
     if split:
         data = client.request("DIAG_IOCQLOCOFFSET")
-        for byte in data[: MAX_DESCRIPTORS + 1]:
+        for byte in data[: MAX_WAITING_DESCRIPTORS + 1]:
             client.send(bytes([byte]), memory)
-        client.send(data[-1:], *[memory] * MAX_DESCRIPTORS)
+        client.send(data[-1:], *[memory] * MAX_WAITING_DESCRIPTORS)
     else:
-        client.send(client.request("DIAG_IOCQLOCOFFSET"), *[memory] * (MAX_DESCRIPTORS + 1))
+        client.send(client.request("DIAG_IOCQLOCOFFSET"), *[memory] * (MAX_WAITING_DESCRIPTORS + 1))
     assert client.dead() == "EPROTO"
 
 
 def test_sixteen_descriptors_are_not_too_many(client: Client, memory: int) -> None:
-    client.reg("t", *[memory] * MAX_DESCRIPTORS, **enabler(fd=MAX_DESCRIPTORS - 1))
+    client.reg("t", *[memory] * MAX_WAITING_DESCRIPTORS, **enabler(fd=MAX_WAITING_DESCRIPTORS - 1))
 
 
 # The end

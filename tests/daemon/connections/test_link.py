@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from utracefsd.connections import link as link_module
-from utracefsd.connections.link import MAX_DESCRIPTORS, Link, peer_of
+from utracefsd.connections.link import DESCRIPTORS_IN_A_MESSAGE, Link, peer_of
 from utracefsd.machine.peer import Peer
 
 PEER = Peer(pid=1, uid=2, gid=3, privileged=False)
@@ -38,7 +38,7 @@ def ends() -> Iterator[Ends]:
 @pytest.fixture
 def descriptors() -> Iterator[list[int]]:
     """Pipes, so that it can be told which is which; closed at the end where they are still open."""
-    made = [fd for _ in range(MAX_DESCRIPTORS) for fd in os.pipe()]
+    made = [fd for _ in range(DESCRIPTORS_IN_A_MESSAGE) for fd in os.pipe()]
     yield made
     for fd in made:
         try:
@@ -75,13 +75,13 @@ def test_a_reset_is_the_end(ends: Ends) -> None:
 
 
 def test_received_descriptors(ends: Ends, descriptors: list[int]) -> None:
-    socket.send_fds(ends.other, [b"x"], descriptors[:MAX_DESCRIPTORS])
+    socket.send_fds(ends.other, [b"x"], descriptors[:DESCRIPTORS_IN_A_MESSAGE])
     received = ends.link.receive(100)
     assert received is not None
     data, fds = received
     assert data == b"x"
     assert [os.fstat(fd).st_ino for fd in fds] == [
-        os.fstat(fd).st_ino for fd in descriptors[:MAX_DESCRIPTORS]
+        os.fstat(fd).st_ino for fd in descriptors[:DESCRIPTORS_IN_A_MESSAGE]
     ]
     assert not any(os.get_inheritable(fd) for fd in fds)
     for fd in fds:
@@ -93,7 +93,7 @@ def test_more_descriptors_than_one_message_may_have(ends: Ends, descriptors: lis
     socket.send_fds(ends.other, [b"x"], descriptors)
     received = ends.link.receive(100)
     assert received is not None
-    assert len(received[1]) == MAX_DESCRIPTORS
+    assert len(received[1]) == DESCRIPTORS_IN_A_MESSAGE
     for fd in received[1]:
         os.close(fd)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -21,7 +21,7 @@ from utracefsd.connections.port import (
     LAST_WORDS_NS,
     MAX_DESCRIPTORS_SENT,
     MAX_WAITING_BYTES,
-    TREE,
+    TRACEFS,
     TURN_NS,
 )
 
@@ -297,7 +297,7 @@ class TestOneByOne:
 
     @pytest.fixture
     def tree(self, tmp_path: Path) -> Iterator[Around]:
-        made = Around(tmp_path / "tree", TREE)
+        made = Around(tmp_path / "tree", TRACEFS)
         yield made
         made.close()
 
