@@ -101,7 +101,8 @@ DATA_RING_SIZE: Final = 1 << 20
 milliseconds."""
 
 MIN_DATA_RING: Final = 64 << 10
-"""Bytes of the smallest data ring: it must hold the largest record. DR_MIN_SIZE of include/data_ring.h."""
+"""Bytes of the smallest data ring: it holds payloads up to 65,512 bytes, the few larger ones count as lost.
+DR_MIN_SIZE of include/data_ring.h."""
 
 MAX_DATA_RING: Final = 64 << 20
 """Bytes of the largest data ring. DR_MAX_SIZE of include/data_ring.h."""
