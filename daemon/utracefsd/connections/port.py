@@ -1,7 +1,8 @@
 """A listening socket of the daemon: accepting, pumping and ending the connections to it.
 
-There are two, one for producers (DATA) and one for administrators (TRACEFS). What they do alike is here; `Rules`
-says what differs. What a connection talks about is the matter of its DataConnection or TracefsConnection.
+There are two, one for producers (DATA) and one for administrators (TRACEFS). What they do alike is here;
+`Rules` says what differs. What a connection talks about is the matter of its DataConnection or
+TracefsConnection.
 
 All connections of a port hang on one epoll(7) instance. So one system call answers, however many producers
 there are, the question at the start of every operation on the tree: has anything been sent that was not taken

@@ -61,7 +61,7 @@ class FileHandle(Protocol):
 
 
 class Files(Protocol):
-    """The virtual tree (tree.tree.Tree), as far as this connection needs it; paths are bytes below its root."""
+    """The virtual tree (tree.tree.Tree) as this connection needs it; paths are bytes below its root."""
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
     def read_file(self, path: bytes, peer: Peer) -> bytes: ...
