@@ -1,15 +1,11 @@
-"""What only the top directory has, and the plug-ins' files."""
+"""What only the top directory has."""
 
 import errno
 import os
-from collections.abc import Iterator
-from importlib import metadata
 
 import pytest
 
-from tests.daemon.tree.world import ADMIN, World, errno_of
-from utracefsd.consumers import Record
-from utracefsd.consumers.plugins.plugins import Plugins
+from tests.daemon.tree.world import World, errno_of
 from utracefsd.machine.peer import Peer
 
 PRODUCER = Peer(99, 1000, 1000, privileged=False)
@@ -87,63 +83,6 @@ def test_readme_promises_only_what_is_there(world: World) -> None:
     for path in (b"set_event", b"standing_events", b"trace_clock", b"buffer_size_kb"):
         assert path in text
         world.cat(path)
-
-
-# consumers/
-
-
-class Counting:
-    """Counts, and reports without a newline at the end."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def take(self, batch: list[Record]) -> None:
-        self.count += len(batch)
-
-    def report(self) -> str:
-        return f"{self.count} records"
-
-
-class Point(metadata.EntryPoint):
-    """An installed plug-in."""
-
-    def load(self) -> type[Counting]:
-        return Counting
-
-
-@pytest.fixture
-def plugged() -> Iterator[World]:
-    points = [Point("count", "x:y", "utracefs.consumers"), Point("z\xe4hler", "x:y", "utracefs.consumers")]
-    world = World(plugins=lambda table: Plugins(table, entry_points=lambda: points))
-    yield world
-    world.close()
-
-
-def test_no_plugins(world: World) -> None:
-    assert world.tree.list_dir(b"consumers") == []
-    assert errno_of(world.cat, b"consumers/count/report") == errno.ENOENT
-
-
-def test_a_plugins_files(plugged: World) -> None:
-    assert plugged.tree.list_dir(b"consumers") == [(b"count", "d"), ("z\xe4hler".encode(), "d")]
-    assert plugged.tree.list_dir("consumers/z\xe4hler".encode()) == [(b"report", "f"), (b"set_event", "f")]
-    one, two, other = plugged.event(b"web_one"), plugged.event(b"web_two"), plugged.event(b"other")
-    assert plugged.wa(b"consumers/count/set_event", b"user_events:web_*") == 18
-    assert plugged.cat(b"consumers/count/set_event") == b"user_events:web_two\nuser_events:web_one\n"
-    assert (one.status, two.status, other.status) == (0x80, 0x80, 0)
-    plugged.emit(one, b"")
-    plugged.emit(two, b"")
-    assert plugged.cat(b"consumers/count/report") == b"2 records\n"
-    assert plugged.wa(b"consumers/count/set_event", b"!web_one other") == 9
-    assert plugged.cat(b"consumers/count/set_event") == b"user_events:web_two\n"
-    assert errno_of(plugged.wa, b"consumers/count/set_event", b"nothing*") == errno.EINVAL
-    assert errno_of(plugged.wa, b"consumers/count/set_event", b"!nothing") == errno.EINVAL
-    assert plugged.wa(b"consumers/count/set_event", b"") == 1
-    assert plugged.tree.write_file(b"consumers/count/set_event", b"other", True, ADMIN) == 5
-    assert plugged.cat(b"consumers/count/set_event") == b"user_events:other\n"
-    assert two.status == 0
-    assert errno_of(plugged.w, b"consumers/count/report", b"x") == errno.EINVAL
 
 
 # instances/

@@ -1,0 +1,219 @@
+"""Open files, tables of files and directories, over a context of the test's own."""
+
+import errno
+import os
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from tests.daemon.tree.world import ADMIN, errno_of
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.tracefs import Stat
+from utracefsd.machine.peer import Peer
+from utracefsd.tree.nodes import FileNode, OpenDirectory, OpenFile, Row, Rows, RowTable
+
+STREAM = OpenFile(os.O_RDWR)
+
+
+@attrs.define
+class Box:
+    """What the files below are about."""
+
+    text: bytes = b"hello\n"
+    shown: int = 0
+    calls: list[object] = attrs.field(factory=list)
+
+    def show(self) -> bytes:
+        self.shown += 1
+        return self.text
+
+    def store(self, data: bytes, peer: Peer) -> int | None:
+        self.calls.append(("store", data, peer))
+        return 2 if data == b"two of these" else None
+
+    def truncate(self, peer: Peer) -> None:
+        self.calls.append(("truncate", peer))
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+
+def opens_a_stream(box: Box, flags: int, peer: Peer) -> OpenFile:
+    return STREAM
+
+
+TABLE: RowTable[Box] = RowTable(
+    Row(b"both", 0o640, Box.show, Box.store, Box.truncate, Box.release),
+    Row(b"reading", 0o440, Box.show),
+    Row(b"writing", 0o200, store=Box.store, holds_instance=False),
+    Row(b"stream", 0o440, Box.show, opener=opens_a_stream),
+)
+
+
+@pytest.fixture
+def box() -> Box:
+    return Box()
+
+
+def node_of(box: Box, name: bytes, guard: Callable[[], None] | None = None) -> FileNode[Box]:
+    node = Rows(box, TABLE, guard=guard).lookup(name)
+    assert isinstance(node, FileNode)
+    return node
+
+
+# ---- a directory that is a table
+
+
+def test_rows_are_found_by_name_and_listed_in_their_order(box: Box) -> None:
+    folder: Rows[Box] = Rows(box, TABLE, mode=0o700, directories=[(b"below", lambda box: Rows(box, TABLE))])
+    names = [b"both", b"reading", b"writing", b"stream"]
+    assert list(folder.names()) == [*((name, "f") for name in names), (b"below", "d")]
+    assert folder.stat() == Stat("d", 0o700)
+    below = folder.lookup(b"below")
+    assert below is not None and below.stat() == Stat("d", 0o755)
+    assert below is not folder.lookup(b"below"), "made by each walk"
+    for name in (b"", b"BOTH", b"bot", b"both\0", b"."):
+        assert folder.lookup(name) is None
+
+
+def test_a_file_says_what_its_row_says(box: Box) -> None:
+    node = node_of(box, b"writing")
+    assert (node.stat(), node.mode, node.holds_instance) == (Stat("f", 0o200), 0o200, False)
+    assert node_of(box, b"both").holds_instance
+
+
+# ---- opening
+
+
+@pytest.mark.parametrize(
+    ("flags", "number"),
+    [
+        (os.O_DIRECTORY, errno.ENOTDIR),
+        (os.O_CREAT | os.O_EXCL | os.O_RDWR, errno.EEXIST),
+        (os.O_ACCMODE, errno.EINVAL),
+    ],
+)
+def test_flags_that_a_file_refuses(box: Box, flags: int, number: int) -> None:
+    assert errno_of(node_of(box, b"both").open, flags, ADMIN) == number
+    assert box.calls == []
+
+
+def test_flags_that_mean_nothing_here(box: Box) -> None:
+    for flags in (os.O_CREAT, os.O_EXCL, os.O_APPEND, os.O_CLOEXEC):
+        assert node_of(box, b"both").open(flags, ADMIN).read(10) == b"hello\n"
+
+
+def test_nonblock_is_noted(box: Box) -> None:
+    assert node_of(box, b"both").open(os.O_RDONLY, ADMIN).blocking
+    assert not node_of(box, b"both").open(os.O_RDONLY | os.O_NONBLOCK, ADMIN).blocking
+
+
+@pytest.mark.parametrize("access", [os.O_WRONLY, os.O_RDWR])
+def test_truncating(box: Box, access: int) -> None:
+    node_of(box, b"both").open(access, ADMIN)
+    assert box.calls == []
+    node_of(box, b"both").open(access | os.O_TRUNC, ADMIN)
+    assert box.calls == [("truncate", ADMIN)]
+    node_of(box, b"writing").open(access | os.O_TRUNC, ADMIN)
+    node_of(box, b"both").open(os.O_RDONLY | os.O_TRUNC, ADMIN)
+    assert len(box.calls) == 1, "not without a truncate, and not for reading"
+
+
+def test_a_row_may_open_itself(box: Box) -> None:
+    assert node_of(box, b"stream").open(os.O_RDONLY, ADMIN) is STREAM
+    assert errno_of(node_of(box, b"stream").open, os.O_DIRECTORY, ADMIN) == errno.ENOTDIR
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_TRUNC, os.O_CREAT])
+def test_a_directory_is_opened_for_reading_only(box: Box, flags: int) -> None:
+    assert errno_of(Rows(box, TABLE).open, flags, ADMIN) == errno.EISDIR
+
+
+def test_an_open_directory_can_be_closed_and_nothing_else(box: Box) -> None:
+    file = Rows(box, TABLE).open(os.O_DIRECTORY, ADMIN)
+    assert isinstance(file, OpenDirectory)
+    assert errno_of(file.read, 1) == errno.EISDIR
+    assert errno_of(file.write, b"x") == errno.EBADF
+    assert errno_of(file.seek, 0) == errno.ESPIPE
+    file.close()
+    assert errno_of(file.read, 1) == errno.EBADF
+
+
+# ---- reading and writing
+
+
+def test_the_text_is_made_once_until_the_beginning_is_sought(box: Box) -> None:
+    file = node_of(box, b"both").open(os.O_RDONLY, ADMIN)
+    assert box.shown == 0
+    assert [file.read(4), file.read(4), file.read(4)] == [b"hell", b"o\n", b""]
+    assert file.seek(1) == 1
+    box.text = b"later\n"
+    assert (file.read(100), box.shown) == (b"ello\n", 1)
+    assert file.seek(0) == 0
+    assert (file.read(100), box.shown) == (b"later\n", 2)
+    assert file.seek(1000) == 1000
+    assert file.read(1) == b""
+
+
+def test_how_much_of_a_write_was_used(box: Box) -> None:
+    file = node_of(box, b"writing").open(os.O_WRONLY, ADMIN)
+    assert file.write(b"all") == 3
+    assert file.write(b"two of these") == 2
+    assert file.write(b"") == 0
+    assert box.calls == [("store", data, ADMIN) for data in (b"all", b"two of these", b"")]
+
+
+def test_what_the_access_mode_does_not_allow(box: Box) -> None:
+    reading = node_of(box, b"both").open(os.O_RDONLY, ADMIN)
+    assert errno_of(reading.write, b"x") == errno.EBADF
+    writing = node_of(box, b"both").open(os.O_WRONLY, ADMIN)
+    assert errno_of(writing.read, 1) == errno.EBADF
+    assert errno_of(writing.ready) == errno.EBADF
+    assert (box.shown, box.calls) == (0, [])
+
+
+def test_what_a_file_does_not_have(box: Box) -> None:
+    assert errno_of(node_of(box, b"writing").open(os.O_RDWR, ADMIN).read, 1) == errno.EINVAL
+    assert errno_of(node_of(box, b"reading").open(os.O_RDWR, ADMIN).write, b"x") == errno.EINVAL
+    assert errno_of(STREAM.read, 1) == errno.EINVAL
+    assert errno_of(STREAM.write, b"x") == errno.EINVAL
+    assert errno_of(STREAM.seek, 0) == errno.ESPIPE
+
+
+def test_negative_numbers(box: Box) -> None:
+    file = node_of(box, b"both").open(os.O_RDONLY, ADMIN)
+    assert errno_of(file.read, -1) == errno.EINVAL
+    assert errno_of(file.seek, -1) == errno.EINVAL
+    assert (file.read(0), file.read(1)) == (b"", b"h")
+
+
+def test_the_guard_of_a_file_that_is_gone(box: Box) -> None:
+    gone = False
+
+    def guard() -> None:
+        if gone:
+            raise TraceError(errno.ENODEV, "the event is gone")
+
+    file = node_of(box, b"both", guard).open(os.O_RDWR, ADMIN)
+    assert file.read(1) == b"h"
+    gone = True
+    assert errno_of(file.read, 1) == errno.ENODEV
+    assert errno_of(file.write, b"x") == errno.ENODEV
+    assert box.calls == []
+    file.close()
+    assert box.calls == ["release"]
+
+
+# ---- closing
+
+
+def test_closing_happens_once(box: Box) -> None:
+    file = node_of(box, b"both").open(os.O_RDWR, ADMIN)
+    file.on_close = lambda: box.calls.append("on_close")
+    assert file.ready()
+    file.close()
+    file.close()
+    assert box.calls == ["release", "on_close"]
+    for call in (lambda: file.read(1), lambda: file.write(b"x"), lambda: file.seek(0), file.ready):
+        assert errno_of(call) == errno.EBADF
