@@ -86,7 +86,7 @@ sanitize: build
 	env PYTHONPATH=$(CURDIR)/$(SANITIZED) PYTHONMALLOC=malloc LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 		$(BIN)/python -m pytest -q -p no:cacheprovider -o timeout=600 $(SANITIZE_TESTS) \
-		--deselect tests/daemon/test_server_process.py::test_socket_activation
+		--deselect tests/daemon/test_main.py::test_socket_activation
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info trace.dat
