@@ -9,15 +9,17 @@
 The edge (server/serve.py) waits for the two ports and the rings, and calls `hand_on` after each step and
 `on_time` when `next_deadline_ns` has come. Nothing here waits; the clock is given.
 
-What outlives it lies in `state_folder` (state/folder.py): a Daemon that is made there later goes on where
+What outlives it lies in `state_folder` (state/folder.py). A Daemon that is made there later goes on where
 this one was, unless this one was closed in good order and keeps nothing.
 
-Four rules hold the parts together. Every operation on the tree starts with `take_in_all`, so what was written
-before it is in its answer. Consumers that take records in batches, and reads that wait for records, get them
-in `hand_on`. What is due later, the end of an event without references or a notification that was held back,
-has a deadline; without one the daemon can sleep. And `save` comes before anything that a successor must be
-able to explain: before records are taken in (a buffer must hold no record of an unknown event), before a port
-sends (an answer is a promise), and after each step.
+Four rules hold the parts together:
+
+1. Every operation on the tree starts with `take_in_all`, so what was written before it is in its answer.
+2. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`.
+3. What is due later has a deadline (the end of an event without references, a notification that was held
+   back). Without a deadline the daemon can sleep.
+4. `save` comes before anything that a successor must be able to explain: before records are taken in (a buffer
+   must hold no record of an unknown event), before a port sends (an answer is a promise), and after each step.
 """
 
 import errno

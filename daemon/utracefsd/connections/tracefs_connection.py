@@ -61,7 +61,7 @@ class FileHandle(Protocol):
 
 
 class Files(Protocol):
-    """The virtual tree (tree.tree.Tree) as this connection needs it; paths are bytes below its root."""
+    """The virtual tree (tree.tree.Tree), as far as this connection needs it. Paths are relative to its root."""
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
     def read_file(self, path: bytes, peer: Peer) -> bytes: ...
@@ -202,8 +202,8 @@ class TracefsConnection:
         """Nothing here waits for a time."""
 
     def speak(self, now_ns: int) -> Iterator[Reply]:
-        """The requests that wait and need not any longer. Of one handle's reads the first comes first; a
-        poll goes before the read that would leave it nothing."""
+        """The replies to requests that waited and need not any longer. Of one handle's reads the first comes
+        first; a poll goes before the read that would leave it nothing."""
         still_empty: set[int] = set()
         for waiting in sorted(self._waiting, key=lambda one: one.size is not None):
             if waiting not in self._waiting:

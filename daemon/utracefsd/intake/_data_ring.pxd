@@ -1,4 +1,4 @@
-"""What other compiled modules may use of a data ring: `Intake` takes in from it, `Journal` has its slot."""
+"""What other compiled modules may use of a data ring: Intake takes in from it, Journal gives it a slot."""
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 

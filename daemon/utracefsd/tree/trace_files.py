@@ -29,9 +29,11 @@ _PIPE_TEXT_MAX = 8155
 
 
 def _is_filled(instance: Instance, cpu: int) -> bool:
-    """What trace_poll() and ring_buffer_poll_wait() of the kernel wait for: the option `block` always is
-    ready; one cpu's buffer is when it is filled up to `buffer_percent` of its sub-buffers; all cpus
-    together, or a percentage of 0, with the first record."""
+    """What trace_poll() and ring_buffer_poll_wait() of the kernel wait for.
+
+    With the option `block` nothing. One cpu's buffer: `buffer_percent` of its sub-buffers are filled. All cpus
+    together, or a percentage of 0: there is a record.
+    """
     buffer, percent = instance.buffer, instance.settings.buffer_percent
     if instance.options["block"]:
         return True
