@@ -18,8 +18,9 @@ Four rules hold the parts together:
 2. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`.
 3. What is due later has a deadline (the end of an event without references, a notification that was held
    back). Without a deadline the daemon can sleep.
-4. `save` comes before anything that a successor must be able to explain: before records are taken in (a buffer
-   must hold no record of an unknown event), before a port sends (an answer is a promise), and after each step.
+4. `save` comes before anything that a successor must be able to explain: before records are taken in (a
+   buffer must hold no record of an unknown event), before a port sends (an answer is a promise), and after
+   each step.
 """
 
 import errno

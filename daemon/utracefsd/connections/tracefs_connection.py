@@ -61,7 +61,10 @@ class FileHandle(Protocol):
 
 
 class Files(Protocol):
-    """The virtual tree (tree.tree.Tree), as far as this connection needs it. Paths are relative to its root."""
+    """The virtual tree (tree.tree.Tree), as far as this connection needs it.
+
+    Paths are relative to its root.
+    """
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
     def read_file(self, path: bytes, peer: Peer) -> bytes: ...

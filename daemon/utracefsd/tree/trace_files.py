@@ -31,8 +31,8 @@ _PIPE_TEXT_MAX = 8155
 def _is_filled(instance: Instance, cpu: int) -> bool:
     """What trace_poll() and ring_buffer_poll_wait() of the kernel wait for.
 
-    With the option `block` nothing. One cpu's buffer: `buffer_percent` of its sub-buffers are filled. All cpus
-    together, or a percentage of 0: there is a record.
+    With the option `block` nothing. One cpu's buffer: `buffer_percent` of its sub-buffers are filled. All
+    cpus together, or a percentage of 0: there is a record.
     """
     buffer, percent = instance.buffer, instance.settings.buffer_percent
     if instance.options["block"]:

@@ -231,11 +231,11 @@ cdef class FtraceProbe(Probe):
     cdef int take(self, Record *r) noexcept:
         """Store a record, in the order of user_event_ftrace() in the kernel.
 
-        What decides against a record by its content comes before `reserve`, which reads the trace clock and may
-        give up the oldest page. The kernel, too, puts a record aside for its filter before it does either
-        (trace_event_buffer_lock_reserve(), trace_buffered_event): a filtered record takes no tick of the clock
-        `counter` (tests/conformance/6.12.117/12_filter.txt). An invalid record is refused after `reserve`:
-        without a place for it, its fault goes unnoticed.
+        What decides against a record by its content comes before `reserve`, which reads the trace clock and
+        may give up the oldest page. The kernel, too, puts a record aside for its filter before it does either
+        (trace_event_buffer_lock_reserve(), trace_buffered_event): a filtered record takes no tick of the
+        clock `counter` (tests/conformance/6.12.117/12_filter.txt). An invalid record is refused after
+        `reserve`: without a place for it, its fault goes unnoticed.
         """
         cdef FtraceSink sink = self.sink
         cdef rb_cpu *ring

@@ -68,7 +68,8 @@ class PerfEvent:
         """Whether a watcher is to be woken: the ring holds `wakeup_watermark` bytes that its reader has not
         taken, or had no room for a sample.
 
-        Without a watermark it is half of the ring, as ring_buffer_init() in kernel/events/ring_buffer.c chooses.
+        Without a watermark it is half of the ring, as ring_buffer_init() in kernel/events/ring_buffer.c
+        chooses.
 
         TraceError(EINVAL): it only counts.
         """
