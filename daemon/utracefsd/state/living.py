@@ -1,15 +1,16 @@
 """The state of a living daemon: what is written down for the next one, and what that one makes of it.
 
-A daemon leaves everything besides the records, which live in the ring buffers' own files: events, instances
-and their settings, what is enabled, names of threads. Written is in whole packets (`State.save`), before
-anybody is answered and before a record of a new event is taken in. So what a client was told survives, and an
-id in a ring buffer is never one that the log does not know. When most of a log is history a new one is made
-beside it and renamed over it, as it is at every start.
+The log has everything but the records, which live in the ring buffers' own files: events, instances and
+their settings, what is enabled, names of threads. `State.save` writes whole packets, before anybody is
+answered and before a record of a new event is taken in. So what a client was told survives, and the log
+knows every id that a ring buffer holds. When most of a log is history, a new one is made beside it and
+renamed over it; so it is at every start.
 
-Nothing here outlives the machine, nor has to: /dev/shm does not. No fsync, then.
+There is no fsync: /dev/shm does not outlive the machine, and the log need not.
 
-An instance without a buffer to adopt gets an empty one of the same size. For it the journal is judged by no
-buffer: what the dead daemon was just recording is recorded again, the buffer that may have had it is gone.
+An instance without a buffer to adopt gets an empty one of the same size. The journal then has no buffer to
+ask about it: the record that was on its way when the daemon died is recorded again. The buffer that may have
+had it is gone.
 
 Not taken over: the numbers in `stats` of events, perf events, and what plug-ins are attached to. The first
 would cost a store for every record, the others belong to connections that died with the daemon.
@@ -47,7 +48,7 @@ class State:
     """The log of a living daemon: listens to its parts, and writes down what has changed when `save` is
     called.
 
-    Made after everything that was taken over stands in its place; it begins with a new log. `close` ends it.
+    Make it when everything that was taken over is in its place: it begins with a new log. `close` ends it.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ Soft mode is for what needs the event to fire without storing it, or switches it
 record: triggers. Each takes a soft reference. Turning the event on and off is then a flag in the probe, and
 the programs' enable words stay 1.
 
-Most events are never attached in most instances, so an EventFile is made when it is first needed, and goes
-with its event: 4,000 events in 200 instances are not 800,000 objects. It cannot go earlier, since
+Most events are never attached in most instances. So an EventFile is made when it is first needed, and 4,000
+events in 200 instances are not 800,000 objects. It is removed with its event and no earlier, because
 `was_enabled` is never taken back.
 """
 

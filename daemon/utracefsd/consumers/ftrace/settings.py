@@ -5,8 +5,8 @@ copied from them by the instance. A setting changes in one way only, by assignin
 
     instance.settings.clock = "mono"    checked, noted in `unsaved`, and `on_unsaved` is called
 
-For that all values are immutable. So a change cannot be forgotten, and values need not be compared: the state
-writes what is `unsaved`, and 200 instances that do not change cost nothing.
+All values are immutable, so no change escapes this. The state writes what is `unsaved` and compares nothing:
+200 instances that do not change cost nothing.
 
 One more setting is one more field here. In the state's log each is a line of its own, as plain values
 (`saved`); a line that does not pass `parse_setting` makes the log damaged. What an instance does with one
