@@ -61,10 +61,7 @@ class FileHandle(Protocol):
 
 
 class Files(Protocol):
-    """The virtual tree (tree.tree.Tree), as far as this connection needs it.
-
-    Paths are relative to its root.
-    """
+    """The virtual tree (tree.tree.Tree), as far as this connection needs it. Paths begin at its root."""
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
     def read_file(self, path: bytes, peer: Peer) -> bytes: ...
