@@ -111,7 +111,7 @@ class TraceDatReader:
         self.producer = ""
         try:
             self._read()
-        except (struct.error, IndexError, ValueError):
+        except (struct.error, IndexError, ValueError, OverflowError):
             self.close()
             raise self._error("trace.dat is cut off or broken") from None
         except BaseException:

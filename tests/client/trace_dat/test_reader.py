@@ -119,6 +119,7 @@ def opens(data: bytes, path: Path) -> str:
         (lambda d: d.replace(b"none\0\0", b"zlib\0\0", 1), "compressed (zlib)"),
         (lambda d: d[:24] + struct.pack("<Q", 32) + d[32:], "section 16 at 32, where 0 should be"),
         (lambda d: d[:24] + struct.pack("<Q", 1 << 60) + d[32:], "cut off or broken"),
+        (lambda d: d[:24] + struct.pack("<Q", 1 << 63) + d[32:], "cut off or broken"),
         (lambda d: d[:14] + struct.pack("<I", 7) + d[18:], "cut off or broken"),
     ],
 )
