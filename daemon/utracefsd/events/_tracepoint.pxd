@@ -27,6 +27,8 @@ cdef enum:
     FILTERED
     LOST
     OUTCOMES
+    # No outcome yet: it does not look at the invalid record, and asks to be given it again once it is emitted.
+    UNDECIDED
 
 cdef inline void common_fields(Record *r, uint8_t *to) noexcept:
     """The first 8 bytes of an entry: u16 common_type, u8 flags 0, u8 preempt count 0, i32 common_pid."""
@@ -49,8 +51,8 @@ cdef class Probe:
     cdef readonly int status_bit
     cdef uint64_t counts[OUTCOMES]
     cdef int outcome            # what take() returned for a record that is not counted yet: see emit_invalid
-    # Take one record: RECORDED, FILTERED or LOST, which the tracepoint counts; or -EFAULT where it would be
-    # recorded and is not valid.
+    # Take one record: RECORDED, FILTERED or LOST, which the tracepoint counts. Where it is not valid: -EFAULT
+    # if it would be recorded, or UNDECIDED, both without having counted anything.
     cdef int take(self, Record *r) noexcept
     cdef int finish(self) except -1
 

@@ -199,7 +199,7 @@ cdef class Tracepoint:
 
         Each probe finds the fault for itself, once it has room for the record, as user_event_ftrace() and
         user_event_perf() do: when none gets that far, the record is emitted. A record that is refused was not
-        emitted, so nothing is counted then.
+        emitted, so nothing is counted then; a probe that takes it without a look does so when all have looked.
         """
         cdef tuple probes = self._probes
         cdef Py_ssize_t n = PyTuple_GET_SIZE(probes), i
@@ -212,9 +212,11 @@ cdef class Tracepoint:
         if faulted:
             return -EFAULT
         self.emitted += 1
+        r.valid = True  # as far as anybody looks
         for i in range(n):
             probe = <Probe>PyTuple_GET_ITEM(probes, i)
-            probe.counts[probe.outcome] += 1
+            outcome = probe.outcome
+            probe.counts[probe.take(r) if outcome == UNDECIDED else outcome] += 1
         return 0
 
     def write(self, bytes payload not None, *, ts_ns, int cpu, int pid, tgid=None):

@@ -153,6 +153,23 @@ def test_one_probe_that_looks_decides_for_all() -> None:
     assert (numbers(off), numbers(on), event.emitted) == ((0, 1, 0), (0, 0, 0), 1)
 
 
+def test_a_refused_record_is_counted_by_no_probe_not_even_by_perf_that_has_no_place_for_its_size() -> None:
+    event = tracepoint(b"test __data_loc char[] s")
+    sink = PerfSink(1, data_pages=4, sample_period=2)
+    perf, batch = PerfProbe(sink, "perf:1"), BatchProbe("p", print)
+    event.attach(perf)
+    event.attach(batch)
+    bad = struct.pack("<HH", 0, 1) + bytes(9000)
+    for _ in range(3):
+        assert write(event, bad) == -errno.EFAULT
+    assert (sink.count, numbers(perf), numbers(batch), event.emitted) == (0, (0, 0, 0), (0, 0, 0), 0)
+    event.detach(batch)
+    for _ in range(3):
+        assert write(event, bad) == 0
+    assert (sink.count, numbers(perf), event.emitted) == (3, (2, 0, 1), 3)
+    sink.close()
+
+
 def test_a_full_or_too_small_buffer_does_not_look() -> None:
     event = tracepoint(b"test __data_loc char[] s")
     probe = FtraceProbe(ftrace(1, 1))

@@ -11,7 +11,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, mun
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.status_page import StatusBit
 
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_fields
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED, common_fields
 
 cdef extern from * nogil:
     """
@@ -182,8 +182,9 @@ cdef class PerfSink:
         cdef uint64_t period
         if not self.wants(r):
             return FILTERED
-        if not r.valid and 8 + <uint64_t>r.size <= max_perf_entry:
-            return -EFAULT
+        if not r.valid:
+            # Too large, it is given up before anybody looks at it, as in perf_trace_buf_alloc().
+            return -EFAULT if 8 + <uint64_t>r.size <= max_perf_entry else UNDECIDED
         self.count += 1
         if self._period == 0:
             return RECORDED
