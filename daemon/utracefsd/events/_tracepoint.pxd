@@ -27,7 +27,7 @@ cdef enum:
     FILTERED
     LOST
     OUTCOMES
-    # No outcome yet: it does not look at the invalid record, and asks to be given it again once it is emitted.
+    # No outcome yet: it does not look at the invalid record, and wants it again once that is emitted.
     UNDECIDED
 
 cdef inline void common_fields(Record *r, uint8_t *to) noexcept:

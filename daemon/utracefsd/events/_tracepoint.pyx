@@ -199,7 +199,8 @@ cdef class Tracepoint:
 
         Each probe finds the fault for itself, once it has room for the record, as user_event_ftrace() and
         user_event_perf() do: when none gets that far, the record is emitted. A record that is refused was not
-        emitted, so nothing is counted then; a probe that takes it without a look does so when all have looked.
+        emitted, so nothing is counted then; a probe that takes it without a look does so when all have
+        looked.
         """
         cdef tuple probes = self._probes
         cdef Py_ssize_t n = PyTuple_GET_SIZE(probes), i
