@@ -19,7 +19,7 @@ same bytes; it must not kill anything.
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -36,6 +36,7 @@ __all__ = [
     "Notification",
     "Request",
     "Response",
+    "encode_bin_response",
     "encode_error",
     "encode_notification",
     "encode_record",
@@ -243,6 +244,18 @@ def encode_request(msgid: int, method: str, params: list[Any]) -> bytes:
 def encode_response(msgid: int, result: Any) -> bytes:
     """Success: error is nil."""
     return _encode([_RESPONSE, msgid, None, result])
+
+
+def encode_bin_response(msgid: int, pieces: Sequence[bytes]) -> list[bytes]:
+    """Success with one bin, which is made of these pieces: what to send, one after the other.
+
+    Large pieces are neither joined nor copied: a `read_file` has up to 64 MiB.
+    """
+    size = sum(map(len, pieces))
+    if size <= 0xFFFF:
+        return [encode_response(msgid, b"".join(pieces))]
+    head = b"\x94" + b"".join(map(_encode, (_RESPONSE, msgid, None)))
+    return [head + b"\xc6" + size.to_bytes(4, "big"), *pieces]
 
 
 def encode_error(msgid: int, errno: int, text: str) -> bytes:

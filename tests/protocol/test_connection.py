@@ -19,6 +19,7 @@ from utracefs_protocol.connection import (
     Notification,
     Request,
     Response,
+    encode_bin_response,
     encode_error,
     encode_notification,
     encode_record,
@@ -357,3 +358,11 @@ def test_large_input_takes_linear_time() -> None:
         got += connection.receive(large[begin : begin + 500])
     assert len(got) == 1
     assert time.process_time() - began < 5.0
+
+
+@pytest.mark.parametrize("size", [0, 1, 0xFF, 0xFFFF, 0x10000, 3 << 20])
+@pytest.mark.parametrize("msgid", [0, 300, 0xFFFF_FFFF])
+def test_a_response_in_pieces_is_what_the_packer_would_make_of_it(msgid: int, size: int) -> None:
+    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    pieces = [data[at : at + 1000] for at in range(0, size, 1000)]
+    assert b"".join(encode_bin_response(msgid, pieces)) == msgpack.packb([1, msgid, None, data])

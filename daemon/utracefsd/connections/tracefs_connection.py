@@ -25,6 +25,7 @@ import attrs
 from utracefs_protocol.connection import (
     Connection,
     Request,
+    encode_bin_response,
     encode_error,
     encode_notification,
     encode_response,
@@ -64,7 +65,7 @@ class Files(Protocol):
     """The virtual tree (tree.tree.Tree), as far as this connection needs it. Paths begin at its root."""
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
-    def read_file(self, path: bytes, peer: Peer) -> bytes: ...
+    def read_pieces(self, path: bytes, peer: Peer) -> list[bytes]: ...
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int: ...
     def list_dir(self, path: bytes) -> list[tuple[bytes, str]]: ...
     def stat(self, path: bytes) -> messages.Stat: ...
@@ -98,7 +99,7 @@ class Reply(NamedTuple):
     """What to send."""
 
     data: bytes
-    """One encoded message."""
+    """One encoded message, or a part of a large one."""
 
     fds: tuple[int, ...] = ()
     """Descriptors that go with its first byte; the port closes them after that."""
@@ -257,25 +258,30 @@ class TracefsConnection:
             if isinstance(result, _WithDescriptor):
                 fds = result.fds
                 result = result.result
-            data = encode_response(request.msgid, result)
+            if isinstance(result, _Pieces):
+                parts = encode_bin_response(request.msgid, result.pieces)
+            else:
+                parts = [encode_response(request.msgid, result)]
         except _Waits as waits:
             self._wait(WaitingRequest(request.msgid, waits.handle, waits.size))
             return
         except ProtocolError:
             raise
         except TraceError as error:
-            data = encode_error(request.msgid, error.errno, error.text)
+            parts = [encode_error(request.msgid, error.errno, error.text)]
         except Exception:
             logger.exception("%s for pid %d failed unexpectedly", request.method, self._peer.pid)
-            data = encode_error(request.msgid, errno.EIO, _INTERNAL)
-        yield Reply(data, fds)
+            parts = [encode_error(request.msgid, errno.EIO, _INTERNAL)]
+        for part in parts:
+            yield Reply(part, fds)
+            fds = ()
         while self._dropped:
             yield self._dropped.pop(0)
 
     # Methods. Each takes the message of that name and returns the result.
 
-    def _read_file(self, message: messages.ReadFile) -> bytes:
-        return self._files.read_file(message.path, self._peer)
+    def _read_file(self, message: messages.ReadFile) -> "_Pieces":
+        return _Pieces(self._files.read_pieces(message.path, self._peer))
 
     def _write_file(self, message: messages.WriteFile) -> int:
         return self._files.write_file(message.path, message.data, message.truncate, self._peer)
@@ -377,6 +383,13 @@ class TracefsConnection:
                 errno.EMSGSIZE, f"{MAX_UNANSWERED} requests of this connection wait for data already"
             )
         self._waiting.append(waiting)
+
+
+@attrs.frozen
+class _Pieces:
+    """A bin that may be large."""
+
+    pieces: list[bytes]
 
 
 @attrs.frozen

@@ -74,6 +74,10 @@ class Tree:
 
     def read_file(self, path: bytes, peer: Peer) -> bytes:
         """The whole content. EFBIG above 64 MiB, and as `open` and `OpenFile.read`."""
+        return b"".join(self.read_pieces(path, peer))
+
+    def read_pieces(self, path: bytes, peer: Peer) -> list[bytes]:
+        """The same in pieces of a MiB, the last one shorter."""
         file = self.open(path, os.O_RDONLY | os.O_NONBLOCK, peer=peer)
         pieces: list[bytes] = []
         total = 0
@@ -91,7 +95,7 @@ class Tree:
                 raise
         finally:
             file.close()
-        return b"".join(pieces)
+        return pieces
 
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
         """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes that

@@ -71,9 +71,9 @@ class FakeTree:
         self.files.append(FakeFile(self, not flags & os.O_NONBLOCK))
         return self.files[-1]
 
-    def read_file(self, path: bytes, peer: Peer) -> bytes:
-        self._called("read_file", path, peer)
-        return b"content"
+    def read_pieces(self, path: bytes, peer: Peer) -> list[bytes]:
+        self._called("read_pieces", path, peer)
+        return [b"x" * 40_000, b"y" * 40_000] if path == b"large" else [b"con", b"tent"]
 
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
         self._called("write_file", path, data, truncate, peer)
@@ -187,7 +187,13 @@ def talk() -> Iterator[Talk]:
 class TestWholeFiles:
     def test_read_file(self, talk: Talk) -> None:
         assert talk.call("read_file", "trace") == b"content"
-        assert talk.tree.calls == [("read_file", b"trace", PEER)]
+        assert talk.tree.calls == [("read_pieces", b"trace", PEER)]
+
+    def test_a_large_file_is_sent_in_pieces(self, talk: Talk) -> None:
+        replies = talk.replies(encode_request(5, "read_file", ["large"]))
+        assert len(replies) == 3
+        sent = b"".join(reply.data for reply in replies)
+        assert sent == encode_response(5, b"x" * 40_000 + b"y" * 40_000)
 
     def test_paths_may_be_bin_and_need_not_be_utf8(self, talk: Talk) -> None:
         talk.call("read_file", b"a/\xff")
