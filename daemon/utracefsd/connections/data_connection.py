@@ -58,6 +58,7 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import Rings
+from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
 
 Outgoing = list[tuple[bytes, list[int]]]
@@ -151,7 +152,7 @@ class DataConnection:
         Returns what to send. Never raises for anything that a peer sends; it answers, or sets `closing`.
         """
         if self.closing or self._closed:
-            _close_all(fds)
+            close_foreign(fds)
             return self._take_outgoing()
         self._waiting.append((data, fds))
         if self._busy:
@@ -168,7 +169,7 @@ class DataConnection:
 
     def next_timer_ns(self) -> int | None:
         """When `speak` has something to say; None: nothing waits."""
-        return self._next_write_error_ns if self._refused else None
+        return self._next_write_error_ns if self._refused and not self.closing else None
 
     def speak(self, now_ns: int) -> Outgoing:
         """What to send because time has passed, or because the ring of this connection turned out invalid."""
@@ -183,10 +184,11 @@ class DataConnection:
         self._closed = self.closing = True
         self._drop_fds()
         for _, fds in self._waiting:
-            _close_all(fds)
+            close_foreign(fds)
         self._waiting.clear()
         for _, fds in self._outgoing:
-            _close_all(fds)
+            for fd in fds:
+                os.close(fd)
         self._outgoing.clear()
         if self._ring is not None and self._rings is not None:
             self._rings.drop(self._ring)
@@ -205,7 +207,7 @@ class DataConnection:
 
     def _packet(self, data: bytes, fds: Sequence[int], now_ns: int) -> None:
         if self.closing:
-            _close_all(fds)
+            close_foreign(fds)
             return
         self._straddling = self._connection.bytes_pending > 0
         (self._coming_fds if self._straddling else self._fds).extend(fds)
@@ -244,14 +246,12 @@ class DataConnection:
         it."""
         if self._straddling:
             self._straddling = False
-            _close_all(self._fds)
-            self._fds, self._coming_fds = self._coming_fds, []
+            done, self._fds, self._coming_fds = self._fds, self._coming_fds, []
+            close_foreign(done)
 
     def _drop_fds(self) -> None:
-        _close_all(self._fds)
-        _close_all(self._coming_fds)
-        self._fds.clear()
-        self._coming_fds.clear()
+        dropped, self._fds, self._coming_fds = self._fds + self._coming_fds, [], []
+        close_foreign(dropped)
 
     def _fail(self, error: TraceError) -> None:
         """The last thing this peer hears."""
@@ -408,8 +408,3 @@ def _why_refused(number: int) -> str:
         errno.ENOENT: "this write_index was not given out on this connection",
         errno.EBADF: "nothing is attached to the event",
     }.get(number, os.strerror(number))
-
-
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -22,11 +22,12 @@ from collections.abc import Sequence
 
 import attrs
 
+from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
 
-# Descriptors taken from one message. A registration speaks of one; the kernel closes what does not fit
-# (MSG_CTRUNC).
-DESCRIPTORS_IN_A_MESSAGE = 16
+# Descriptors taken from one message: all that it can have (SCM_MAX_FD). What does not fit would be closed by
+# the kernel in our recvmsg(2), and such a close may block.
+DESCRIPTORS_IN_A_MESSAGE = 253
 _ANCILLARY_SIZE = socket.CMSG_SPACE(DESCRIPTORS_IN_A_MESSAGE * 4)
 
 # Messages and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer
@@ -145,7 +146,7 @@ class Link:
             self.sock.shutdown(socket.SHUT_RDWR)
         while piece := self.receive(1 << 16):
             data, fds = piece
-            _close_all(fds)
+            close_foreign(fds)
             if not data:
                 break
         self.close()

@@ -16,7 +16,6 @@ consumers (`perf:5`).
 
 import errno
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -34,6 +33,7 @@ from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.values import Params
+from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
 
 logger = logging.getLogger("utracefsd")
@@ -183,8 +183,7 @@ class TracefsConnection:
         Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and
         `closing`.
         """
-        for fd in fds:
-            os.close(fd)
+        close_foreign(fds)
         try:
             first = True
             for message in self._connection.receive(data):

@@ -1,0 +1,77 @@
+"""Closing descriptors that came from another process: never by the loop.
+
+close(2) of a last reference does what the file says. A socket with SO_LINGER waits for its peer, a FUSE file
+for its server, both as long as they like, and a file system may answer with an error. So foreign descriptors
+are closed by threads, errors ignored, as systemd and dbus-broker do it. What cannot block is closed at once:
+memory files and eventfds, which are what honest clients send.
+"""
+
+import _thread
+import contextlib
+import fcntl
+import os
+from collections import deque
+from collections.abc import Iterable
+
+MAX_THREADS = 32
+"""Closes that may hang at once; what comes behind them waits with its descriptor open."""
+
+_waiting: deque[int] = deque()
+_threads = 0
+_lock = _thread.allocate_lock()
+
+
+def close_foreign(fds: Iterable[int]) -> None:
+    """Close them, now or soon. Never blocks and never raises."""
+    for fd in fds:
+        if _cannot_block(fd):
+            _close(fd)
+        else:
+            _waiting.append(fd)
+    for _ in range(len(_waiting)):  # any of them may hang
+        _start_thread()
+
+
+def _cannot_block(fd: int) -> bool:
+    """Only memory has seals; a path begins with a slash, so nothing else is called like an eventfd."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        return True
+    except OSError:
+        pass
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith("anon_inode:[eventfd")
+    except OSError:
+        return False
+
+
+def _close(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+def _start_thread() -> None:
+    global _threads
+    with _lock:
+        if _threads == MAX_THREADS:
+            return
+        _threads += 1
+    try:
+        _thread.start_new_thread(_work, ())
+    except RuntimeError:  # no more threads: what waits is closed with the next one
+        with _lock:
+            _threads -= 1
+
+
+def _work() -> None:
+    global _threads
+    while True:
+        try:
+            fd = _waiting.popleft()
+        except IndexError:
+            with _lock:
+                if _waiting:
+                    continue
+                _threads -= 1
+                return
+        _close(fd)

@@ -1,0 +1,93 @@
+"""Foreign descriptors: closed whatever they are, and nothing waits for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from utracefsd.machine import closing
+from utracefsd.machine.closing import MAX_THREADS, close_foreign
+
+LINGER_S = 3
+
+
+def is_open(fd: int) -> bool:
+    return os.path.exists(f"/proc/self/fd/{fd}")
+
+
+def wait_until_closed(*fds: int, timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while any(map(is_open, fds)):
+        assert time.monotonic() < deadline, "not closed"
+
+
+@pytest.fixture
+def lingering() -> Iterator[list[int]]:
+    """Sockets whose close waits for a peer that does not read, for LINGER_S."""
+    made: list[int] = []
+    peers: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(2):
+            one = socket.create_connection(server.getsockname())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+            one.setblocking(False)
+            peers.append(server.accept()[0])
+            with pytest.raises(BlockingIOError):
+                while True:
+                    one.send(bytes(1 << 16))
+            made.append(one.detach())
+        yield made
+        for peer in peers:
+            peer.close()  # resets, which ends the wait
+
+
+def test_nothing_waits_for_a_close_that_blocks(lingering: list[int]) -> None:
+    before = time.monotonic()
+    pipe = os.pipe()
+    close_foreign([*lingering, *pipe])
+    assert time.monotonic() - before < LINGER_S / 2
+    wait_until_closed(*pipe, timeout_s=LINGER_S / 2)
+
+
+def test_a_close_that_fails_is_no_error() -> None:
+    gone = os.dup(0)
+    os.close(gone)
+    pipe = os.pipe()
+    close_foreign([gone, *pipe])
+    wait_until_closed(*pipe)
+
+
+def test_memory_and_eventfds_are_closed_at_once() -> None:
+    fds = [os.memfd_create("x"), os.eventfd(0)]
+    close_foreign(fds)
+    assert not any(map(is_open, fds))
+
+
+def test_many() -> None:
+    """More than threads; the threads end."""
+    fds = [fd for _ in range(4 * MAX_THREADS) for fd in os.pipe()]
+    for fd in fds:
+        close_foreign([fd])
+    wait_until_closed(*fds)
+    deadline = time.monotonic() + 10
+    while closing._threads:
+        assert time.monotonic() < deadline
+
+
+def test_without_threads_it_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    first, second = os.pipe(), os.pipe()
+    with monkeypatch.context() as patched:
+        patched.setattr("_thread.start_new_thread", refuse)
+        close_foreign(first)
+    assert all(map(is_open, first))
+    close_foreign(second)
+    wait_until_closed(*first, *second)
