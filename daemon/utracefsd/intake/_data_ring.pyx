@@ -113,7 +113,6 @@ cdef class DataRing:
             raise ValueError("the ring's memory has an invalid length")
         if not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
             raise ValueError("the second descriptor is not an eventfd")
-        os.set_blocking(doorbell, False)
         ring.map_it(<uint32_t>size)
         header = ring.c.ring.header
         if (
@@ -154,13 +153,6 @@ cdef class DataRing:
         """(st_dev, st_ino) of its memory: the same whatever process and descriptor the ring comes by."""
         found = os.fstat(self.fd)
         return found.st_dev, found.st_ino
-
-    def clear_doorbell(self):
-        """Empty the doorbell, so that it wakes again."""
-        try:
-            os.eventfd_read(self.doorbell)
-        except BlockingIOError:
-            pass
 
     def want_wakeup(self, bint wanted):
         """Ask this ring's producer to ring the doorbell, or not to."""

@@ -81,6 +81,9 @@ class Rings:
         self._shares = Shares() if shares is None else shares
         self._owned: dict[DataRing, _Owned] = {}
         self._epoll = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Ours alone: wakes the edge as a doorbell does."""
+        self._epoll.register(self._bell, select.EPOLLIN | select.EPOLLET)
         self._taking_in = False
 
     def fileno(self) -> int:
@@ -175,12 +178,8 @@ class Rings:
         return {tid for ring in self._owned for tid in ring.threads()}
 
     def answer_doorbells(self) -> None:
-        """Empty the doorbells that rang, so that they wake again."""
-        rung = {fd for fd, _ in self._epoll.poll(0, len(self._owned) + 1)}
-        if rung:
-            for ring in self._owned:
-                if ring.doorbell in rung:
-                    ring.clear_doorbell()
+        """Note those that rang: one that rings again wakes again."""
+        self._epoll.poll(0, len(self._owned) + 1)
 
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring the doorbell. After asking for it, have one more `round` before
@@ -197,14 +196,23 @@ class Rings:
         for ring in list(self._owned):
             self.drop(ring)
         self._epoll.close()
+        os.close(self._bell)
 
     def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> DataRing:
+        try:
+            # Edge-triggered, and never read or written here: the producer has the same open file, may make it
+            # block (O_NONBLOCK is the file's), or fill it, or have it count down one by one (EFD_SEMAPHORE).
+            self._epoll.register(ring.doorbell, select.EPOLLIN | select.EPOLLET)
+        except OSError as error:
+            if self._journal is not None:
+                self._journal.end(ring)
+            raise TraceError(errno.ENOMEM, f"no room to watch a doorbell: {error.strerror}") from error
+        # From here on nothing fails.
         ring.new_thread = self._new_thread
+        self._intake.add(ring)
         self._owned[ring] = _Owned(ring, peer.uid, failed)
         self._shares.add(Resource.RING_BYTES, peer.uid, ring.size)
-        self._epoll.register(ring.doorbell, select.EPOLLIN)
-        self._intake.add(ring)
         # The daemon may be asleep: the next commit shall ring the doorbell.
         ring.want_wakeup(True)
-        os.eventfd_write(ring.doorbell, 1)  # and look at once at what an adopted one holds
+        os.eventfd_write(self._bell, 1)  # and look at once at what an adopted one holds
         return ring

@@ -51,8 +51,6 @@ def test_the_doorbell(world: World) -> None:
     world.intake.want_wakeup(True)
     assert struct.unpack_from("<I", world.producers[0].memory, NEED_WAKEUP)[0] == 1
     os.eventfd_write(world.rings[0].doorbell, 1)
-    world.rings[0].clear_doorbell()
-    world.rings[0].clear_doorbell()
     world.intake.want_wakeup(False)
     assert struct.unpack_from("<I", world.producers[0].memory, NEED_WAKEUP)[0] == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
 import socket
 import struct
 import time
@@ -16,6 +17,10 @@ import msgpack
 import pytest
 import trio
 
+from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake.rings import Rings
+from utracefsd.machine.peer import Peer
 from utracefsd.server.serve import Serving, serve
 
 SIZE = 64 << 10
@@ -237,3 +242,60 @@ async def test_the_descriptors_are_not_leaked(serving: Serving, producer: Produc
         one.close()
     await until(lambda: len(serving.daemon.data) == 1 or len(serving.daemon.data) == 0)
     await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+# ---- doorbells, which the other side owns as well
+
+
+class Bells:
+    """Rings without a daemon, and whether the edge would wake."""
+
+    def __init__(self) -> None:
+        self.rings = Rings(2)
+        self.peer = Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid(), privileged=True)
+
+    def woken(self) -> bool:
+        return bool(select.select([self.rings.fileno()], [], [], 0)[0])
+
+    def adopt(self, doorbell: int) -> DataRing:
+        made = DataRing.create(IndexTable(), os.getpid(), SIZE)
+        return self.rings.adopt(IndexTable(), self.peer, made.fd, doorbell, lambda error: None)
+
+
+@pytest.fixture
+def bells() -> Iterator[Bells]:
+    made = Bells()
+    yield made
+    made.rings.close()
+
+
+def test_a_doorbell_is_neither_read_nor_written(bells: Bells) -> None:
+    """A read may block: O_NONBLOCK belongs to the open file, and the producer has that, too."""
+    ring = bells.rings.create(IndexTable(), bells.peer, SIZE, lambda error: None)
+    os.set_blocking(ring.doorbell, True)
+    bells.rings.answer_doorbells()
+    for _ in range(3):
+        assert not bells.woken()
+        os.eventfd_write(ring.doorbell, 1)
+        assert bells.woken()
+        bells.rings.answer_doorbells()
+    assert os.eventfd_read(ring.doorbell) == 3
+
+
+@pytest.mark.parametrize("flags", [0, os.EFD_SEMAPHORE])
+@pytest.mark.parametrize("count", [1, 1 << 62, (1 << 64) - 2])
+def test_an_adopted_doorbell_may_hold_any_count(bells: Bells, flags: int, count: int) -> None:
+    """Read one by one it would keep the daemon busy for ever, written it would be full."""
+    doorbell = os.eventfd(0, flags | os.EFD_NONBLOCK)
+    try:
+        os.eventfd_write(doorbell, count)
+        before = len(os.listdir("/proc/self/fd"))
+        ring = bells.adopt(doorbell)
+        assert bells.woken(), "what it holds is looked at"
+        bells.rings.answer_doorbells()
+        assert not bells.woken()
+        bells.rings.drop(ring)
+        del ring
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        os.close(doorbell)
