@@ -216,7 +216,9 @@ cdef class Journal:
         i = self.waiting.pop(key)
         slot = self.at(i)
         tail = slot.tail & ~JR_JUDGED
-        if tail & 7 or tail - told > dr_head(&ring.c) - told:
+        # The first bound is our own. The other side may change head between two looks at it, so head alone
+        # would not keep dr_advance within the mapping.
+        if tail & 7 or tail - told > ring.c.ring.size or tail - told > dr_head(&ring.c) - told:
             self.give(ring, key, i)         # not as we left it: believe the ring's own memory then
             return
         self.numbers += 1

@@ -376,6 +376,28 @@ def test_what_is_not_adopted_waits_through_further_daemons(folder: Path) -> None
             os.close(fd)
 
 
+def test_a_head_that_changes_after_it_was_looked_at_bounds_nothing(folder: Path) -> None:
+    """The producer chooses the shared tail, and moves head between two looks at it: what lies between them
+    must not be cleared."""
+    world = World(folder)
+    fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
+    producer = Producer(fds[0][0])
+    producer.emit(record(0))
+    world.intake.take_in()
+    del world
+    far = 1 << 31
+    tail = producer.u64(HEAD)
+    struct.pack_into("<QQ", producer.memory, HEAD, (tail - far) % (1 << 64), 0)
+    struct.pack_into("<Q", producer.memory, TAIL, (tail - far) % (1 << 64))
+    journal = Journal(folder / "journal", {0: RingBuffer.adopt(str(folder / "0"))})
+    ring = DataRing.adopt(IndexTable(), os.getpid(), os.dup(fds[0][0]), os.dup(fds[0][1]))
+    struct.pack_into("<Q", producer.memory, HEAD, tail)
+    journal.resume(ring)
+    assert producer.u64(TAIL) == (tail - far) % (1 << 64)
+    for fd in fds[0]:
+        os.close(fd)
+
+
 @pytest.mark.parametrize("tail", [-8, 4, SIZE, 1 << 60])
 def test_an_invalid_position_is_not_believed(folder: Path, tail: int) -> None:
     world = World(folder)
