@@ -138,6 +138,9 @@ class EnablerTable:
         (a descriptor opened for reading, memory sealed against writing) or the user has too many of them.
         """
         self._shares.check(Resource.ENABLERS, peer.uid, privileged=peer.privileged)
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
+            # Mapping would say so, too, but not where the page is mapped for another process already.
+            raise _not_writable(place, os.strerror(errno.EACCES))
         page = self._pages.get(place.page) or self._map(place, fd, peer)
         page.users += 1
         enabler = Enabler(place, event, peer.pid, peer.uid, page)
@@ -195,11 +198,7 @@ class EnablerTable:
         try:
             words = WordPage(fd, place.offset // PAGE_SIZE)
         except OSError as error:
-            raise TraceError(
-                errno.ENOMEM,
-                f"the word at enable_addr {place.offset} cannot be written ({error.strerror}); "
-                "send a descriptor that is open for writing",
-            ) from error
+            raise _not_writable(place, error.strerror) from error
         page = self._pages[place.page] = _Page(words, peer.uid)
         self._shares.add(Resource.ENABLER_PAGES, peer.uid)
         return page
@@ -223,6 +222,14 @@ class EnablerTable:
             page.words.close()
             del self._pages[place.page]
             self._shares.drop(Resource.ENABLER_PAGES, page.uid)
+
+
+def _not_writable(place: Place, why: str | None) -> TraceError:
+    return TraceError(
+        errno.ENOMEM,
+        f"the word at enable_addr {place.offset} cannot be written ({why}); "
+        "send a descriptor that is open for reading and writing",
+    )
 
 
 def _memory_object(fd: int, what: str) -> tuple[int, int, int]:

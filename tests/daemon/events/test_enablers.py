@@ -180,6 +180,21 @@ def test_a_bit_can_be_registered_once(enablers: EnablerTable, memory: Memory, ev
     assert len(enablers) == 4
 
 
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY])
+def test_reading_a_page_that_is_mapped_is_not_enough_to_have_it_written(
+    enablers: EnablerTable, memory: Memory, event: Event, flags: int
+) -> None:
+    """The page may belong to another process, which registered a word in it."""
+    add(enablers, memory, event, 8, 3, size=4)
+    fd = os.open(f"/proc/self/fd/{memory.fd}", flags)
+    place = enablers.check(fd, messages.Enabler(0, 64, 0, 4))
+    with pytest.raises(TraceError) as caught:
+        enablers.add(place, fd, event, ROOT, True)
+    assert errno_of(caught) == "ENOMEM"
+    assert memory.word(64, 4) == 0
+    os.close(fd)
+
+
 @pytest.mark.parametrize("how", ["read-only", "sealed against writing"])
 def test_memory_that_cannot_be_written(
     enablers: EnablerTable, memory: Memory, event: Event, how: str
