@@ -19,7 +19,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport strerror
 
-from utracefs_protocol.data_ring cimport dr_commit, dr_map, dr_unmap
+from utracefs_protocol.data_ring cimport dr_commit, dr_file_bytes, dr_map, dr_unmap
 
 cdef extern from *:
     # GCC's builtins, under names that a class does not mangle.
@@ -110,6 +110,11 @@ cdef class RingOutlet(Outlet):
         self.counts.records_in += 1
         if dr_commit(&self.ring, self.reserved, self.reserved_size) or self.half:
             ut_ring_bell(self.doorbell)
+
+
+def ring_file_bytes(uint32_t size):
+    """Bytes of the memory of a data ring whose data area has `size`: with the header and the counters."""
+    return dr_file_bytes(size)
 
 
 def forget_thread_id():

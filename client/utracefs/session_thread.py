@@ -36,9 +36,12 @@ none of them waits for a lock that another could hold: state changes in steps th
 from __future__ import annotations
 
 import _thread
+import array
 import contextlib
 import errno
+import fcntl
 import os
+import signal
 import socket
 import threading
 import time
@@ -47,7 +50,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from utracefs import _event, fork
 from utracefs._event import Event
-from utracefs._outlets import BROKEN, READABLE, Fifo, RingOutlet
+from utracefs._outlets import BROKEN, READABLE, Fifo, RingOutlet, ring_file_bytes
 from utracefs._status_map import StatusMap
 from utracefs.flushing import Flush
 from utracefs.fork import no_fork
@@ -76,6 +79,12 @@ PATIENCE_S: Final = 0.25
 _SOCKET_BUFFER: Final = 1 << 20
 _RECEIVE_BYTES: Final = 64 << 10
 _MAX_DESCRIPTORS: Final = 4
+
+
+def _signals_to_block() -> set[signal.Signals | int]:
+    """All but those that a fault of the thread itself raises."""
+    faults = {signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+    return {number for number in signal.valid_signals() if number not in faults}
 
 
 class SessionThread:
@@ -193,8 +202,13 @@ class SessionThread:
         self.fifo.set_wake_fd(self._wake_fd)
         try:
             # Thread.start() takes a lock of the threading module, and a signal handler may have come between:
-            # so a bare thread calls it, and no other thread waits for that.
-            _thread.start_new_thread(self._start_thread, ())
+            # so a bare thread calls it, and no other thread waits for that. Signals are the program's: one
+            # that it has blocked everywhere, to wait for it, must not find a thread that has not.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals_to_block())
+            try:
+                _thread.start_new_thread(self._start_thread, ())
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         except RuntimeError:
             self._end()
 
@@ -410,8 +424,16 @@ class SessionThread:
             os.close(action.fd)
 
     def _map_ring(self, action: wire.MapRing) -> None:
-        if os.fstat(action.fd).st_size < action.size:
-            raise ProtocolError(errno.EPROTO, f"mmap_ring: the memory has less than {action.size} bytes")
+        try:
+            seals = fcntl.fcntl(action.fd, fcntl.F_GET_SEALS)
+        except OSError:
+            seals = 0
+        # All of it is accessed: header, data and counters. What can shrink later would be SIGBUS in the
+        # program.
+        if not seals & fcntl.F_SEAL_SHRINK or os.fstat(action.fd).st_size < ring_file_bytes(action.size):
+            raise ProtocolError(
+                errno.EPROTO, f"mmap_ring: not sealed memory of a ring of {action.size} bytes"
+            )
         try:
             ring = RingOutlet(self.fifo.counts, action.fd, action.doorbell, action.size)
         except OSError as error:
@@ -425,7 +447,13 @@ class SessionThread:
 
     def _offer_ring(self, action: wire.OfferRing) -> None:
         assert self._socket is not None
-        if socket.send_fds(self._socket, [action.request], self._ring_fds) != len(action.request):
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", self._ring_fds))]
+        try:
+            # MSG_NOSIGNAL: the daemon may be gone by now, and SIGPIPE may be what ends the program.
+            sent = self._socket.sendmsg([action.request], rights, socket.MSG_NOSIGNAL)
+        except OSError:
+            return  # the end of the connection, which is read next
+        if sent != len(action.request):
             raise ProtocolError(errno.EPROTO, "the socket does not take a request")
 
     def _give_up_ring(self, _: wire.GiveUpRing | None = None) -> None:

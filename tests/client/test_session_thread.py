@@ -7,12 +7,15 @@ and time.
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import itertools
 import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +26,11 @@ import pytest
 
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
-from utracefs.session_thread import PATIENCE_S, wanted_ring_size
+from utracefs._outlets import ring_file_bytes
+from utracefs.connection import MapRing
+from utracefs.session_thread import PATIENCE_S, SessionThread, wanted_ring_size
 from utracefs_protocol.connection import encode_response
+from utracefs_protocol.errors import ProtocolError
 
 NewSession = Callable[..., Session]
 
@@ -434,3 +440,74 @@ def test_the_size_of_the_data_ring(
     monkeypatch.setenv("UTRACEFS_DATA_RING", wanted)
     monkeypatch.setenv("UTRACEFS_RING_KB", kb)
     assert wanted_ring_size() == size
+
+
+# ---- a program that the thread must not change
+
+
+WAITS_FOR_A_SIGNAL = """
+import os, signal, sys, threading, time, utracefs
+utracefs.event("ticks u32 n")
+deadline = time.monotonic() + 10
+while threading.active_count() < 2 and time.monotonic() < deadline:
+    time.sleep(0.01)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+for _ in range(100):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert signal.sigtimedwait([signal.SIGUSR1], 5).si_signo == signal.SIGUSR1
+print(threading.active_count())
+"""
+
+
+def test_a_signal_that_the_program_waits_for_does_not_find_the_thread(directory: Path) -> None:
+    """The kernel gives it to any thread that has not blocked it, and its default action ends the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITS_FOR_A_SIGNAL],
+        env={**os.environ, "UTRACEFS_DIR": str(directory)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"2\n"), done.stderr
+
+
+OFFERS_A_RING_TO_NOBODY = """
+import os, signal, socket, sys
+from utracefs.connection import OfferRing
+from utracefs.session_thread import SessionThread
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+thread = SessionThread(sys.argv[1], 1 << 20)
+thread._socket, other = socket.socketpair()
+other.close()
+thread._ring_fds = [os.memfd_create("ring"), os.eventfd(0)]
+thread._offer_ring(OfferRing(b"request"))
+print("lives")
+"""
+
+
+def test_a_daemon_that_is_gone_when_the_ring_is_offered_does_not_end_the_program(directory: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OFFERS_A_RING_TO_NOBODY, str(directory)],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"lives\n"), done.stderr
+
+
+@pytest.mark.parametrize("fault", ["too short", "may shrink", "not memory"])
+def test_a_ring_that_would_end_the_program_is_not_mapped(directory: Path, fault: str) -> None:
+    size = 1 << 16
+    fd = os.memfd_create("ring", os.MFD_ALLOW_SEALING)
+    doorbell = os.eventfd(0)
+    try:
+        os.ftruncate(fd, size if fault == "too short" else ring_file_bytes(size))
+        if fault != "may shrink":
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        thread = SessionThread(str(directory), 1 << 20)
+        with pytest.raises(ProtocolError, match="not sealed memory"):
+            thread._map_ring(MapRing(doorbell if fault == "not memory" else fd, doorbell, size))
+        assert thread.ring is None
+    finally:
+        os.close(fd)
+        os.close(doorbell)
