@@ -152,6 +152,7 @@ class Daemon:
             self.table.acquire(event)
         self.keep_state = False
         """Whether `close` leaves the state to a successor."""
+        self._took_over = taken is not None
         self.state = None if folder is None else State(folder, self.table, self.instances, self.comms)
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
@@ -236,6 +237,11 @@ class Daemon:
         self.plugins.flush()
         self.tracefs.answer_waiting()
         self.save()
+
+    @property
+    def has_something_to_keep(self) -> bool:
+        """Whether a successor would find more than a fresh daemon has."""
+        return self._took_over or len(self.table) > 0
 
     def save(self) -> None:
         """Write down what a successor must know; costs nothing when nothing has changed."""

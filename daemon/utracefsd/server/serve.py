@@ -16,12 +16,14 @@ directory, its lock, its sockets.
 """
 
 import contextlib
+import functools
 import logging
 import math
 import os
 import resource
 import time
 from collections.abc import Sequence
+from types import TracebackType
 
 import attrs
 import trio
@@ -73,9 +75,9 @@ async def serve(
 
     What a daemon left in the same directory that died is gone on with, unless `discard_state`.
 
-    At the end, however it comes, the sockets made here are removed and every status byte is zero; what has
-    been recorded and set is removed, too, unless the daemon's `keep_state` says that a successor shall have
-    it.
+    At the end, however it comes, the sockets made here are removed and every status byte is zero. What has
+    been recorded and set is removed, too, when it is cancelled, unless the daemon's `keep_state` says that a
+    successor shall have it; an error, here or at the start, never removes it.
 
     Raises TraceError when it cannot start: EBUSY, EADDRINUSE (a daemon is there already), EPERM, ENOTDIR,
     ENAMETOOLONG (the directory), EINVAL (no such group), ENOENT (no such plug-in); and OSError from the
@@ -102,7 +104,7 @@ async def serve(
             state_folder=place.status_folder,
             discard_state=discard_state,
         )
-        stack.callback(daemon.close)
+        stack.push(functools.partial(_close, daemon))
         listeners = [
             given.get(path.name) or stack.enter_context(listening(path, gid))
             for path, gid in ((place.data_socket, data_gid), (place.tracefs_socket, tracefs_gid))
@@ -118,6 +120,21 @@ async def serve(
             nursery.start_soon(server.timers)
             logger.info("sockets in %s, status file %s", place.directory, place.status_file)
             task_status.started(Serving(place, daemon))
+
+
+def _close(
+    daemon: Daemon, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+) -> None:
+    """Only who cancels can mean that it is over: an error of ours keeps what a successor can go on with."""
+    if error is not None and not _is_cancellation(error):
+        daemon.keep_state = daemon.has_something_to_keep
+    daemon.close()
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_cancellation, error.exceptions))
+    return isinstance(error, trio.Cancelled | KeyboardInterrupt)
 
 
 class Server:

@@ -20,6 +20,7 @@ import trio
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
+from utracefsd.daemon import Daemon
 from utracefsd.server import runtime
 from utracefsd.server.serve import Serving, serve
 
@@ -569,6 +570,39 @@ class TestBeginningAndEnd:
             for name in ("a", "b"):
                 await producer.call("DIAG_IOCSREG", {"name_args": name})
             assert await producer.fails("DIAG_IOCSREG", {"name_args": "c"}) == errno.EMFILE
+
+    async def test_a_failed_start_removes_no_former_state(self, tmp_path: Path) -> None:
+        directory = tmp_path / "d"
+        async with daemon_at(directory) as daemon:
+            producer = await daemon.data()
+            await producer.call("DIAG_IOCSREG", {"name_args": "precious u32 n"})
+            daemon.serving.daemon.keep_state = True
+        (directory / "tracefs").write_bytes(b"in the way")
+        with pytest.raises(TraceError):
+            await serve(directory)
+        (directory / "tracefs").unlink()
+        async with daemon_at(directory) as daemon:
+            assert len(daemon.serving.daemon.table.named(b"precious")) == 1
+
+    async def test_an_error_of_ours_removes_no_state(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        directory = tmp_path / "d"
+
+        def fail(daemon: Daemon, now_ns: int) -> None:
+            raise RuntimeError("an error of ours")
+
+        with monkeypatch.context() as patched, pytest.raises(ExceptionGroup) as caught:
+            patched.setattr(Daemon, "on_time", fail)
+            async with daemon_at(directory) as daemon:
+                kept, gone = await daemon.data(), await daemon.data()
+                await kept.call("DIAG_IOCSREG", {"name_args": "precious u32 n"})
+                await gone.call("DIAG_IOCSREG", {"name_args": "gone u32 n"})
+                gone.close()  # which makes something due
+                await trio.sleep_forever()
+        assert caught.group_contains(RuntimeError, match="an error of ours")
+        async with daemon_at(directory) as daemon:
+            assert len(daemon.serving.daemon.table.named(b"precious")) == 1
 
     async def test_a_failed_start_leaves_nothing(self, tmp_path: Path) -> None:
         directory = tmp_path / "d"
