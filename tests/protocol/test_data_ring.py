@@ -16,8 +16,8 @@ HERE = Path(__file__).parent
 INCLUDE = HERE.parents[1] / "protocol" / "utracefs_protocol" / "include"
 
 
-def build(folder: Path, *flags: str) -> Path:
-    program = folder / "data_ring_stress"
+def build(folder: Path, *flags: str, source: str = "data_ring_stress") -> Path:
+    program = folder / source
     subprocess.run(
         [
             "gcc",
@@ -27,7 +27,7 @@ def build(folder: Path, *flags: str) -> Path:
             "-Werror",
             f"-I{INCLUDE}",
             *flags,
-            str(HERE / "data_ring_stress.c"),
+            str(HERE / f"{source}.c"),
             "-o",
             str(program),
             "-lpthread",
@@ -74,6 +74,21 @@ def test_a_killed_producer_loses_nothing_that_it_committed(stress: Path, threads
 def test_under_sanitizers(sanitized: Path) -> None:
     got = run(sanitized, 64 << 10, 60_000, 2, 0)
     assert got["taken"] + got["lost"] == 120_000
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("ring"), "-O2", source="data_ring_shallow")
+
+
+def test_a_ring_that_is_never_full_loses_nothing(shallow: Path) -> None:
+    # Each round lost one to three of four million while a stale head was taken for a full ring.
+    assert run(shallow, 1_000_000) == {"written": 4_000_000, "lost": 0}
+
+
+def test_what_a_killed_daemon_left_is_counted_from_where_it_was(shallow: Path) -> None:
+    done = subprocess.run([shallow, "walk"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "left 990\n"
 
 
 def length_of(i: int) -> int:

@@ -61,13 +61,12 @@
  *    not just the length words: in the next lap the records start elsewhere.
  * 2. A record's bytes must be seen before its COMMITTED bit: the bit is stored with (at least) release and
  *    loaded with acquire.
- * 3. No lost wake-up: the producer stores COMMITTED and then loads need_wakeup; the daemon stores need_wakeup
- *    and then looks at the ring once more. Store-then-load on both sides needs one total order, so these four
- *    are seq_cst: on x86-64 one xchg, on aarch64 stlr and ldar, which the architecture orders.
- * 4. head needs no order of its own: a record is found through its length word, and head only tells how far
- * to
- *    look. It is acquire/release all the same so that the daemon never sees a length word from before the
- *    reservation.
+ * 3. No lost wake-up: the producer moves head, stores COMMITTED and then loads need_wakeup; the daemon stores
+ *    need_wakeup and then looks at head and at the length word once more. Store-then-load on both sides needs
+ *    one total order, so all of these are seq_cst: on x86-64 one xchg, on aarch64 stlr and ldar, which the
+ *    architecture orders.
+ * 4. For finding records head needs no more: a record is found through its length word, and head only tells
+ *    how far to look. A producer's first look at it is relaxed; its compare-and-swap decides.
  *
  * Everything in this memory is hostile to the daemon: it keeps its own tail, bounds head and every length
  * against the size that it knows, and copies a record out before it looks at it (dr_next). A producer trusts

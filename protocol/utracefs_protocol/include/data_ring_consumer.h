@@ -54,7 +54,8 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 			  int dead, uint64_t *holes)
 {
 	for (;;) {
-		uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
+		/* seq_cst: it is the daemon's second look before it sleeps (point 3 of data_ring.h). */
+		uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_seq_cst);
 		uint64_t have = head - c->tail;
 		struct dr_record *rec;
 		uint32_t word, length, bytes;

@@ -39,18 +39,29 @@ static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_i
 		dr_count_lost(r, write_index);
 		return NULL;
 	}
-	do {
+	for (;;) {
 		uint64_t tail = atomic_load_explicit(&r->header->tail, memory_order_acquire);
+		uint64_t now;
 
 		used = head - tail;
-		/* Unsigned: a tail ahead of head (a broken daemon) is "full" as well. `used` may be stale when head
-		 * moved on; the compare-and-swap below then fails and it is looked at again. */
-		if (used > r->size || used + need > r->size) {
+		/* Unsigned: a tail ahead of head (a broken daemon) is "full" as well. */
+		if (used <= r->size && used + need <= r->size) {
+			/* Fails when head moved on; seq_cst for point 3 of data_ring.h. */
+			if (atomic_compare_exchange_weak_explicit(&r->header->head, &head, head + need,
+								  memory_order_seq_cst,
+								  memory_order_relaxed))
+				break;
+			continue;
+		}
+		/* Full, or a head from before others reserved and the daemon took what they wrote: then tail has
+		 * passed it. Only a head that still stands says full. Each turn is another producer's step. */
+		now = atomic_load_explicit(&r->header->head, memory_order_relaxed);
+		if (now == head) {
 			dr_count_lost(r, write_index);
 			return NULL;
 		}
-	} while (!atomic_compare_exchange_weak_explicit(&r->header->head, &head, head + need, memory_order_acq_rel,
-							memory_order_relaxed));
+		head = now;
+	}
 	*half = used <= r->size / 2 && used + need > r->size / 2;
 	rec = (struct dr_record *)(r->data + (head & (r->size - 1)));
 	atomic_store_explicit(&rec->length_word, payload, memory_order_relaxed);
@@ -67,25 +78,36 @@ static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t
 	return atomic_exchange_explicit(&r->header->need_wakeup, 0, memory_order_seq_cst) == 1;
 }
 
-/* For a producer that gives its ring up: steps through the records that no daemon took. `*position` begins at
- * 0. 1: a record of `*write_index`; 0: no more, or one without a length, which hides all behind it. */
+/* For a producer that gives its ring up: steps through the records that no daemon took. `*position` begins
+ * at 0. 1: a record of `*write_index`; 0: no more, or a word that is no record's, which hides all behind it.
+ *
+ * The daemon tells its tail after it has cleared several records, so one that was killed leaves zeros from
+ * the told tail up to where it was; they are stepped over, as is the place of a thread that died before it
+ * stored its length. A daemon killed while it cleared a record may leave the end of a payload, which is taken
+ * for a word. */
 static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
 {
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire);
-	struct dr_record *rec;
-	uint32_t length;
 
 	if (*position == 0)
 		*position = atomic_load_explicit(&r->header->tail, memory_order_acquire);
-	if (head - *position == 0 || head - *position > r->size)
+	if (head - *position > r->size || ((head | *position) & 7))
 		return 0;
-	rec = (struct dr_record *)(r->data + (*position & (r->size - 1)));
-	length = atomic_load_explicit(&rec->length_word, memory_order_acquire) & DR_LENGTH_MASK;
-	if (atomic_load_explicit(&rec->length_word, memory_order_relaxed) == 0 || length > DR_MAX_PAYLOAD)
-		return 0;
-	*write_index = rec->write_index;
-	*position += dr_need(length);
-	return 1;
+	for (; *position != head; *position += 8) {
+		struct dr_record *rec = (struct dr_record *)(r->data + (*position & (r->size - 1)));
+		uint32_t word = atomic_load_explicit(&rec->length_word, memory_order_acquire);
+		uint32_t length = word & DR_LENGTH_MASK;
+
+		if (word == 0)
+			continue;
+		if ((word & ~(DR_COMMITTED | DR_LENGTH_MASK)) || length > DR_MAX_PAYLOAD ||
+		    dr_need(length) > head - *position)
+			return 0;
+		*write_index = rec->write_index;
+		*position += dr_need(length);
+		return 1;
+	}
+	return 0;
 }
 
 #endif
