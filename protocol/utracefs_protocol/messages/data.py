@@ -101,6 +101,12 @@ def _struct_size(members: WireMap, least: int, what: str) -> None:
         raise TraceError(errno.EINVAL, f"{what} size {size}; at least {least}, or leave it out")
 
 
+def _descriptor_index(members: WireMap, member: str) -> int:
+    if (value := members.get(member)) is None:
+        raise TraceError(errno.EINVAL, f"{member} is missing; it is an index into the descriptors sent along")
+    return wire_int(value, member, 0, 255)
+
+
 @attrs.frozen
 class Enabler:
     """A bit in memory of the client's own, to be set while the event is wanted (the model of 2022)."""
@@ -160,11 +166,7 @@ class EventRegistration:
         if addr % size:
             raise TraceError(errno.EINVAL, f"enable_addr {addr} is not a multiple of enable_size {size}")
         bit = wire_int(reg.get("enable_bit") or 0, "enable_bit", 0, size * 8 - 1)
-        if reg.get("enable_fd") is None:
-            raise TraceError(
-                errno.EINVAL, "enable_fd is missing; it is an index into the descriptors sent along"
-            )
-        return Enabler(wire_int(reg["enable_fd"], "enable_fd", 0, 255), addr, bit, size)
+        return Enabler(_descriptor_index(reg, "enable_fd"), addr, bit, size)
 
     def to_params(self) -> list[Any]:
         reg: dict[str, Any] = {"name_args": wire_text(self.name_args)}
@@ -223,12 +225,8 @@ class EventUnregistration:
         for member in ("reserved", "reserved2", "__reserved", "__reserved2"):
             if unreg.get(member):
                 raise TraceError(errno.EINVAL, f"{member} must be 0")
-        if unreg.get("disable_fd") is None:
-            raise TraceError(
-                errno.EINVAL, "disable_fd is missing; it is an index into the descriptors sent along"
-            )
         return cls(
-            wire_int(unreg["disable_fd"], "disable_fd", 0, 255),
+            _descriptor_index(unreg, "disable_fd"),
             wire_int(unreg.get("disable_addr") or 0, "disable_addr"),
             wire_int(unreg.get("disable_bit") or 0, "disable_bit", 0, 255),
         )

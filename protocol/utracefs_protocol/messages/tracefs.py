@@ -275,37 +275,32 @@ class Write:
 
 
 @attrs.frozen
-class Poll:
+class _OneHandle:
+    METHOD: ClassVar[str]
+
+    handle: int
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (handle,) = _params(cls.METHOD, params, "handle")
+        return cls(_number(handle, "handle"))
+
+    def to_params(self) -> list[Any]:
+        return [self.handle]
+
+
+class Poll(_OneHandle):
     """poll: wait until reading a file, or the ring of a perf event, is worth while."""
 
+    __slots__ = ()
     METHOD: ClassVar[str] = "poll"
 
-    handle: int
 
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        (handle,) = _params(cls.METHOD, params, "handle")
-        return cls(_number(handle, "handle"))
-
-    def to_params(self) -> list[Any]:
-        return [self.handle]
-
-
-@attrs.frozen
-class Close:
+class Close(_OneHandle):
     """close, of a file or a perf event."""
 
+    __slots__ = ()
     METHOD: ClassVar[str] = "close"
-
-    handle: int
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        (handle,) = _params(cls.METHOD, params, "handle")
-        return cls(_number(handle, "handle"))
-
-    def to_params(self) -> list[Any]:
-        return [self.handle]
 
 
 # perf events.

@@ -32,6 +32,7 @@ cdef class PerfSink:
     cdef int make_ring(self, int data_pages) except -1
     cdef void put(self, const void *data, size_t size) noexcept
     cdef void put_trailer(self, Record *r) noexcept
+    cdef void put_who_and_when(self, Record *r) noexcept
 
 cdef class PerfProbe(Probe):
     cdef readonly PerfSink sink

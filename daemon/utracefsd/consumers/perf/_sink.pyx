@@ -250,18 +250,7 @@ cdef class PerfSink:
             self.put(&self.id, 8)
         if type & SAMPLE_IP:
             self.put(&zero, 8)
-        if type & SAMPLE_TID:
-            self.put(&r.tgid, 4)
-            self.put(&r.pid, 4)
-        if type & SAMPLE_TIME:
-            self.put(&r.ts_ns, 8)
-        if type & SAMPLE_ID:
-            self.put(&self.id, 8)
-        if type & SAMPLE_STREAM_ID:
-            self.put(&self.id, 8)
-        if type & SAMPLE_CPU:
-            self.put(&r.cpu, 4)
-            self.put(&zero, 4)
+        self.put_who_and_when(r)
         if type & SAMPLE_PERIOD:
             self.put(&period, 8)
         if type & SAMPLE_RAW:
@@ -306,7 +295,14 @@ cdef class PerfSink:
 
     cdef void put_trailer(self, Record *r) noexcept:
         """Write a struct sample_id, its parts in the order of __perf_event__output_id_sample()."""
-        cdef uint64_t type = self.sample_type, zero = 0
+        self.put_who_and_when(r)
+        if self.sample_type & SAMPLE_IDENTIFIER:
+            self.put(&self.id, 8)
+
+    cdef void put_who_and_when(self, Record *r) noexcept:
+        """What a sample and a struct sample_id have in common, in the order that both have it in."""
+        cdef uint64_t type = self.sample_type
+        cdef uint32_t zero = 0
         if type & SAMPLE_TID:
             self.put(&r.tgid, 4)
             self.put(&r.pid, 4)
@@ -319,8 +315,6 @@ cdef class PerfSink:
         if type & SAMPLE_CPU:
             self.put(&r.cpu, 4)
             self.put(&zero, 4)
-        if type & SAMPLE_IDENTIFIER:
-            self.put(&self.id, 8)
 
     cdef void put(self, const void *data, size_t size) noexcept:
         """Store at `head`, wrapping. reserve() made sure that the ring has room, so size <= self.size."""
