@@ -25,15 +25,30 @@ libtraceevent has it (the kernel's own reader passes over it), so that all who r
 times.
 
 Pages come from files as well, so nothing in them is trusted: lengths are checked, and ValueError says which.
+Reading is compiled (`_subbuf`), writing is here.
 """
 
 import contextlib
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 import attrs
 
+from utracefs_protocol._subbuf import (
+    COMMIT_MASK,
+    MISSED_EVENTS,
+    MISSED_STORED,
+    MISSED_UNKNOWN,
+    TIME_DELTA_BITS,
+    TIME_STAMP_BITS,
+    TYPE_LEN_DATA_MAX,
+    TYPE_TIME_EXTEND,
+    TYPE_TIME_STAMP,
+    commit_of,
+    iter_records,
+    missed_events,
+    page_header,
+)
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE, SUBBUF_SIZE
 
 __all__ = [
@@ -64,22 +79,8 @@ MARKER_IP: Final = 0xFFFF_FFFF_8100_0000
 trace.dat look it up in the symbol table of the file; ours needs one line to resolve it: this address is
 `tracing_mark_write`."""
 
-COMMIT_MASK: Final = (1 << 27) - 1
-MISSED_STORED: Final = 1 << 30
-MISSED_EVENTS: Final = 1 << 31
-
-MISSED_UNKNOWN: Final = -1
-"""Records were lost in front of a page, and were not counted (or there was no room for the number)."""
-
-TYPE_LEN_DATA_MAX: Final = 28
-TYPE_PADDING: Final = 29
-TYPE_TIME_EXTEND: Final = 30
-TYPE_TIME_STAMP: Final = 31
-
-_DELTA_BITS: Final = 27
-_DELTA_MAX: Final = (1 << _DELTA_BITS) - 1
-_STAMP_BITS: Final = 59
-_STAMP_MASK: Final = (1 << _STAMP_BITS) - 1
+_DELTA_MAX: Final = (1 << TIME_DELTA_BITS) - 1
+_STAMP_MASK: Final = (1 << TIME_STAMP_BITS) - 1
 _SHORT_DATA: Final = TYPE_LEN_DATA_MAX * 4
 
 _PAGE_HEADER: Final = struct.Struct("<QQ")
@@ -134,26 +135,9 @@ class Page:
     records: list[PageRecord]
 
 
-def commit_of(page: bytes | bytearray | memoryview) -> int:
-    """Bytes of records on this page."""
-    return _header(page)[1] & COMMIT_MASK
-
-
-def missed_events(page: bytes | bytearray | memoryview) -> int:
-    """How many records were lost in front of this page: a number, or MISSED_UNKNOWN."""
-    _, word = _header(page)
-    if not word & MISSED_EVENTS:
-        return 0
-    end = SUBBUF_HEADER_SIZE + (word & COMMIT_MASK)
-    if not word & MISSED_STORED or end + _COUNT.size > len(page):
-        return MISSED_UNKNOWN
-    count: int = _COUNT.unpack_from(page, end)[0]
-    return count
-
-
 def decode_page(page: bytes | bytearray | memoryview) -> Page:
     """All of a page at once."""
-    timestamp, word = _header(page)
+    timestamp, word = page_header(page)
     view = memoryview(page)
     records = [
         PageRecord(ts, bytes(view[offset : offset + length])) for ts, offset, length in iter_records(page)
@@ -161,67 +145,9 @@ def decode_page(page: bytes | bytearray | memoryview) -> Page:
     return Page(timestamp, word & COMMIT_MASK, missed_events(page), records)
 
 
-def _header(page: bytes | bytearray | memoryview) -> tuple[int, int]:
-    if len(page) < SUBBUF_HEADER_SIZE:
-        raise ValueError(f"page of {len(page)} bytes; its header alone has {SUBBUF_HEADER_SIZE}")
-    timestamp, word = _PAGE_HEADER.unpack_from(page)
-    if SUBBUF_HEADER_SIZE + (word & COMMIT_MASK) > len(page):
-        raise ValueError(
-            f"page of {len(page)} bytes says that it holds {word & COMMIT_MASK} bytes of records"
-        )
-    return timestamp, word
-
-
-def iter_records(page: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, int]]:
-    """(ts, offset, length) of the data of each record, in order; `page[offset:offset + length]` is the entry.
-
-    What was read before a broken record has been handed out when ValueError comes.
-    """
-    ts, word = _header(page)
-    at = SUBBUF_HEADER_SIZE
-    end = at + (word & COMMIT_MASK)
-    unpack_word = _WORD.unpack_from
-    try:
-        while at < end:
-            (word,) = unpack_word(page, at)
-            at += 4
-            type_len = word & 0x1F
-            if 0 < type_len <= TYPE_LEN_DATA_MAX:
-                ts += word >> 5
-                length = type_len * 4
-            elif type_len == 0:
-                ts += word >> 5
-                (length,) = unpack_word(page, at)
-                at += 4
-                length -= 4
-            elif type_len == TYPE_PADDING:
-                if not word >> 5:
-                    return
-                ts += word >> 5
-                (length,) = unpack_word(page, at)
-                at += length
-                continue
-            else:
-                (high,) = unpack_word(page, at)
-                at += 4
-                if type_len == TYPE_TIME_EXTEND:
-                    ts += (high << _DELTA_BITS) + (word >> 5)
-                else:
-                    ts = _absolute(ts, (high << _DELTA_BITS) + (word >> 5))
-                continue
-            if length < 0 or at + length > end:
-                raise ValueError(
-                    f"record at {at} has {length} bytes of data; the page's records end at {end}"
-                )
-            yield ts, at, length
-            at += (length + 3) & ~3
-    except struct.error:
-        raise ValueError(f"record header at {at} is cut off; the page ends at {len(page)}") from None
-
-
 def last_ts(page: bytes | bytearray | memoryview) -> int:
     """Time of the last record that can be read; the page's time stamp when there is none."""
-    last, _ = _header(page)
+    last, _ = page_header(page)
     with contextlib.suppress(ValueError):
         for ts, _, _ in iter_records(page):
             last = ts
@@ -235,8 +161,8 @@ def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryvi
     do not fit, when `second` begins earlier than that, or when records were lost in front of it, which only a
     page's header can say. What was lost in front of `first` is still told.
     """
-    timestamp, word = _header(first)
-    second_timestamp, second_word = _header(second)
+    timestamp, word = page_header(first)
+    second_timestamp, second_word = page_header(second)
     delta = second_timestamp - last
     if second_word & MISSED_EVENTS or delta < 0 or delta > _STAMP_MASK:
         return False
@@ -254,16 +180,6 @@ def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryvi
     first[end : end + count_size] = count
     _PAGE_HEADER.pack_into(first, 0, timestamp, word & ~COMMIT_MASK | end - SUBBUF_HEADER_SIZE)
     return True
-
-
-def _absolute(ts: int, stamp: int) -> int:
-    """rb_fix_abs_ts(): the 5 upper bits, for which a stamp has no room, go on from the running time."""
-    stamp &= _STAMP_MASK
-    upper = ts & ~_STAMP_MASK
-    if not upper:
-        return stamp
-    stamp |= upper
-    return stamp if stamp >= ts else stamp + (1 << _STAMP_BITS)
 
 
 class PageWriter:
@@ -350,4 +266,4 @@ def _encode_record(data: bytes | bytearray | memoryview) -> bytearray:
 
 
 def _encode_time(type_len: int, value: int) -> bytes:
-    return _WORDS.pack((value & _DELTA_MAX) << 5 | type_len, value >> _DELTA_BITS)
+    return _WORDS.pack((value & _DELTA_MAX) << 5 | type_len, value >> TIME_DELTA_BITS)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol import subbuf_model
 from utracefs_protocol.subbuf import (
     HEADER_EVENT_TEXT,
     MISSED_UNKNOWN,
@@ -242,6 +243,38 @@ def test_any_bytes_are_a_page_or_refused(body: bytes) -> None:
     except ValueError:
         return
     assert sum(len(row.data) for row in page.records) <= len(body)
+
+
+WORDS = st.builds(
+    record, st.integers(0, 31), st.sampled_from([0, 1, 5, 2**27 - 1]) | st.integers(0, 2**27 - 1)
+)
+
+
+@given(
+    st.lists(WORDS | st.integers(0, 40) | st.integers(0, 2**32 - 1) | st.binary(max_size=9), max_size=30),
+    st.sampled_from([0, 1000, 2**59 - 5, 2**64 - 1]) | st.integers(0, 2**64 - 1),
+    st.sampled_from([0, 1 << 31, 3 << 30]),
+    st.binary(max_size=12),
+    st.integers(-9, 3),
+)
+def test_any_page_reads_as_in_the_model(
+    words: list[int | bytes], timestamp: int, flags: int, behind: bytes, more: int
+) -> None:
+    page = bytearray(page_of(*words, timestamp=timestamp, flags=flags) + behind)
+    commit = max(struct.unpack_from("<I", page, 8)[0] + more, 0)
+    struct.pack_into("<I", page, 8, commit)
+    expected: list[object] = []
+    got: list[object] = []
+    for found, read, lost in (
+        (expected, subbuf_model.records, subbuf_model.missed_events),
+        (got, iter_records, missed_events),
+    ):
+        try:
+            found.append(lost(bytes(page)))
+            found.extend(read(bytes(page)))
+        except ValueError:
+            found.append("broken")
+    assert got == expected
 
 
 @given(

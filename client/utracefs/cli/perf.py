@@ -28,8 +28,8 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.running import environment, run_steps, signals_blocked
 from utracefs.event_names import ALL_USER_EVENTS, EventName, is_glob, select
-from utracefs.trace_report import EventPrinter
 from utracefs.tracefs import PerfAttr, Tracefs
+from utracefs_protocol._event_printer import EventPrinter
 from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.perf_ring import Lost, PerfRingReader, Sample
 from utracefs_protocol.text import bytes_of, text_of

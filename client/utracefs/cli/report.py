@@ -10,7 +10,7 @@ import click
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
 from utracefs.trace_dat import TraceDatReader
-from utracefs.trace_report import ReportOptions, json_lines, report_lines
+from utracefs.trace_report import ReportOptions, json_lines, report_text
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["report"]
@@ -69,7 +69,13 @@ def report(
             return
         options = ReportOptions(full_ns, cpus, events)
         try:
-            _write((json_lines if as_json else report_lines)(reader, options))
+            if as_json:
+                _write(json_lines(reader, options))
+            else:
+                out = sys.stdout.buffer
+                for piece in report_text(reader, options):
+                    out.write(piece)
+                    out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}") from None
 

@@ -5,7 +5,6 @@ Nothing in a file is trusted: TraceError(EINVAL) says what is wrong with it and 
 
 import contextlib
 import errno
-import heapq
 import mmap
 import os
 import struct
@@ -13,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self, TypeVar
 
 import utracefs.trace_dat.format as layout
+from utracefs.trace_dat._merge import Merge
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.limits import SUBBUF_SIZE
-from utracefs_protocol.subbuf import iter_records, missed_events
 from utracefs_protocol.text import text_of
 
 __all__ = ["BufferRecord", "TraceDatReader"]
@@ -140,30 +139,21 @@ class TraceDatReader:
         ValueError at a broken page, after what came before it on that cpu; records of other cpus may be
         missing.
         """
-        return heapq.merge(
-            *(
-                self._extent_records(buffer, extent)
-                for buffer in self.buffers
+        view = memoryview(self._map)
+        for ts, cpu, start, size, lost, buffer in self.merge(cpus):
+            yield BufferRecord(ts, cpu, view[start : start + size], lost, self.buffers[buffer])
+
+    def merge(self, cpus: frozenset[int] | None = None) -> Merge:
+        """The same for compiled readers; `buffer` is the place of one in `buffers`."""
+        return Merge(
+            self._map,
+            [
+                (number, extent.cpu, extent.offset, extent.size, buffer.page_size)
+                for number, buffer in enumerate(self.buffers)
                 for extent in buffer.extents
                 if cpus is None or extent.cpu in cpus
-            ),
-            key=lambda record: record[0],
+            ],
         )
-
-    def _extent_records(self, buffer: layout.Buffer, extent: layout.Extent) -> Iterator[BufferRecord]:
-        cpu = extent.cpu
-        view = memoryview(self._map)[extent.offset : extent.offset + extent.size]
-        lost = 0
-        for start in range(0, extent.size, buffer.page_size):
-            page = view[start : start + buffer.page_size]
-            missed = missed_events(page)
-            lost = -1 if missed < 0 or lost < 0 else lost + missed
-            try:
-                for ts, offset, length in iter_records(page):
-                    yield BufferRecord(ts, cpu, page[offset : offset + length], lost, buffer)
-                    lost = 0
-            except ValueError as error:
-                raise ValueError(f"cpu {cpu}, page at {extent.offset + start}: {error}") from None
 
     def _error(self, text: str) -> TraceError:
         return TraceError(errno.EINVAL, f"{self._path}: {text}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.client.cli.kit import Cli
 from utracefs.cli.recorder import Recorder, Summary
 from utracefs.trace_dat import TraceDatReader
-from utracefs.trace_report import ReportOptions, report_lines
+from utracefs.trace_report import ReportOptions, report_text
 from utracefs.tracefs import Tracefs
 
 
@@ -15,9 +15,8 @@ def finish(recorder: Recorder) -> Summary:
 
 def records(path: Path) -> list[str]:
     with TraceDatReader(str(path)) as reader:
-        return [
-            line.partition(": ")[2].strip() for line in report_lines(reader, ReportOptions()) if ": " in line
-        ]
+        text = b"".join(report_text(reader, ReportOptions())).decode()
+        return [line.partition(": ")[2].strip() for line in text.splitlines() if ": " in line]
 
 
 def test_what_is_emitted_between_rounds_is_in_the_file(traced: Cli, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from random import Random
 
 from tests.client.recordings import Events
 from utracefs.trace_dat import Contents, TraceDatReader, TraceDatWriter
-from utracefs.trace_report import ReportOptions, report_lines
+from utracefs.trace_report import ReportOptions, report_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
+from utracefs_protocol.text import text_of
 
 CLOCKS = b"local global counter uptime perf [mono] mono_raw boot tai\n"
 assert len(CLOCKS) == 58
@@ -59,7 +60,7 @@ def write(path: Path, cpus: Sequence[Sequence[bytes]], **more: object) -> Path:
 
 def report(path: Path, *, full_ns: bool = True) -> list[str]:
     with TraceDatReader(path) as reader:
-        return list(report_lines(reader, ReportOptions(full_ns=full_ns)))
+        return text_of(b"".join(report_text(reader, ReportOptions(full_ns=full_ns)))).splitlines()
 
 
 def records_of(path: Path) -> list[tuple[int, int, bytes, int]]:

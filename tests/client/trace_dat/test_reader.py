@@ -22,7 +22,7 @@ from tests.client.trace_dat.example import (
     write,
 )
 from utracefs.trace_dat import TraceDatReader, clock_in_use
-from utracefs.trace_report import ReportOptions, report_lines
+from utracefs.trace_report import ReportOptions, report_text
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
 
@@ -41,7 +41,7 @@ def test_what_trace_cmd_converts_is_read_here(example: Path, tmp_path: Path) -> 
     )
     with TraceDatReader(old) as reader:
         assert reader.version == 6
-        assert "\n".join(report_lines(reader, ReportOptions(full_ns=True))) + "\n" == EXPECTED
+        assert b"".join(report_text(reader, ReportOptions(full_ns=True))).decode() == EXPECTED
     split = ["trace-cmd", "split", "-i", str(example), "-o", str(tmp_path / "part"), "100.4", "100.6"]
     subprocess.run(split, check=True, capture_output=True)
     (part,) = tmp_path.glob("part*")
@@ -99,7 +99,7 @@ def opens(data: bytes, path: Path) -> str:
     path.write_bytes(data)
     try:
         with TraceDatReader(path) as reader:
-            for _ in report_lines(reader, ReportOptions()):
+            for _ in report_text(reader, ReportOptions()):
                 pass
     except TraceError as error:
         assert error.errno == errno.EINVAL

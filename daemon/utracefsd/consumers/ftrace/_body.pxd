@@ -1,9 +1,10 @@
 """The steps that print the body of a user event; see _body.pyx."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
-from utracefsd.consumers.ftrace._line cimport (
+from utracefs_protocol._fields cimport Place, find_bytes
+from utracefs_protocol._line cimport (
     Line,
     load32,
     load64,
@@ -23,16 +24,12 @@ cdef enum Op:
     INT4
     INT8
     NO_SIZE
-    CHARS
-    DATA_STRING
-    REL_STRING
-    DATA_ARRAY
-    REL_ARRAY
+    STRING
+    ARRAY
 
 cdef struct Step:
     Op op
-    uint64_t offset       # in the entry; a declaration may have several structs of 2 GiB: not 32 bits
-    uint64_t size
+    Place place
     size_t label_size
     const char *label     # " NAME="; borrowed from BodyPlan.labels
 
@@ -40,15 +37,14 @@ cdef struct Step:
 cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, size_t size) noexcept nogil:
     cdef uint16_t short_value
     cdef uint32_t value
-    cdef uint64_t start, length
-    cdef const uint8_t *entry_field
+    cdef const uint8_t *data
+    cdef size_t length
     put(line, step.label, step.label_size)
-    if step.offset + step.size > size:
+    if not find_bytes(&step.place, entry, size, &data, &length):
         put(line, b"<OVERFLOW>", 10)
         return
-    entry_field = entry + step.offset
     if step.op == INT4:
-        value = load32(entry_field)
+        value = load32(data)
         put(line, b"0x", 2)
         put_hex(line, value, 0)
         put(line, b" (", 2)
@@ -56,41 +52,31 @@ cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, s
         put_char(line, c')')
     elif step.op == INT8:
         put(line, b"0x", 2)
-        put_hex(line, load64(entry_field), 0)
+        put_hex(line, load64(data), 0)
         put(line, b" (", 2)
-        put_signed(line, <int64_t>load64(entry_field))
+        put_signed(line, <int64_t>load64(data))
         put_char(line, c')')
     elif step.op == INT2:
-        memcpy(&short_value, entry_field, 2)
+        memcpy(&short_value, data, 2)
         put(line, b"0x", 2)
         put_hex(line, short_value, 0)
         put(line, b" (", 2)
         put_decimal(line, short_value, 0, c' ')
         put_char(line, c')')
     elif step.op == INT1:
-        if printable(entry_field[0]):
+        if printable(data[0]):
             put_char(line, c"'")
-            put_char(line, <char>entry_field[0])
+            put_char(line, <char>data[0])
             put_char(line, c"'")
         put_char(line, c'(')
-        put_decimal(line, entry_field[0], 0, c' ')
+        put_decimal(line, data[0], 0, c' ')
         put_char(line, c')')
-    elif step.op == CHARS:
-        put_string(line, entry_field, step.size)
-    elif step.op == NO_SIZE:
-        put(line, b"<INVALID-SIZE>", 14)
+    elif step.op == STRING:
+        put_string(line, data, length)
+    elif step.op == ARRAY:
+        put_hex_bytes(line, data, length, c',', False)
     else:
-        value = load32(entry_field)
-        start = value & 0xFFFF
-        length = value >> 16
-        if step.op == REL_STRING or step.op == REL_ARRAY:
-            start += step.offset + 4
-        if start + length > size:
-            put(line, b"<OVERFLOW>", 10)
-        elif step.op == DATA_STRING or step.op == REL_STRING:
-            put_string(line, entry + start, length)
-        else:
-            put_hex_bytes(line, entry + start, length, c',', False)
+        put(line, b"<INVALID-SIZE>", 14)
 
 
 cdef class BodyPlan:

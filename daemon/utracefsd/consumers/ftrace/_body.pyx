@@ -7,20 +7,18 @@
     INT4     0xH (N), N signed whatever is declared of 4 bytes
     INT8     0xH (N), N signed                      of 8 bytes
     NO_SIZE  <INVALID-SIZE>                         structs of other sizes
-    CHARS    bytes up to a NUL or the size          char arrays
-    STRING   bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
+    STRING   bytes up to a NUL or the size          char arrays
+             bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
     ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
 
-This is print_fields() in kernel/trace/trace_output.c, not the event's print fmt. Entries are hostile: every
-field, and every range that a loc word names, is checked against the end of the entry before it is read; what
-reaches past it prints `<OVERFLOW>`. `__data_loc` ranges count from the start of the entry, so they may lie
-over the common header or the loc word itself, and are printed like anything else.
+This is print_fields() in kernel/trace/trace_output.c, not the event's print fmt. What reaches past the end of
+the entry (`_fields` of the protocol looks) prints `<OVERFLOW>`.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
 
-from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol._fields cimport set_place
 
 
 cdef class BodyPlan:
@@ -45,18 +43,14 @@ cdef class BodyPlan:
             label = self.labels[i]
             step.label = PyBytes_AS_STRING(label)
             step.label_size = <size_t>PyBytes_GET_SIZE(label)
-            step.offset = field.offset
-            step.size = field.size
+            set_place(&step.place, field)
             step.op = self._op(field)
 
     cdef Op _op(self, field) except *:
-        kind = field.kind
-        if kind is FieldKind.CHAR_ARRAY:
-            return CHARS
-        if kind is FieldKind.DATA_LOC:
-            return DATA_STRING if field.is_string else DATA_ARRAY
-        if kind is FieldKind.REL_LOC:
-            return REL_STRING if field.is_string else REL_ARRAY
+        if field.is_string:
+            return STRING
+        if field.is_loc:
+            return ARRAY
         size = field.size
         if size == 1:
             return INT1

@@ -14,8 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from utracefsd.consumers.ftrace._body cimport BodyPlan, put_field
-from utracefsd.consumers.ftrace._line cimport (
+from utracefs_protocol._line cimport (
     HEX_DIGITS,
     Line,
     load32,
@@ -28,6 +27,7 @@ from utracefsd.consumers.ftrace._line cimport (
     put_signed,
     put_string,
 )
+from utracefsd.consumers.ftrace._body cimport BodyPlan, put_field
 from utracefsd.consumers.ftrace._ring_buffer cimport Cursor
 
 cdef enum:

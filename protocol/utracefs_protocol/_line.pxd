@@ -112,6 +112,18 @@ cdef inline void put_hex_bytes(
         line.p += 2
 
 
+cdef inline void put_hex_pairs(Line *line, const uint8_t *data, size_t size) noexcept nogil:
+    """Two digits a byte, nothing between them."""
+    cdef size_t i
+    if 2 * size > <size_t>(line.end - line.p):
+        line.full = True
+        return
+    for i in range(size):
+        line.p[0] = HEX_DIGITS[data[i] >> 4]
+        line.p[1] = HEX_DIGITS[data[i] & 15]
+        line.p += 2
+
+
 cdef inline bint printable(uint8_t c) noexcept nogil:
     """isprint() of the kernel, for Latin-1 (lib/ctype.c)."""
     return 0x20 <= c <= 0x7E or c >= 0xA0

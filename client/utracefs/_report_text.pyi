@@ -1,0 +1,18 @@
+from collections.abc import Callable
+
+from utracefs.trace_dat._merge import Merge
+from utracefs_protocol._event_printer import EventPrinter
+
+class ReportText:
+    def __init__(
+        self,
+        merge: Merge,
+        prefixes: list[bytes],
+        in_ns: list[bool],
+        printer: Callable[[int], tuple[bytes, EventPrinter] | None],
+        task: Callable[[int], bytes],
+        *,
+        offset_ns: int = 0,
+        full_ns: bool = False,
+    ) -> None: ...
+    def read(self, max_bytes: int) -> bytes: ...

@@ -1,0 +1,216 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""The lines of a report: who, where and when in front of what an EventPrinter prints.
+
+    [buffer: ]           comm-pid   [cpu] seconds.fraction: event:      fields
+
+What depends on a thread is kept for the last pids, the printers for all event ids. A line has no limit: where
+it does not fit, the room is doubled and it is printed once more.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from utracefs.trace_dat._merge cimport Merge, Stream
+from utracefs_protocol._event_printer cimport EventPrinter
+from utracefs_protocol._line cimport Line, put, put_char, put_decimal
+
+cdef enum:
+    LINE_ROOM = 4 << 10     # what is kept free for a line
+    HEADER = 8              # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
+    SLOTS = 256             # threads and events that are found without a dict; a power of two
+    NS = 1000000000
+
+cdef struct TaskSlot:
+    int32_t pid
+    void *text              # borrowed from ReportText._tasks; NULL: none yet
+
+cdef struct EventSlot:
+    uint16_t id
+    bint known
+    void *label             # borrowed from ReportText._events; NULL: this event is not printed
+    void *printer
+
+
+cdef class ReportText:
+    """The lines of the records of a Merge.
+
+    merge: whose `buffer` is an index into the next two.
+    prefixes: by buffer, what its lines begin with.
+    in_ns: by buffer, whether its clock counts nanoseconds.
+    printer: event id to (label, EventPrinter), None for an event that is not to be printed. Asked once per
+    id.
+    task: pid to what names the thread, up to the cpu.
+    offset_ns: added to all times.
+    full_ns: all nine digits of the time.
+    """
+
+    cdef Merge _merge
+    cdef list _prefixes
+    cdef list _in_ns
+    cdef object _find_printer
+    cdef object _find_task
+    cdef uint64_t _offset
+    cdef bint _full_ns
+    cdef list _tasks
+    cdef dict _events
+    cdef char *_text
+    cdef size_t _capacity
+    cdef size_t _used
+    cdef object _error           # what the merge raised, for the next `read`
+    cdef TaskSlot _task_slots[SLOTS]
+    cdef EventSlot _event_slots[SLOTS]
+
+    def __cinit__(
+        self, Merge merge not None, list prefixes, list in_ns, printer, task, *, offset_ns=0,
+        bint full_ns=False
+    ):
+        self._merge = merge
+        self._prefixes = prefixes
+        self._in_ns = in_ns
+        self._find_printer = printer
+        self._find_task = task
+        self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
+        self._full_ns = full_ns
+        self._tasks = [None] * SLOTS
+        self._events = {}
+        memset(self._task_slots, 0, sizeof(self._task_slots))
+        memset(self._event_slots, 0, sizeof(self._event_slots))
+
+    def __dealloc__(self):
+        free(self._text)
+
+    def read(self, Py_ssize_t max_bytes):
+        """The next whole lines, up to the record that reaches max_bytes; b"" when there are no more.
+
+        ValueError at a broken page, after the lines of all that came before it.
+        """
+        if self._error is not None:
+            raise self._error
+        self._used = 0
+        try:
+            self._fill(max_bytes)
+        except ValueError as error:
+            if not self._used:
+                raise
+            self._error = error
+        return PyBytes_FromStringAndSize(self._text, self._used)
+
+    cdef int _fill(self, size_t max_bytes) except -1:
+        cdef Stream *stream
+        while self._used < max_bytes:
+            stream = self._merge.next()
+            if stream == NULL:
+                break
+            self._append(stream)
+        return 0
+
+    cdef int _append(self, const Stream *stream) except -1:
+        """One record, and the line that says what was lost before it."""
+        cdef const uint8_t *data = stream.page.page + stream.page.data
+        cdef size_t size = stream.page.length
+        cdef EventSlot *event = NULL
+        cdef TaskSlot *task = NULL
+        cdef Line line
+        cdef uint16_t id
+        cdef int32_t pid
+        if size >= HEADER:
+            memcpy(&id, data, 2)
+            memcpy(&pid, data + 4, 4)
+            event = self._event(id)
+            if event.label == NULL:
+                event = NULL
+            else:
+                task = self._task(pid)
+        if event == NULL and not stream.lost:
+            return 0
+        if self._used + LINE_ROOM > self._capacity:
+            self._grow()
+        while True:
+            line.start = line.p = self._text + self._used
+            line.end = self._text + self._capacity
+            line.full = False
+            if stream.lost:
+                self._put_lost(&line, stream)
+            if event != NULL:
+                put_bytes(&line, <bytes>self._prefixes[stream.buffer])
+                put_bytes(&line, <bytes>task.text)
+                put_decimal(&line, stream.cpu, 3, c'0')
+                put_char(&line, c']')
+                self._put_stamp(&line, stream)
+                put_bytes(&line, <bytes>event.label)
+                (<EventPrinter>event.printer).put(&line, data, size)
+                put_char(&line, c'\n')
+            if not line.full:
+                break
+            self._grow()
+        self._used = line.p - self._text
+        return 0
+
+    cdef int _put_lost(self, Line *line, const Stream *stream) except -1:
+        put_bytes(line, <bytes>self._prefixes[stream.buffer])
+        put(line, b"CPU:", 4)
+        put_decimal(line, stream.cpu, 0, c' ')
+        put(line, b" [", 2)
+        if stream.lost > 0:
+            put_decimal(line, stream.lost, 0, c' ')
+            put_char(line, c' ')
+        put(line, b"EVENTS DROPPED]\n", 16)
+        return 0
+
+    cdef int _put_stamp(self, Line *line, const Stream *stream) except -1:
+        """print_event_time() of libtraceevent's event-parse.c."""
+        cdef uint64_t ts = stream.page.ts + self._offset
+        if not self._in_ns[stream.buffer]:
+            put_decimal(line, ts, 12, c' ')
+        else:
+            put_char(line, c' ')
+            if not self._full_ns:
+                ts = (ts + 500) // 1000 * 1000
+            put_decimal(line, ts // NS, 5, c' ')
+            put_char(line, c'.')
+            if self._full_ns:
+                put_decimal(line, ts % NS, 9, c'0')
+            else:
+                put_decimal(line, ts % NS // 1000, 6, c'0')
+        put(line, b": ", 2)
+        return 0
+
+    cdef int _grow(self) except -1:
+        cdef size_t capacity = 2 * self._capacity + 16 * LINE_ROOM
+        cdef void *text = realloc(self._text, capacity)
+        if text == NULL:
+            raise MemoryError
+        self._text = <char *>text
+        self._capacity = capacity
+        return 0
+
+    cdef EventSlot *_event(self, uint16_t id) except NULL:
+        cdef EventSlot *slot = &self._event_slots[id & (SLOTS - 1)]
+        if slot.known and slot.id == id:
+            return slot
+        if id not in self._events:
+            self._events[id] = self._find_printer(id)
+        found = self._events[id]
+        slot.known = True
+        slot.id = id
+        slot.label = slot.printer = NULL
+        if found is not None:
+            slot.label = <void *><bytes?>found[0]
+            slot.printer = <void *><EventPrinter?>found[1]
+        return slot
+
+    cdef TaskSlot *_task(self, int32_t pid) except NULL:
+        cdef TaskSlot *slot = &self._task_slots[<uint32_t>pid & (SLOTS - 1)]
+        if slot.text != NULL and slot.pid == pid:
+            return slot
+        text = <bytes?>self._find_task(pid)
+        self._tasks[<uint32_t>pid & (SLOTS - 1)] = text
+        slot.pid = pid
+        slot.text = <void *>text
+        return slot
+
+
+cdef inline void put_bytes(Line *line, bytes text) noexcept:
+    put(line, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))

@@ -1,0 +1,28 @@
+"""The records of a trace.dat in the order of time, for compiled readers; see _merge.pyx."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from utracefs_protocol._subbuf cimport PageCursor
+
+cdef struct Stream:
+    PageCursor page           # its ts, data and length are those of the record at hand
+    uint64_t next_page        # offset in the file
+    uint64_t end              # of the extent
+    uint64_t page_size
+    int64_t lost              # records lost in front of the one at hand; -1 if not counted
+    uint32_t cpu
+    uint32_t buffer
+    uint32_t order            # among records of one time
+
+
+cdef class Merge:
+    cdef Py_buffer _file
+    cdef Stream *_streams
+    cdef Stream **_heap       # the streams that have a record at hand; the first is the earliest
+    cdef Py_ssize_t _count
+    cdef bint _begun
+
+    cdef Stream *next(self) except? NULL
+    cdef int _begin(self) except -1
+    cdef bint _advance(self, Stream *stream) except -1
+    cdef void _sift_down(self, Py_ssize_t i) noexcept

@@ -1,0 +1,10 @@
+import mmap
+from collections.abc import Iterable
+from typing import Self
+
+class Merge:
+    def __init__(
+        self, file: mmap.mmap | bytes, extents: Iterable[tuple[int, int, int, int, int]]
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[int, int, int, int, int, int]: ...

@@ -1,0 +1,145 @@
+# cython: boundscheck=False, wraparound=False
+"""Merges the records of a file by time: one stream per cpu and buffer, and a heap of them.
+
+    heap[0]              the earliest record; equal times in the order of the streams
+    heap[2i+1, 2i+2]     not earlier than heap[i]
+
+A stream's own records stay in their order, even where a broken file has times that go back. Most records are
+followed by one of the same cpu, which costs two comparisons.
+
+A page is read where it lies in the (mapped) file; nothing is copied, and nothing is remembered of pages that
+are done.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from utracefs_protocol._subbuf cimport END, RECORD, Found, broken, find_record, missed_before, open_page
+
+
+cdef inline bint earlier(const Stream *a, const Stream *b) noexcept nogil:
+    return a.page.ts < b.page.ts or (a.page.ts == b.page.ts and a.order < b.order)
+
+
+cdef class Merge:
+    """Iterates over (ts, cpu, offset, length, lost, buffer) of each record.
+
+    file: the whole file. extents: (buffer, cpu, offset, size, page_size) of each stream; `buffer` is a number
+    that is handed back. The offset is that of the entry in the file. lost: records of this stream lost just
+    before this one, -1 when they were not counted.
+
+    ValueError: an extent that is not within the file or not of whole pages; while iterating, a broken page,
+    after what came before it in its stream. Then the iteration is over.
+    """
+
+    def __cinit__(self, file, extents):
+        cdef Py_ssize_t i
+        cdef Stream *stream
+        extents = list(extents)
+        PyObject_GetBuffer(file, &self._file, PyBUF_SIMPLE)
+        self._streams = <Stream *>calloc(len(extents) + 1, sizeof(Stream))
+        self._heap = <Stream **>calloc(len(extents) + 1, sizeof(Stream *))
+        if self._streams == NULL or self._heap == NULL:
+            raise MemoryError
+        self._count = len(extents)
+        for i, (buffer, cpu, offset, size, page_size) in enumerate(extents):
+            if offset + size > self._file.len or page_size <= 0 or size % page_size:
+                raise ValueError(f"cpu {cpu} has {size} bytes at {offset} of a file of {self._file.len}")
+            stream = &self._streams[i]
+            stream.buffer = buffer
+            stream.cpu = cpu
+            stream.next_page = offset
+            stream.end = offset + size
+            stream.page_size = page_size
+            stream.order = i
+
+    def __dealloc__(self):
+        free(self._streams)
+        free(self._heap)
+        PyBuffer_Release(&self._file)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Stream *stream = self.next()
+        if stream == NULL:
+            raise StopIteration
+        return (
+            stream.page.ts,
+            stream.cpu,
+            stream.page.page - <const uint8_t *>self._file.buf + stream.page.data,
+            stream.page.length,
+            stream.lost,
+            stream.buffer,
+        )
+
+    cdef Stream *next(self) except? NULL:
+        """The stream whose record is the next one; NULL at the end. The one before is no longer at hand."""
+        cdef bint more
+        try:
+            if not self._begun:
+                self._begin()
+            elif self._count:
+                more = self._advance(self._heap[0])
+                if not more:
+                    self._count -= 1
+                    self._heap[0] = self._heap[self._count]
+                self._sift_down(0)
+        except ValueError:
+            self._count = 0
+            raise
+        return self._heap[0] if self._count else NULL
+
+    cdef int _begin(self) except -1:
+        cdef Py_ssize_t i, count = 0
+        self._begun = True
+        for i in range(self._count):
+            if self._advance(&self._streams[i]):
+                self._heap[count] = &self._streams[i]
+                count += 1
+        self._count = count
+        for i in range(count // 2 - 1, -1, -1):
+            self._sift_down(i)
+        return 0
+
+    cdef bint _advance(self, Stream *stream) except -1:
+        """Whether the stream has another record."""
+        cdef Found found = END
+        cdef int64_t missed
+        cdef uint64_t at = stream.next_page - stream.page_size
+        stream.lost = 0
+        if stream.page.page != NULL:
+            found = find_record(&stream.page)
+        try:
+            while found == END and stream.next_page < stream.end:
+                at = stream.next_page
+                open_page(&stream.page, <const uint8_t *>self._file.buf + at, stream.page_size)
+                stream.next_page += stream.page_size
+                missed = missed_before(&stream.page)
+                stream.lost = -1 if missed < 0 or stream.lost < 0 else stream.lost + missed
+                found = find_record(&stream.page)
+            if found > END:
+                broken(&stream.page, found)
+        except ValueError as error:
+            raise ValueError(f"cpu {stream.cpu}, page at {at}: {error}") from None
+        return found == RECORD
+
+    cdef void _sift_down(self, Py_ssize_t i) noexcept:
+        cdef Stream *moved
+        cdef Py_ssize_t child
+        if i >= self._count:
+            return
+        moved = self._heap[i]
+        while True:
+            child = 2 * i + 1
+            if child >= self._count:
+                break
+            if child + 1 < self._count and earlier(self._heap[child + 1], self._heap[child]):
+                child += 1
+            if earlier(moved, self._heap[child]):
+                break
+            self._heap[i] = self._heap[child]
+            i = child
+        self._heap[i] = moved

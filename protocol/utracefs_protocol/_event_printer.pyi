@@ -1,0 +1,11 @@
+from collections.abc import Mapping
+
+from utracefs_protocol.event_format import EventFormat
+
+class EventPrinter:
+    @property
+    def name(self) -> str: ...
+    def __init__(
+        self, event: EventFormat, *, system: str = "", symbols: Mapping[int, str] | None = None
+    ) -> None: ...
+    def text(self, entry: bytes | bytearray | memoryview) -> str: ...

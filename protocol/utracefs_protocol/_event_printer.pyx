@@ -1,0 +1,200 @@
+# cython: boundscheck=False, wraparound=False
+"""The fields of a record as text, by the print fmt of its event's format: as `trace-cmd report` prints them.
+
+    op          prints
+    UNSIGNED    %u, %d of what has no sign
+    SIGNED      %d
+    HEX_NUMBER  %x
+    POINTER     0x and %x
+    SYMBOL      the name of an address, or as POINTER
+    STRING      bytes up to a NUL or the end
+    HEX_BYTES   two digits a byte
+    FORMATTED   any of these with a width or flags: by Python's `%`, since they are rare
+
+What a print fmt means stands in print_fmt.py; it is read once per event. A record whose fields are not all
+within it prints `<OVERFLOW>`, whatever fields it has besides.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from utracefs_protocol._fields cimport find_bytes, set_place
+from utracefs_protocol._line cimport (
+    load32,
+    load64,
+    put,
+    put_char,
+    put_decimal,
+    put_hex,
+    put_hex_bytes,
+    put_hex_pairs,
+    put_signed,
+    put_string,
+)
+
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE
+from utracefs_protocol.print_fmt import How, conversions
+from utracefs_protocol.text import bytes_of, text_of
+
+cdef size_t HEADER = ENTRY_HEADER_SIZE
+
+cdef dict OPS = {
+    How.STRING: STRING,
+    How.HEX: HEX_BYTES,
+    How.POINTER: POINTER,
+    How.SYMBOL: SYMBOL,
+}
+
+
+cdef inline uint64_t load_unsigned(const uint8_t *data, size_t size) noexcept nogil:
+    cdef uint16_t value
+    if size == 8:
+        return load64(data)
+    if size == 4:
+        return load32(data)
+    if size == 2:
+        memcpy(&value, data, 2)
+        return value
+    return data[0] if size else 0
+
+
+cdef inline int64_t load_signed(const uint8_t *data, size_t size) noexcept nogil:
+    cdef uint64_t value = load_unsigned(data, size)
+    if size == 8:
+        return <int64_t>value
+    if size == 4:
+        return <int32_t>value
+    return <int16_t>value if size == 2 else <int8_t>value
+
+
+cdef class EventPrinter:
+    """Prints the records of one event.
+
+    event: its EventFormat. system: where it belongs; of `ftrace`, a marker loses the newline at its end.
+    symbols: address to name, for `%ps`.
+    """
+
+    def __cinit__(self, event, *, str system="", symbols=None):
+        cdef Step *step
+        cdef bytes before
+        self.name = text_of(event.name)
+        self._drops_newline = system == "ftrace"
+        self._is_raw_data = system == "ftrace" and self.name == "raw_data"
+        self._symbols = symbols if symbols is not None else {}
+        self._pieces = conversions(event)
+        self._texts = [bytes_of(piece.before) for piece in self._pieces]
+        self._count = len(self._pieces)
+        self._steps = <Step *>malloc(sizeof(Step) * (self._count + 1))
+        if self._steps == NULL:
+            raise MemoryError
+        for i, piece in enumerate(self._pieces):
+            step = &self._steps[i]
+            before = self._texts[i]
+            step.before = PyBytes_AS_STRING(before)
+            step.before_size = <size_t>PyBytes_GET_SIZE(before)
+            step.op = TEXT_ONLY
+            if piece.field is not None:
+                set_place(&step.place, piece.field)
+                step.op = self._op(piece)
+
+    @staticmethod
+    def _op(piece):
+        if piece.how is How.NUMBER:
+            if not piece.format:
+                return SIGNED if piece.signed else UNSIGNED
+            return HEX_NUMBER if piece.format == "%x" and not piece.signed else FORMATTED
+        return FORMATTED if piece.format else OPS[piece.how]
+
+    def __dealloc__(self):
+        free(self._steps)
+
+    def text(self, const unsigned char[:] entry not None):
+        """The fields of an entry, common fields first, of any length and content."""
+        cdef const uint8_t *data = &entry[0] if entry.shape[0] else NULL
+        cdef Line line
+        cdef size_t room = 512
+        while True:
+            text = PyBytes_FromStringAndSize(NULL, room)
+            line.start = line.p = PyBytes_AS_STRING(text)
+            line.end = line.start + room
+            line.full = False
+            self.put(&line, data, entry.shape[0])
+            if not line.full:
+                return text_of(text[:line.p - line.start])
+            room *= 4
+
+    cdef int put(self, Line *line, const uint8_t *entry, size_t size) except -1:
+        """The same, where a line goes on."""
+        cdef char *start = line.p
+        if self._is_raw_data:
+            put_raw_data(line, entry, size)
+        elif not self._put_steps(line, entry, size):
+            line.p = start
+            put(line, b"<OVERFLOW>", 10)
+        elif self._drops_newline and line.p > start and (line.p - 1)[0] == c'\n':
+            line.p -= 1
+        return 0
+
+    cdef bint _put_steps(self, Line *line, const uint8_t *entry, size_t size) except -1:
+        """Whether all was there."""
+        cdef const Step *step
+        cdef const uint8_t *data
+        cdef size_t length
+        cdef Py_ssize_t i
+        for i in range(self._count):
+            step = &self._steps[i]
+            put(line, step.before, step.before_size)
+            if step.op == TEXT_ONLY:
+                continue
+            if not find_bytes(&step.place, entry, size, &data, &length):
+                return False
+            if step.op == UNSIGNED:
+                put_decimal(line, load_unsigned(data, length), 0, c' ')
+            elif step.op == SIGNED:
+                put_signed(line, load_signed(data, length))
+            elif step.op == STRING:
+                put_string(line, data, length)
+            elif step.op == HEX_BYTES:
+                put_hex_pairs(line, data, length)
+            elif step.op == HEX_NUMBER:
+                put_hex(line, load_unsigned(data, length), 0)
+            elif step.op == POINTER:
+                put(line, b"0x", 2)
+                put_hex(line, load_unsigned(data, length), 0)
+            else:
+                self._put_object(line, i, data, length)
+        return True
+
+    cdef int _put_object(self, Line *line, Py_ssize_t i, const uint8_t *data, size_t length) except -1:
+        piece = self._pieces[i]
+        how = piece.how
+        cdef bytes text
+        if how is How.STRING:
+            text = data[:length]
+            value = text_of(text.partition(b"\0")[0])
+        elif how is How.HEX:
+            text = data[:length]
+            value = text.hex()
+        else:
+            value = load_signed(data, length) if piece.signed else load_unsigned(data, length)
+            if how is How.CHARACTER:
+                value = chr(value & 0xFF)
+            elif how is How.SYMBOL:
+                value = self._symbols.get(value) or f"0x{value:x}"
+            elif how is How.POINTER:
+                value = f"0x{value:x}"
+        text = bytes_of((piece.format or "%s") % (value,))
+        put(line, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+        return 0
+
+
+cdef void put_raw_data(Line *line, const uint8_t *entry, size_t size) noexcept nogil:
+    """trace_marker_raw: a tag and bytes, as the kernel prints them (and trace-cmd for itself)."""
+    if size < HEADER + 4:
+        put(line, b"<OVERFLOW>", 10)
+        return
+    put(line, b"# ", 2)
+    put_hex(line, load32(entry + HEADER), 0)
+    put_hex_bytes(line, entry + HEADER + 4, size - HEADER - 4, c' ', True)

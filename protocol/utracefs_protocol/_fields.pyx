@@ -1,0 +1,41 @@
+"""Where the bytes of a field are in an entry: what all compiled readers of records share.
+
+Entries are hostile, and so are the formats of files: every field, and every range that a location word names,
+is checked against the end of the entry before it is looked at. `__data_loc` ranges count from the start of
+the entry, so they may lie over the common header or the location word itself, and are read like anything
+else.
+"""
+
+from libc.stdint cimport uint64_t
+
+from utracefs_protocol.declaration import FieldKind
+
+cdef enum:
+    LOC_SIZE = 4
+
+cdef uint64_t FAR = <uint64_t>1 << 62    # beyond all entries, and two of them still fit 64 bits
+
+
+cdef int set_place(Place *place, field) except -1:
+    """field: a declaration's Field, or a `format` file's, which may claim any offset and size."""
+    kind = field.kind
+    place.offset = min(field.offset, FAR)
+    place.size = min(field.size, FAR)
+    if kind is FieldKind.DATA_LOC or kind is FieldKind.REL_LOC:
+        place.where = DATA_LOC if kind is FieldKind.DATA_LOC else REL_LOC
+        place.size = LOC_SIZE
+    else:
+        place.where = FIXED if place.size else TO_END
+    return 0
+
+
+def field_bytes(field, const unsigned char[:] entry not None):
+    """The bytes of a field: of a location word those that it points at. ValueError: they are not all within
+    the entry, which has the common fields in front."""
+    cdef Place place
+    cdef const unsigned char *data
+    cdef size_t length
+    set_place(&place, field)
+    if not find_bytes(&place, &entry[0] if entry.shape[0] else NULL, entry.shape[0], &data, &length):
+        raise ValueError(f"a field reaches past the entry of {entry.shape[0]} bytes")
+    return (<const char *>data)[:length] if length else b""

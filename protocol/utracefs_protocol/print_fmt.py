@@ -1,0 +1,157 @@
+"""What a `format` file's print fmt prints: a C format string and its arguments, read as text and conversions.
+
+    print fmt: "comm=%s prio=%d", REC->comm, REC->prio
+                     text `comm=`, STRING of the field comm, text ` prio=`, NUMBER of the field prio
+
+What user events and ftrace's `print` have there is understood (REC->field, __get_str, __get_rel_str, casts,
+symbols); the records of an event with another print fmt are printed as name=value.
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from utracefs_protocol.declaration import Field, FieldKind
+from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.text import text_of
+
+__all__ = ["Conversion", "How", "conversions"]
+
+
+class How(enum.Enum):
+    """What is made of a field's bytes."""
+
+    NUMBER = enum.auto()
+    """An integer."""
+    STRING = enum.auto()
+    """Text up to its first NUL."""
+    HEX = enum.auto()
+    """All bytes in hex."""
+    POINTER = enum.auto()
+    """An integer as 0x1f."""
+    SYMBOL = enum.auto()
+    """The name of an address; as a pointer where it has none."""
+    CHARACTER = enum.auto()
+    """The lowest byte of an integer, as the character of that number."""
+
+
+@attrs.frozen
+class Conversion:
+    """A piece of a record's text: text, then a field unless it is the last piece."""
+
+    before: str
+    field: Field | None = None
+    how: How = How.STRING
+    signed: bool = False
+    """Of integers: whether the topmost bit is a sign."""
+    format: str = ""
+    """In Python's `%` notation, where it says more than `how`: a width, flags, another base."""
+
+
+_STRING: Final = re.compile(rb'\s*"((?:[^"\\]|\\.)*)"')
+_CONVERSION: Final = re.compile(
+    r"%(?P<flags>[-+ #0]*)(?P<width>\d{0,3})(?P<precision>\.\d{1,3})?(?P<length>hh|h|ll|l|z|j|t|L|q)?"
+    r"(?P<kind>[diuoxXcs%]|p[sSfF]?)"
+)
+"""Of three digits at most: what a file says is not what memory is taken for."""
+_ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", '"': '"', "r": "\r"}
+_CAST: Final = re.compile(rb"\(\s*(?:unsigned|signed|const|void|char|short|int|long|[us]\d+|\s|\*)+\)\s*")
+_MEMBER: Final = re.compile(rb"\(?REC->(?P<name>[^\s,()]+)\)?\Z")
+_STRING_CALL: Final = re.compile(rb"__get(?:_rel)?_str\(\s*(?P<name>[^()]+?)\s*\)\Z")
+
+
+class _NotUnderstoodError(Exception):
+    """A print fmt that is more C than this reads."""
+
+
+def conversions(event: EventFormat) -> list[Conversion]:
+    """How the records of an event are printed; of one without a format, by its id."""
+    if event.id and not event.print_fmt and not event.fields:
+        return [Conversion(f"id {event.id}")]
+    try:
+        return _read(event)
+    except _NotUnderstoodError:
+        return [
+            _plain(f"{' ' if n else ''}{text_of(field.name)}=", field) for n, field in enumerate(event.fields)
+        ]
+
+
+def _read(event: EventFormat) -> list[Conversion]:
+    rest = event.print_fmt
+    text = b""
+    found = _STRING.match(rest)
+    if not found:
+        raise _NotUnderstoodError
+    while found:
+        text += found[1]
+        rest = rest[found.end() :]
+        found = _STRING.match(rest)
+    arguments = [argument.strip() for argument in rest.split(b",")]
+    if arguments.pop(0):
+        raise _NotUnderstoodError
+    fields = {field.name: field for field in event.fields}
+    pieces: list[Conversion] = []
+    format_string = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text_of(text))
+    before = ""
+    at = 0
+    for conversion in _CONVERSION.finditer(format_string):
+        before += format_string[at : conversion.start()]
+        at = conversion.end()
+        if conversion["kind"] == "%":
+            before += "%"
+        elif not arguments:
+            raise _NotUnderstoodError
+        else:
+            pieces.append(_conversion(before, conversion, _field(arguments.pop(0), fields)))
+            before = ""
+    if arguments:
+        raise _NotUnderstoodError
+    return [*pieces, Conversion(before + format_string[at:])]
+
+
+def _field(argument: bytes, fields: Mapping[bytes, Field]) -> Field:
+    """The field that an argument reads."""
+    while cast := _CAST.match(argument):
+        argument = argument[cast.end() :]
+    found = _MEMBER.match(argument) or _STRING_CALL.match(argument)
+    if not found or found["name"] not in fields:
+        raise _NotUnderstoodError
+    return fields[found["name"]]
+
+
+def _conversion(before: str, conversion: re.Match[str], field: Field) -> Conversion:
+    flags, width, precision = conversion["flags"], conversion["width"], conversion["precision"] or ""
+    kind = conversion["kind"]
+    text_flags = flags.replace("0", "").replace("#", "")
+    as_text = f"%{text_flags}{width}s" if text_flags or width else ""
+    if kind == "s" or (field.is_loc and field.is_string):
+        if precision:
+            as_text = f"%{text_flags}{width}{precision}s"
+        return Conversion(before, field, How.STRING, format=as_text)
+    if field.is_loc or (field.kind is not FieldKind.INTEGER and field.size not in (1, 2, 4, 8)):
+        return attrs.evolve(_plain(before, field), format=as_text)
+    signed = field.signed and kind in "di"
+    match kind:
+        case "d" | "i" | "u":
+            as_number = f"%{flags}{width}{precision}d" if flags or width or precision else ""
+            return Conversion(before, field, How.NUMBER, signed, as_number)
+        case "c":
+            return Conversion(before, field, How.CHARACTER, signed, as_text or "%s")
+        case "p":
+            return Conversion(before, field, How.POINTER, signed, as_text)
+        case "ps" | "pf" | "pS" | "pF":
+            return Conversion(before, field, How.SYMBOL, signed, as_text)
+        case _:
+            return Conversion(before, field, How.NUMBER, signed, f"%{flags}{width}{precision}{kind}")
+
+
+def _plain(before: str, field: Field) -> Conversion:
+    """A value as it reads best where the print fmt does not say."""
+    if field.kind is FieldKind.INTEGER:
+        return Conversion(before, field, How.NUMBER, field.signed)
+    if field.kind is FieldKind.CHAR_ARRAY or (field.is_loc and field.is_string):
+        return Conversion(before, field, How.STRING)
+    return Conversion(before, field, How.HEX)

@@ -1,0 +1,70 @@
+"""Where the bytes of a field are, and what points outside the entry."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utracefs_protocol._fields import field_bytes
+from utracefs_protocol.declaration import Field, FieldKind
+
+ENTRY = bytes(range(8)) + struct.pack("<HH", 16, 3) + struct.pack("<HH", 2, 3) + b"abcdef"
+
+
+def field(offset: int, size: int, kind: FieldKind) -> Field:
+    return Field(b"type", b"name", offset, size, False, kind)
+
+
+@pytest.mark.parametrize("kind", [FieldKind.INTEGER, FieldKind.CHAR_ARRAY, FieldKind.STRUCT])
+def test_at_their_place(kind: FieldKind) -> None:
+    assert field_bytes(field(2, 4, kind), ENTRY) == b"\2\3\4\5"
+    assert field_bytes(field(20, 2, kind), bytearray(ENTRY)) == b"ef"
+    assert field_bytes(field(19, 0, kind), memoryview(ENTRY)) == b"def", "size 0: to the end"
+    assert field_bytes(field(22, 0, kind), ENTRY) == b""
+
+
+def test_where_a_location_word_points() -> None:
+    assert field_bytes(field(8, 4, FieldKind.DATA_LOC), ENTRY) == b"abc"
+    assert field_bytes(field(12, 4, FieldKind.REL_LOC), ENTRY) == b"cde"
+    common = struct.pack("<HH", 0, 8)
+    assert field_bytes(field(8, 4, FieldKind.DATA_LOC), ENTRY[:8] + common) == bytes(range(8))
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 10**30])
+def test_a_location_word_has_4_bytes_whatever_a_format_says(size: int) -> None:
+    assert field_bytes(field(8, size, FieldKind.DATA_LOC), ENTRY) == b"abc"
+    with pytest.raises(ValueError, match="past the entry of 11 bytes"):
+        field_bytes(field(8, size, FieldKind.DATA_LOC), ENTRY[:11])
+
+
+@pytest.mark.parametrize("kind", [*FieldKind])
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [(19, 4), (22, 1), (23, 0), (2**32, 4), (2**64 - 4, 4), (2**64, 4), (10**30, 10**30), (0, 2**64 - 1)],
+)
+def test_outside(kind: FieldKind, offset: int, size: int) -> None:
+    if kind in (FieldKind.DATA_LOC, FieldKind.REL_LOC) and offset == 0:
+        size = offset = 22
+    with pytest.raises(ValueError, match="past the entry of 22 bytes"):
+        field_bytes(field(offset, size, kind), ENTRY)
+
+
+def test_nothing_at_all() -> None:
+    with pytest.raises(ValueError, match="past the entry of 0 bytes"):
+        field_bytes(field(0, 1, FieldKind.INTEGER), b"")
+    assert field_bytes(field(0, 0, FieldKind.STRUCT), b"") == b""
+
+
+@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 9), st.sampled_from(FieldKind))
+def test_never_anything_but_bytes_of_the_entry(entry: bytes, offset: int, size: int, kind: FieldKind) -> None:
+    start, length = offset, size or len(entry) - offset
+    if kind in (FieldKind.DATA_LOC, FieldKind.REL_LOC):
+        word = entry[offset : offset + 4]
+        start, length = struct.unpack("<HH", word) if len(word) == 4 else (99, 0)
+        start += offset + 4 if kind is FieldKind.REL_LOC else 0
+    try:
+        got: bytes | None = field_bytes(field(offset, size, kind), entry)
+    except ValueError:
+        got = None
+    assert got == (entry[start : start + length] if length >= 0 and start + length <= len(entry) else None)
