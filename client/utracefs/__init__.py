@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from utracefs.logging_handler import LoggingHandler
-    from utracefs.session import Session, Stats
+    from utracefs.session import Session
+    from utracefs.totals import Stats
 
 __all__ = [
     "Event",
@@ -42,7 +43,7 @@ __all__ = [
 _LAZY = {
     "LoggingHandler": "utracefs.logging_handler",
     "Session": "utracefs.session",
-    "Stats": "utracefs.session",
+    "Stats": "utracefs.totals",
 }
 
 

@@ -35,30 +35,34 @@ The daemon is trusted with what it says, but not with what would crash the appli
 number out of range or a descriptor that is missing is a ProtocolError, which ends the connection.
 """
 
-import enum
-import errno
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from __future__ import annotations
 
-import attrs
+import errno
 
 from utracefs._event import Event
 from utracefs.declaring import name_args
 from utracefs.flushing import Flush
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
 from utracefs_protocol.errors import ProtocolError, TraceError
+from utracefs_protocol.frozen import Choice, Frozen
 from utracefs_protocol.limits import MAX_UNANSWERED
 from utracefs_protocol.messages import (
     AdoptRing,
     EventRegistration,
     MmapRing,
     MmapStatus,
-    Params,
     Registered,
     RingMapped,
     StatusMapped,
     Sync,
 )
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import ClassVar, Final, TypeAlias
+
+    from utracefs_protocol.messages.params import Params
 
 __all__ = [
     "TRANSITIONS",
@@ -79,46 +83,46 @@ __all__ = [
 ]
 
 
-class State(enum.Enum):
+class State(Choice):
     """What is waited for."""
 
-    NEW = enum.auto()
+    NEW: ClassVar[State]
     """`requests` was not called yet."""
-    ANSWERS = enum.auto()
+    ANSWERS: ClassVar[State]
     """The status file and the events of the connection before."""
-    ANSWERS_AND_RING = enum.auto()
+    ANSWERS_AND_RING: ClassVar[State]
     """The same, and a data ring that was asked for."""
-    ANSWERS_TO_OFFER = enum.auto()
+    ANSWERS_TO_OFFER: ClassVar[State]
     """The same as ANSWERS; then the ring of the connection before is offered, or given up."""
-    OFFERED = enum.auto()
+    OFFERED: ClassVar[State]
     """Whether the daemon adopts it."""
-    RING_TO_ASK = enum.auto()
+    RING_TO_ASK: ClassVar[State]
     """`requests`, which will ask for a new ring."""
-    RING = enum.auto()
+    RING: ClassVar[State]
     """That ring alone."""
-    UP = enum.auto()
+    UP: ClassVar[State]
     """Nothing: events follow their answers as they come."""
 
 
-class Input(enum.Enum):
+class Input(Choice):
     """What leads from one state to another."""
 
-    NO_RING = enum.auto()
+    NO_RING: ClassVar[Input]
     """First requests: records shall go over the socket."""
-    NEW_RING = enum.auto()
+    NEW_RING: ClassVar[Input]
     """First requests: a ring is wanted."""
-    OLD_RING = enum.auto()
+    OLD_RING: ClassVar[Input]
     """First requests: there is one."""
-    READY = enum.auto()
+    READY: ClassVar[Input]
     """The status file is there, and all events that the connection before knew are answered."""
-    SAME_INDEXES = enum.auto()
+    SAME_INDEXES: ClassVar[Input]
     """READY with no request under way, and those events have the write_index they had."""
-    OTHER_INDEXES = enum.auto()
+    OTHER_INDEXES: ClassVar[Input]
     """READY with no request under way, and one of them has another."""
-    ADOPTED = enum.auto()
-    NOT_ADOPTED = enum.auto()
-    RING_ASKED = enum.auto()
-    RING_ANSWERED = enum.auto()
+    ADOPTED: ClassVar[Input]
+    NOT_ADOPTED: ClassVar[Input]
+    RING_ASKED: ClassVar[Input]
+    RING_ANSWERED: ClassVar[Input]
     """Given or refused: for whatever reason, the socket will do."""
 
 
@@ -141,8 +145,7 @@ TRANSITIONS: Final = {
 # ---- actions
 
 
-@attrs.frozen
-class MapStatus:
+class MapStatus(Frozen):
     """Map the status file."""
 
     fd: int
@@ -151,8 +154,7 @@ class MapStatus:
     """Bytes. The file must have them: beyond its end the map would be a SIGBUS at some `if event:`."""
 
 
-@attrs.frozen
-class MapRing:
+class MapRing(Frozen):
     """Map the data ring; where that fails, go on without one."""
 
     fd: int
@@ -162,43 +164,37 @@ class MapRing:
     """Bytes of the data area."""
 
 
-@attrs.frozen
-class OfferRing:
+class OfferRing(Frozen):
     """Send this request with the ring's two descriptors. Nothing else is being sent."""
 
     request: bytes
 
 
-@attrs.frozen
-class GiveUpRing:
+class GiveUpRing(Frozen):
     """Count what is in the ring as lost, and close its descriptors."""
 
 
-@attrs.frozen
-class MoveAll:
+class MoveAll(Frozen):
     """The connection is up: all events move to it, and with them the records that were not sent."""
 
     places: list[tuple[Event, int, int]]
     """(event, status_index, write_index): as the daemon says, only known to be positive or 0."""
 
 
-@attrs.frozen
-class Follow:
+class Follow(Frozen):
     """Events that were declared later."""
 
     places: list[tuple[Event, int, int]]
 
 
-@attrs.frozen
-class Refuse:
+class Refuse(Frozen):
     """An event that the daemon does not want."""
 
     event: Event
     error: TraceError
 
 
-@attrs.frozen
-class CountRefused:
+class CountRefused(Frozen):
     """Records that the daemon did not take."""
 
     errno_name: str
@@ -206,16 +202,14 @@ class CountRefused:
     count: int
 
 
-@attrs.frozen
-class EndFlushes:
+class EndFlushes(Frozen):
     """What was emitted before these calls has reached the consumers, or not (done)."""
 
     flushes: tuple[Flush, ...]
     done: bool
 
 
-@attrs.frozen
-class Warn:
+class Warn(Frozen):
     """For the log."""
 
     message: str

@@ -5,7 +5,7 @@ ValueError at the line that made it, whether or not a daemon is there. What only
 program declared other fields under this name, there are too many events) turns up later as `Event.error`.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from utracefs._event import KINDS, Event
 from utracefs._outlets import Fifo
@@ -13,6 +13,10 @@ from utracefs_protocol.declaration import Declaration, FieldKind, check_command_
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_COMMAND_STRING, MAX_PAYLOAD
 from utracefs_protocol.text import bytes_of
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["MULTI_FORMAT", "PERSIST", "check_declaration", "make_event", "name_args"]
 

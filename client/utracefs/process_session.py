@@ -1,10 +1,14 @@
 """The session behind the functions of `utracefs`: one per process, made when it is first asked for."""
 
-from typing import Any
+from __future__ import annotations
 
 from utracefs._event import Event
 from utracefs.declaring import MULTI_FORMAT, PERSIST
 from utracefs.session import Session
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["process_session"]
 

@@ -26,7 +26,7 @@ import attrs
 from utracefs import runtime_dir
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
 from utracefs_protocol.errors import ProtocolError, TraceError
-from utracefs_protocol.messages.values import Params
+from utracefs_protocol.messages.params import Params
 
 __all__ = ["Call", "Rpc", "checked"]
 

@@ -5,14 +5,20 @@ Which directories are tried is `utracefs_protocol.places`. /tmp belongs to every
 else may enter; that is the daemon's rule for it, too.
 """
 
+from __future__ import annotations
+
 import errno
 import os
-import socket
 import stat
-from collections.abc import Mapping
 
 from utracefs_protocol import places
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    import _socket
+    import socket
+    from collections.abc import Mapping
 
 __all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "connect_one"]
 
@@ -22,7 +28,7 @@ def candidates(directory: str | None = None, environ: Mapping[str, str] = os.env
     return places.candidates(directory, environ, os.geteuid())
 
 
-def connect_one(sock: socket.socket, directory: str, name: str) -> None:
+def connect_one(sock: _socket.socket, directory: str, name: str) -> None:
     """Connect `sock` to the socket `name` in one directory. OSError: what connect(2) said, or EPERM for a
     directory in /tmp that is not ours alone."""
     if directory == places.temporary_directory(os.geteuid()):
@@ -38,6 +44,8 @@ def connect(name: str, directory: str | None = None) -> socket.socket:
     OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the
     path.
     """
+    import socket  # of tools; a program that emits makes its own
+
     worst: OSError | None = None
     for candidate in candidates(directory):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -7,52 +7,23 @@ It checks declarations, keeps one Event for each, and counts. What may be called
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any, Final, Self
-
-import attrs
 
 from utracefs._event import Event
 from utracefs.declaring import MULTI_FORMAT, PERSIST, check_declaration, make_event
 from utracefs.session_thread import UP, SessionThread
-from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["EventStats", "Session", "Stats"]
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Final, Self
+
+    from utracefs.totals import Stats
+
+__all__ = ["Session"]
 
 DEFAULT_BUFFER_KB: Final = 1024
 MAX_BUFFER_KB: Final = 1 << 20
-
-
-@attrs.frozen
-class EventStats:
-    """What became of one event's records, in this process."""
-
-    emitted: int
-    """Written while the event was on; the lost ones are among them."""
-    lost: int
-    """No room, or no daemon to send them to any more."""
-    refused: dict[str, int]
-    """Sent, but not taken by the daemon: errno name to count. EBADF: the event was disabled meanwhile."""
-    error: TraceError | None
-    """Why the daemon refused the registration."""
-
-
-@attrs.frozen
-class Stats:
-    """What this process emitted, and what became of it."""
-
-    connected: bool
-    emitted: int
-    """sent + pending + lost."""
-    sent: int
-    """Handed to the socket; the refused ones are among them."""
-    pending: int
-    """Waiting to be sent."""
-    lost: int
-    refused: int
-    events: dict[str, EventStats]
-    """By declaration."""
 
 
 class Session:
@@ -112,6 +83,8 @@ class Session:
 
     def stats(self) -> Stats:
         """As `utracefs.stats`."""
+        from utracefs.totals import EventStats, Stats
+
         events = list(self.thread.declared)
         emitted, sent, pending, lost = self.thread.fifo.totals()
         return Stats(

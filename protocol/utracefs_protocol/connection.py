@@ -18,16 +18,23 @@ Text on the wire ought to be UTF-8. Where it is not, it arrives with surrogate e
 same bytes; it must not kill anything.
 """
 
-import errno
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from __future__ import annotations
 
-import attrs
+import errno
+
 import msgpack
 
 from utracefs_protocol._framing import Scanner, record_run
 from utracefs_protocol.errors import ProtocolError
+from utracefs_protocol.frozen import Frozen
 from utracefs_protocol.limits import MAX_MSGID, MAX_NESTING
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any, Final, TypeAlias
+
+    TakeRecords: TypeAlias = Callable[[bytes | bytearray | memoryview, int], int]
 
 __all__ = [
     "Connection",
@@ -48,11 +55,8 @@ _REQUEST: Final = 0
 _RESPONSE: Final = 1
 _NOTIFICATION: Final = 2
 
-TakeRecords: TypeAlias = Callable[[bytes | bytearray | memoryview, int], int]
 
-
-@attrs.frozen
-class Request:
+class Request(Frozen):
     """A call that wants a response."""
 
     msgid: int
@@ -61,8 +65,7 @@ class Request:
     params: list[Any]
 
 
-@attrs.frozen
-class Response:
+class Response(Frozen):
     """The answer to a Request, in any order."""
 
     msgid: int
@@ -71,16 +74,14 @@ class Response:
     result: Any
 
 
-@attrs.frozen
-class Notification:
+class Notification(Frozen):
     """Something worth telling that wants no answer: `error`, `write_error`."""
 
     method: str
     params: list[Any]
 
 
-@attrs.frozen
-class EventRecord:
+class EventRecord(Frozen):
     """One event record as `write(2)` would carry it."""
 
     data: bytes

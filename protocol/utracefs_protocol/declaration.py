@@ -19,15 +19,13 @@ Where we differ, always towards EINVAL:
 All text is bytes, as in the kernel.
 """
 
-import enum
+from __future__ import annotations
+
 import errno
 import functools
-import re
-from typing import Final
-
-import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.frozen import Choice, Frozen
 from utracefs_protocol.limits import (
     ENTRY_HEADER_SIZE,
     MAX_ARRAY_LENGTH,
@@ -36,6 +34,10 @@ from utracefs_protocol.limits import (
     MAX_STRUCT_SIZE,
 )
 from utracefs_protocol.text import escaped, shown
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from typing import ClassVar, Final
 
 __all__ = [
     "INTEGERS",
@@ -50,12 +52,8 @@ __all__ = [
 ]
 
 _SPACES: Final = b" \t\n\v\f\r"
-_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
-_CONTROL_BUT_TAB: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_SEMICOLON_GLUED: Final = re.compile(rb";(?=[^ \t\n\v\f\r])")
-_DECIMAL: Final = re.compile(rb"\+?[0-9]+\Z")
-# kstrtouint(base 0): 0x only counts as a prefix when a hex digit follows, a leading 0 means octal
-_ANY_BASE: Final = re.compile(rb"\+?(?:0[xX](?P<hex>[0-9a-fA-F]+)|0(?P<oct>[0-7]*)|(?P<dec>[1-9][0-9]*))\Z")
+_CONTROL: Final = frozenset([*range(0x20), 0x7F])
+_CONTROL_BUT_TAB: Final = _CONTROL - {0x09}
 
 # The order is the kernel's: the longer prefix of a pair first.
 _TWO_WORD_PREFIXES: Final = (
@@ -96,23 +94,22 @@ _INSTEAD: Final = {
 }
 
 
-class FieldKind(enum.Enum):
+class FieldKind(Choice):
     """How a field's bytes are to be read."""
 
-    INTEGER = "integer"
+    INTEGER: ClassVar[FieldKind]
     """Little-endian, `size` bytes, `signed`."""
-    CHAR_ARRAY = "char array"
+    CHAR_ARRAY: ClassVar[FieldKind]
     """`size` bytes of text, ended by the first NUL if there is one."""
-    STRUCT = "struct"
+    STRUCT: ClassVar[FieldKind]
     """`size` bytes that mean nothing to us."""
-    DATA_LOC = "__data_loc"
+    DATA_LOC: ClassVar[FieldKind]
     """Location word: size << 16 | offset, the offset counted from the beginning of the entry."""
-    REL_LOC = "__rel_loc"
+    REL_LOC: ClassVar[FieldKind]
     """Location word whose offset counts from the byte after the word itself."""
 
 
-@attrs.frozen
-class Field:
+class Field(Frozen):
     """One typed member of an event."""
 
     type: bytes
@@ -148,8 +145,7 @@ class Field:
         return b"%s %d" % (text, self.size) if self.type.startswith(b"struct ") else text
 
 
-@attrs.frozen
-class Declaration:
+class Declaration(Frozen):
     """An event's name and fields, as one registration or one line of `dynamic_events` gives them."""
 
     name: bytes
@@ -177,8 +173,8 @@ class Declaration:
         through dynamic_events does not repair a missing space: it passes repair_semicolons=False.
         """
         if repair_semicolons:
-            args = _SEMICOLON_GLUED.sub(b"; ", args)
-        tokens = [token for token in re.split(rb"[ \t\n\v\f\r]+", args) if token]
+            args = args.replace(b";", b"; ")
+        tokens = args.split()
         if not tokens:
             return not self.fields
         position = 0
@@ -217,7 +213,7 @@ def check_file_name(name: bytes, what: str = "event name") -> None:
         raise TraceError(errno.EINVAL, f"{what} {shown(name)} could not be a file name")
     if b"/" in name:
         raise TraceError(errno.EINVAL, f"{what} {shown(name)} has a '/'; it could not be a file name")
-    if _CONTROL.search(name):
+    if not _CONTROL.isdisjoint(name):
         hint = "; a space must follow the name" if b"\t" in name else ""
         raise TraceError(errno.EINVAL, f"{what} {shown(name)} has a control character{hint}")
 
@@ -267,7 +263,7 @@ def parse_fields(args: bytes) -> tuple[Field, ...]:
 @functools.lru_cache(2048)
 def _parse_field(text: bytes, offset: int) -> Field:
     """One field; see `parse_fields`."""
-    if _CONTROL_BUT_TAB.search(text):
+    if not _CONTROL_BUT_TAB.isdisjoint(text):
         raise TraceError(errno.EINVAL, f"field {shown(text)}: has a control character")
     prefix = next((p for p in _TWO_WORD_PREFIXES if text.startswith(p)), b"")
     if prefix:
@@ -302,7 +298,7 @@ def _parse_field(text: bytes, offset: int) -> Field:
 def _struct_size(text: bytes, where: str) -> int:
     if not text:
         raise TraceError(errno.EINVAL, f"{where}: only single spaces may separate the words")
-    if not _DECIMAL.match(text) or not 0 < (size := int(text)) <= MAX_STRUCT_SIZE:
+    if not text.removeprefix(b"+").isdigit() or not 0 < (size := int(text)) <= MAX_STRUCT_SIZE:
         raise TraceError(
             errno.EINVAL,
             f"{where}: struct size {shown(text)} is not a decimal number from 1 to {MAX_STRUCT_SIZE}",
@@ -352,18 +348,21 @@ def _array_length(type_: bytes, where: str) -> int:
             errno.EINVAL,
             f"{where}: {shown(type_)} has no length; use '__rel_loc {escaped(type_)}' for any length",
         )
-    found = _ANY_BASE.match(digits)
-    length = 0
-    if found:
-        if found["hex"]:
-            length = int(found["hex"], 16)
-        elif found["dec"]:
-            length = int(found["dec"])
-        else:
-            length = int(found["oct"] or b"0", 8)
+    length = _any_base(digits)
     if not 0 < length <= MAX_ARRAY_LENGTH:
         raise TraceError(
             errno.EINVAL,
             f"{where}: array length {shown(digits)} is not a number from 1 to {MAX_ARRAY_LENGTH}",
         )
     return length
+
+
+def _any_base(text: bytes) -> int:
+    """kstrtouint(base 0): 0x for hex, a leading 0 for octal. 0 for what is no number."""
+    digits, base, known = text.removeprefix(b"+"), 10, b"0123456789"
+    if digits[:2] in (b"0x", b"0X"):
+        digits, base, known = digits[2:], 16, b"0123456789abcdefABCDEF"
+    elif digits.startswith(b"0"):
+        base, known = 8, b"01234567"
+    # int() alone would take `1_0` and ` 1`.
+    return 0 if not digits or digits.strip(known) else int(digits, base)

@@ -4,7 +4,11 @@ Limits of the wire bound what a peer can make us hold in memory; limits of the e
 that what works here works there.
 """
 
-from typing import Final
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from typing import Final
 
 # The wire: what the daemon accepts from one peer.
 

@@ -15,8 +15,12 @@ for those to check who use it. /tmp belongs to everybody, so a directory there c
 user's own with mode 0700.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
 
 __all__ = [
     "DATA_SOCKET",

@@ -330,6 +330,7 @@ def test_text_that_is_not_utf8_comes_through() -> None:
     data = b"\x93\x02\xa1\xff\x92\xa2\xfe\xfd\x81\xa1\xfc\x01"
     (message,) = Connection(max_object=1000).receive(data)
     assert message == Notification("\udcff", ["\udcfe\udcfd", {"\udcfc": 1}])
+    assert isinstance(message, Notification)
     assert encode_notification(message.method, message.params) == data
 
 

@@ -56,7 +56,7 @@ def test_nothing_at_all() -> None:
     assert field_bytes(field(0, 0, FieldKind.STRUCT), b"") == b""
 
 
-@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 9), st.sampled_from(FieldKind))
+@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 9), st.sampled_from([*FieldKind]))
 def test_never_anything_but_bytes_of_the_entry(entry: bytes, offset: int, size: int, kind: FieldKind) -> None:
     start, length = offset, size or len(entry) - offset
     if kind in (FieldKind.DATA_LOC, FieldKind.REL_LOC):

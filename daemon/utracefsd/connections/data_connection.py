@@ -52,7 +52,7 @@ from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
-from utracefs_protocol.messages.values import Params
+from utracefs_protocol.messages.params import Params
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake._data_ring import DataRing

@@ -32,7 +32,7 @@ from utracefs_protocol.connection import (
 from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
-from utracefs_protocol.messages.values import Params
+from utracefs_protocol.messages.params import Params
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
 

@@ -1,8 +1,9 @@
-"""What params and results of the two sockets mean: maps and arrays on the wire, attrs classes within.
+"""What params and results of the two sockets mean: maps and arrays on the wire, frozen classes within.
 
 | module | |
 |---|---|
 | values | one name, number or map at a time |
+| params | what the classes for params have in common |
 | data | the methods of the data socket |
 | tracefs | the methods of the tracefs socket |
 
@@ -35,7 +36,6 @@ from utracefs_protocol.messages.data import (
     Sync,
 )
 from utracefs_protocol.messages.values import (
-    Params,
     params_of,
     text_bytes,
     wire_bool,
@@ -57,7 +57,6 @@ __all__ = [
     "LocOffsetQuery",
     "MmapRing",
     "MmapStatus",
-    "Params",
     "Registered",
     "RingMapped",
     "StatusMapped",

@@ -18,13 +18,12 @@ struct, they come in its order and with its errno (kernel/trace/trace_events_use
 user_unreg_get()).
 """
 
-import errno
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from __future__ import annotations
 
-import attrs
+import errno
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.frozen import Frozen
 from utracefs_protocol.limits import (
     DATA_RING_SIZE,
     MAX_STRUCT_ARGUMENT,
@@ -33,8 +32,6 @@ from utracefs_protocol.limits import (
     UNREG_STRUCT_SIZE,
 )
 from utracefs_protocol.messages.values import (
-    Params,
-    WireMap,
     params_of,
     refuse_unknown,
     text_bytes,
@@ -43,6 +40,14 @@ from utracefs_protocol.messages.values import (
     wire_map,
     wire_text,
 )
+
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, ClassVar, Final, Self
+
+    from utracefs_protocol.messages.params import Params
+    from utracefs_protocol.messages.values import WireMap
 
 __all__ = [
     "METHODS",
@@ -107,8 +112,7 @@ def _descriptor_index(members: WireMap, member: str) -> int:
     return wire_int(value, member, 0, 255)
 
 
-@attrs.frozen
-class Enabler:
+class Enabler(Frozen):
     """A bit in memory of the client's own, to be set while the event is wanted (the model of 2022)."""
 
     fd: int
@@ -121,8 +125,7 @@ class Enabler:
     """4 or 8 bytes: the word that is read and written as one."""
 
 
-@attrs.frozen
-class EventRegistration:
+class EventRegistration(Frozen):
     """DIAG_IOCSREG: struct user_reg. With an enabler, a descriptor of its memory goes along."""
 
     METHOD: ClassVar[str] = "DIAG_IOCSREG"
@@ -180,8 +183,7 @@ class EventRegistration:
         return [reg]
 
 
-@attrs.frozen
-class Registered:
+class Registered(Frozen):
     """The result of DIAG_IOCSREG."""
 
     status_index: int
@@ -204,8 +206,7 @@ class Registered:
         return {"status_index": self.status_index, "write_index": self.write_index, "id": self.id}
 
 
-@attrs.frozen
-class EventUnregistration:
+class EventUnregistration(Frozen):
     """DIAG_IOCSUNREG: struct user_unreg. A descriptor of the enabler's memory goes along."""
 
     METHOD: ClassVar[str] = "DIAG_IOCSUNREG"
@@ -235,8 +236,7 @@ class EventUnregistration:
         return [{"disable_fd": self.fd, "disable_addr": self.addr, "disable_bit": self.bit}]
 
 
-@attrs.frozen
-class EventDeletion:
+class EventDeletion(Frozen):
     """DIAG_IOCSDEL."""
 
     METHOD: ClassVar[str] = "DIAG_IOCSDEL"
@@ -253,7 +253,7 @@ class EventDeletion:
         return [wire_text(self.name)]
 
 
-class _WithoutParams:
+class _WithoutParams(Frozen):
     METHOD: ClassVar[str]
 
     @classmethod
@@ -265,22 +265,19 @@ class _WithoutParams:
         return []
 
 
-@attrs.frozen
 class LocOffsetQuery(_WithoutParams):
     """DIAG_IOCQLOCOFFSET: what __data_loc offsets have to add, an ioctl of the kernel's first patch."""
 
     METHOD: ClassVar[str] = "DIAG_IOCQLOCOFFSET"
 
 
-@attrs.frozen
 class MmapStatus(_WithoutParams):
     """mmap_status: mmap(2) of user_events_status."""
 
     METHOD: ClassVar[str] = "mmap_status"
 
 
-@attrs.frozen
-class StatusMapped:
+class StatusMapped(Frozen):
     """The result of mmap_status; 1 descriptor comes with it, the status file's, read-only."""
 
     size: int
@@ -295,8 +292,7 @@ class StatusMapped:
         return {"size": self.size}
 
 
-@attrs.frozen
-class Write:
+class Write(Frozen):
     """write: write(2), acknowledged."""
 
     METHOD: ClassVar[str] = "write"
@@ -313,15 +309,13 @@ class Write:
         return [self.record]
 
 
-@attrs.frozen
 class Sync(_WithoutParams):
     """sync: answered when all that was sent before has reached the consumers."""
 
     METHOD: ClassVar[str] = "sync"
 
 
-@attrs.frozen
-class MmapRing:
+class MmapRing(Frozen):
     """mmap_ring: ask for a data ring."""
 
     METHOD: ClassVar[str] = "mmap_ring"
@@ -339,8 +333,7 @@ class MmapRing:
         return [{"size": self.size}]
 
 
-@attrs.frozen
-class AdoptRing:
+class AdoptRing(Frozen):
     """adopt_ring: go on with a ring from before a restart. 2 descriptors go along: the memfd, the
     doorbell."""
 
@@ -356,8 +349,7 @@ class AdoptRing:
         return [{}]
 
 
-@attrs.frozen
-class RingMapped:
+class RingMapped(Frozen):
     """The result of mmap_ring, which 2 descriptors come with (memfd, doorbell), and of adopt_ring,
     without."""
 

@@ -28,8 +28,8 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
+from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.values import (
-    Params,
     refuse_unknown,
     text_bytes,
     wire_bool,

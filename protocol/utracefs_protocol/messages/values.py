@@ -4,15 +4,21 @@ Text (names, paths, command strings) may come as str or as bin and is bytes with
 is str where it is UTF-8 and bin where it is not: `wire_text`.
 """
 
+from __future__ import annotations
+
 import errno
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of
 
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from typing import Any, Final, TypeAlias
+
+    WireMap: TypeAlias = Mapping[Any, Any]
+
 __all__ = [
-    "Params",
     "WireMap",
     "params_of",
     "refuse_unknown",
@@ -25,22 +31,6 @@ __all__ = [
 ]
 
 _U64_MAX: Final = (1 << 64) - 1
-
-WireMap: TypeAlias = Mapping[Any, Any]
-
-
-class Params(Protocol):
-    """What every class for the params of a method has."""
-
-    METHOD: ClassVar[str]
-    """The method's name on the wire."""
-
-    @classmethod
-    def from_params(cls, params: list[Any]) -> Self:
-        """Read and check; TraceError for what does not fit."""
-
-    def to_params(self) -> list[Any]:
-        """As they go on the wire."""
 
 
 def wire_text(value: bytes) -> str | bytes:

@@ -31,7 +31,7 @@ from utracefs_protocol.messages.data import (
     Sync,
     Write,
 )
-from utracefs_protocol.messages.values import Params
+from utracefs_protocol.messages.params import Params
 
 ROOT = Path(__file__).parents[3]
 

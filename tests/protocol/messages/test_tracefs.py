@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from utracefs_protocol.connection import Connection, Request, encode_request
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.tracefs import (
     METHODS,
     Close,
@@ -30,7 +31,6 @@ from utracefs_protocol.messages.tracefs import (
     Write,
     WriteFile,
 )
-from utracefs_protocol.messages.values import Params
 from utracefs_protocol.perf_ring import SampleType
 
 

@@ -1,0 +1,83 @@
+"""What a program that declares one event has to import. One careless line brings in a heavy module, and a
+test of times would not see it for the noise."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgpack
+import pytest
+
+import utracefs
+import utracefs_protocol
+from tests.client.fake_daemon import FakeDaemon
+
+PATH = os.pathsep.join(
+    str(Path(*package.__path__[:1]).parent) for package in (utracefs, utracefs_protocol, msgpack)
+)
+
+HEAVY = {
+    *("ast", "dis", "inspect", "linecache", "tokenize", "traceback"),
+    *("attr", "attrs", "dataclasses", "typing_extensions"),
+    *("asyncio", "concurrent", "logging", "multiprocessing", "subprocess", "trio"),
+    *("fnmatch", "pathlib", "shutil", "tempfile", "urllib"),
+    *("click", "importlib", "ipaddress", "json", "platform", "random", "unicodedata"),
+}
+"""No program that emits needs these."""
+
+NOT_TO_SPEAK_OF_EVENTS = HEAVY | {
+    *("array", "contextlib", "copy", "enum", "re", "selectors", "signal", "socket", "string", "typing"),
+    *("warnings", "weakref"),
+}
+"""What describes and declares events, and speaks with a daemon, does without these as well."""
+
+
+def modules_after(code: str) -> set[str]:
+    """In an interpreter without `site`, which may import anything for reasons of the installation."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        env={**os.environ, "PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_imports_nothing_but_its_core() -> None:
+    found = modules_after("import utracefs") - modules_after("pass")
+    assert {name for name in found if "cython" not in name} == {
+        "utracefs",
+        "utracefs._event",
+        "utracefs._outlets",
+        "utracefs._status_map",
+    }
+
+
+FIRST = "import utracefs; event = utracefs.event('first u32 a; __rel_loc char[] s'); event.emit(1, 'x')"
+
+
+def test_the_first_event_without_a_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UTRACEFS_DIR", str(tmp_path))
+    assert not modules_after(FIRST) & HEAVY
+
+
+def test_the_first_event_with_a_daemon(daemon: FakeDaemon) -> None:
+    found = modules_after(f"{FIRST}\nwhile not event.registered: pass")
+    assert "utracefs.connection" in found
+    assert not found & HEAVY
+
+
+@pytest.mark.parametrize("module", ["utracefs.declaring", "utracefs.connection", "utracefs.runtime_dir"])
+def test_what_speaks_of_events_imports_still_less(module: str) -> None:
+    assert not modules_after(f"import {module}") & NOT_TO_SPEAK_OF_EVENTS
+
+
+def test_statistics_are_imported_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_DIR", str(tmp_path))
+    assert "utracefs.totals" not in modules_after(FIRST)
+    assert "utracefs.totals" in modules_after(f"{FIRST}; utracefs.stats(); assert callable(utracefs.stats)")
