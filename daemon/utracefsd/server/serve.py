@@ -180,7 +180,7 @@ class Server:
                 if empty_rounds > LINGER_ROUNDS:
                     rings.want_wakeup(True)
                     # What was committed before producers could see that is found now; a later commit rings.
-                    if not rings.round():
+                    if not rings.round() and not rings.has_more:
                         break
                     rings.want_wakeup(False)
                     self.step_done()
