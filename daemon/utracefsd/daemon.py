@@ -10,7 +10,7 @@ The edge (server/serve.py) waits for the two ports and the rings, and calls `han
 `on_time` when `next_deadline_ns` has come. Nothing here waits; the clock is given.
 
 What outlives it lies in `state_folder` (state/folder.py). A Daemon that is made there later goes on where
-this one was, unless this one was closed in good order and keeps nothing.
+this one was, unless this one was told that it is over (`remove_state`).
 
 Four rules hold the parts together:
 
@@ -150,8 +150,9 @@ class Daemon:
         self._grace_ends_ns = now_ns() + GRACE_NS
         for event in self._held:
             self.table.acquire(event)
-        self.keep_state = False
-        """Whether `close` leaves the state to a successor."""
+        self.remove_state = False
+        """Whether `close` removes what a successor would go on with. Only who knows that this is over says
+        so; whatever else ends a daemon leaves everything where it is."""
         self._took_over = taken is not None
         self.state = None if folder is None else State(folder, self.table, self.instances, self.comms)
         if taken is not None:
@@ -239,9 +240,9 @@ class Daemon:
         self.save()
 
     @property
-    def has_something_to_keep(self) -> bool:
-        """Whether a successor would find more than a fresh daemon has."""
-        return self._took_over or len(self.table) > 0
+    def is_missed(self) -> bool:
+        """Whether a program is connected, or may come back because a daemon before this one had it."""
+        return len(self.data) > 0 or (self._took_over and self.now_ns() < self._grace_ends_ns)
 
     def save(self) -> None:
         """Write down what a successor must know; costs nothing when nothing has changed."""
@@ -271,17 +272,18 @@ class Daemon:
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone.
 
-        With `keep_state` the rest stays as it is for a successor, what was sent until now included; else that
-        goes, too.
+        The rest stays as it is for a successor, what was sent until now included, unless `remove_state` is
+        set or there is nothing that a fresh daemon would not have.
         """
         self.tracefs.close()
-        if self.keep_state:
+        if self.remove_state:
+            if self.rings is not None:
+                self.rings.round()
+        else:
             self.take_in_all()
-        elif self.rings is not None:
-            self.rings.round()
         self.save()
         if self.state is not None:
-            self.state.close(keep=self.keep_state)
+            self.state.close(keep=not self.remove_state and (self._took_over or self.state.has_news))
             self.state = None
         if self.rings is not None:
             self.rings.hand_over()

@@ -260,7 +260,7 @@ def test_which_ends_leave_something(
         daemon.options = ()
         daemon.start()
         assert (b"kept" in read(daemon, "dynamic_events")[0]) == kept
-        assert not end(daemon, signal.SIGTERM).exists()
+        assert not end(daemon, signal.SIGINT).exists()
     finally:
         daemon.stop(kill=True)
 

@@ -265,6 +265,13 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
             f"{state['dropped']} records found the buffer full and options/overwrite off; "
             "a larger buffer_size_kb, or a reader, helps",
         )
+    if state["late"]:
+        yield Finding(
+            "note",
+            "late events",
+            f"{state['late']} records came after later ones of their cpu and have the time of those; "
+            "per_cpu/cpuN/stats says by how much",
+        )
 
 
 def _some(things: Sequence[object]) -> str:

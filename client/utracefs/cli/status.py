@@ -146,6 +146,7 @@ def buffer_state(tree: Tracefs) -> dict[str, Any]:
         "overrun": sum(one.get("overrun", 0) for one in stats),
         "dropped": sum(one.get("dropped events", 0) for one in stats),
         "read": sum(one.get("read events", 0) for one in stats),
+        "late": sum(one.get("late events", 0) for one in stats),
     }
 
 

@@ -4,6 +4,10 @@
 Each connection may have one ring. `Intake.take_in` looks at what every ring holds when it is called, takes in
 the oldest record of all again and again, and hands it to its tracepoint. No Python code runs per record.
 
+Records are taken up to the moment at which the call began. What was committed later, while it looked at one
+ring after the other, waits for the next call: taken now, it would overtake older records of rings that were
+looked at before. (What was committed before the call bears a time before it, so it is taken.)
+
 Bounded: one call takes at most what was reserved when it began, and at most `budget` records. What a producer
 claims is not believed (`DataRing`); here: the write_index is looked up in its own connection's table, the
 time stamp may not lie in the future, the cpu must exist.
@@ -41,6 +45,7 @@ cdef class Intake:
 
     cdef readonly list rings
     cdef readonly int nr_cpus
+    cdef readonly bint has_more     # a record was seen that waits for the next call
 
     def __init__(self, int nr_cpus):
         self.rings = []
@@ -68,6 +73,7 @@ cdef class Intake:
         cdef DataRing ring, best
         cdef PyObject **heads
         cdef uint64_t now, until
+        self.has_more = False
         if n == 0:
             return 0
         heads = <PyObject **>PyMem_Malloc(n * sizeof(PyObject *))
@@ -81,7 +87,7 @@ cdef class Intake:
                 ring.limit = dr_head(&ring.c)
                 if ring.limit - ring.c.tail > ring.c.ring.size:
                     ring.corrupt = True     # behind our tail (then huge), or further than the ring is long
-                if ring.refill():
+                if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
             while live and done < budget:
@@ -105,7 +111,7 @@ cdef class Intake:
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.told >= PUBLISH_BYTES:
                         dr_publish(&best.c)
-                    if not best.refill():
+                    if not self.next_of(best, now):
                         live -= 1
                         heads[at] = heads[live]
                         break
@@ -119,6 +125,16 @@ cdef class Intake:
         finally:
             PyMem_Free(heads)
         return done
+
+    cdef inline bint next_of(self, DataRing ring, uint64_t now) noexcept:
+        """The next record of a ring that this call may take, into its `head`."""
+        if not ring.refill():
+            return False
+        if ring.head.ts_ns > now and ring.head.ts_ns <= machine_clock_ns(CLOCK_MONOTONIC):
+            self.has_more = True
+            ring.has_head = False
+            return False
+        return True     # also with a time that has not come yet: nobody waits for a producer's fancy
 
     cdef inline void dispatch(self, DataRing ring, uint64_t now):
         cdef Record r

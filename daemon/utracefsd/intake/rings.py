@@ -173,6 +173,11 @@ class Rings:
         finally:
             self._taking_in = False
 
+    @property
+    def has_more(self) -> bool:
+        """The last `take_in` saw a record that was committed while it ran, and left it."""
+        return self._intake.has_more
+
     def threads(self) -> set[int]:
         """Threads that were seen writing."""
         return {tid for ring in self._owned for tid in ring.threads()}

@@ -76,8 +76,8 @@ async def serve(
     What a daemon left in the same directory that died is gone on with, unless `discard_state`.
 
     At the end, however it comes, the sockets made here are removed and every status byte is zero. What has
-    been recorded and set is removed, too, when it is cancelled, unless the daemon's `keep_state` says that a
-    successor shall have it; an error, here or at the start, never removes it.
+    been recorded and set stays for a successor, unless the daemon's `remove_state` was set before it is
+    cancelled; an error, here or at the start, never removes it.
 
     Raises TraceError when it cannot start: EBUSY, EADDRINUSE (a daemon is there already), EPERM, ENOTDIR,
     ENAMETOOLONG (the directory), EINVAL (no such group), ENOENT (no such plug-in); and OSError from the
@@ -127,7 +127,7 @@ def _close(
 ) -> None:
     """Only who cancels can mean that it is over: an error of ours keeps what a successor can go on with."""
     if error is not None and not _is_cancellation(error):
-        daemon.keep_state = daemon.has_something_to_keep
+        daemon.remove_state = False
     daemon.close()
 
 
@@ -180,7 +180,7 @@ class Server:
                 if empty_rounds > LINGER_ROUNDS:
                     rings.want_wakeup(True)
                     # What was committed before producers could see that is found now; a later commit rings.
-                    if not rings.round():
+                    if not rings.round() and not rings.has_more:
                         break
                     rings.want_wakeup(False)
                     self.step_done()

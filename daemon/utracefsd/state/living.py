@@ -33,7 +33,7 @@ from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.state import log
-from utracefsd.state.folder import LOG, StateFolder
+from utracefsd.state.folder import LOG, StateFolder, remove
 from utracefsd.state.log import StateError, Taken
 
 __all__ = ["State", "restore_events", "restore_instances"]
@@ -69,6 +69,8 @@ class State:
         self._bytes = 0
         self._fd = -1
         self._failed = False
+        self.has_news = False
+        """Whether anything happened that a fresh daemon would not know."""
         self._pack = msgpack.Packer(use_bin_type=True).pack
         table.before_created.append(self._created)
         table.on_removed.append(self._removed)
@@ -78,13 +80,14 @@ class State:
             self._listen_to(instance)
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
-        self._rewrite()
+        self._begin()
         folder.remove_unused_buffers()
 
     def save(self) -> None:
         """Write down what has changed. Costs nothing when nothing has."""
         if not self._pending and not self._changed and not self._moved:
             return
+        self.has_news = True
         if self._fd < 0:
             self._rewrite()
             return
@@ -183,9 +186,25 @@ class State:
         self._changed.clear()
         self._moved.clear()
 
-    def _rewrite(self) -> None:
+    def _begin(self) -> None:
+        """The log of this daemon: a new one, or, where that cannot be written, the one that was taken over
+        and says the same."""
+        unsaved = [(instance, set(instance.settings.unsaved)) for instance in self._instances]
+        self._rewrite(keep_old=True)
+        if self._fd >= 0:
+            return
+        self._fd = self.folder.open_log()
+        if self._fd >= 0:
+            self._bytes = os.fstat(self._fd).st_size
+            for instance, names in unsaved:  # what taking over itself has changed
+                instance.settings.unsaved |= names
+                self._changed[instance] = None
+                self._moved[instance.number] = None
+            self.save()
+
+    def _rewrite(self, *, keep_old: bool = False) -> None:
         """A new log of what is now. If there is no room for it there is none: an old one would give ids a
-        wrong meaning."""
+        wrong meaning. keep_old: nothing has happened since that was written."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -193,8 +212,7 @@ class State:
         new = self.folder.path / f"{LOG}.new"
         fd = -1
         try:
-            with contextlib.suppress(FileNotFoundError):
-                new.unlink()
+            remove(new)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(new, flags, 0o600)
             self._bytes = 0
@@ -205,11 +223,15 @@ class State:
             if fd >= 0:
                 os.close(fd)
             if not self._failed:
-                logger.error("the state cannot be written, a restart will begin afresh: %s", error.strerror)
+                logger.error(
+                    "the state cannot be written, a restart will %s: %s",
+                    "miss what changes now" if keep_old else "begin afresh",
+                    error.strerror,
+                )
             self._failed = True
-            for path in (new, self.folder.log):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            remove(new)
+            if not keep_old:
+                remove(self.folder.log)
             return
         if self._failed:
             logger.info("the state is written again")

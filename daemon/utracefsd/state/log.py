@@ -74,6 +74,9 @@ class Taken:
     comms: dict[int, Task] = attrs.Factory(dict)
     """Names of threads."""
 
+    log_bytes: int = 0
+    """Length of the log, without an object that was torn at its end."""
+
     def names(self) -> dict[int, bytes]:
         """Of the further instances, by number."""
         return {number: instance.name for number, instance in self.instances.items() if number != TOP}
@@ -157,6 +160,7 @@ def parse_log(data: bytes) -> Taken:
     for line in lines[1:]:
         if not _apply(taken, line):
             raise StateError(f"the log is damaged: {line!r:.100}")
+    taken.log_bytes = unpacker.tell()
     if TOP not in taken.instances:
         raise StateError("the log does not name the top instance")
     return taken

@@ -40,6 +40,8 @@ cdef extern from "ring_buffer.h" nogil:
     void rb_copy(rb_cpu *, const rb_cpu *)
     uint64_t rb_overrun(rb_cpu *)
     uint64_t rb_dropped(rb_cpu *)
+    uint64_t rb_late(rb_cpu *)
+    uint64_t rb_late_by(rb_cpu *)
     uint64_t rb_read(rb_cpu *)
     uint64_t rb_entries(rb_cpu *)
     bint rb_is_empty(rb_cpu *)
@@ -329,7 +331,15 @@ cdef class RingBuffer:
     def stats(self, int cpu):
         cdef rb_cpu *b = self.one(cpu)
         return BufferStats(
-            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b)
+            rb_entries(b),
+            rb_overrun(b),
+            0,
+            rb_bytes(b),
+            rb_oldest_ts(b),
+            rb_dropped(b),
+            rb_read(b),
+            rb_late(b),
+            rb_late_by(b),
         )
 
     def entries(self, int cpu=-1):

@@ -76,6 +76,8 @@ class ModelCpu:
     ring: list[ModelPage] = attrs.field(factory=lambda: [ModelPage()])
     """Oldest first; the last is written to. Empty: the reader page is."""
     last_ts: int = 0
+    late: int = 0
+    late_by: int = 0
     overrun: int = 0
     untold: int = 0
     """Overwritten since the reader page was swapped in."""
@@ -85,7 +87,8 @@ class ModelCpu:
     read: int = 0
 
     def append(self, serial: int, ts: int, data: bytes) -> bool:
-        ts = max(ts, self.last_ts)
+        late_by = max(0, self.last_ts - ts)
+        ts += late_by
         while True:
             page = self.ring[-1] if self.ring else self.reader
             extend = 8 if page.records and ts - self.last_ts >= 1 << 27 else 0
@@ -105,6 +108,8 @@ class ModelCpu:
         page.records.append(ModelRecord(serial, ts, as_stored(data), size))
         page.used += size
         self.last_ts = ts
+        self.late += late_by > 0
+        self.late_by = max(self.late_by, late_by)
         return True
 
     def _drop_oldest(self) -> None:
@@ -160,6 +165,7 @@ class ModelCpu:
         self.reader = ModelPage()
         self.ring = [ModelPage(ts=oldest)]
         self.last_ts = self.overrun = self.untold = self.lost = self.dropped = self.read = 0
+        self.late = self.late_by = 0
 
     @property
     def oldest_ts(self) -> int:
@@ -171,7 +177,10 @@ class ModelCpu:
 
     def stats(self) -> BufferStats:
         used = self.reader.used - self.reader.read_bytes + sum(page.used for page in self.ring)
-        return BufferStats(len(self.unread), self.overrun, 0, used, self.oldest_ts, self.dropped, self.read)
+        return BufferStats(
+            *(len(self.unread), self.overrun, 0, used, self.oldest_ts, self.dropped, self.read),
+            *(self.late, self.late_by),
+        )
 
 
 def fill(buffer: RingBuffer, count: int, size: int = 60, cpu: int = 0) -> int:

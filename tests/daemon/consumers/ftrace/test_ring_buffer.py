@@ -8,6 +8,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import attrs
 import pytest
@@ -220,6 +221,27 @@ def test_overwrite_drops_the_oldest_sub_buffer_whole() -> None:
     assert commit == 0xC0000FC0
     assert buffer.read_page(0, 4096) is None
     assert buffer.stats(0) == BufferStats(0, 442, 0, 0, 1568, 0, 158)
+
+
+def test_late_records_are_counted() -> None:
+    buffer = RingBuffer(2, 8)
+    for ts in (1000, 990, 1000, 400, 1001):
+        buffer.append(0, ts, entry(ts, 8))
+    buffer.append(1, 5, entry(5, 8))
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
+    assert (buffer.stats(1).late_events, buffer.stats(1).late_by) == (0, 0)
+    buffer.resize(64)
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
+    buffer.clear()
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (0, 0)
+
+
+def test_late_records_are_counted_across_a_restart(tmp_path: Path) -> None:
+    buffer = RingBuffer(1, 8, folder=str(tmp_path))
+    for ts in (1000, 990):
+        buffer.append(0, ts, entry(ts, 8))
+    adopted = RingBuffer.adopt(str(tmp_path))
+    assert (adopted.stats(0).late_events, adopted.stats(0).late_by) == (1, 10)
 
 
 def test_a_consuming_cursor_tells_what_was_lost_once() -> None:

@@ -164,7 +164,7 @@ def test_a_writer_can_be_killed_between_any_two_instructions(tmp_path: Path) -> 
 
 
 CONTROL_STATE = 40
-STATE_SIZE = 80
+STATE_SIZE = 96
 ORIGIN_SIZE = 24
 
 
@@ -198,7 +198,7 @@ def test_an_interrupted_clear_is_finished(tmp_path: Path) -> None:
     buffer = RingBuffer(1, 8, folder=str(tmp_path))
     fill(buffer, 600)
     active = struct.unpack_from("<I", (tmp_path / "cpu0").read_bytes(), 32)[0]
-    adopted = adopt_changed(tmp_path, CONTROL_STATE + active * STATE_SIZE + 72, struct.pack("<I", 1))
+    adopted = adopt_changed(tmp_path, CONTROL_STATE + active * STATE_SIZE + 88, struct.pack("<I", 1))
     assert adopted.stats(0) == attrs.evolve(
         BufferStats(0, 0, 0, 0, 0, 0, 0), oldest_ts=adopted.stats(0).oldest_ts
     )
@@ -249,7 +249,7 @@ def test_nonsense_in_the_control_page_is_refused(tmp_path: Path, offset: int, da
         (24, 0xFFFFFFFF),
         (24, 0x100000000),  # read_off past commit
         (40, 1 << 40),  # last_overrun
-        (72, 2),  # clearing
+        (88, 2),  # clearing
     ],
 )
 def test_nonsense_in_the_state_is_refused(tmp_path: Path, member: int, value: int) -> None:

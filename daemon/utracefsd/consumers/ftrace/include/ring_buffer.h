@@ -52,7 +52,7 @@
 #include <time.h>
 
 #define RB_MAGIC 0x4655424752545455ull /* "UTTRGBUF" as little-endian bytes */
-#define RB_VERSION 2u
+#define RB_VERSION 3u
 #define RB_CONTROL_ALIGN 4096u
 #define RB_PAGE_HEADER 16u         /* u64 time stamp, u64 commit */
 /* Bytes of the largest entry: the payload of a page less two header words. */
@@ -78,6 +78,8 @@ struct rb_state {
     uint64_t lost;          /* overwritten just before the reader page's next record; no reader knows yet */
     uint64_t read_before;   /* records consumed on earlier reader pages */
     uint64_t dropped;       /* records refused */
+    uint64_t late;          /* records that came after a later one and have its time, since the last clear */
+    uint64_t late_by;       /* by how much the time of any of them was moved at most */
     uint32_t clearing;      /* a clear was under way */
     uint32_t zero;
 };
@@ -552,8 +554,11 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
     if (size > RB_MAX_DATA(b->subbuf_size) - 8)
         return RB_TOO_LARGE;
     uint32_t entry = (uint32_t)size + 8, total = rb_record_size(entry);
-    if (ts < b->last_ts)
+    uint64_t late_by = 0;
+    if (ts < b->last_ts) {
+        late_by = b->last_ts - ts;
         ts = b->last_ts;
+    }
     uint64_t delta = b->write ? ts - b->last_ts : 0; /* the first record of a page lies at the page's time */
     uint32_t extend = delta >> RB_DELTA_BITS ? 8 : 0;
     if (b->write + extend + total > b->payload) {
@@ -591,6 +596,12 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
     place->entry = to;
     place->ts = ts;
     place->end = b->write + extend + total;
+    if (late_by) {
+        struct rb_state *s = rb_state(b);
+        s->late++;
+        if (s->late_by < late_by)
+            s->late_by = late_by;
+    }
     return RB_RESERVED;
 }
 
@@ -658,6 +669,8 @@ static inline void rb_clear(rb_cpu *b)
 
 static inline uint64_t rb_overrun(const rb_cpu *b) { return rb_state(b)->overrun; }
 static inline uint64_t rb_dropped(const rb_cpu *b) { return rb_state(b)->dropped; }
+static inline uint64_t rb_late(const rb_cpu *b) { return rb_state(b)->late; }
+static inline uint64_t rb_late_by(const rb_cpu *b) { return rb_state(b)->late_by; }
 static inline uint64_t rb_lost(const rb_cpu *b) { return rb_state(b)->lost; }
 static inline uint64_t rb_pages_used(const rb_cpu *b) { return rb_used(rb_state(b)); }
 static inline int rb_overwrite(const rb_cpu *b) { return b->control->overwrite; }
