@@ -228,6 +228,7 @@ cdef class Journal:
         ring.judged = slot.tail & JR_JUDGED
         # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
         dr_advance(&ring.c, <uint32_t>(tail - told))
+        ring.fold_lost()                # what was lost until now, at the place that this tail says
         dr_publish(&ring.c)
 
     def forget_buffer(self, int number):
