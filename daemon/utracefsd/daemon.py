@@ -37,6 +37,7 @@ from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import DATA, TRACEFS, Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
+from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
@@ -68,6 +69,10 @@ MAX_TRACEFS_CONNECTIONS = 256
 GRACE_NS = 10_000_000_000
 
 logger = logging.getLogger("utracefsd")
+
+
+def _forget_in(journal: Journal) -> Callable[[Instance], None]:
+    return lambda instance: journal.forget_buffer(instance.number)
 
 
 class Daemon:
@@ -139,9 +144,12 @@ class Daemon:
             storage=lambda number: None if folder is None else folder.buffers_of(number),
             restored=None if taken is None else taken.names(),
         )
+        if journal is not None:
+            self.instances.on_removed.append(_forget_in(journal))
         if taken is not None:
             self.comms.restore(taken.comms)
             restore_instances(taken, self.instances, restored)
+            self.instances.remove_left_over()
         elif buffer_size_kb is not None:
             self.instances.top.store.resize(buffer_size_kb)
         # Programs that registered them have this long to come back; until then they count as referring to

@@ -73,5 +73,5 @@ cdef extern from "data_ring_consumer.h" nogil:
     void dr_publish(dr_consumer *c)
     void dr_want_wakeup(dr_consumer *c, int wanted)
     uint64_t dr_head(dr_consumer *c)
-    uint64_t dr_lost(dr_consumer *c)
-    uint32_t dr_lost_of(dr_consumer *c, uint32_t write_index)
+    bint dr_take_lost(dr_consumer *c)
+    uint32_t dr_take_lost_of(dr_consumer *c, uint32_t write_index)

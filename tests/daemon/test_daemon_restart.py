@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import trio
 
 from tests.daemon.restarting import (
+    ROOT,
     WARNING,
     Clock,
     daemon_in,
@@ -203,6 +205,18 @@ def test_instances_that_are_made_and_removed_later(folder: Path) -> None:
     )
     finish(last)
     assert list(folder.iterdir()) == []
+
+
+def test_an_instance_that_was_to_go_with_its_owner_is_gone_after_a_kill(folder: Path) -> None:
+    old = daemon_in(folder)
+    several_instances(old)
+    old.tree.open(b"instances/one/remove_on_close", os.O_WRONLY, peer=ROOT)
+    old.save()
+    die(old)
+    new = daemon_in(folder)
+    assert list(new.instances.names()) == [b"two words", b"idle"]
+    assert not list(folder.glob("buffer.1.*"))
+    new.close()
 
 
 @pytest.mark.parametrize("logged", [False, True])

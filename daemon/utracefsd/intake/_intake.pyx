@@ -24,7 +24,7 @@ cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.data_ring cimport *
@@ -57,6 +57,7 @@ cdef class Intake:
     def remove(self, DataRing ring not None):
         """Forget a ring, after what it still held was taken in."""
         self.rings.remove(ring)
+        ring.mark_lost(UINT64_MAX)  # what it lost in the end is missing in front of whatever comes next
 
     def want_wakeup(self, bint wanted):
         """Ask every producer to ring its doorbell, or not to. Call take_in once more before sleeping."""
@@ -110,6 +111,7 @@ cdef class Intake:
                     jr_done(best.slot, best.c.tail + best.head.bytes)
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.told >= PUBLISH_BYTES:
+                        best.fold_lost()
                         dr_publish(&best.c)
                     if not self.next_of(best, now):
                         live -= 1
@@ -120,8 +122,8 @@ cdef class Intake:
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.has_head = False
-                dr_publish(&ring.c)
                 ring.fold_lost()
+                dr_publish(&ring.c)
         finally:
             PyMem_Free(heads)
         return done
@@ -145,6 +147,8 @@ cdef class Intake:
         cdef bint again = ring.judged
         ring.judged = False
         ring.taken += 1
+        if ring.c.tail + head.bytes > ring.marked_at:
+            ring.mark_lost(ring.c.tail + head.bytes)
         if head.write_index >= <uint32_t>PyList_GET_SIZE(tracepoints):
             ring.table.refuse(
                 errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index

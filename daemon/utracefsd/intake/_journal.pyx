@@ -228,7 +228,15 @@ cdef class Journal:
         ring.judged = slot.tail & JR_JUDGED
         # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
         dr_advance(&ring.c, <uint32_t>(tail - told))
+        ring.fold_lost()                # what was lost until now, at the place that this tail says
         dr_publish(&ring.c)
+
+    def forget_buffer(self, int number):
+        """The instance of that number is removed: another one of that number has none of its records."""
+        cdef Py_ssize_t i
+        if 0 <= number < JR_MAX_BUFFERS:
+            for i in range(self.slots):
+                self.at(i).taken[number >> 6] &= ~(<uint64_t>1 << (number & 63))
 
     def end(self, DataRing ring not None):
         """The ring is given up: free its slot. From now on its own memory says how far it is consumed."""

@@ -39,7 +39,7 @@
  *                   moves tail.
  *   a record        from the compare-and-swap that reserved it until its COMMITTED bit is set: the one thread
  *                   that reserved it. Afterwards: the daemon. No one else, ever.
- *   lost, lost[]    producers add, the daemon reads.
+ *   lost, lost[]    producers add, the daemon takes out what it counts (exchange with 0).
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
  *

@@ -123,14 +123,23 @@ static inline uint64_t dr_head(struct dr_consumer *c)
 	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
 }
 
-static inline uint64_t dr_lost(struct dr_consumer *c)
+/* Whether something was lost since this was asked last; dr_take_lost_of then takes the numbers out. They are
+ * taken and not just read, so that what is there is always what no daemon has counted yet: the one that comes
+ * after a daemon that was killed counts what was lost meanwhile, and nothing twice.
+ *
+ * A producer adds to its event's number first. When only that has come here it is taken at once, and the next
+ * time this says that there is something, nothing is found. */
+static inline int dr_take_lost(struct dr_consumer *c)
 {
-	return atomic_load_explicit(&c->ring.header->lost, memory_order_acquire);
+	return atomic_load_explicit(&c->ring.header->lost, memory_order_relaxed) &&
+	       atomic_exchange_explicit(&c->ring.header->lost, 0, memory_order_acquire);
 }
 
-static inline uint32_t dr_lost_of(struct dr_consumer *c, uint32_t write_index)
+static inline uint32_t dr_take_lost_of(struct dr_consumer *c, uint32_t write_index)
 {
-	return atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed);
+	if (atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed) == 0)
+		return 0;
+	return atomic_exchange_explicit(&c->ring.lost[write_index], 0, memory_order_relaxed);
 }
 
 /* The daemon's part of making a ring: the file is new, so all else is zero. */

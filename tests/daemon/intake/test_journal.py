@@ -438,3 +438,16 @@ def test_a_link_is_not_followed(folder: Path) -> None:
     (folder / "journal").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic"):
         Journal(folder / "journal")
+
+
+def test_an_instance_that_is_removed_leaves_its_answer_to_no_other(folder: Path) -> None:
+    """A record that instance 3 had when the daemon was killed is new to the next instance of that number."""
+    slot = struct.pack("<5Q11Q", 1, 5, 6, 64 | 1, 7, 0b11000, *[0] * 10)
+    Journal(folder / "journal")
+    with open(folder / "journal", "ab") as file:
+        file.write(slot)
+    journal = Journal(folder / "journal")
+    assert len(journal) == 1
+    for number in (3, -1, 1 << 30):
+        journal.forget_buffer(number)
+    assert struct.unpack_from("<Q", (folder / "journal").read_bytes(), SLOT + 40) == (0b10000,)
