@@ -1,8 +1,9 @@
 """What a record costs a program that emits in a loop, beside what else it could have used.
 
-Every number of a loop is a new object, the ring is larger than the caches, and no record is lost. `asleep`: the
-daemon is stopped, so nothing but the producer touches the ring. `taken in`: it takes the records in meanwhile, on
-another cpu. Figures are cpu time of the thread; where the wall clock said more than a tenth more, a line says so.
+Every number of a loop is a new object, the ring is larger than the caches, and no record is lost. `asleep`:
+the daemon is stopped, so nothing but the producer touches the ring. `taken in`: it takes the records in
+meanwhile, on another cpu. Figures are cpu time of the thread; where the wall clock said more than a tenth
+more, a line says so.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class InC:
 
 def compiled(folder: str, source: str, *flags: str) -> str:
     program = f"{folder}/{Path(source).stem}"
-    command = ["gcc", "-O2", f"-I{INCLUDE}", f"-I{HERE}", HERE / source, "-o", program, *flags]
+    command = ["gcc", "-O2", f"-I{INCLUDE}", f"-I{HERE}", str(HERE / source), "-o", program, *flags]
     subprocess.run(command, check=True, capture_output=True)
     return program
 
