@@ -1,4 +1,4 @@
-"""`python -m bench [application|core|intake|report|rings|tree]... [--json FILE]`: print one row a figure."""
+"""`python -m bench [loops|application|core|intake|report|rings|tree]... [--json FILE]`: print one row a figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from bench import measure
 
-NAMES = ["application", "core", "intake", "report", "rings", "tree"]
+NAMES = ["loops", "application", "core", "intake", "report", "rings", "tree"]
 
 
 def main(args: list[str]) -> int:

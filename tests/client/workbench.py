@@ -78,6 +78,10 @@ class Workbench:
         return got
 
 
+DATA = 65536
+"""Where the data area of a ring begins."""
+
+
 class FarRing:
     """A data ring as its daemon sees it (docs/protocol.md, section 5)."""
 
@@ -85,7 +89,7 @@ class FarRing:
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ring")
-        os.ftruncate(self.fd, 4096 + self.SIZE + 16384)
+        os.ftruncate(self.fd, DATA + self.SIZE + 16384)
         self.doorbell = os.eventfd(0, os.EFD_NONBLOCK)
         self.memory = mmap.mmap(self.fd, 0)
 
@@ -110,8 +114,8 @@ class FarRing:
     def records(self) -> list[tuple[int, bytes]]:
         """(write_index, payload) of all that was committed. They stay there."""
         (head,) = struct.unpack_from("<Q", self.memory, 64)
-        place, found = 4096, []
-        while place < 4096 + head:
+        place, found = DATA, []
+        while place < DATA + head:
             word, index = struct.unpack_from("<II", self.memory, place)
             assert word >> 31
             length = word & 0xFFFFFF

@@ -29,6 +29,7 @@ from utracefsd.server.runtime import locate
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31
+DATA = 65536
 HEAD, TAIL, NEED_WAKEUP = 64, 128, 256
 
 
@@ -65,7 +66,7 @@ class Producer:
             # first.
             self.words = memoryview(self.memory).cast("Q")
         else:
-            assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 1}
+            assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 2}
 
     def call(self, method: str, *params: Any, fds: tuple[int, ...] = (), got: list[int] | None = None) -> Any:
         socket.send_fds(self.sock, [msgpack.packb([0, 1, method, list(params)])], fds)
@@ -92,7 +93,7 @@ class Producer:
             struct.pack_into(
                 "<IIQIHHQ",
                 self.memory,
-                4096 + head % SIZE,
+                DATA + head % SIZE,
                 *(COMMITTED | 8, 0, time.monotonic_ns(), os.getpid(), 0, 0, self.emitted),
             )
             self.words[HEAD // 8] = head + 32

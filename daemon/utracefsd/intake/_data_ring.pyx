@@ -33,6 +33,7 @@ from utracefs_protocol.data_ring cimport *
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake.journal cimport jr_done
+from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_ns
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -161,16 +162,12 @@ cdef class DataRing:
         """Ask this ring's producer to ring the doorbell, or not to."""
         dr_want_wakeup(&self.c, wanted)
 
-    cdef bint refill(self) noexcept:
-        """The next record of this round into `head`. False: none."""
+    cdef bint refill(self, const tsc_clock *clock) noexcept:
+        """The next record of this round into `head`, its time by the clock. False: none."""
         cdef int state
         cdef uint64_t before
         self.has_head = False
         if self.corrupt:
-            return False
-        # A record never reaches past the head that it was found below. So tail stops at limit exactly, or
-        # beyond it when records behind it were found below a later head: then the distance is negative.
-        if <long long>(self.limit - self.c.tail) <= 0:
             return False
         before = self.c.tail
         state = dr_next(&self.c, &self.head, self.copy, DR_MAX_PAYLOAD, self.dead, &self.holes)
@@ -180,6 +177,8 @@ cdef class DataRing:
         if self.c.tail != before:
             jr_done(self.slot, self.c.tail)     # what was stepped over is zero already
             self.judged = False
+        if state == DR_RECORD and self.head.flags & DR_TSC:
+            self.head.time = tsc_clock_ns(clock, self.head.time)
         self.has_head = state == DR_RECORD
         return self.has_head
 

@@ -33,6 +33,7 @@ from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint
 from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
 from utracefsd.intake.journal cimport jr_done, jr_has_taken, jr_slot
 from utracefsd.machine.machine cimport machine_clock_ns
+from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_now
 
 cdef enum:
     # Give space back to the producer about this often, so that a full ring can go on during a round.
@@ -41,18 +42,46 @@ cdef enum:
 
 @cython.final
 cdef class Intake:
-    """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim."""
+    """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim.
+
+    tsc: Producers may stamp with the time stamp counter. Where it is not to be trusted it stays False.
+    clock_jumped: The counter and the clock went apart since this was last set to False.
+    """
 
     cdef readonly list rings
     cdef readonly int nr_cpus
     cdef readonly bint has_more     # a record was seen that waits for the next call
+    cdef bint may_tsc
+    cdef public bint clock_jumped
+    cdef tsc_clock clock
 
-    def __init__(self, int nr_cpus):
+    def __init__(self, int nr_cpus, bint tsc=False):
         self.rings = []
         self.nr_cpus = nr_cpus
+        self.may_tsc = tsc
+        self.look_at_clock()
+
+    @property
+    def tsc(self):
+        return self.may_tsc
+
+    @tsc.setter
+    def tsc(self, bint may):
+        cdef DataRing ring
+        self.may_tsc = may
+        for ring in self.rings:
+            self.set_clock(ring)
+
+    cdef void set_clock(self, DataRing ring) noexcept:
+        dr_set_clock(&ring.c, DR_CLOCK_TSC if self.may_tsc else DR_CLOCK_MONOTONIC)
+
+    cdef void look_at_clock(self) noexcept:
+        if tsc_clock_look(&self.clock, tsc_clock_now()):
+            self.clock_jumped = True
 
     def add(self, DataRing ring not None):
         self.rings.append(ring)
+        self.set_clock(ring)
 
     def remove(self, DataRing ring not None):
         """Forget a ring, after what it still held was taken in."""
@@ -81,13 +110,16 @@ cdef class Intake:
         if heads == NULL:
             raise MemoryError
         try:
-            now = machine_clock_ns(CLOCK_MONOTONIC)
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.lookups = 0
-                ring.limit = dr_head(&ring.c)
-                if ring.limit - ring.c.tail > ring.c.ring.size:
-                    ring.corrupt = True     # behind our tail (then huge), or further than the ring is long
+                if dr_look(&ring.c) == DR_CORRUPT:
+                    ring.corrupt = True
+            # After that look: what has no place by now is later than this round.
+            self.look_at_clock()
+            now = self.clock.to.ns
+            for i in range(n):
+                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
@@ -99,12 +131,12 @@ cdef class Intake:
                 at = 0
                 for i in range(1, live):
                     ring = <DataRing>heads[i]
-                    if ring.head.ts_ns < best.head.ts_ns:
-                        until = best.head.ts_ns
+                    if ring.head.time < best.head.time:
+                        until = best.head.time
                         best = ring
                         at = i
-                    elif ring.head.ts_ns < until:
-                        until = ring.head.ts_ns
+                    elif ring.head.time < until:
+                        until = ring.head.time
                 while True:
                     self.dispatch(best, now)
                     done += 1
@@ -117,7 +149,7 @@ cdef class Intake:
                         live -= 1
                         heads[at] = heads[live]
                         break
-                    if best.head.ts_ns > until or done >= budget:
+                    if best.head.time > until or done >= budget:
                         break
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
@@ -130,9 +162,9 @@ cdef class Intake:
 
     cdef inline bint next_of(self, DataRing ring, uint64_t now) noexcept:
         """The next record of a ring that this call may take, into its `head`."""
-        if not ring.refill():
+        if not ring.refill(&self.clock):
             return False
-        if ring.head.ts_ns > now and ring.head.ts_ns <= machine_clock_ns(CLOCK_MONOTONIC):
+        if ring.head.time > now and ring.head.time <= machine_clock_ns(CLOCK_MONOTONIC):
             self.has_more = True
             ring.has_head = False
             return False
@@ -154,7 +186,7 @@ cdef class Intake:
                 errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index
             )
             return
-        r.ts_ns = head.ts_ns if head.ts_ns <= now else now
+        r.ts_ns = head.time if head.time <= now else now
         r.cpu = head.cpu if head.cpu < self.nr_cpus else 0
         if ring.known[head.tid % KNOWN_TIDS] == head.tid and head.tid != 0:
             r.pid = <int32_t>head.tid

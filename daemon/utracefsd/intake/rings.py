@@ -15,6 +15,9 @@ With a journal, what a killed daemon had consumed of a ring is known to the one 
 
 A ring whose memory is invalid is `corrupt`: `round` tells its owner by `failed`, whose connection ends with
 EPROTO.
+
+Producers may stamp records with the time stamp counter while the kernel takes the time from it, too; when
+counter and clock go apart, it is asked again.
 """
 
 import errno
@@ -29,6 +32,7 @@ from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
+from utracefsd.machine import tsc
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
@@ -75,7 +79,7 @@ class Rings:
         self._save = save
         self._end_failed = end_failed
         self._new_thread = new_thread
-        self._intake = Intake(nr_cpus)
+        self._intake = Intake(nr_cpus, tsc.trusted())
         self._journal = journal
         self._handing_over = False
         self._shares = Shares() if shares is None else shares
@@ -172,6 +176,9 @@ class Rings:
             return self._intake.take_in() if budget is None else self._intake.take_in(budget)
         finally:
             self._taking_in = False
+            if self._intake.clock_jumped:
+                self._intake.clock_jumped = False
+                self._intake.tsc = self._intake.tsc and tsc.trusted()
 
     @property
     def has_more(self) -> bool:

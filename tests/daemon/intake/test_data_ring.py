@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.intake.producing import (
     COMMITTED,
+    DATA,
     HEAD,
     LOST,
     NEED_WAKEUP,
@@ -141,7 +142,7 @@ def test_a_producer_s_tail_is_not_believed(world: World) -> None:
     junk=st.binary(max_size=400),
     head=st.integers(0, 2**64 - 1),
     fields=st.dictionaries(
-        st.sampled_from([0, 4, 8, 12, TAIL, LOST, NEED_WAKEUP, 4096 + SIZE, 4096 + SIZE + 16376]),
+        st.sampled_from([0, 4, 8, 12, TAIL, LOST, NEED_WAKEUP, DATA + SIZE, DATA + SIZE + 16376]),
         st.integers(0, 2**64 - 1),
     ),
     small=st.booleans(),
@@ -261,7 +262,7 @@ def test_nothing_is_lost_where_nobody_listens(world: World) -> None:
 
 def test_numbers_that_mean_no_event_are_not_counted(world: World) -> None:
     """A producer may write there what it likes."""
-    place = 4096 + SIZE
+    place = (64 << 10) + SIZE
     struct.pack_into("<4096I", world.producers[0].memory, place, *[0xFFFFFFFF] * 4096)
     world.producers[0].set_u64(LOST, -1)
     world.intake.take_in()
@@ -277,7 +278,7 @@ def test_an_uncommitted_record_stops_the_ring_until_it_is_committed(world: World
     producer.emit(0, number(2), 2, word=8)
     producer.emit(0, number(3), 3)
     assert world.intake.take_in() == 1
-    struct.pack_into("<I", producer.memory, 4096 + 32, COMMITTED | 8)
+    struct.pack_into("<I", producer.memory, DATA + 32, COMMITTED | 8)
     assert world.intake.take_in() == 2
     assert world.seen.numbers() == [1, 2, 3]
 
@@ -324,7 +325,7 @@ class TestAdopting:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
             return fd
 
-        good = 4096 + SIZE + 16384
+        good = DATA + SIZE + 16384
         every = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         cases: list[tuple[Callable[[], int], str]] = [
             (lambda: os.open("/dev/null", os.O_RDWR), "memfd|sealed"),

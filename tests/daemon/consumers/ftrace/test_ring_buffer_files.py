@@ -164,7 +164,7 @@ def test_a_writer_can_be_killed_between_any_two_instructions(tmp_path: Path) -> 
 
 
 CONTROL_STATE = 40
-STATE_SIZE = 96
+STATE_SIZE = 112
 ORIGIN_SIZE = 24
 
 
