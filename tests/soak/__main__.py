@@ -59,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"soak: {asked.seconds:.0f} s, parts {', '.join(parts)}, seed {seed}", flush=True)
     if os.getuid():
         print("not root: all attackers are the daemon's own user, limits for users are not tested")
-    if not private_shared_memory(_SHARED_MEMORY_MIB):
+    private = private_shared_memory(_SHARED_MEMORY_MIB)
+    if not private:
         print("no mount namespace: /dev/shm is the machine's and is never filled")
         report.counts["runs without a /dev/shm of their own"] += 1
     faulthandler.enable()
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         for part in parts:
             try:
                 if part == "chaos":
-                    chaos(setting, report, Path(folder))
+                    chaos(setting, report, Path(folder), may_fill=private)
                 else:
                     attack(part, setting, report, Path(folder))
             except Found:

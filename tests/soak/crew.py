@@ -6,6 +6,7 @@ that outlives it, for the report.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -17,7 +18,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -27,6 +28,20 @@ FIRST_UID = 61_001
 _LOG_BYTES = 1 << 18
 _STOP_BOUND_S = 60.0
 _PR_SET_PDEATHSIG = 1
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """TimeoutError in a call that blocks for longer: an attacker may block himself. Not in threads."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _timed_out(number: int, frame: object) -> None:
+    raise TimeoutError
 
 
 class Notes:
@@ -159,6 +174,9 @@ def _be(job: Job, notes: Notes, uid: int | None, results: int) -> None:
     status = 1
     try:
         gc.freeze()
+        signal.signal(signal.SIGALRM, _timed_out)
+        os.closerange(3, results)  # our connections to the daemon among them
+        os.closerange(results + 1, 1 << 16)
         if uid is not None:
             os.setgroups([])
             os.setresgid(uid, uid, uid)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import attrs
 
@@ -131,19 +132,7 @@ class House:
         ready, ready_w = os.pipe()
         try:
             with open(self.log, "ab") as log:
-                limits = [f"--nofile={self.descriptors}"] if self.descriptors else []
-                self.process = subprocess.Popen(
-                    [
-                        *(["prlimit", *limits] if limits else []),
-                        *(sys.executable, "-X", "faulthandler", "-m", "utracefsd"),
-                        *("--dir", self.directory, "--ready-fd", str(ready_w), *self.options),
-                    ],
-                    pass_fds=[ready_w],
-                    stdout=log,
-                    stderr=log,
-                    cwd=ROOT,
-                    env=self.environ,
-                )
+                self.process = self._popen(log, ready_w)
             os.close(ready_w)
             readable, _, _ = select.select([ready], [], [], START_BOUND_S)
             if not readable or not os.read(ready, 16).startswith(b"READY"):
@@ -154,8 +143,45 @@ class House:
         if self.open_to_all:
             os.chmod(os.path.join(self.directory, "user_events_data"), 0o666)
         if self.at_start is None:
-            self.probe()
-            self.at_start = Usage.of(self.pid)
+            self.note_start()
+
+    def _popen(self, log: IO[bytes], ready_fd: int | None = None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *(["prlimit", f"--nofile={self.descriptors}"] if self.descriptors else []),
+                *(sys.executable, "-X", "faulthandler", "-m", "utracefsd", "--dir", self.directory),
+                *(["--ready-fd", str(ready_fd)] if ready_fd is not None else []),
+                *self.options,
+            ],
+            pass_fds=[] if ready_fd is None else [ready_fd],
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+            env=self.environ,
+        )
+
+    def note_start(self) -> None:
+        """What it takes now is what it may take when all others have gone."""
+        self.probe()
+        self.at_start = Usage.of(self.pid)
+
+    def start_and_kill(self, after_s: float) -> None:
+        """Killed at any moment on its way up."""
+        with open(self.log, "ab") as log:
+            self.process = self._popen(log)
+        time.sleep(after_s)
+        self.kill()
+
+    def wait_for_end(self, context: str = "") -> None:
+        """After SIGTERM. Found: it does not end."""
+        assert self.process is not None
+        try:
+            self.process.wait(END_BOUND_S)
+        except subprocess.TimeoutExpired:
+            self.report.stop(
+                "end", self.part, f"alive {END_BOUND_S} s after SIGTERM\n{self._stuck()}\n{context}"
+            )
+        self.process = None
 
     def tree(self, timeout_s: float = ANSWER_BOUND_S) -> Tracefs:
         return Tracefs(self.directory, timeout_s=timeout_s)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tests.soak import wire
+from tests.soak.crew import within
 from tests.soak.plain import (
     COMMITTED,
     HEAD,
@@ -107,7 +108,7 @@ class RingAttacker:
                     self.counts["actions of attackers"] += 1
                     # (the daemon may have ended the connection: then the rest goes into memory that nobody
                     # reads, and `again` comes back with it)
-                    with contextlib.suppress(OSError, ValueError):
+                    with contextlib.suppress(OSError, ValueError), within(1.0):
                         self._actions[name](random.Random(seed))
         finally:
             self._close()

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tests.soak import wire
+from tests.soak.crew import within
 from tests.soak.descriptors import KINDS, Descriptors
 from tests.soak.wire import Packet
 
@@ -107,7 +108,10 @@ class Attacker:
         try:
             for name, *arguments in steps:
                 self.counts["actions of attackers"] += 1
-                with contextlib.suppress(OSError):  # refused, hung up, timed out: all of that is expected
+                with (
+                    contextlib.suppress(OSError),
+                    within(3.0),
+                ):  # refused, hung up, timed out: all of that is expected
                     self._steps[name](*arguments)
         finally:
             for slot in list(self._slots):
