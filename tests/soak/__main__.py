@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             except Exception:  # noqa: BLE001
                 traceback.print_exc()
                 failed = True
-            print(f"part {part} done, {len(report.findings)} findings", flush=True)
+            print(f"part {part} done, {len(report.findings)} findings so far", flush=True)
     print("\n".join(report.lines()))
     return 2 if failed else 1 if report.findings else 0
 

@@ -43,6 +43,7 @@ PARTS = {"data": "data", "tracefs": "tracefs", "memory": "memory"}
 ATTACKERS = 4
 _PERF_PAGES = 1024
 _LOOK_EVERY_S = 0.1
+_SHOWN_STEPS = 6
 
 
 @attrs.frozen
@@ -148,7 +149,9 @@ def _attacking(part: str, number: int, setting: Setting, directory: str, fuse: s
 
 
 def _shown(steps: list[tuple[object, ...]]) -> str:
-    return "\n  ".join(text if len(text := repr(step)) < 400 else text[:397] + "..." for step in steps)
+    """The last ones, in short: the seed gives them all again."""
+    lines = [f"{len(steps)} steps, at last", *map(repr, steps[-_SHOWN_STEPS:])]
+    return "\n  ".join(line if len(line) < 160 else line[:157] + "..." for line in lines)
 
 
 class _Honest:

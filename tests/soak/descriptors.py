@@ -73,7 +73,11 @@ class Descriptors:
     def _connected(self) -> int:
         """A connection to the daemon itself."""
         sock = socket.socket(socket.AF_UNIX)
-        sock.connect(os.path.join(self._directory, "user_events_data"))
+        try:
+            sock.connect(os.path.join(self._directory, "user_events_data"))
+        except OSError:
+            sock.close()
+            raise
         return sock.detach()
 
     def _carrying(self) -> int:

@@ -7,6 +7,7 @@ brings its ring along from daemon to daemon. All emit `u32 who; u64 n`: `who` is
 from __future__ import annotations
 
 import ctypes
+import logging  # noqa: F401  (the client loads it to warn, and a producer cannot read our files)
 import os
 import random
 import select

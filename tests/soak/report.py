@@ -42,6 +42,10 @@ class Finding:
     text: str
     """What, with the last actions."""
 
+    def lines(self) -> list[str]:
+        head = f"FOUND by the judge {self.judge} ({JUDGES[self.judge]}), {self.part}:"
+        return [head, *("    " + line for line in self.text.splitlines())]
+
 
 @attrs.define
 class Report:
@@ -61,6 +65,7 @@ class Report:
             self.counts[f"ignored findings of the judge {judge}"] += 1
             return
         self.findings.append(Finding(judge, part, text))
+        print("\n".join(self.findings[-1].lines()), flush=True)  # the rest may take its time
 
     def stop(self, judge: str, part: str, text: str) -> None:
         """A finding after which the part cannot go on. Raises Found, whether it is ignored or not."""
@@ -74,14 +79,12 @@ class Report:
             self.tell(judge, part, text)
 
     def lines(self) -> list[str]:
-        """What was done, then what was found."""
+        """What was done, then what was found, in short."""
         width = max([len("worst answer of the tree"), *map(len, self.counts)])
         lines = [f"seed {self.seed}"]
         lines += [f"  {name:<{width}} {number:>12}" for name, number in sorted(self.counts.items())]
         lines.append(f"  {'worst answer of the tree':<{width}} {self.worst_answer_s * 1e3:>9.1f} ms")
         lines.append(f"  {'peak of its own memory':<{width}} {self.peak_own_mib:>8.1f} MiB")
-        for finding in self.findings:
-            lines.append(f"FOUND by the judge {finding.judge} ({JUDGES[finding.judge]}), {finding.part}:")
-            lines += ["    " + line for line in finding.text.splitlines()]
+        lines += [finding.lines()[0] for finding in self.findings]
         lines.append(f"{len(self.findings)} findings" if self.findings else "nothing found")
         return lines

@@ -30,9 +30,9 @@ from tests.soak.wire import Packet
 
 Step: TypeAlias = tuple[Any, ...]
 
-STEPS = ("send", "bytes", "halves", "flood", "descriptors", "crowd", "read", "shut", "leave", "pause")
+STEPS = ("send", "bytes", "halves", "flood", "descriptors", "hang", "crowd", "read", "shut", "leave", "pause")
 """What `--without` may leave out: `flood` is many requests whose answers are not read, `descriptors` are
-those that no request needs."""
+those that no request needs, `hang` those among them whose last close waits."""
 
 _SLOTS = 4
 _SOCKETS = {"data": "user_events_data", "tracefs": "tracefs"}
@@ -53,7 +53,9 @@ def script(rng: random.Random, port: str, without: frozenset[str] = frozenset())
             hows: dict[str, str | int] = {"send": "whole", "flood": rng.choice([50, 300, 3000])}
             steps.append(("send", slot, packet(rng, port, without), hows.get(name, name)))
         elif name == "crowd":
-            steps.append(("crowd", rng.choice([5, 20, 120]), packet(rng, port, without)))
+            # the tree takes 256 connections in all
+            count = rng.choice([5, 20, 120 if port == "data" else 40])
+            steps.append(("crowd", count, packet(rng, port, without)))
         elif name == "read":
             steps.append(("read", slot, rng.choice([1, 100, 65536, 65536])))
         elif name == "shut":
@@ -78,7 +80,7 @@ def packet(rng: random.Random, port: str, without: frozenset[str]) -> Packet:
         data = data[: rng.randrange(1, len(data) + 1)]
     if rng.random() < 0.08 and "descriptors" not in without:
         kinds = rng.choices(_ORDINARY, k=rng.choice([1, 2, 3, 16, 17, 60, 253]))
-        if rng.random() < 0.1:
+        if rng.random() < 0.1 and "hang" not in without:
             kinds[0] = rng.choice(_SLOW)
         fds = [*kinds, *fds] if rng.random() < 0.5 else [*fds, *kinds]
     return Packet(data, tuple(fds[:253]))
