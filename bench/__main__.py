@@ -1,4 +1,4 @@
-"""`python -m bench [loops|application|core|intake|report|rings|tree]... [--json FILE]`: print one row a figure."""
+"""Print one row a figure: `python -m bench [NAME of NAMES below]... [--json FILE]`."""
 
 from __future__ import annotations
 
