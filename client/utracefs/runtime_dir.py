@@ -7,14 +7,17 @@ else may enter; that is the daemon's rule for it, too.
 
 import errno
 import os
-import socket
 import stat
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from utracefs_protocol import places
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
-__all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "connect_one"]
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "socket_path"]
 
 
 def candidates(directory: str | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -22,27 +25,29 @@ def candidates(directory: str | None = None, environ: Mapping[str, str] = os.env
     return places.candidates(directory, environ, os.geteuid())
 
 
-def connect_one(sock: socket.socket, directory: str, name: str) -> None:
-    """Connect `sock` to the socket `name` in one directory. OSError: what connect(2) said, or EPERM for a
-    directory in /tmp that is not ours alone."""
+def socket_path(directory: str, name: str) -> str:
+    """Where the socket `name` of one directory is. OSError: EPERM for a directory in /tmp that is not ours
+    alone, or that there is none."""
     if directory == places.temporary_directory(os.geteuid()):
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(errno.EPERM, "not a directory of ours with mode 0700", directory)
-    sock.connect(os.path.join(directory, name))
+    return os.path.join(directory, name)
 
 
-def connect(name: str, directory: str | None = None) -> socket.socket:
+def connect(name: str, directory: str | None = None) -> "socket.socket":
     """A connected, blocking stream socket: the first of the candidates that answers.
 
     OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the
     path.
     """
+    import socket  # for tools; a program that emits does not pay for this import
+
     worst: OSError | None = None
     for candidate in candidates(directory):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connect_one(sock, candidate, name)
+            sock.connect(socket_path(candidate, name))
         except OSError as error:
             sock.close()
             if worst is None or (worst.errno == errno.ENOENT and error.errno != errno.ENOENT):

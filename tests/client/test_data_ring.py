@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.client.fake_daemon import wait_for
-from tests.client.test_with_utracefsd import Utracefsd
+from tests.client.real_daemon import Utracefsd
 from utracefs import Session
 from utracefs.tracefs import Tracefs
 

@@ -141,13 +141,4 @@ static inline void ut_ring_bell(int fd)
 	}
 }
 
-/* The thread that was woken makes the bell fit to be rung again. */
-static inline void ut_silence_bell(int fd)
-{
-	uint64_t count;
-
-	if (fd >= 0 && read(fd, &count, sizeof(count)) < 0) {
-	}
-}
-
 #endif
