@@ -35,17 +35,27 @@ def socket_path(directory: str, name: str) -> str:
     return os.path.join(directory, name)
 
 
-def connect(name: str, directory: str | None = None) -> "socket.socket":
+def connect(
+    name: str, directory: str | None = None, timeout_s: float | None = None
+) -> "socket.socket":
     """A connected, blocking stream socket: the first of the candidates that answers.
+
+    timeout_s: how long to wait for room in the listener's queue, which may be full when its process is
+    stopped; then BlockingIOError.
 
     OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the
     path.
     """
-    import socket  # for tools; a program that emits does not pay for this import
+    import socket  # for tools; a program that emits does not pay for these imports
+    import struct
 
     worst: OSError | None = None
     for candidate in candidates(directory):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if timeout_s is not None:
+            # unix_stream_connect() of the kernel waits that long. settimeout() would not wait at all.
+            timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         try:
             sock.connect(socket_path(candidate, name))
         except OSError as error:

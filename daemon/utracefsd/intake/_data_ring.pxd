@@ -40,6 +40,7 @@ cdef class DataRing:
 
     cdef int map_it(self, uint32_t size) except -1
     cdef bint refill(self, const tsc_clock *clock) noexcept
-    cdef int fold_lost(self) except -1
+    cdef int publish(self) except -1
+    cdef int fold_lost(self, uint64_t position) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now)

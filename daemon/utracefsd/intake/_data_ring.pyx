@@ -9,11 +9,15 @@ Losses: a producer that finds its ring full counts there, in all and per write_i
 before anything else happens to an event and go into its `emitted` and into `lost` of every probe that is
 attached: the record was emitted, and no consumer got it.
 
-Where in the stream they were lost need not be said by the producer: a ring is full only when head is within a
-record of `told + size`, where `told` is the tail that producers know. So the numbers are taken each time
-before another tail is told (some 20 times a lap, never per record), and what was lost until then belongs in
-front of the first record that ends behind `told + size`. It may have been lost up to one record's length
-earlier, when it was large and smaller ones still found room. Ftrace's ring buffers get a mark there.
+Where in the stream they were lost need not be said by the producer: a ring is full only when head is within
+a record of `told + size`, where `told` is the tail that producers know. So the numbers are taken each time
+after another tail was told (some 20 times a lap, never per record), and what was lost until then belongs in
+front of the first record that ends behind the old `told + size`, or that begins at head now, whichever comes
+first. Ftrace's ring buffers get a mark there. The number is exact, the place almost always; it is wrong
+
+- by the length of a record, when a large one was lost and smaller ones still found room;
+- by what was told last, when producers fill that before the numbers are taken. The other order would be worse:
+  then what is lost between taking and telling, with the ring still full, would go a lap too late.
 
 Single-threaded, with the GIL. protocol/utracefs_protocol/include/data_ring.h tells how producers and the
 daemon use the shared memory at the same time.
@@ -182,16 +186,20 @@ cdef class DataRing:
         self.has_head = state == DR_RECORD
         return self.has_head
 
-    cdef int fold_lost(self) except -1:
-        """Take over what the producer counted as lost since the last time. Call it before `dr_publish`."""
-        cdef uint64_t position = self.c.told + self.c.ring.size
+    cdef int publish(self) except -1:
+        """Give the consumed space back to the producers, and take over what they lost for want of it."""
+        cdef uint64_t full_at = self.c.told + self.c.ring.size
+        dr_publish(&self.c)
+        if dr_take_lost(&self.c):
+            self.fold_lost(min(full_at, dr_head(&self.c)))
+        return 0
+
+    cdef int fold_lost(self, uint64_t position) except -1:
+        """Count what the producer lost since the last time; `position`: where it did."""
         cdef uint32_t i, n
         cdef Tracepoint tp
         cdef Probe probe
-        cdef dict missing
-        if not dr_take_lost(&self.c):
-            return 0
-        missing = {}
+        cdef dict missing = {}
         for i in range(DR_LOST_COUNTERS):
             n = dr_take_lost_of(&self.c, i)
             if n == 0 or i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):

@@ -143,8 +143,7 @@ cdef class Intake:
                     jr_done(best.slot, best.c.tail + best.head.bytes)
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.told >= PUBLISH_BYTES:
-                        best.fold_lost()
-                        dr_publish(&best.c)
+                        best.publish()
                     if not self.next_of(best, now):
                         live -= 1
                         heads[at] = heads[live]
@@ -154,8 +153,7 @@ cdef class Intake:
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.has_head = False
-                ring.fold_lost()
-                dr_publish(&ring.c)
+                ring.publish()
         finally:
             PyMem_Free(heads)
         return done

@@ -11,7 +11,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
 from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
 
-from utracefs_protocol.data_ring cimport dr_advance, dr_head, dr_publish
+from utracefs_protocol.data_ring cimport dr_advance, dr_head
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport (
@@ -228,8 +228,7 @@ cdef class Journal:
         ring.judged = slot.tail & JR_JUDGED
         # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
         dr_advance(&ring.c, <uint32_t>(tail - told))
-        ring.fold_lost()                # what was lost until now, at the place that this tail says
-        dr_publish(&ring.c)
+        ring.publish()
 
     def forget_buffer(self, int number):
         """The instance of that number is removed: another one of that number has none of its records."""

@@ -105,7 +105,7 @@ def test_a_further_instance_has_the_same_files(world: World) -> None:
     assert world.tree.stat(b"instances/x").mode == 0o750
     of_instance = {path.removeprefix(b"instances/x/") for path in paths_below(world, b"instances/x")}
     of_top = {path.removeprefix(b"./") for path in paths_below(world, b".")}
-    assert of_instance - of_top == {b"remove_on_close"}
+    assert of_instance - of_top == {b"remove_on_close", b"options/copy_trace_marker"}
     only_top = {path for path in of_top - of_instance if not path.startswith(b"instances/")}
     assert only_top == {
         b"README",
@@ -130,8 +130,8 @@ def test_every_file_of_a_further_instance_can_be_read(world: World) -> None:
     different = set()
     for path in paths_below(world, b"instances/x"):
         own = path.removeprefix(b"instances/x/")
-        if own in (b"free_buffer", b"remove_on_close"):
-            continue  # closing it does what its name says
+        if own in (b"free_buffer", b"remove_on_close", b"options/copy_trace_marker"):
+            continue  # closing the first two does what their names say, and only the first is in the top one
         assert world.tree.stat(path) == world.tree.stat(own)
         if not world.tree.stat(path).mode & 0o400:
             assert errno_of(world.cat, path) == errno.EINVAL
@@ -256,3 +256,21 @@ def test_an_open_file_holds_its_instance(world: World, path: bytes, holds: bool)
     file.close()
     world.instances.remove(b"x")
     assert errno_of(world.open, b"instances/x/" + path) == errno.ENOENT
+
+
+def test_markers_that_other_instances_want(world: World) -> None:
+    """copy_trace_marker of Linux 6.16: whatever becomes of it in the top instance."""
+    for name in (b"wants", b"does not"):
+        world.tree.mkdir(b"instances/" + name)
+    world.w(b"instances/wants/options/copy_trace_marker", b"1")
+    world.w(b"trace_marker", b"hello")
+    world.w(b"tracing_on", b"0")
+    assert errno_of(world.w, b"trace_marker", b"only there") == errno.EBADF
+    assert world.cat(b"trace").count(b"tracing_mark_write") == 1
+    assert world.cat(b"instances/wants/trace").count(b"tracing_mark_write") == 2
+    assert world.cat(b"instances/does not/trace").count(b"tracing_mark_write") == 0
+    world.w(b"instances/wants/tracing_on", b"0")
+    world.w(b"tracing_on", b"1")
+    world.w(b"trace_marker", b"not there")
+    assert errno_of(world.w, b"trace_options", b"copy_trace_marker") == errno.EINVAL
+    assert errno_of(world.cat, b"options/copy_trace_marker") == errno.ENOENT

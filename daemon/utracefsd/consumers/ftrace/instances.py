@@ -71,6 +71,9 @@ class Instances:
         """Told of each that was removed, when nothing is attached to it any more and its storage is still
         there."""
         self.top = self._make(b"", TOP)
+        self.top.markers.copies = lambda: [
+            instance.markers for instance in self._by_name.values() if instance.options["copy_trace_marker"]
+        ]
         self._by_number = {TOP: self.top}
         names = {} if restored is None else dict(restored)
         if not self._numbers.reserve(names) or len(set(names.values())) != len(names):
