@@ -103,6 +103,7 @@ cdef class DataRing:
     def adopt(IndexTable table not None, int pid, int fd, int doorbell):
         """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
 
+        doorbell: -1 for a ring that comes without one; nobody can ring for it.
         ValueError, with what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
         invalid positions. The next round takes in what the ring still holds.
         """
@@ -123,7 +124,7 @@ cdef class DataRing:
         size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)
         if not dr_valid_size(size) or length != dr_file_bytes(<uint32_t>size):
             raise ValueError("the ring's memory has an invalid length")
-        if not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
+        if doorbell >= 0 and not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
             raise ValueError("the second descriptor is not an eventfd")
         ring.map_it(<uint32_t>size)
         header = ring.c.ring.header
@@ -161,6 +162,11 @@ cdef class DataRing:
         """(st_dev, st_ino) of its memory: the same whatever process and descriptor the ring comes by."""
         found = os.fstat(self.fd)
         return found.st_dev, found.st_ino
+
+    def leave_connection(self):
+        """Its connection ends before the ring does: go on with a table that is the ring's own."""
+        self.table = self.table.copy()
+        self.dead = True
 
     def want_wakeup(self, bint wanted):
         """Ask this ring's producer to ring the doorbell, or not to."""

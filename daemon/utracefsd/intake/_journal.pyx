@@ -240,11 +240,20 @@ cdef class Journal:
     def end(self, DataRing ring not None):
         """The ring is given up: free its slot. From now on its own memory says how far it is consumed."""
         if ring.journal is self:
-            self.unused.append(((<unsigned char *>ring.slot) - self.map) // JR_SLOT_BYTES - 1)
+            self.unused.append(self.index_of(ring))
             jr_free_slot(ring.slot)
-            self.leave(ring)
+            self.detach(ring)
 
     def leave(self, DataRing ring not None):
-        """Take in nothing more from the ring; its slot waits until a later daemon adopts the ring."""
+        """Take in nothing more from the ring; its slot waits until this daemon or a later one adopts it."""
+        if ring.journal is self:
+            self.waiting[ring.key()] = self.index_of(ring)
+            self.detach(ring)
+
+    cdef Py_ssize_t index_of(self, DataRing ring) noexcept:
+        return ((<unsigned char *>ring.slot) - self.map) // JR_SLOT_BYTES - 1
+
+    cdef int detach(self, DataRing ring) except -1:
         ring.slot = &ring.no_slot
         ring.journal = None
+        return 0

@@ -114,7 +114,7 @@ async def serve(
         async with trio.open_nursery() as nursery:
             server = Server(daemon)
             nursery.start_soon(server.port, daemon.data)
-            nursery.start_soon(server.port, daemon.tracefs)
+            nursery.start_soon(server.tree)
             if daemon.rings is not None:
                 nursery.start_soon(server.rings, daemon.rings)
             nursery.start_soon(server.timers)
@@ -144,6 +144,18 @@ class Server:
         self.daemon = daemon
         self._planned_ns: int | None = None
         self._plan_changed = trio.Event()
+        self._gathered = trio.Event()
+        self._note_gathered()
+
+    def _note_gathered(self) -> None:
+        if not self.daemon.gathering:
+            self._gathered.set()
+
+    async def tree(self) -> None:
+        """Administrators wait until the rings of the daemon before are back: what was committed before they
+        ask shall be in the answer. That is bounded (GATHER_NS of daemon.py)."""
+        await self._gathered.wait()
+        await self.port(self.daemon.tracefs)
 
     async def port(self, port: Port) -> None:
         """Carry out what clients ask for, one connection after the other, each a bounded share of a turn."""
@@ -199,10 +211,12 @@ class Server:
             with trio.move_on_after(wait_s):
                 await self._plan_changed.wait()
             self.daemon.on_time(time.monotonic_ns())
+            self._note_gathered()
 
     def step_done(self) -> None:
         """Hand on what a step brought, and plan what is due."""
         self.daemon.hand_on()
+        self._note_gathered()
         deadline_ns = self.daemon.next_deadline_ns()
         if deadline_ns is not None and (self._planned_ns is None or deadline_ns < self._planned_ns):
             self._plan_changed.set()

@@ -31,6 +31,7 @@ from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake.rings import Rings
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.state import log
 from utracefsd.state.folder import LOG, StateFolder, remove
@@ -52,12 +53,18 @@ class State:
     """
 
     def __init__(
-        self, folder: StateFolder, table: EventTable, instances: Instances, comms: CommTable
+        self,
+        folder: StateFolder,
+        table: EventTable,
+        instances: Instances,
+        comms: CommTable,
+        rings: Rings | None = None,
     ) -> None:
         self.folder = folder
         self._table = table
         self._instances = instances
         self._comms = comms
+        self._rings = rings
         self._pending: list[tuple[Any, ...]] = []
         """Lines to write, in the order of what happened."""
         self._changed: dict[Instance, None] = {}
@@ -75,6 +82,10 @@ class State:
         table.before_created.append(self._created)
         table.on_removed.append(self._removed)
         comms.on_kept = self._kept
+        if rings is not None:
+            rings.on_kept = lambda key, ring: self._pending.append(log.ring_line(key, ring))
+            rings.on_grown = lambda key, event_id: self._pending.append(log.index_line(key, event_id))
+            rings.on_gone = lambda key: self._pending.append(log.ring_gone_line(key))
         folder.on_buffer_moved = self._buffer_moved
         for instance in instances:
             self._listen_to(instance)
@@ -103,6 +114,8 @@ class State:
         self._table.before_created.remove(self._created)
         self._table.on_removed.remove(self._removed)
         self._comms.on_kept = None
+        if self._rings is not None:
+            self._rings.stop_telling()
         self.folder.on_buffer_moved = lambda number: None
         self._instances.on_made.remove(self._instance_made)
         self._instances.on_removed.remove(self._instance_removed)
@@ -182,6 +195,9 @@ class State:
             instance.settings.unsaved.clear()
         for pid, task in self._comms.tasks():
             yield log.comm_line(pid, task)
+        if self._rings is not None:
+            for key, ring in self._rings.saved():
+                yield log.ring_line(key, ring)
         self._pending.clear()
         self._changed.clear()
         self._moved.clear()
