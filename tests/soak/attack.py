@@ -10,6 +10,7 @@ A finding says which rounds were under way. `--attacker A --round R` carries out
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import random
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.soak import memory, sockets
+from tests.soak import memory, sockets, wire
 from tests.soak.crew import Crew, Job, Member, Notes
 from tests.soak.fuse import FuseFiles
 from tests.soak.honest import (
@@ -68,10 +69,14 @@ def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
     try:
         house.start()
         files = _fuse_files(house)
-        honest = _Honest(house, crew, setting.seed) if part != "tracefs" else None
+        honest = None
+        if part == "tracefs":
+            _make_events(house)
+        else:
+            honest = _Honest(house, crew, setting.seed)
         attackers = [setting.attacker] if setting.attacker is not None else range(ATTACKERS)
         for number in attackers:
-            administrator = part == "tracefs" or (part == "memory" and number == 0)
+            administrator = number == 0 if part == "memory" else part == "tracefs" and number
             uid = None if administrator else crew.next_uid()
             job = _attacking(part, number, setting, house.directory, files.path if files else None)
             crew.add(f"{part} attacker {number}", job, uid)
@@ -103,6 +108,17 @@ def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
         house.clear()
 
 
+def _make_events(house: House) -> None:
+    """Those of the pool, all on, to stay."""
+    rng = random.Random(house.report.seed)
+    with house.tree() as tree:
+        for number in range(wire.EVENTS):
+            line = f"u:{wire.declaration(rng, number)}\n".encode()
+            with contextlib.suppress(OSError):  # a name of its own, drawn by chance, may be there already
+                tree.write_file("dynamic_events", line, truncate=False)
+        tree.write_file("standing_events", b"user_events:*\n")
+
+
 def _fuse_files(house: House) -> FuseFiles | None:
     """None where nothing may be mounted."""
     try:
@@ -120,7 +136,9 @@ def _all_done(crew: Crew, setting: Setting) -> bool:
 
 def _attacking(part: str, number: int, setting: Setting, directory: str, fuse: str | None) -> Job:
     def job(notes: Notes) -> Counter[str]:
-        ports = sockets.Attacker(directory, part if part in ("data", "tracefs") else "data", fuse)
+        # in the part tracefs one is a producer, so that there are records
+        port = "tracefs" if part == "tracefs" and number else "data"
+        ports = sockets.Attacker(directory, port, fuse)
         rings = memory.RingAttacker(directory)
         perf = memory.PerfAttacker(directory)
         rounds = [setting.round] if setting.round is not None else range(1 << 62)
@@ -132,7 +150,7 @@ def _attacking(part: str, number: int, setting: Setting, directory: str, fuse: s
             rng = random.Random(seed)
             where = f"--seed {setting.seed} --only {part} --attacker {number} --round {number_of_round}"
             if part != "memory":
-                steps = sockets.script(rng, part, setting.without)
+                steps = sockets.script(rng, port, setting.without)
                 notes.write(f"{where}\n  {_shown(steps)}")
                 ports.round(steps)
             elif number == 0:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import signal
 import time
 from collections import Counter, defaultdict
@@ -40,7 +39,7 @@ from tests.soak.honest import (
     compile_numbered,
     python_producer,
 )
-from tests.soak.house import ROOT, House
+from tests.soak.house import House
 from tests.soak.judging import Told, judge_order, judge_records, lines_of, stats_of
 from tests.soak.plain import PlainConnection
 from tests.soak.report import Found, Report
@@ -110,7 +109,6 @@ class _Epoch:
         self.may_fill = may_fill
         self.filler: str | None = None
         self.library = compile_numbered(folder)
-        self._install_plugin()
 
     def run(self, deadline: float) -> None:
         """All of it; Found ends it early."""
@@ -336,16 +334,6 @@ class _Epoch:
 
     def _context(self) -> str:
         return f"it did: {' '.join(self.done)}"
-
-    def _install_plugin(self) -> None:
-        """The example's, as an installed distribution."""
-        folder = self.house.folder / "plugins"
-        info = folder / "soak_count-1.dist-info"
-        info.mkdir(parents=True)
-        shutil.copy(ROOT / "examples" / "count_plugin" / "utracefs_count.py", folder)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soak-count\nVersion: 1\n")
-        (info / "entry_points.txt").write_text("[utracefs.consumers]\ncount = utracefs_count:Counter\n")
-        self.house.environ["PYTHONPATH"] = os.fspath(folder)
 
 
 def _whole(tree: Tracefs, path: str) -> Iterator[bytes]:

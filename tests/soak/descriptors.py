@@ -186,5 +186,10 @@ KINDS: dict[str, Callable[[Descriptors], int]] = {
 }
 """Name to maker; `own0`, `own1`, ... are further names: what the daemon sent."""
 
+HANGING: Sequence[str] = ("lingering", "fuse slow", "fuse hangs")
+"""Those whose last close waits."""
+
+ORDINARY: Sequence[str] = sorted(set(KINDS) - set(HANGING))
+
 USEFUL: Sequence[str] = ("own0", "own1", "own2", "memfd sealed", "eventfd", "like a ring")
 """Those that requests with descriptors want."""

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,17 @@ class House:
         folder.chmod(0o755)
         (folder / "tmp").mkdir()
         (folder / "run").mkdir(0o755)
+        self._install_plugin(folder / "plugins")
+
+    def _install_plugin(self, folder: Path) -> None:
+        """The example's, as an installed distribution."""
+        info = folder / "soak_count-1.dist-info"
+        info.mkdir(parents=True)
+        shutil.copy(ROOT / "examples" / "count_plugin" / "utracefs_count.py", folder)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soak-count\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[utracefs.consumers]\ncount = utracefs_count:Counter\n")
+        path = self.environ.get("PYTHONPATH")
+        self.environ["PYTHONPATH"] = f"{folder}:{path}" if path else os.fspath(folder)
 
     @property
     def pid(self) -> int:

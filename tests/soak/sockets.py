@@ -18,14 +18,17 @@ import contextlib
 import os
 import random
 import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import msgpack
+
 from tests.soak import wire
 from tests.soak.crew import within
-from tests.soak.descriptors import KINDS, Descriptors
+from tests.soak.descriptors import HANGING, ORDINARY, Descriptors
 from tests.soak.wire import Packet
 
 Step: TypeAlias = tuple[Any, ...]
@@ -36,15 +39,21 @@ those that no request needs, `hang` those among them whose last close waits."""
 
 _SLOTS = 4
 _SOCKETS = {"data": "user_events_data", "tracefs": "tracefs"}
-_ORDINARY = sorted(kind for kind in KINDS if kind not in ("lingering", "fuse slow", "fuse hangs"))
-_SLOW = ["lingering", "fuse slow", "fuse hangs"]
 
 
 def script(rng: random.Random, port: str, without: frozenset[str] = frozenset()) -> list[Step]:
     """One round against the socket `port` (data, tracefs)."""
     slots = rng.choice([1, 1, 2, _SLOTS])
     steps: list[Step] = [("connect", slot) for slot in range(slots)]
-    weights = {"send": 50, "bytes": 3, "halves": 8, "flood": 2, "crowd": 1, "read": 16, "shut": 3}
+    weights = {
+        "send": 50,
+        "bytes": 3,
+        "halves": 8,
+        "flood": 2,
+        "crowd": 1,
+        "read": 16 if port == "data" else 40,
+        "shut": 3,
+    }
     weights |= {"leave": 6, "pause": 4}
     names = [name for name in weights if name not in without]
     for name in rng.choices(names, [weights[name] for name in names], k=rng.randrange(5, 60)):
@@ -76,12 +85,14 @@ def packet(rng: random.Random, port: str, without: frozenset[str]) -> Packet:
         if wanted and data:
             break  # descriptors go with the first byte
         data, fds = data + more, fds + wanted
-    if rng.random() < 0.06 and "halves" not in without:
+    if rng.random() < 0.04:
+        data += wire.framing(rng)
+    if rng.random() < 0.05 and "halves" not in without:
         data = data[: rng.randrange(1, len(data) + 1)]
     if rng.random() < 0.08 and "descriptors" not in without:
-        kinds = rng.choices(_ORDINARY, k=rng.choice([1, 2, 3, 16, 17, 60, 253]))
+        kinds = rng.choices(ORDINARY, k=rng.choice([1, 2, 3, 16, 17, 60, 253]))
         if rng.random() < 0.1 and "hang" not in without:
-            kinds[0] = rng.choice(_SLOW)
+            kinds[0] = rng.choice(HANGING)
         fds = [*kinds, *fds] if rng.random() < 0.5 else [*fds, *kinds]
     return Packet(data, tuple(fds[:253]))
 
@@ -94,6 +105,8 @@ class Attacker:
         self._path = os.path.join(directory, _SOCKETS[port])
         self._descriptors = Descriptors(directory, fuse)
         self._slots: dict[int, socket.socket] = {}
+        self._unpackers: dict[int, msgpack.Unpacker] = {}
+        self._handles: dict[int, list[int]] = {}
         self._staying: list[socket.socket] = []
         self._steps: dict[str, Callable[..., None]] = {
             "connect": self._connect,
@@ -137,6 +150,8 @@ class Attacker:
     def _connect(self, slot: int) -> None:
         self._leave(slot)
         self._slots[slot] = self._new()
+        self._unpackers[slot] = msgpack.Unpacker(strict_map_key=False)
+        self._handles[slot] = []
 
     def _leave(self, slot: int) -> None:
         if sock := self._slots.pop(slot, None):
@@ -147,19 +162,20 @@ class Attacker:
         if sock is None:
             return
         sock.settimeout(0.05)
+        data = self._with_handles(slot, packet.data)
         if isinstance(how, int):
             for _ in range(how):
-                sock.sendall(packet.data)
+                sock.sendall(data)
             return
         fds = [self._descriptors.make(kind) for kind in packet.fds]
         self.counts["descriptors of attackers"] += len(fds)
         if how == "bytes":
-            pieces = [packet.data[i : i + 1] for i in range(min(len(packet.data), 300))]
+            pieces = [data[i : i + 1] for i in range(min(len(data), 300))]
         elif how == "halves":
-            middle = len(packet.data) // 2
-            pieces = [packet.data[:middle], packet.data[middle:]]
+            middle = len(data) // 2
+            pieces = [data[:middle], data[middle:]]
         else:
-            pieces = [packet.data]
+            pieces = [data]
         for piece in pieces:
             if piece:
                 sent = socket.send_fds(sock, [piece], fds)
@@ -169,8 +185,29 @@ class Attacker:
     def _read(self, slot: int, size: int) -> None:
         if sock := self._slots.get(slot):
             sock.settimeout(0.02)
-            _, fds, _, _ = socket.recv_fds(sock, size, 64)
+            data, fds, _, _ = socket.recv_fds(sock, size, 64)
             self._descriptors.own += fds
+            self._learn(slot, data)
+
+    def _learn(self, slot: int, data: bytes) -> None:
+        """Handles among the answers; any number may be one."""
+        with contextlib.suppress(ValueError, msgpack.UnpackException):
+            self._unpackers[slot].feed(data)
+            for message in self._unpackers[slot]:
+                self.counts["answers to attackers"] += 1
+                match message:
+                    case [1, _, None, int() as handle] | [1, _, None, {"handle": int() as handle}]:
+                        self._handles[slot] = [*self._handles[slot], handle][-wire.HANDLES :]
+                    case [1, _, None, _]:
+                        pass
+                    case [1, *_]:
+                        self.counts["refusals to attackers"] += 1
+
+    def _with_handles(self, slot: int, data: bytes) -> bytes:
+        for place, handle in enumerate(self._handles.get(slot, ())):
+            stand_in = struct.pack(">BI", 0xCE, wire.HANDLE + place)
+            data = data.replace(stand_in, struct.pack(">BI", 0xCE, handle & 0xFFFF_FFFF))
+        return data
 
     def _shut(self, slot: int, how: int) -> None:
         if sock := self._slots.get(slot):

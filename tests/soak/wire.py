@@ -14,9 +14,12 @@ from typing import Any
 import attrs
 import msgpack
 
-from tests.soak.descriptors import KINDS, USEFUL
+from tests.soak.descriptors import ORDINARY, USEFUL
 
 EVENTS = 24
+HANDLES = 8
+"""`HANDLE + n` stands for the n-th handle that the connection was given, of the last HANDLES."""
+HANDLE = 0xFA50_AC00
 _SHAPES = [
     "",
     "u32 a",
@@ -67,7 +70,9 @@ def request(rng: random.Random, method: str, params: list[Any]) -> bytes:
     """One request, its numbers and shape nearly right."""
     if rng.random() < 0.04:
         params = [*params, rng.choice(_NONSENSE)] if rng.random() < 0.5 else params[:-1]
-    message = [near(rng, 0, 0.01), near(rng, rng.randrange(1 << 32), 0.01), near(rng, method, 0.02), params]
+    message = [0, rng.randrange(1 << 32), near(rng, method, 0.01), params]
+    if rng.random() < 0.003:  # the connection ends here
+        message[rng.randrange(3)] = rng.choice(_NONSENSE)
     data: bytes = msgpack.packb(message, unicode_errors="surrogateescape")
     return data
 
@@ -131,8 +136,6 @@ def data_message(rng: random.Random) -> tuple[bytes, list[str]]:
     kind = rng.random()
     if kind < 0.30:
         return record(rng), []
-    if kind < 0.34:
-        return framing(rng), []
     if kind < 0.60:
         return _registration(rng)
     if kind < 0.66:
@@ -165,7 +168,7 @@ def _registration(rng: random.Random) -> tuple[bytes, list[str]]:
     if rng.random() < 0.3:
         reg |= {"enable_fd": near(rng, 0), "enable_size": near(rng, rng.choice([4, 8]))}
         reg |= {"enable_addr": near(rng, 8 * rng.randrange(512)), "enable_bit": near(rng, rng.randrange(32))}
-        fds = ["memfd sealed" if rng.random() < 0.7 else rng.choice(sorted(KINDS))]
+        fds = ["memfd sealed" if rng.random() < 0.7 else rng.choice(ORDINARY)]
     return request(rng, "DIAG_IOCSREG", [near(rng, reg)]), fds
 
 
@@ -224,7 +227,7 @@ def path(rng: random.Random) -> str:
 def tracefs_message(rng: random.Random) -> tuple[bytes, list[str]]:
     """A message to the tracefs socket."""
     kind = rng.random()
-    handle = near(rng, rng.randrange(8), 0.05)
+    handle = near(rng, HANDLE + rng.randrange(HANDLES), 0.05)
     if kind < 0.2:
         return request(rng, "read_file", [near(rng, path(rng))]), []
     if kind < 0.45:
@@ -247,16 +250,15 @@ def tracefs_message(rng: random.Random) -> tuple[bytes, list[str]]:
     if kind < 0.97:
         name = near(rng, rng.choice(["ENABLE", "DISABLE", "RESET", "PERIOD", "ID", "SET_FILTER"]))
         return request(rng, "perf_ioctl", [handle, name, near(rng, rng.randrange(5), 0.3)]), []
-    return framing(rng), []
+    return request(rng, rng.choice(["sync", "DIAG_IOCSREG", "nonsense"]), [rng.choice(_NONSENSE)]), []
 
 
 def _perf_attr(rng: random.Random) -> dict[str, Any]:
     attr: dict[str, Any] = {"name": f"user_events:{event_name(rng)}"}
-    if rng.random() < 0.2:
+    if rng.random() < 0.1:
         attr = {"config": near(rng, rng.randrange(60), 0.1)}
-    choices: dict[str, list[Any]] = {
-        "sample_period": [0, 1, 1, 100],
-        "data_pages": [0, 1, 2, 8, 64],
+    attr |= {"sample_period": rng.choice([0, 1, 1, 100]), "data_pages": rng.choice([0, 1, 1, 2, 8, 64])}
+    more: dict[str, list[Any]] = {
         "wakeup_watermark": [0, 1, 4096, 1 << 40],
         "pid": [-1, 1, 4_000_000],
         "cpu": [-1, 0, 99],
@@ -265,7 +267,7 @@ def _perf_attr(rng: random.Random) -> dict[str, Any]:
         "sample_type": [0x10587, 1, 0xFFFF_FFFF],
         "filter": ["a == 1"],
     }
-    for member, values in choices.items():
-        if rng.random() < (0.1 if member in ("sample_freq", "filter", "sample_type") else 0.4):
-            attr[member] = near(rng, rng.choice(values), 0.05)
+    for member, values in more.items():
+        if rng.random() < 0.06:
+            attr[member] = rng.choice(values)
     return attr
