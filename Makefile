@@ -1,5 +1,6 @@
 # make demo   build, record examples/shop.py, print the trace
 # make test   everything CI runs
+# make soak   attack a daemon by machine: SECONDS=600, SOAK='--only chaos --seed X'
 # make bench  the figures of docs/performance.md, as ratios in one run
 #
 # Everything is installed into .venv in this folder. Debian packages are installed only where they are
@@ -19,7 +20,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build demo test lint check bench sanitize clean tools test-tools
+.PHONY: all build demo test lint check soak bench sanitize clean tools test-tools
 
 all: build
 
@@ -70,7 +71,15 @@ check: build test-tools
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
+# Ten minutes, or SECONDS=; SOAK= for options of `python -m tests.soak --help`. What is found prints its seed.
+SECONDS := 600
+SOAK :=
+soak: build
+	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(SOAK)
+
+# (a seed of its own: whether a change passes is not left to chance)
 test: lint check
+	$(MAKE) soak SECONDS=60 SOAK='--seed test'
 
 bench: build
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME]... [--json FILE]`: print one row a figure. NAMES: the files of this folder."""
+"""Print one row a figure: `python -m bench [NAME of NAMES below]... [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from bench import measure
 
-NAMES = ["application", "core", "first_event", "intake", "report", "rings", "tree"]
+NAMES = ["loops", "application", "core", "first_event", "intake", "report", "rings", "tree"]
 
 
 def main(args: list[str]) -> int:

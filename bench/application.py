@@ -6,14 +6,11 @@ import contextlib
 import logging
 import os
 import socket
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import utracefs
-from bench.measure import Row, at_most_row, daemon, in_turns, ratio_row, statement_ns
+from bench.measure import Row, daemon, in_turns, ratio_row, statement_ns
 from utracefs.tracefs import Tracefs
 
 RECORD = bytes(20)
@@ -80,16 +77,6 @@ def emitting(directory: str, tree: Tracefs, session: utracefs.Session, statement
     return took
 
 
-def in_c_ns() -> float:
-    """A record without Python: bench/ring.c, compiled as a C client would be."""
-    here = Path(__file__).parent
-    include = here.parent / "protocol" / "utracefs_protocol" / "include"
-    with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder:
-        program = f"{folder}/ring"
-        subprocess.run(["gcc", "-O2", f"-I{include}", here / "ring.c", "-o", program], check=True)
-        return min(float(subprocess.check_output([program, "2000000", "16"])) for _ in range(7))
-
-
 def enabled() -> Iterator[Row]:
     with daemon("--buffer-size-kb", "65536") as directory, Tracefs(directory) as tree:
         with utracefs.Session(directory) as session, drained(a_pipe) as pipe:
@@ -113,7 +100,6 @@ def enabled() -> Iterator[Row]:
         yield ratio_row("the same plus a 15-character string", best["string"], best["write"], write, 0.2)
         if lost:
             print(f"  (lost {lost}: the ring was full in between)")
-        yield at_most_row("reserve, fill, commit in a C loop, 16 byte payload", in_c_ns(), 45, "ns")
         with contextlib.ExitStack() as stack:
             os.environ["UTRACEFS_DATA_RING"] = "0"
             stack.callback(os.environ.pop, "UTRACEFS_DATA_RING")

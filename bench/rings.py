@@ -23,6 +23,9 @@ from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 
+DATA = 65536
+"""Where the data area of a ring begins."""
+
 
 def taking_in() -> Iterator[Row]:
     """One core, one event, no filter: a ring of 16 MiB filled in one go and taken in."""
@@ -43,8 +46,8 @@ def taking_in() -> Iterator[Row]:
         data = records * count
         place = head % size
         first = min(len(data), size - place)
-        memory[4096 + place : 4096 + place + first] = data[:first]
-        memory[4096 : 4096 + len(data) - first] = data[first:]
+        memory[DATA + place : DATA + place + first] = data[:first]
+        memory[DATA : DATA + len(data) - first] = data[first:]
         head += len(data)
         struct.pack_into("<Q", memory, 64, head)
         begin = time.perf_counter()

@@ -154,7 +154,7 @@ cdef class Event:
 
     def __cinit__(self, object session, Fifo fifo, bytes name, bytes declaration, int flags, object fields,
                   size_t max_size):
-        """session: has `_await_answer(event)`, `_start_in_child()` and `_reduce(event)`, or is None.
+        """session: has `_await_answer(event)`, `_start()` and `_reduce(event)`, or is None.
         fields: of (name: bytes, kind: a value of KINDS, offset in the payload, size, signed, is_string)."""
         cdef Py_ssize_t i = 0
         self.status = &off_byte
@@ -198,7 +198,7 @@ cdef class Event:
         if byte == 0:
             return False
         if byte == PENDING:
-            return self.look_again()
+            return self.look_again(False)
         return True
 
     def __bool__(self):
@@ -240,19 +240,26 @@ cdef class Event:
 
     # -- the pointer; all of this is the session's business
 
-    cdef bint look_again(self) except -1:
+    cdef bint look_again(self, bint to_emit) except -1:
         """Behind PENDING: find out what is true. Moves the pointer, unless the process was forked a moment
         ago."""
-        if self.inherited != NULL:
-            # The parent's byte holds until this process has a connection of its own. It gets one when it
-            # first has something to write, or when it turns out to live for a while and must outlive the
-            # parent's daemon.
-            if self.inherited[0] == 0 and ut_now_ns() - forked_at_ns < INHERITED_NS:
-                return False
-            self.session._start_in_child()
-        else:
+        cdef StatusMap inherited_map = self.status_map
+        cdef bint on
+        if self.inherited == NULL:
             self.session._await_answer(self)
-        return self.status[0] != 0 and self.status != &pending_byte
+            return self.status[0] != 0 and self.status != &pending_byte
+        # The parent's byte holds until this process has a connection of its own. It gets one when it first
+        # has something to write, which waits for it, so that a child that ends at once has written into its
+        # own ring; or when it turns out to live for a while and must outlive the parent's daemon.
+        on = self.inherited[0] != 0
+        if on and to_emit:
+            self.session._await_answer(self)
+            if self.status_map is not None and self.status_map is not inherited_map:
+                return self.status[0] != 0
+            # No connection so far: the FIFO holds the record for one.
+        elif ut_now_ns() - forked_at_ns >= INHERITED_NS:
+            self.session._start()
+        return on
 
     cdef void follow(
         self, StatusMap status_map, size_t status_index, int64_t write_index, Outlet outlet
@@ -282,8 +289,8 @@ cdef class Event:
         self.outlet = self.fifo
 
     @property
-    def _is_pending(self):
-        return self.status == &pending_byte and self.inherited == NULL
+    def _is_unsettled(self):
+        return self.status == &pending_byte
 
 
 # ----------------------------------------------------------------------------------- all events of a session
@@ -295,11 +302,15 @@ def set_all_off(list events):
         event.leave_map()
 
 
-def set_pending_off(list events):
-    """Give up waiting: those that wait for an answer are off until it comes."""
+def give_up_waiting(list events):
+    """Those that wait for an answer are off until it comes; those of a forked child follow their parent's
+    bytes, without detour."""
     cdef Event event
     for event in events:
-        if event.status == &pending_byte and event.inherited == NULL:
+        if event.inherited != NULL:
+            event.status = event.inherited
+            event.inherited = NULL
+        elif event.status == &pending_byte:
             event.leave_map()
 
 
@@ -419,16 +430,6 @@ def start_child(list events):
     forked_at_ns = ut_now_ns()
 
 
-def use_inherited(list events):
-    """The child gets a connection of its own: until that is up the parent's bytes are good enough, without
-    detour."""
-    cdef Event event
-    for event in events:
-        if event.inherited != NULL:
-            event.status = event.inherited
-            event.inherited = NULL
-
-
 # ------------------------------------------------------------------------------------------------------ emit
 
 cdef object emit(PyObject *self, PyObject *const *args, Py_ssize_t nr_args, PyObject *keyword_names):
@@ -444,7 +445,7 @@ cdef object emit(PyObject *self, PyObject *const *args, Py_ssize_t nr_args, PyOb
     cdef size_t size
     cdef Py_ssize_t i
     cdef list held = None
-    if byte == 0 or (byte == PENDING and not event.look_again()):
+    if byte == 0 or (byte == PENDING and not event.look_again(True)):
         return None
     if keyword_names != NULL:
         sort_arguments(event, ordered, args, nr_args, keyword_names)

@@ -1,5 +1,6 @@
 from libc.stdint cimport uint32_t, uint64_t
 
+from utracefs._descriptors cimport Descriptor, ut_bell, ut_descriptor
 from utracefs_protocol.data_ring cimport data_ring, dr_record
 
 
@@ -10,7 +11,6 @@ cdef extern from "producer.h" nogil:
     void ut_put(unsigned char *at, uint64_t value, unsigned size)
     uint32_t ut_get_le32(const unsigned char *at)
     void ut_ring_bell(int fd)
-    void ut_silence_bell(int fd)
     unsigned BIN_MAX_HEADER
     unsigned bin_header_size(uint32_t size)
     unsigned bin_put_header(unsigned char *at, uint32_t size)
@@ -32,10 +32,13 @@ cdef class Outlet:
 
 cdef class RingOutlet(Outlet):
     cdef data_ring ring
-    cdef readonly int doorbell
+    cdef Fifo fifo
+    cdef Descriptor doorbell
     cdef dr_record *reserved
     cdef uint32_t reserved_size
     cdef int half
+
+    cdef void ring_doorbell(self) noexcept
 
 
 cdef class Fifo(Outlet):
@@ -49,7 +52,7 @@ cdef class Fifo(Outlet):
     cdef uint64_t half_woken_at
     cdef bint need_wakeup
     cdef uint32_t wanted
-    cdef readonly int wake_fd
+    cdef ut_bell bell
     cdef object control
     cdef const char *control_at
     cdef size_t control_left
@@ -59,6 +62,8 @@ cdef class Fifo(Outlet):
     cdef unsigned char *next_record(self, uint64_t *position, unsigned *header, size_t *size) noexcept
     cdef void begin_with(self, unsigned char *memory, uint64_t filled) noexcept
     cdef void wake_if_half_full(self, uint64_t head) noexcept
-    cdef int send_until(self, int sock, int quiet_ms) noexcept nogil
-    cdef int send_some(self, int sock) noexcept nogil
+    cdef void want(self) noexcept nogil
+    cdef int pump_until(self, const ut_descriptor *sock, int timeout_ms) noexcept nogil
+    cdef int send_until(self, const ut_descriptor *sock, int quiet_ms) noexcept nogil
+    cdef int send_some(self, const ut_descriptor *sock) noexcept nogil
     cdef void follow_boundary(self) noexcept nogil

@@ -8,17 +8,28 @@
 A session has one Fifo for its whole life and at most one RingOutlet at a time. Each Event holds a reference
 to the one that it writes to (see _event.pyx), so a ring stays mapped until no event leads there.
 
-Everything here except `Fifo.send_until` runs with the GIL held, and `reserve` and `commit` are called one
+Everything here except `Fifo.pump_until` runs with the GIL held, and `reserve` and `commit` are called one
 right after the other with no Python code between them: for every other thread, for a signal handler and for
 fork they are one step.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EBADF, EINTR, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport strerror
 
+from utracefs._descriptors cimport (
+    Descriptor,
+    ut_bell_close,
+    ut_bell_init,
+    ut_bell_is_ours,
+    ut_bell_open,
+    ut_bell_ring,
+    ut_bell_silence,
+    ut_descriptor,
+    ut_is_ours,
+)
 from utracefs_protocol.data_ring cimport dr_commit, dr_file_bytes, dr_map, dr_unmap
 
 cdef extern from *:
@@ -38,7 +49,7 @@ cdef extern from "<poll.h>" nogil:
         short events
         short revents
     int poll(pollfd *fds, unsigned long count, int timeout)
-    short POLLIN, POLLOUT, POLLHUP, POLLERR
+    short POLLIN, POLLOUT, POLLHUP, POLLERR, POLLNVAL
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)
@@ -78,16 +89,18 @@ cdef class Outlet:
 cdef class RingOutlet(Outlet):
     """A data ring, mapped (docs/protocol.md section 5, data_ring.h).
 
-    counts: of the session. fd, doorbell: memfd and eventfd as the daemon sent them; both stay the caller's,
-    and the doorbell must be open while events lead here. size: bytes of the data area, which the file must
-    have. OSError when it cannot be mapped.
+    fifo: of the session. memory, doorbell: memfd and eventfd as the daemon sent them; they stay the caller's,
+    and without the doorbell the daemon is not woken. size: bytes of the data area, which the file must have.
+    OSError when it cannot be mapped.
     """
 
-    def __cinit__(self, Counts counts, int fd, int doorbell, uint32_t size):
-        cdef int error = dr_map(&self.ring, fd, size)
+    def __cinit__(self, Fifo fifo not None, Descriptor memory not None, Descriptor doorbell not None,
+                  uint32_t size):
+        cdef int error = dr_map(&self.ring, memory.own.fd, size)
         if error:
             raise OSError(-error, strerror(-error).decode())
-        self.counts = counts
+        self.counts = fifo.counts
+        self.fifo = fifo
         self.doorbell = doorbell
 
     def __dealloc__(self):
@@ -109,7 +122,13 @@ cdef class RingOutlet(Outlet):
     cdef void commit(self) noexcept:
         self.counts.records_in += 1
         if dr_commit(&self.ring, self.reserved, self.reserved_size) or self.half:
-            ut_ring_bell(self.doorbell)
+            self.ring_doorbell()
+
+    cdef void ring_doorbell(self) noexcept:
+        if ut_is_ours(&self.doorbell.own):
+            ut_ring_bell(self.doorbell.own.fd)
+        else:
+            self.fifo.want()  # the program has closed it: the session thread sees to that
 
 
 def ring_file_bytes(uint32_t size):
@@ -130,9 +149,10 @@ cdef enum:
     F_WANTED = 2
     F_CONTROL_SENT = 4
     F_BROKEN = 8
-    F_QUIET = 16
+    F_LOST = 16
+    F_QUIET = 32
 
-READABLE, WANTED, CONTROL_SENT, BROKEN = F_READABLE, F_WANTED, F_CONTROL_SENT, F_BROKEN
+READABLE, WANTED, CONTROL_SENT, BROKEN, LOST = F_READABLE, F_WANTED, F_CONTROL_SENT, F_BROKEN, F_LOST
 
 cdef enum:
     # What one send takes at most: some socket buffers' worth, so that control messages do not wait for a
@@ -179,7 +199,7 @@ cdef class Fifo(Outlet):
     What lies before the boundary is free.
 
     The sender is the session thread, and it also sends its requests here, between two records. It sleeps
-    until it is woken through `wake_fd`: `need_wakeup` is set and cleared under the GIL, so no fence is needed
+    until it is woken by its bell: `need_wakeup` is set and cleared under the GIL, so no fence is needed
     between it and head. `wanted` says that the thread is wanted for something else than records.
     `half_woken_at` is head when the thread was woken because half of the room was taken: so once per half,
     not once per record.
@@ -193,7 +213,7 @@ cdef class Fifo(Outlet):
         self.counts = Counts()
         self.capacity = capacity
         self.wrap_at = NO_WRAP
-        self.wake_fd = -1
+        ut_bell_init(&self.bell)
 
     def __dealloc__(self):
         free(self.memory)
@@ -230,7 +250,7 @@ cdef class Fifo(Outlet):
         store(&self.head, self.reserved_end, RELEASE)
         if self.need_wakeup:
             self.need_wakeup = False
-            ut_ring_bell(self.wake_fd)
+            ut_bell_ring(&self.bell)
         elif self.reserved_end - self.half_woken_at >= self.capacity // 2:
             self.wake_if_half_full(self.reserved_end)
 
@@ -238,7 +258,7 @@ cdef class Fifo(Outlet):
         if head - self.half_woken_at >= self.capacity // 2:
             self.half_woken_at = head
             if head - load(&self.boundary, RELAXED) >= self.capacity // 2:
-                ut_ring_bell(self.wake_fd)
+                ut_bell_ring(&self.bell)
 
     # -- what is in it
 
@@ -285,17 +305,31 @@ cdef class Fifo(Outlet):
 
     # -- between threads
 
+    cdef void want(self) noexcept nogil:
+        if not exchange32(&self.wanted, 1, ACQ_REL):
+            ut_bell_ring(&self.bell)
+
     def wake(self):
         """The session thread has something to do: registrations, flush, close. From any thread."""
-        if not exchange32(&self.wanted, 1, ACQ_REL):
-            ut_ring_bell(self.wake_fd)
+        self.want()
 
-    def set_wake_fd(self, int fd):
-        """The eventfd that the session thread polls; -1 while there is no thread. Stays the caller's."""
-        self.wake_fd = fd
+    def open_bell(self):
+        """Make what the session thread is woken by, if it is not there. OSError."""
+        cdef int error = ut_bell_open(&self.bell)
+        if error:
+            raise OSError(-error, strerror(-error).decode())
         self.need_wakeup = False
-        if fd >= 0 and (self.wanted or self.head != self.boundary):
-            ut_ring_bell(fd)
+        if self.wanted or self.head != self.boundary:
+            ut_bell_ring(&self.bell)
+
+    def close_bell(self):
+        """There is no thread any more. Twice is harmless."""
+        ut_bell_close(&self.bell)
+
+    @property
+    def has_bell(self):
+        """Whether the bell is there and still ours."""
+        return ut_bell_is_ours(&self.bell)
 
     # -- sending: by the session thread only
 
@@ -324,60 +358,51 @@ cdef class Fifo(Outlet):
         self.control = None
         self.control_left = 0
 
-    def wait(self, int timeout_ms):
-        """Sleep until woken or for timeout_ms: no connection, so nothing is sent. Returns whether the thread
-        is wanted."""
-        cdef pollfd fds[1]
-        fds[0].fd = self.wake_fd
-        fds[0].events = POLLIN
+    def pump(self, Descriptor sock, int timeout_ms=-1):
+        """As `pump_until`; sock None: there is no connection, so nothing is sent."""
+        cdef int happened
+        cdef ut_descriptor *polled = NULL if sock is None else &sock.own
         with nogil:
-            if not load32(&self.wanted, ACQUIRE):
-                poll(fds, 1, timeout_ms)
-            ut_silence_bell(self.wake_fd)
-        return exchange32(&self.wanted, 0, ACQ_REL) != 0
+            happened = self.pump_until(polled, timeout_ms)
+        return happened
 
-    def pump(self, int sock):
-        """Send until there is something else to do; sleeps without the GIL and, while there is nothing,
-        without timers.
+    cdef int pump_until(self, const ut_descriptor *sock, int timeout_ms) noexcept nogil:
+        """Send until there is something else to do, or, without a socket, until timeout_ms are over. With one
+        it sleeps without timers while there is nothing.
 
-        Returns READABLE (the socket has bytes or is at its end), WANTED (`wake`), CONTROL_SENT, BROKEN, or
-        several.
+        Returns READABLE (the socket has bytes or is at its end), WANTED (`wake`), CONTROL_SENT, BROKEN, LOST
+        (the program has closed the bell), or several; 0: the time is over.
         """
         cdef int flags
         while True:
-            if self.held:
-                with nogil:
-                    flags = self.send_until(sock, -1)
-                if flags == F_QUIET:
+            if sock == NULL:
+                flags = self.send_until(NULL, timeout_ms)
+                break
+            flags = self.send_until(sock, -1 if self.held else GATHER_MS)
+            if flags == F_QUIET and not self.held:
+                # Under the GIL no emit can come between looking at head and asking to be woken.
+                with gil:
+                    self.need_wakeup = self.head == self.boundary
+                if not self.need_wakeup:
                     continue
-                break
-            with nogil:
-                flags = self.send_until(sock, GATHER_MS)
-            if flags != F_QUIET:
-                break
-            # Under the GIL: no emit can come between looking at head and asking to be woken.
-            if self.head != self.boundary:
-                continue
-            self.need_wakeup = True
-            with nogil:
                 flags = self.send_until(sock, -1)
-            self.need_wakeup = False
+                self.need_wakeup = False
             if flags != F_QUIET:
                 break
         if flags & F_WANTED:
             exchange32(&self.wanted, 0, ACQ_REL)
         return flags & ~F_QUIET
 
-    cdef int send_until(self, int sock, int quiet_ms) noexcept nogil:
+    cdef int send_until(self, const ut_descriptor *sock, int quiet_ms) noexcept nogil:
         """Send and gather until nothing came for quiet_ms (F_QUIET), or until the thread is wanted. -1: until
         woken."""
         cdef pollfd fds[2]
         cdef int sent, ready
-        fds[0].fd = sock
-        fds[1].fd = self.wake_fd
+        fds[0].fd = -1 if sock == NULL else sock.fd
         fds[1].events = POLLIN
         while True:
-            sent = self.send_some(sock)
+            fds[1].fd = self.bell.near_end.fd
+            sent = 0 if sock == NULL else self.send_some(sock)
             if sent == -EAGAIN:
                 fds[0].events = POLLIN | POLLOUT
                 ready = poll(fds, 2, -1)
@@ -391,20 +416,22 @@ cdef class Fifo(Outlet):
             if ready < 0:
                 continue
             if ready == 0:
-                if self.boundary == load(&self.head, ACQUIRE) and not self.control_left:
+                if sock == NULL or (self.boundary == load(&self.head, ACQUIRE) and not self.control_left):
                     return F_QUIET
                 continue
+            if fds[1].revents & ~POLLIN:
+                return F_LOST
             if fds[1].revents:
-                ut_silence_bell(self.wake_fd)
+                ut_bell_silence(&self.bell)
                 if load32(&self.wanted, ACQUIRE):
                     return F_WANTED
                 if quiet_ms < 0:
                     # Woken by a record: let its followers gather from now on.
                     return F_QUIET
-            if fds[0].revents & (POLLIN | POLLHUP | POLLERR):
+            if fds[0].revents & (POLLIN | POLLHUP | POLLERR | POLLNVAL):
                 return F_READABLE
 
-    cdef int send_some(self, int sock) noexcept nogil:
+    cdef int send_some(self, const ut_descriptor *sock) noexcept nogil:
         """Send what is there, in as many calls as it takes: 0 all gone, F_CONTROL_SENT, or -errno."""
         cdef uint64_t end
         cdef size_t size
@@ -413,7 +440,9 @@ cdef class Fifo(Outlet):
         while True:
             mid_record = self.tail != self.boundary
             if self.control_left and not mid_record and self.tail >= self.control_after:
-                sent = send(sock, self.control_at, self.control_left, MSG_DONTWAIT | MSG_NOSIGNAL)
+                if not ut_is_ours(sock):
+                    return -EBADF
+                sent = send(sock.fd, self.control_at, self.control_left, MSG_DONTWAIT | MSG_NOSIGNAL)
                 if sent < 0:
                     if errno == EINTR:
                         continue
@@ -442,7 +471,9 @@ cdef class Fifo(Outlet):
             size = end - self.tail
             if size > SEND_BYTES:
                 size = SEND_BYTES
-            sent = send(sock, place_of(self, self.tail), size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if not ut_is_ours(sock):
+                return -EBADF
+            sent = send(sock.fd, place_of(self, self.tail), size, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent < 0:
                 if errno == EINTR:
                     continue
@@ -479,12 +510,12 @@ cdef class Fifo(Outlet):
         self.half_woken_at = 0
 
     def start_child(self):
-        """In a forked child: what is pending is the parent's, and so are the counters and the eventfd."""
+        """In a forked child: what is pending is the parent's, and so are the counters and the bell."""
         self.begin_with(NULL, 0)
         self.counts.records_in = 0
         self.counts.lost = 0
         self.counts.dropped = 0
-        self.wake_fd = -1
+        ut_bell_close(&self.bell)
         self.wanted = 0
         self.control = None
         self.control_left = 0

@@ -2,43 +2,44 @@
 
 | when | what |
 |---|---|
-| fork, in the child | the thread id is forgotten; every watched session begins anew (`Watched.start_child`) |
-| the interpreter exits | every watched session is closed, by atexit |
+| before a fork | the session threads end (`Watched.pause`): the child finds nothing half done, and a program
+without threads forks as one |
+| in the parent | they start again (`Watched.resume`) |
+| in the child | the thread id is forgotten; every watched session begins anew (`Watched.start_child`) |
+| the interpreter exits | every watched session is closed, by atexit; from then on none starts |
 | a process of multiprocessing ends, without atexit | every watched session is flushed |
 
-Nothing is installed before the first session is watched, which is when its first event is declared.
-
-`no_fork` is the one lock that the application's threads share with the session thread. fork takes it, and the
-session thread holds it for short times that a child must not be born in: while a descriptor was made and is
-not noted yet (the child could not close it), and while a module is being imported (the child would wait for
-its lock for ever).
+Nothing is installed before the first session is watched, which is when its first event is declared. What runs
+no hooks (vfork and posix_spawn, so subprocess without preexec_fn) ends in exec and leaves the thread alone.
 """
 
-import atexit
-import os
-import sys
-import threading
-from typing import Any, Final, Protocol
+from __future__ import annotations
 
+import atexit
+import sys
+
+from utracefs._native import install_fork_hooks
 from utracefs._outlets import forget_thread_id
 
-__all__ = ["CLOSE_S", "Watched", "forget", "no_fork", "watch"]
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from typing import Any, Final, Protocol
+
+    class Watched(Protocol):
+        """A session, as far as this file knows it."""
+
+        def pause(self) -> None: ...
+        def resume(self) -> None: ...
+        def start_child(self) -> None: ...
+        def flush(self, timeout_s: float) -> bool: ...
+        def close(self) -> None: ...
+
+
+__all__ = ["CLOSE_S", "forget", "watch"]
 
 CLOSE_S: Final = 0.5
 """What the end of a process may take to send what is pending."""
 
-
-class Watched(Protocol):
-    """A session, as far as this file knows it."""
-
-    def start_child(self) -> None: ...
-    def flush(self, timeout_s: float) -> bool: ...
-    def close(self) -> None: ...
-
-
-no_fork: Final = threading.RLock()
-"""Reentrant, since a signal handler may fork while its thread is about to. The child's one thread is the one
-that took it for the fork, and gives it back."""
 
 _watched: dict[int, Watched] = {}
 """By id(). Strong: a session lives until it is closed or the process ends."""
@@ -47,14 +48,18 @@ _hooks: list[str] = []
 _for_multiprocessing: list[object] = []
 
 
-def watch(session: Watched) -> None:
-    """From here on a fork and the end of the process find the session."""
+def watch(session: Watched) -> bool:
+    """From here on a fork and the end of the process find the session. False: the interpreter is about to
+    exit, and no session is to begin."""
+    if "ended" in _hooks:
+        return False
     _watched[id(session)] = session
     _hook_multiprocessing()
     if not _hooks:
         _hooks.append("installed")
-        os.register_at_fork(before=_before_fork, after_in_parent=no_fork.release, after_in_child=_in_child)
+        install_fork_hooks(_before_fork, _in_parent, _in_child)
         atexit.register(_close_all)
+    return True
 
 
 def forget(session: Watched) -> None:
@@ -64,17 +69,23 @@ def forget(session: Watched) -> None:
 
 def _before_fork() -> None:
     _hook_multiprocessing()
-    no_fork.acquire()
+    for session in list(_watched.values()):
+        session.pause()
+
+
+def _in_parent() -> None:
+    for session in list(_watched.values()):
+        session.resume()
 
 
 def _in_child() -> None:
-    no_fork.release()
     forget_thread_id()
     for session in list(_watched.values()):
         session.start_child()
 
 
 def _close_all() -> None:
+    _hooks.append("ended")
     for session in list(_watched.values()):
         session.close()
 

@@ -62,7 +62,7 @@ class Rpc:
     """
 
     def __init__(self, name: str, directory: str | None = None, *, timeout_s: float | None = None) -> None:
-        self._socket = runtime_dir.connect(name, directory)
+        self._socket = runtime_dir.connect(name, directory, timeout_s)
         self._socket.settimeout(timeout_s)
         self.address: Final = os.fsdecode(self._socket.getpeername())
         """Path of the socket that answered."""
@@ -131,6 +131,8 @@ class Rpc:
         return fds
 
     def _send(self, params: Params) -> int:
+        if self._socket.fileno() < 0:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection is closed", self.address)
         self._msgid = self._msgid + 1 & 0xFFFF_FFFF
         try:
             self._socket.sendall(encode_request(self._msgid, params.METHOD, params.to_params()))

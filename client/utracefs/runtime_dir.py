@@ -16,11 +16,10 @@ from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
-    import _socket
     import socket
     from collections.abc import Mapping
 
-__all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "connect_one"]
+__all__ = ["DATA_SOCKET", "TRACEFS_SOCKET", "candidates", "connect", "socket_path"]
 
 
 def candidates(directory: str | None = None, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -28,29 +27,37 @@ def candidates(directory: str | None = None, environ: Mapping[str, str] = os.env
     return places.candidates(directory, environ, os.geteuid())
 
 
-def connect_one(sock: _socket.socket, directory: str, name: str) -> None:
-    """Connect `sock` to the socket `name` in one directory. OSError: what connect(2) said, or EPERM for a
-    directory in /tmp that is not ours alone."""
+def socket_path(directory: str, name: str) -> str:
+    """Where the socket `name` of one directory is. OSError: EPERM for a directory in /tmp that is not ours
+    alone, or that there is none."""
     if directory == places.temporary_directory(os.geteuid()):
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(errno.EPERM, "not a directory of ours with mode 0700", directory)
-    sock.connect(os.path.join(directory, name))
+    return os.path.join(directory, name)
 
 
-def connect(name: str, directory: str | None = None) -> socket.socket:
+def connect(name: str, directory: str | None = None, timeout_s: float | None = None) -> socket.socket:
     """A connected, blocking stream socket: the first of the candidates that answers.
+
+    timeout_s: how long to wait for room in the listener's queue, which may be full when its process is
+    stopped; then BlockingIOError.
 
     OSError when none does: of the errors, the first that says more than "there is nothing" (ENOENT), with the
     path.
     """
-    import socket  # of tools; a program that emits makes its own
+    import socket  # for tools; a program that emits does not pay for these imports
+    import struct
 
     worst: OSError | None = None
     for candidate in candidates(directory):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if timeout_s is not None:
+            # unix_stream_connect() of the kernel waits that long. settimeout() would not wait at all.
+            timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         try:
-            connect_one(sock, candidate, name)
+            sock.connect(socket_path(candidate, name))
         except OSError as error:
             sock.close()
             if worst is None or (worst.errno == errno.ENOENT and error.errno != errno.ENOENT):

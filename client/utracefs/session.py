@@ -119,8 +119,8 @@ class Session:
         """A pending event is looked at: wait for the daemon's answer, within bounds."""
         self.thread.await_answer(event)
 
-    def _start_in_child(self) -> None:
-        """A forked child has something to write, or has lived for a while."""
+    def _start(self) -> None:
+        """A forked child has lived for a while."""
         self.thread.start()
 
     def _reduce(self, event: Event) -> tuple[Any, ...]:

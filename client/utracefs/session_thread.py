@@ -1,6 +1,6 @@
 """The session thread: one per session and process, the owner of its socket, descriptors and outlets.
 
-It is a daemon thread named "utracefs", which the first declared event starts:
+It is a thread of the C library's named "utracefs" (`_native`), which the first declared event starts:
 
          first event          connect failed, or the connection was lost
     NEW ---------------> CONNECTING -------------------------------------> WAITING (50 ms, doubled up to 2 s)
@@ -11,7 +11,11 @@ It is a daemon thread named "utracefs", which the first declared event starts:
     close, from anywhere: CLOSED                     first thing to write or to register
 
 Connected, the thread does what `connection` says: sends its requests, carries out its actions. Then it sleeps
-in `Fifo.pump`, without the GIL and without timers, until a record or another thread wakes it.
+in `Fifo.pump_until`, without the GIL and without timers, until a record or another thread wakes it.
+
+What it does is one generator, `_run`, which yields what to wait for. So what the thread is at does not stand
+on its stack: it ends before a fork and another one goes on in the parent after it. Meanwhile records go on
+into the data ring or gather in the FIFO.
 
 **What an Event sees.** While CONNECTING a new event is pending: the first look at it (`if event:`, `emit`)
 waits for the answer, so that a short script does not lose its first record; all looks of one connection
@@ -24,42 +28,49 @@ index. What belongs to an event that was refused is lost, and counted.
 
 **fork.** The child shares the status map, so its events go on following the daemon without a connection. The
 child makes one of its own when it has something to write, declares an event, or has lived for a second (from
-then on it must notice by itself when a daemon goes and another comes). It sends nothing that its parent left
-pending, and writes into no ring of its parent's.
+then on it must notice by itself when a daemon goes and another comes). Its first `emit` waits for that,
+within PATIENCE_S: then the record stands in the child's own ring, whatever becomes of the child the moment
+after. It sends nothing that its parent left pending, and writes into no ring of its parent's.
+
+**Descriptors.** The program may have closed them, and have put files of its own under their numbers
+(`_descriptors`). Whatever wakes the thread, it first looks whether all are still ours. If not it closes those
+that are, forgets the others and connects again.
 
 **Locks.** The application's threads, its signal handlers and fork share this with the session thread, and
 none of them waits for a lock that another could hold: state changes in steps that are atomic under the GIL
-(append, setdefault, one assignment), and a waiter waits on a lock of its own. The one exception is
-`fork.no_fork`.
+(append, setdefault, one assignment), and a waiter waits on a lock of its own. A fork waits for the end of a
+step, but not for ever.
+
+**Faults.** Whatever fails here costs the connection, and the next attempt is made after the back-off.
 """
 
 from __future__ import annotations
 
-import _thread
-import array
-import contextlib
 import errno
 import fcntl
 import os
-import signal
-import socket
-import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
 
 from utracefs import _event, fork
+from utracefs._descriptors import Descriptor, connect_to, receive, send_with
 from utracefs._event import Event
+from utracefs._native import NativeThread, Waiter
 from utracefs._outlets import BROKEN, READABLE, Fifo, RingOutlet, ring_file_bytes
 from utracefs._status_map import StatusMap
 from utracefs.flushing import Flush
-from utracefs.fork import no_fork
-from utracefs.runtime_dir import DATA_SOCKET, candidates, connect_one
+from utracefs.runtime_dir import DATA_SOCKET, candidates, socket_path
 from utracefs_protocol.errors import ProtocolError
 from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING, MIN_DATA_RING
 
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any, Final, TypeAlias
+
     from utracefs import connection as wire
+
+    ToPump: TypeAlias = tuple[Descriptor | None, int]
+    """A socket, and how long to wait without one, in ms."""
 
 __all__ = ["PATIENCE_S", "SessionThread"]
 
@@ -76,15 +87,15 @@ LAST_BACK_OFF_S: Final = 2.0
 PATIENCE_S: Final = 0.25
 """What all looks at pending events may wait together, per connection attempt."""
 
-_SOCKET_BUFFER: Final = 1 << 20
-_RECEIVE_BYTES: Final = 64 << 10
-_MAX_DESCRIPTORS: Final = 4
+FORK_PATIENCE_S: Final = 1.0
+"""What a fork waits for a step of the thread. A step takes longer only when a logging handler of the program
+does, which may wait for a lock that the forking thread holds."""
 
+_BUSY_MS: Final = 5
+"""Until the next look at a daemon that has too many programs before its door."""
 
-def _signals_to_block() -> set[signal.Signals | int]:
-    """All but those that a fault of the thread itself raises."""
-    faults = {signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
-    return {number for number in signal.valid_signals() if number not in faults}
+_NO_BELL_MS: Final = 100
+"""Until the next look while there is no descriptor to be woken by."""
 
 
 class SessionThread:
@@ -103,18 +114,20 @@ class SessionThread:
         self.declared: list[Event] = []
         """In the order in which they are registered on every connection. Only ever appended to."""
         self.closing = False
+        self._is_over = False
+        """`close` has been waited for, or given up: the thread is to end."""
         self._patience_s = PATIENCE_S
-        self._waiters: list[_thread.LockType] = []
+        self._waiters: list[Waiter] = []
         self._flushes: list[Flush] = []
         self._flushed_records = 0
-        self._starting = _thread.allocate_lock()
-        self._ended: _thread.LockType | None = None
-        self._ident: int | None = None
-        # Descriptors, for the forked child to close: kept here from the moment they exist.
-        self._socket: socket.socket | None = None
-        self._wake_fd = -1
-        self._received_fds: list[int] = []
-        self._ring_fds: list[int] = []
+        self._native = NativeThread(self.fifo, self._step)
+        self._happened = 0
+        self._running = self._run()
+        self._socket: Descriptor | None = None
+        self._received: dict[int, Descriptor] = {}
+        """Descriptors that came and were not put to use yet, by number."""
+        self._ring_fds: list[Descriptor] = []
+        """Memory and doorbell of the ring."""
         # Of the connection that there is.
         self._connection: wire.DataConnection | None = None
         self._by_old_index: list[Event | None] = []
@@ -129,36 +142,39 @@ class SessionThread:
             event._set_pending()  # before the thread can know of it, and answer
         self.declared.append(event)
         self.start()
-        if self.state in (CONNECTING, UP):
-            self.fifo.wake()
+        self.fifo.wake()
 
     def await_answer(self, event: Event) -> None:
-        """A pending event is looked at. Waits for the answer, within the bounds; then the event is not
-        pending any more, unless the session thread itself looks (a logging handler of ours): that cannot wait
-        for itself."""
-        if _thread.get_ident() == self._ident:
+        """A pending event is looked at, or one of a forked child is emitted. Waits for the answer, within the
+        bounds; then the event is not pending any more, unless the session thread itself looks (a logging
+        handler of ours): that cannot wait for itself."""
+        if self._native.is_current:
             return
         self.start()
-        while event._is_pending and self.state in (NEW, CONNECTING, UP) and self._patience_s > 0:
-            waiter = _thread.allocate_lock()
-            waiter.acquire()
+        while (
+            event._is_unsettled
+            and self.state in (NEW, FORKED, CONNECTING, UP)
+            and self._native.is_wanted
+            and self._patience_s > 0
+        ):
+            waiter = Waiter()
             self._waiters.append(waiter)
-            if not event._is_pending:
+            if not event._is_unsettled:
                 return
             begin = time.monotonic()
-            waiter.acquire(timeout=self._patience_s)
+            waiter.wait(self._patience_s)
             self._patience_s -= time.monotonic() - begin
-        # Off until the answer comes, and all that wait for one with it. (In one step: an answer may come any
+        # Until the answer comes, and all that wait for one with it. (In one step: an answer may come any
         # moment.)
-        if event._is_pending:
-            _event.set_pending_off([*self.declared, event])
+        if event._is_unsettled:
+            _event.give_up_waiting([*self.declared, event])
 
     def flush(self, timeout_s: float) -> bool:
         """Whether all that was emitted before has reached the consumers, within this time. From signal
         handlers, too."""
         if self.fifo.counts.records_in == self._flushed_records:
             return True
-        if self.state in (NEW, CLOSED) or _thread.get_ident() == self._ident:
+        if self.state in (NEW, CLOSED) or self._native.is_current:
             return False
         flush = Flush(self.fifo.counts.records_in)
         self._flushes.append(flush)
@@ -172,139 +188,134 @@ class SessionThread:
             return
         self.closing = True
         _event.set_all_off(self.declared)
-        fork.forget(self)
-        if (ended := self._ended) is None:
-            self.state = CLOSED
-            return
         deadline = time.monotonic() + fork.CLOSE_S
         if self.state in (UP, CONNECTING):
             self.flush(fork.CLOSE_S)
-        self.state = CLOSED
-        self.fifo.wake()
-        if ended.acquire(timeout=max(deadline - time.monotonic(), 0.1)):
-            ended.release()
+        self._is_over = True
+        # If it does not end, it is in a step, and will find the session closed.
+        if self._native.stop(max(deadline - time.monotonic(), 0.1)):
+            self._end()
 
     def start(self) -> None:
-        """Make sure that there is a thread, unless the session is closed."""
-        if self.state not in (NEW, FORKED) or self.closing:
+        """Make sure that there is a thread, unless the session is closed. Where there can be none, for now or
+        at all, events are off."""
+        if self.state not in (NEW, FORKED) or self.closing or self._native.is_wanted:
             return
         # First of all: a fork from here on must find the session.
-        fork.watch(self)
-        if not self._starting.acquire(blocking=False):
+        if not fork.watch(self):
+            self._end()
             return
-        with no_fork:
-            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ended = _thread.allocate_lock()
-        self._ended.acquire()
-        self._patience_s = PATIENCE_S
-        self.state = CONNECTING
-        _event.use_inherited(self.declared)
-        self.fifo.set_wake_fd(self._wake_fd)
         try:
-            # Thread.start() takes a lock of the threading module, and a signal handler may have come between:
-            # so a bare thread calls it, and no other thread waits for that. Signals are the program's: one
-            # that it has blocked everywhere, to wait for it, must not find a thread that has not.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals_to_block())
-            try:
-                _thread.start_new_thread(self._start_thread, ())
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        except RuntimeError:
-            self._end()
-
-    def _start_thread(self) -> None:
-        try:
-            threading.Thread(target=self._run, name="utracefs", daemon=True).start()
-        except RuntimeError:
-            # No more threads, in most cases because the interpreter is about to exit: there will be no
-            # tracing.
-            self._end()
+            self.fifo.open_bell()
+            started = self._native.start()
+        except OSError:
+            started = False
+        if not started:
+            _event.set_all_off(self.declared)
 
     # -- the thread
 
-    def _run(self) -> None:
-        self._ident = _thread.get_ident()
-        back_off_s = FIRST_BACK_OFF_S
-        places = candidates(self._directory)
+    def _step(self, happened: int) -> ToPump | None:
+        """From one wait to the next; what to wait for, None at the end of the session."""
+        self._happened = happened
         try:
-            while not self._is_over():
-                self._patience_s = PATIENCE_S
-                if (sock := self._connect(places)) is not None:
-                    if self._talk(sock):
-                        back_off_s = FIRST_BACK_OFF_S
-                    self._disconnect()
-                if self._is_over():
-                    break
-                self.state = WAITING
-                _event.set_pending_off(self.declared)
-                self._wake_waiters()
-                until = time.monotonic() + back_off_s
-                while not self._is_over() and (left_s := until - time.monotonic()) > 0:
-                    self.fifo.wait(int(left_s * 1000) + 1)
-                back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
-                if not self._is_over():
-                    self.state = CONNECTING
-        finally:
-            self._end()
+            return next(self._running)
+        except StopIteration:
+            return None
+        except Exception as error:  # noqa: BLE001 - no memory, most likely; the program goes on
+            self._running = self._run(FIRST_BACK_OFF_S)
+            self._disconnect()
+            if not isinstance(error, MemoryError | OSError):
+                self._warn("the session begins anew: %r", error)
+            return None, 0
 
-    def _is_over(self) -> bool:
-        return self.state == CLOSED
+    def _run(self, pause_s: float = 0) -> Generator[ToPump]:
+        """All that the thread does; `_happened` is what the wait before brought. pause_s: to begin with.
+
+        There is no `finally` here: in a forked child it would be carried out when this ends unfinished.
+        """
+        back_off_s = FIRST_BACK_OFF_S
+        while not self._is_over:
+            if pause_s:
+                self.state = WAITING
+                _event.set_all_off(self.declared)
+                self._wake_waiters()
+                yield from self._wait(pause_s)
+            self.state = CONNECTING
+            self._patience_s = PATIENCE_S
+            pause_s, back_off_s = back_off_s, min(back_off_s * 2, LAST_BACK_OFF_S)
+            if (yield from self._connect()):
+                if (yield from self._talk()):
+                    pause_s, back_off_s = FIRST_BACK_OFF_S, FIRST_BACK_OFF_S * 2
+                self._disconnect()
+        self._end()
+
+    def _wait(self, time_s: float) -> Generator[ToPump]:
+        """Without a connection, or until the session is over."""
+        until = time.monotonic() + time_s
+        while not self._is_over and (left_s := until - time.monotonic()) > 0:
+            left_ms = int(left_s * 1000) + 1
+            yield None, left_ms if self._has_bell() else min(left_ms, _NO_BELL_MS)
+
+    def _has_bell(self) -> bool:
+        """Whether the thread can be woken; makes another bell where the program has closed it."""
+        try:
+            self.fifo.open_bell()
+        except OSError:
+            return False
+        return True
 
     def _end(self) -> None:
-        """The thread's last deed; after it nothing of the session runs any more."""
+        """After it nothing of the session runs any more. Twice is harmless."""
+        self._is_over = True
         self.state = CLOSED
         self._disconnect()
         self._wake_waiters()
         self._fail_flushes()
-        self.fifo.set_wake_fd(-1)
-        with no_fork:
-            if self._wake_fd >= 0:
-                os.close(self._wake_fd)
-            self._wake_fd = -1
-        self._ident = None
+        self.fifo.close_bell()
         _event.give_up_fifo(self.fifo, self._events_by_index())
         self.ring = None  # nothing in it is lost: the daemon has it
-        self._close_fds(self._ring_fds)
+        self._close_all(self._ring_fds)
         fork.forget(self)
-        if self._ended is not None:
-            self._ended.release()
 
-    def _connect(self, places: list[str]) -> socket.socket | None:
-        for directory in places:
-            with no_fork:
-                sock = self._socket = socket.socket(
-                    socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-                )
-            try:
-                # A Unix socket connects at once or not at all: EAGAIN is a full backlog.
-                connect_one(sock, directory, DATA_SOCKET)
-            except OSError:
-                self._close_socket()
-            else:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
-                return sock
-        return None
+    def _connect(self) -> Generator[ToPump, None, bool]:
+        """Connect to the first daemon that there is."""
+        until = time.monotonic() + PATIENCE_S
+        while not self._is_over and self._has_bell():
+            busy = False
+            for directory in candidates(self._directory):
+                try:
+                    self._socket = connect_to(socket_path(directory, DATA_SOCKET))
+                except OSError as error:
+                    busy = busy or error.errno == errno.EAGAIN
+                else:
+                    return True
+            if not busy or time.monotonic() > until:
+                break
+            yield from self._wait(_BUSY_MS / 1000)
+        return False
 
-    def _close_socket(self) -> None:
-        with no_fork:
-            if self._socket is not None:
-                self._socket.close()
-            self._socket = None
-            self._close_fds(self._received_fds)
-
-    def _close_fds(self, fds: list[int]) -> None:
-        with no_fork:
-            while fds:
-                os.close(fds.pop())
+    def _close_all(self, descriptors: list[Descriptor]) -> None:
+        """Those that are ours; the last first, because one that came behind another is known by that."""
+        while descriptors:
+            descriptors.pop().close()
 
     def _disconnect(self) -> None:
         """Also when there is no connection. Events go off before anything else."""
         _event.set_all_off(self.declared)
-        self._close_socket()
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._close_all([*self._received.values()])
+        self._received.clear()
         if self._connection is not None:
             self._fail_flushes()
             self._connection = None
         self._status_map = None
+        if not all(fd.is_ours() for fd in self._ring_fds):
+            # What is in the ring is the daemon's, which has it mapped; offered to another it can never be.
+            self.ring = None
+            self._close_all(self._ring_fds)
 
     def _fail_flushes(self) -> None:
         while self._flushes:
@@ -326,18 +337,20 @@ class SessionThread:
         return by_index
 
     def _warn(self, message: str, *values: object) -> None:
-        with no_fork:
-            import logging
+        import logging
+        import threading
 
         logging.getLogger("utracefs").warning(message, *values)
+        if self._native.is_current:
+            # Up to Python 3.11 what current_thread() makes for a thread that it does not know stays for ever.
+            getattr(threading, "_active", {}).pop(threading.get_ident(), None)
 
     # -- one connection
 
-    def _talk(self, sock: socket.socket) -> bool:
+    def _talk(self) -> Generator[ToPump, None, bool]:
         """Be a client until the connection ends. Returns whether the daemon ever answered as one."""
-        with no_fork:
-            # Only a process that finds a daemon pays for this import.
-            from utracefs import connection as wire
+        # Only a process that finds a daemon pays for this import.
+        from utracefs import connection as wire
 
         deeds: dict[type[wire.Action], Callable[[Any], None]] = {
             wire.MapStatus: self._map_status,
@@ -360,17 +373,26 @@ class SessionThread:
         )
         self.fifo.begin_stream()
         try:
-            while not self._is_over():
+            while not self._is_over and self._are_ours():
                 self._ask(talk)
-                happened = self.fifo.pump(sock.fileno())
-                if happened & (READABLE | BROKEN):
+                yield self._socket, -1
+                if self._happened & (READABLE | BROKEN):
                     # what cannot be sent to may still have said why
-                    goes_on = self._receive(talk, sock, deeds)
-                    if not goes_on or happened & BROKEN:
+                    goes_on = self._receive(talk, deeds)
+                    if not goes_on or self._happened & BROKEN:
                         break
         except ProtocolError as error:
             self._warn("the daemon cannot be understood, disconnected: %s", error)
         return talk.answered
+
+    def _are_ours(self) -> bool:
+        """Whether the program has left our descriptors alone."""
+        return (
+            self.fifo.has_bell
+            and self._socket is not None
+            and self._socket.is_ours()
+            and all(fd.is_ours() for fd in self._ring_fds)
+        )
 
     def _ask(self, talk: wire.DataConnection) -> None:
         """Hand the FIFO what there is to ask, if it has sent the last batch."""
@@ -385,25 +407,18 @@ class SessionThread:
             self.fifo.set_control(requests, after)
 
     def _receive(
-        self,
-        talk: wire.DataConnection,
-        sock: socket.socket,
-        deeds: dict[type[wire.Action], Callable[[Any], None]],
+        self, talk: wire.DataConnection, deeds: dict[type[wire.Action], Callable[[Any], None]]
     ) -> bool:
         """Read and act on it; False at the end of the connection. ProtocolError: not a daemon of ours."""
-        with no_fork:
-            try:
-                data, fds, _, _ = socket.recv_fds(
-                    sock, _RECEIVE_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-                )
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
-            self._received_fds += fds
+        assert self._socket is not None
+        came: dict[int, Descriptor] = {}
+        data = receive(self._socket, came)
+        self._received.update(came)
+        if data is None:
+            return True
         if not data:
             return False
-        for action in talk.receive(data, fds):
+        for action in talk.receive(data, came):
             deeds[type(action)](action)
         if self.closing:
             _event.set_all_off(self.declared)
@@ -419,9 +434,7 @@ class SessionThread:
             self._status_map = StatusMap(action.fd, action.size)
         except OSError as error:
             raise ProtocolError(error.errno or errno.EPROTO, f"mmap_status: {error.strerror}") from None
-        with no_fork:
-            self._received_fds.remove(action.fd)
-            os.close(action.fd)
+        self._received.pop(action.fd).close()
 
     def _map_ring(self, action: wire.MapRing) -> None:
         try:
@@ -435,22 +448,19 @@ class SessionThread:
                 errno.EPROTO, f"mmap_ring: not sealed memory of a ring of {action.size} bytes"
             )
         try:
-            ring = RingOutlet(self.fifo.counts, action.fd, action.doorbell, action.size)
+            ring = RingOutlet(
+                self.fifo, self._received[action.fd], self._received[action.doorbell], action.size
+            )
         except OSError as error:
             self._warn("no data ring: %s", error.strerror)
             return
-        with no_fork:
-            for fd in (action.fd, action.doorbell):
-                self._received_fds.remove(fd)
-                self._ring_fds.append(fd)
+        self._ring_fds = [self._received.pop(action.fd), self._received.pop(action.doorbell)]
         self.ring = ring
 
     def _offer_ring(self, action: wire.OfferRing) -> None:
         assert self._socket is not None
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", self._ring_fds))]
         try:
-            # MSG_NOSIGNAL: the daemon may be gone by now, and SIGPIPE may be what ends the program.
-            sent = self._socket.sendmsg([action.request], rights, socket.MSG_NOSIGNAL)
+            sent = send_with(self._socket, action.request, self._ring_fds)
         except OSError:
             return  # the end of the connection, which is read next
         if sent != len(action.request):
@@ -460,7 +470,7 @@ class SessionThread:
         if self.ring is not None:
             _event.give_up_ring(self.ring, self._by_old_index)
         self.ring = None
-        self._close_fds(self._ring_fds)
+        self._close_all(self._ring_fds)
 
     def _move_all(self, action: wire.MoveAll) -> None:
         assert self._status_map is not None
@@ -501,37 +511,44 @@ class SessionThread:
 
     # -- fork
 
+    def pause(self) -> None:
+        """Before a fork."""
+        self._native.pause(FORK_PATIENCE_S)
+
+    def resume(self) -> None:
+        """After it, in the parent."""
+        if self._native.is_wanted and not self._native.start():
+            _event.set_all_off(self.declared)
+
     def start_child(self) -> None:
-        """In a forked child: the thread is gone, its descriptors are the parent's, and nothing of this may
-        have been half done: every attribute is either made anew here or was changed in one step."""
-        sock, fds = self._socket, [*self._received_fds, *self._ring_fds, self._wake_fd]
+        """In a forked child: the thread is gone and its descriptors are the parent's."""
+        # A step was under way, and may have been half way through an import: that is never finished here. Or
+        # the step itself forked, and goes on in both.
+        in_a_step = self._native.is_running
+        descriptors = [*self._ring_fds, *self._received.values()]
+        if self._socket is not None:
+            descriptors.append(self._socket)  # closed, not shut down: the connection is the parent's
+        self._native.forget()
         self._socket = None
-        self._received_fds = []
+        self._received = {}
         self._ring_fds = []
-        self._wake_fd = -1
         self._connection = None
         self._status_map = None
-        self._starting = _thread.allocate_lock()
-        self._ended = None
-        self._ident = None
+        self._running = self._run()
         self._waiters = []
         self._flushes = []
         self._flushed_records = 0
         self._patience_s = PATIENCE_S
         self.fifo.start_child()
-        if self.state == CLOSED or self.closing:
+        if self.state == CLOSED or self.closing or in_a_step:
+            self._is_over = True
             self.state = CLOSED
+            _event.set_all_off(self.declared)
         else:
             self.state = FORKED
             _event.start_child(self.declared)
         self.ring = None
-        # Last: until a moment ago a signal handler's record would have rung the parent's doorbell.
-        if sock is not None:
-            sock.close()  # not shutdown(): the connection is the parent's
-        for fd in fds:
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
+        self._close_all(descriptors)
 
 
 def wanted_ring_size() -> int | None:

@@ -10,7 +10,7 @@ The edge (server/serve.py) waits for the two ports and the rings, and calls `han
 `on_time` when `next_deadline_ns` has come. Nothing here waits; the clock is given.
 
 What outlives it lies in `state_folder` (state/folder.py). A Daemon that is made there later goes on where
-this one was, unless this one was closed in good order and keeps nothing.
+this one was, unless this one was told that it is over (`remove_state`).
 
 Four rules hold the parts together:
 
@@ -27,7 +27,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from importlib import metadata
 
 import attrs
@@ -37,16 +37,25 @@ from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import DATA, TRACEFS, Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
+from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
+from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._journal import Journal
-from utracefsd.intake.rings import Rings
+from utracefsd.intake.rings import DescriptorStore, Rings
 from utracefsd.machine.peer import Peer
-from utracefsd.machine.procfs import current_cpu, free_memory_kb, make_comm_table, possible_cpus
+from utracefsd.machine.procfs import (
+    current_cpu,
+    free_memory_kb,
+    is_running,
+    make_comm_table,
+    possible_cpus,
+    read_task,
+)
 from utracefsd.machine.shares import Shares
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.living import State, restore_events, restore_instances
@@ -63,11 +72,22 @@ FIRST_EVENT_ID = 1039
 # Each may hold a tree's worth of handles; a screenful of tools has a handful.
 MAX_TRACEFS_CONNECTIONS = 256
 
+# How long rings of the daemon before are waited for at most, before any is taken in: a client tries again
+# after 2 s at the latest (LAST_BACK_OFF_S in its session thread).
+GATHER_NS = 2_200_000_000
+
+# How often it is looked whether the programs that are waited for are still there.
+LOOK_AGAIN_NS = 50_000_000
+
 # How long events that only programs referred to wait for them after a restart. A client tries again within a
 # second.
 GRACE_NS = 10_000_000_000
 
 logger = logging.getLogger("utracefsd")
+
+
+def _forget_in(journal: Journal) -> Callable[[Instance], None]:
+    return lambda instance: journal.forget_buffer(instance.number)
 
 
 class Daemon:
@@ -79,7 +99,8 @@ class Daemon:
     everything comes over the socket.
 
     state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked.
-    None: keep everything in memory. discard_state: do not go on with what is found.
+    None: keep everything in memory. discard_state: do not go on with what is found. store: keeps data rings
+    beyond this process; stored: descriptors that it kept, which become ours.
 
     Raises TraceError(EEXIST) when something else stands where the status file belongs, TraceError(ENOSPC)
     when there is no room for that or the journal, and OSError. (A ring buffer without room in `state_folder`
@@ -99,6 +120,8 @@ class Daemon:
         data_rings: bool = True,
         state_folder: str | os.PathLike[str] | None = None,
         discard_state: bool = False,
+        store: DescriptorStore | None = None,
+        stored: Sequence[int] = (),
     ) -> None:
         installed = Installed()
 
@@ -139,26 +162,27 @@ class Daemon:
             storage=lambda number: None if folder is None else folder.buffers_of(number),
             restored=None if taken is None else taken.names(),
         )
+        if journal is not None:
+            self.instances.on_removed.append(_forget_in(journal))
         if taken is not None:
             self.comms.restore(taken.comms)
             restore_instances(taken, self.instances, restored)
+            self.instances.remove_left_over()
         elif buffer_size_kb is not None:
             self.instances.top.store.resize(buffer_size_kb)
         # Programs that registered them have this long to come back; until then they count as referring to
         # them.
         self._held = [event for event in restored if not event.persistent]
         self._grace_ends_ns = now_ns() + GRACE_NS
+        self._gather_ends_ns = now_ns() + GATHER_NS
+        self._look_again_ns = now_ns()
         for event in self._held:
             self.table.acquire(event)
-        self.keep_state = False
-        """Whether `close` leaves the state to a successor."""
+        self.remove_state = False
+        """Whether `close` removes what a successor would go on with. Only who knows that this is over says
+        so; whatever else ends a daemon leaves everything where it is."""
         self._took_over = taken is not None
-        self.state = None if folder is None else State(folder, self.table, self.instances, self.comms)
-        if taken is not None:
-            logger.info("went on with %d events of the daemon before this one", len(restored))
-        self.perf = PerfEvents(self.table, now_ns, nr_cpus)
-        self.plugins = Plugins(self.table, entry_points=offered)
-        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns)
+        self.state: State | None = None
         self.rings = (
             Rings(
                 nr_cpus,
@@ -167,10 +191,24 @@ class Daemon:
                 new_thread=self.comms.remember,
                 save=self.save,
                 end_failed=lambda: self.data.end_failed(),
+                known=None if taken is None else taken.rings,
+                is_running=is_running,
+                start_time=_start_time,
+                hold=self._hold,
+                let_go=self._let_go,
+                store=store,
+                stored=stored,
             )
             if data_rings
             else None
         )
+        if folder is not None:
+            self.state = State(folder, self.table, self.instances, self.comms, self.rings)
+        if taken is not None:
+            logger.info("went on with %d events of the daemon before this one", len(restored))
+        self.perf = PerfEvents(self.table, now_ns, nr_cpus)
+        self.plugins = Plugins(self.table, entry_points=offered)
+        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns)
         self.data = Port(
             DATA,
             self._open_data,
@@ -239,9 +277,9 @@ class Daemon:
         self.save()
 
     @property
-    def has_something_to_keep(self) -> bool:
-        """Whether a successor would find more than a fresh daemon has."""
-        return self._took_over or len(self.table) > 0
+    def is_missed(self) -> bool:
+        """Whether a program is connected, or may come back because a daemon before this one had it."""
+        return len(self.data) > 0 or (self._took_over and self.now_ns() < self._grace_ends_ns)
 
     def save(self) -> None:
         """Write down what a successor must know; costs nothing when nothing has changed."""
@@ -255,6 +293,7 @@ class Daemon:
             self.data.next_deadline_ns(),
             self.tracefs.next_deadline_ns(),
             self._grace_ends_ns if self._held else None,
+            self._look_again_ns if self._waits_for_rings() else None,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -262,26 +301,59 @@ class Daemon:
         """Do what is due."""
         self.data.on_time(now_ns)
         self.tracefs.on_time(now_ns)
+        if self.rings is not None and self._waits_for_rings() and self._look_again_ns <= now_ns:
+            if now_ns < self._gather_ends_ns:
+                self.rings.look_again()
+            else:
+                self.rings.stop_waiting()
+            self.rings.end_orphans(all_of_them=self._grace_ends_ns <= now_ns)
+            self._look_again_ns = now_ns + LOOK_AGAIN_NS
         if self._held and self._grace_ends_ns <= now_ns:
             held, self._held = self._held, []
             self.table.release_all(held, now_ns)
         self.table.reap(now_ns)
         self.hand_on()
 
+    @property
+    def gathering(self) -> bool:
+        """Data rings of the daemon before may still come back, and nothing is taken in before that."""
+        return self.rings is not None and self.rings.gathering
+
+    def _waits_for_rings(self) -> bool:
+        return self.rings is not None and (self.rings.gathering or self.rings.has_orphans)
+
+    def _hold(self, event_ids: Sequence[int]) -> IndexTable | None:
+        events = [self.table.by_id(event_id) for event_id in event_ids]
+        table = IndexTable()
+        for event in events:
+            if event is None:
+                return None
+            table.append(event.tracepoint)
+        for event_id in event_ids:
+            self.table.acquire(self.table.by_id(event_id))  # type: ignore[arg-type]
+        return table
+
+    def _let_go(self, event_ids: Sequence[int]) -> None:
+        events = [self.table.by_id(event_id) for event_id in event_ids]
+        self.table.release_all([event for event in events if event is not None], self.now_ns())
+
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone.
 
-        With `keep_state` the rest stays as it is for a successor, what was sent until now included; else that
-        goes, too.
+        The rest stays as it is for a successor, what was sent until now included, unless `remove_state` is
+        set or there is nothing that a fresh daemon would not have.
         """
         self.tracefs.close()
-        if self.keep_state:
+        if self.rings is not None and self.rings.has_orphans:
+            self.rings.stop_waiting()  # nobody would bring those to a successor
+        if self.remove_state:
+            if self.rings is not None:
+                self.rings.round()
+        else:
             self.take_in_all()
-        elif self.rings is not None:
-            self.rings.round()
         self.save()
         if self.state is not None:
-            self.state.close(keep=self.keep_state)
+            self.state.close(keep=not self.remove_state and (self._took_over or self.state.has_news))
             self.state = None
         if self.rings is not None:
             self.rings.hand_over()
@@ -306,3 +378,9 @@ class Daemon:
     def _data_closed(self, peer: Peer) -> None:
         # A process that ended is a zombie for a moment, and /proc still tells how it was called in the end.
         self.comms.remember(peer.pid)
+
+
+def _start_time(pid: int) -> int:
+    """When a process began, in clock ticks since boot; 0: it cannot be seen."""
+    task = read_task(pid)
+    return 0 if task is None else task.start_time

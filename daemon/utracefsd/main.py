@@ -68,15 +68,14 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _until_signal(cancel_scope: trio.CancelScope, ending: Callable[[int], None]) -> None:
+async def _until_signal(end: Callable[[int], None]) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
             logger.info("ending: %s", signal.Signals(number).name)
-            ending(number)
-            cancel_scope.cancel()
+            end(number)
 
 
-async def _until_parent_is_gone(cancel_scope: trio.CancelScope) -> None:
+async def _until_parent_is_gone(end: Callable[[], None]) -> None:
     """Without its parent an embedded daemon would never end.
 
     A pidfd tells of the process. PR_SET_PDEATHSIG would tell of the thread that started us (prctl(2)), so it
@@ -85,7 +84,7 @@ async def _until_parent_is_gone(cancel_scope: trio.CancelScope) -> None:
     try:
         pidfd = os.pidfd_open(os.getppid())
     except ProcessLookupError:
-        cancel_scope.cancel()
+        end()
         return
     except OSError:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -93,7 +92,7 @@ async def _until_parent_is_gone(cancel_scope: trio.CancelScope) -> None:
     try:
         await trio.lowlevel.wait_readable(pidfd)
         logger.info("ending: the parent process is gone")
-        cancel_scope.cancel()
+        end()
     finally:
         os.close(pidfd)
 
@@ -117,19 +116,20 @@ async def _process(
 
     SIGTERM is how a service is stopped, perhaps to be started again: what is there is kept for that when
     anybody could miss it. Ctrl-C, a terminal that hangs up and the end of the parent mean that this is over.
+    Nobody can be connected to a daemon that has just taken over; so for a while its SIGTERM keeps everything.
     """
     running: list[Daemon] = []
 
-    def ending(number: int) -> None:
+    def end(number: int | None = None) -> None:
+        stopped = number == signal.SIGTERM and not exit_with_parent
         for daemon in running:
-            daemon.keep_state = (
-                number == signal.SIGTERM and not exit_with_parent and (keep_state or len(daemon.data) > 0)
-            )
+            daemon.remove_state = not (stopped and (keep_state or daemon.is_missed))
+        nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_signal, nursery.cancel_scope, ending)
+        nursery.start_soon(_until_signal, end)
         if exit_with_parent:
-            nursery.start_soon(_until_parent_is_gone, nursery.cancel_scope)
+            nursery.start_soon(_until_parent_is_gone, end)
         try:
             serving: Serving = await nursery.start(start)
             running.append(serving.daemon)
@@ -137,21 +137,21 @@ async def _process(
             if notifier.watchdog_interval_s is not None:
                 nursery.start_soon(_keep_alive, notifier, notifier.watchdog_interval_s)
             if ready_fd is not None:
-                _tell_ready(ready_fd, nursery.cancel_scope if exit_with_parent else None)
+                _tell_ready(ready_fd, end if exit_with_parent else None)
             await trio.sleep_forever()
         finally:
             notifier.stopping()
 
 
-def _tell_ready(fd: int, cancel_scope: trio.CancelScope | None) -> None:
-    """One line for the process that started us; `cancel_scope` is cancelled if that is gone already."""
+def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
+    """One line for the process that started us; `end` is called if that is gone already."""
     try:
         os.write(fd, b"READY\n")
         os.close(fd)
     except OSError as error:
         logger.warning("--ready-fd %d: %s", fd, error.strerror)
-        if cancel_scope is not None:
-            cancel_scope.cancel()
+        if end is not None:
+            end()
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,6 +13,9 @@ cdef extern from "data_ring.h" nogil:
     const uint32_t DR_MAX_SIZE
     const uint32_t DR_DEFAULT_SIZE
     const uint32_t DR_MAX_PAYLOAD
+    const uint32_t DR_CLOCK_MONOTONIC
+    const uint32_t DR_CLOCK_TSC
+    const uint32_t DR_TSC
 
     ctypedef struct dr_header "struct dr_header":
         uint32_t magic
@@ -22,10 +25,10 @@ cdef extern from "data_ring.h" nogil:
 
     ctypedef struct dr_record "struct dr_record":
         uint32_t write_index
-        uint64_t ts_ns
+        uint64_t time
         uint32_t tid
         uint16_t cpu
-        uint16_t zero
+        uint16_t flags
         unsigned char payload[]
 
     ctypedef struct data_ring "struct data_ring":
@@ -55,16 +58,19 @@ cdef extern from "data_ring_consumer.h" nogil:
         data_ring ring
         uint64_t tail
         uint64_t told
+        uint64_t head
 
     ctypedef struct dr_taken "struct dr_taken":
         uint32_t length
         uint32_t write_index
-        uint64_t ts_ns
+        uint64_t time
         uint32_t tid
         uint16_t cpu
+        uint16_t flags
         uint32_t bytes
 
     void dr_init(data_ring *r)
+    int dr_look(dr_consumer *c)
     int dr_consumer_start(dr_consumer *c)
     int dr_next(
         dr_consumer *c, dr_taken *out, unsigned char *payload, uint32_t room, int dead, uint64_t *holes
@@ -72,6 +78,7 @@ cdef extern from "data_ring_consumer.h" nogil:
     void dr_advance(dr_consumer *c, uint32_t bytes)
     void dr_publish(dr_consumer *c)
     void dr_want_wakeup(dr_consumer *c, int wanted)
+    void dr_set_clock(dr_consumer *c, uint32_t clock)
     uint64_t dr_head(dr_consumer *c)
-    uint64_t dr_lost(dr_consumer *c)
-    uint32_t dr_lost_of(dr_consumer *c, uint32_t write_index)
+    bint dr_take_lost(dr_consumer *c)
+    uint32_t dr_take_lost_of(dr_consumer *c, uint32_t write_index)

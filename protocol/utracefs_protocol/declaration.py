@@ -46,6 +46,7 @@ __all__ = [
     "FieldKind",
     "check_command_length",
     "check_file_name",
+    "normalized",
     "parse",
     "parse_fields",
     "split_name",
@@ -161,9 +162,12 @@ class Declaration(Frozen):
     def canonical(self) -> bytes:
         """The command string that declares this event, in the spelling of `dynamic_events` without its
         `u:`."""
-        if not self.fields:
-            return self.name
-        return self.name + b" " + b"; ".join(field.declared() for field in self.fields)
+        return self.name + b" " + self.fields_text() if self.fields else self.name
+
+    def fields_text(self) -> bytes:
+        """The fields as `dynamic_events` shows them; `normalized` makes the same of every text that asks for
+        them."""
+        return b"; ".join([field.declared() for field in self.fields])
 
     def matches(self, args: bytes, *, repair_semicolons: bool = True) -> bool:
         """Whether the argument text of another command asks for these very fields.
@@ -172,26 +176,17 @@ class Declaration(Frozen):
         field; otherwise the text must be the same, types included (`u32` is not `unsigned int`). Deleting
         through dynamic_events does not repair a missing space: it passes repair_semicolons=False.
         """
-        if repair_semicolons:
-            args = args.replace(b";", b"; ")
-        tokens = args.split()
-        if not tokens:
-            return not self.fields
-        position = 0
-        for field in self.fields:
-            if position >= len(tokens):
-                return False
-            end = position
-            while end < len(tokens) - 1 and b";" not in tokens[end]:
-                end += 1
-            asked = b" ".join(tokens[position : end + 1])
-            existing = field.declared()
-            if b";" in tokens[end]:
-                existing += b";"
-            if asked != existing:
-                return False
-            position = end + 1
-        return position == len(tokens)
+        return normalized(args, repair_semicolons=repair_semicolons) == self.fields_text()
+
+
+def normalized(args: bytes, *, repair_semicolons: bool = True) -> bytes:
+    """An argument text in the spelling of `Declaration.fields_text`, so that equal texts ask for the same
+    fields; see `Declaration.matches`."""
+    if repair_semicolons:
+        args = args.replace(b";", b"; ")
+    text = b" ".join(args.split())
+    # A lone `;` is a field for the kernel, one without a text, and no event has such a field.
+    return text[:-1] if text.endswith(b";") and len(text) > 1 else text
 
 
 def check_command_length(command: bytes) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,6 +39,15 @@ def descriptors() -> set[str]:
     return found
 
 
+def native_threads() -> list[str]:
+    """Names of this process's threads, of those that Python does not know, too."""
+    found = []
+    for number in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/self/task/{number}/comm").read_text().strip())
+    return found
+
+
 @pytest.fixture
 def new_session(directory: Path) -> Iterator[Callable[..., Session]]:
     made: list[Session] = []
@@ -52,7 +60,7 @@ def new_session(directory: Path) -> Iterator[Callable[..., Session]]:
     yield make
     for session in made:
         session.close()
-    wait_for(lambda: not [t for t in threading.enumerate() if t.name == "utracefs"])
+    wait_for(lambda: "utracefs" not in native_threads())
     # (Their number: a daemon that was started again has other ones than before.)
     wait_for(lambda: len(descriptors()) <= len(before), what=lambda: descriptors() - before)
 

@@ -68,7 +68,7 @@ def status_mapped(msgid: int = 0) -> bytes:
 
 
 def ring_mapped(msgid: int = 1) -> bytes:
-    return encode_response(msgid, {"size": RING, "version": 1})
+    return encode_response(msgid, {"size": RING, "version": 2})
 
 
 # ---- the table
@@ -230,7 +230,7 @@ def test_a_ring_is_offered_when_the_old_events_have_their_old_index(cut: Cut) ->
     one, two = an_event("one"), an_event("two")
     talk, offer = offered([two, None, one], [one, two])
     assert not talk.can_sync
-    answer = encode_response(offer.msgid, {"size": RING, "version": 1})
+    answer = encode_response(offer.msgid, {"size": RING, "version": 2})
     assert feed(talk, answer, cut=cut) == [MoveAll([(one, 9, 2), (two, 10, 0)])]
     assert talk.state is State.UP
 
@@ -240,7 +240,7 @@ def test_what_is_declared_while_a_ring_is_offered_moves_with_the_others() -> Non
     talk, offer = offered([one], [one])
     (request,) = asked(talk.requests([one, new]))
     assert feed(talk, registered(request.msgid, 20, 1)) == []
-    answer = encode_response(offer.msgid, {"size": RING, "version": 1})
+    answer = encode_response(offer.msgid, {"size": RING, "version": 2})
     assert feed(talk, answer) == [MoveAll([(one, 9, 0), (new, 20, 1)])]
 
 
@@ -402,8 +402,8 @@ def test_notifications() -> None:
         (encode_response(0, {"size": "much"}), 1, "size"),
         (encode_response(0, None), 1, "map"),
         (ring_mapped(), 1, "descriptor"),
-        (encode_response(1, {"size": RING, "version": 2}), 2, "version"),
-        (encode_response(1, {"size": -1, "version": 1}), 2, "size"),
+        (encode_response(1, {"size": RING, "version": 3}), 2, "version"),
+        (encode_response(1, {"size": -1, "version": 2}), 2, "size"),
         (encode_response(2, "yes"), 0, "DIAG_IOCSREG"),
         (registered(2, 0, 0), 0, "status_index"),
         (registered(2, 1, -1), 0, "write_index"),

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.client.fake_daemon import wait_for
-from tests.client.test_with_utracefsd import Utracefsd
+from tests.client.real_daemon import Utracefsd
 from utracefs import Session
 from utracefs.tracefs import Tracefs
 
@@ -100,6 +100,27 @@ def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> Non
     assert found[-1] == os.getpid()
     # A thread that is gone cannot be looked up any more; then the process stands for it.
     assert all(tid in (own, os.getpid()) for tid, own in zip(found, ids, strict=False))
+
+
+@pytest.mark.parametrize("asleep_s", [0, 0.3])
+def test_the_time_is_that_of_the_emit(session: Session, tree: Tracefs, asleep_s: float) -> None:
+    """Whichever clock the record carries. `trace` shows microseconds."""
+    event = session.event("ring u64 n")
+    assert not event
+    enable(tree)
+    between = []
+    for n in range(200):
+        if n % 50 == 0:
+            time.sleep(asleep_s)
+        begin = time.monotonic_ns()
+        event.emit(n)
+        between.append((begin, time.monotonic_ns()))
+    found = re.findall(rb" (\d+)\.(\d{6}): ring: n=", tree.read_file("trace"))
+    assert len(found) == 200
+    for (begin, end), (seconds, microseconds) in zip(between, found, strict=True):
+        told = int(seconds) * 10**6 + int(microseconds)
+        # A look at both clocks may be off when the machine interrupts it, but not by this.
+        assert begin // 1000 - 50 <= told <= end // 1000 + 50
 
 
 def test_a_forked_child_has_a_ring_of_its_own(session: Session, tree: Tracefs) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import Any
 
 import pytest
@@ -239,7 +238,7 @@ def test_numbers_of_the_daemon_are_checked_before_anything_follows_them(bench: W
 def test_a_new_connection_sends_whole_records_with_their_new_index() -> None:
     bench = Workbench(8192)
     try:
-        bench.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        bench.narrow()
         kept = bench.event(b"kept u32 n; char[200] x", 0)
         gone = bench.event(b"gone u32 n; char[200] x", 1)
         for i in range(15):
@@ -252,7 +251,7 @@ def test_a_new_connection_sends_whole_records_with_their_new_index() -> None:
         bench.far.close()
 
         _event.set_all_off([kept, gone])
-        bench.near, bench.far = socket.socketpair()
+        bench.connect()
         bench.messages = Connection(max_object=None, allow_records=True)
         bench.fifo.begin_stream()
         kept.emit(99, "")  # off
@@ -300,7 +299,7 @@ def test_events_that_move_to_a_ring_write_there_and_what_is_pending_does_not(
     event.emit(1)
     _event.set_all_off([event])
     bench.fifo.begin_stream()
-    ring = far_ring.outlet(bench.fifo.counts)
+    ring = far_ring.outlet(bench.fifo)
     _event.move(bench.map, ring, [(event, 1, 4)], bench.fifo, [event])
     event.emit(2)
     later = bench.event(b"later u8 a")
@@ -318,7 +317,7 @@ def test_a_ring_is_mapped_as_long_as_an_event_leads_there(bench: Workbench, far_
 
     event = bench.event(b"t u8 a")
     before = mapped()
-    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+    _event.follow(bench.map, far_ring.outlet(bench.fifo), [(event, 1, 4)])
     assert mapped() == before + 2
     event.emit(1)
     _event.set_all_off([event])
@@ -329,7 +328,7 @@ def test_a_ring_is_mapped_as_long_as_an_event_leads_there(bench: Workbench, far_
 def test_an_emit_that_finds_its_ring_gone_goes_to_the_fifo(bench: Workbench, far_ring: FarRing) -> None:
     """The session thread may turn everything off while an argument is converted."""
     event = bench.event(b"t u8 a")
-    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+    _event.follow(bench.map, far_ring.outlet(bench.fifo), [(event, 1, 4)])
 
     class Disconnecting:
         def __index__(self) -> int:
@@ -343,7 +342,7 @@ def test_an_emit_that_finds_its_ring_gone_goes_to_the_fifo(bench: Workbench, far
 
 def test_what_a_ring_held_that_is_given_up_is_lost(bench: Workbench, far_ring: FarRing) -> None:
     one, two = bench.event(b"one u8 a"), bench.event(b"two u8 a")
-    ring = far_ring.outlet(bench.fifo.counts)
+    ring = far_ring.outlet(bench.fifo)
     _event.follow(bench.map, ring, [(one, 1, 0), (two, 2, 3)])
     for i in range(5):
         one.emit(i)
@@ -358,14 +357,14 @@ def test_in_a_forked_child_events_leave_the_parents_ring_and_follow_its_byte(
     bench: Workbench, far_ring: FarRing
 ) -> None:
     event = bench.event(b"t u8 a")
-    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+    _event.follow(bench.map, far_ring.outlet(bench.fifo), [(event, 1, 4)])
     event.emit(1)
     bench.fifo.start_child()
     _event.start_child([event])
     assert bench.fifo.totals() == (0, 0, 0, 0)
     assert (event.emitted, repr(event).endswith(", on>")) == (0, True)
-    _event.use_inherited([event])
-    bench.fifo.set_wake_fd(bench.wake_fd)
+    _event.give_up_waiting([event])
+    bench.fifo.open_bell()
     assert event
     event.emit(2)
     assert far_ring.records() == [(4, one_byte(1))]

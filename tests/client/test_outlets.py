@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def test_any_mix_of_records_control_messages_and_sends_comes_out_in_order(data: 
     """Small buffers everywhere, so that records wrap and sends are partial."""
     bench = Workbench(4096)
     try:
-        bench.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        bench.narrow()
         event = bench.event(b"t u32 number; __rel_loc u8[] data")
         records: list[Any] = []
         got: list[Any] = []
@@ -112,7 +111,7 @@ def test_the_sender_sleeps_without_timers_and_the_first_record_wakes_it(bench: W
     stopped = threading.Event()
 
     def run() -> None:
-        while not bench.fifo.pump(bench.near.fileno()) & (WANTED | BROKEN):
+        while not bench.fifo.pump(bench.near) & (WANTED | BROKEN):
             pass
         stopped.set()
 
@@ -144,7 +143,7 @@ def test_a_full_socket_blocks_nobody(bench: Workbench) -> None:
 
     def run() -> None:
         while not stop.is_set():
-            bench.fifo.pump(bench.near.fileno())
+            bench.fifo.pump(bench.near)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -178,7 +177,7 @@ def test_the_doorbell_is_rung_when_the_daemon_sleeps_and_when_the_ring_is_half_f
     bench: Workbench, far_ring: FarRing
 ) -> None:
     event = bench.event(b"t u64 a")
-    _event.follow(bench.map, far_ring.outlet(bench.fifo.counts), [(event, 1, 4)])
+    _event.follow(bench.map, far_ring.outlet(bench.fifo), [(event, 1, 4)])
     event.emit(0)
     assert far_ring.bells() == 0
     far_ring.want_wakeup()
@@ -195,7 +194,7 @@ def test_the_doorbell_is_rung_when_the_daemon_sleeps_and_when_the_ring_is_half_f
 
 def test_what_does_not_fit_the_ring_is_lost_and_counted(bench: Workbench, far_ring: FarRing) -> None:
     event = bench.event(b"t u64 a")
-    ring = far_ring.outlet(bench.fifo.counts)
+    ring = far_ring.outlet(bench.fifo)
     assert ring.size == far_ring.SIZE
     _event.follow(bench.map, ring, [(event, 1, 4)])
     room = far_ring.SIZE // 32
@@ -206,13 +205,14 @@ def test_what_does_not_fit_the_ring_is_lost_and_counted(bench: Workbench, far_ri
 
 
 def test_a_ring_that_cannot_be_mapped(bench: Workbench, far_ring: FarRing) -> None:
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        RingOutlet(bench.fifo.counts, -1, far_ring.doorbell, 64 << 10)
     with pytest.raises(OSError, match="Invalid argument"):
-        RingOutlet(bench.fifo.counts, far_ring.fd, far_ring.doorbell, 5000)
+        RingOutlet(bench.fifo, far_ring.fd, far_ring.doorbell, 5000)
+    far_ring.fd.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        RingOutlet(bench.fifo, far_ring.fd, far_ring.doorbell, 64 << 10)
 
 
 def test_outlets_belong_to_one_process(bench: Workbench, far_ring: FarRing) -> None:
-    for one in (bench.fifo, bench.fifo.counts, far_ring.outlet(bench.fifo.counts)):
+    for one in (bench.fifo, bench.fifo.counts, far_ring.outlet(bench.fifo)):
         with pytest.raises(TypeError, match="one process"):
             pickle.dumps(one)

@@ -114,6 +114,11 @@ def test_an_answer_that_never_comes(directory: Path) -> None:
         with pytest.raises(TimeoutError) as caught:
             rpc.call(ReadFile(b"trace"), "trace")
         assert caught.value.strerror == "the daemon does not answer"
+        with pytest.raises(
+            ConnectionResetError
+        ) as closed:  # and not whatever has the descriptor's number now
+            rpc.call(ReadFile(b"trace"), "trace")
+        assert closed.value.strerror == "the connection is closed"
 
 
 def test_descriptors_that_were_not_taken_are_closed(directory: Path) -> None:

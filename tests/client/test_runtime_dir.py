@@ -101,3 +101,13 @@ def test_a_directory_in_tmp_must_be_ours_alone(place: Path, monkeypatch: pytest.
         own.symlink_to("elsewhere")
         with pytest.raises(PermissionError, match="ours"):
             connect("tracefs", str(own))
+
+
+def test_a_listener_without_room_is_waited_for_that_long_only(place: Path) -> None:
+    """As one has it whose process is stopped."""
+    sock = socket.socket(socket.AF_UNIX)
+    (place / "d").mkdir()
+    sock.bind(str(place / "d/tracefs"))
+    sock.listen(0)
+    with sock, connect("tracefs", str(place / "d")), pytest.raises(BlockingIOError):
+        connect("tracefs", str(place / "d"), 0.02)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import itertools
 import logging
 import os
@@ -26,6 +25,7 @@ import pytest
 
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
+from utracefs._descriptors import Descriptor
 from utracefs._outlets import ring_file_bytes
 from utracefs.connection import MapRing
 from utracefs.session_thread import PATIENCE_S, SessionThread, wanted_ring_size
@@ -401,22 +401,25 @@ def test_signal_handlers_emit_in_the_middle_of_everything(daemon: FakeDaemon, se
     assert sorted(numbers(daemon.last.payloads(TWO))) == list(range(next(counter)))
 
 
-def test_when_no_thread_can_be_started_events_are_off(
-    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    for name in ("_thread.start_new_thread", "threading.Thread.start"):
-        session = new_session()
-        with monkeypatch.context() as patch:
-            patch.setattr(f"utracefs.session_thread.{name}", refuse)
-            event = session.event(ONE)
-            wait_for(functools.partial(lambda ended: ended.thread.state == "closed", session))
-        assert not event
-        event.emit(1)
-        assert not session.stats().connected
-    assert daemon.clients == []
+def test_when_no_thread_can_be_started_events_are_off(tmp_path: Path, daemon: FakeDaemon) -> None:
+    """RLIMIT_NPROC does not hold for root: too little room for a stack does."""
+    daemon.enabled_from_start = {ONE}
+    program = """
+import resource, utracefs
+from utracefs import _event, session_thread, session, _native, connection
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 10), resource.RLIM_INFINITY))
+event = utracefs.event("one u32 number")
+assert not event
+event.emit(1)
+assert not utracefs.stats().connected
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+other = utracefs.event("two u32 number")
+assert not other
+assert event and utracefs.stats().connected
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # ---- the data ring's size
@@ -449,13 +452,13 @@ WAITS_FOR_A_SIGNAL = """
 import os, signal, sys, threading, time, utracefs
 utracefs.event("ticks u32 n")
 deadline = time.monotonic() + 10
-while threading.active_count() < 2 and time.monotonic() < deadline:
+while len(os.listdir("/proc/self/task")) < 2 and time.monotonic() < deadline:
     time.sleep(0.01)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 for _ in range(100):
     os.kill(os.getpid(), signal.SIGUSR1)
     assert signal.sigtimedwait([signal.SIGUSR1], 5).si_signo == signal.SIGUSR1
-print(threading.active_count())
+print(len(os.listdir("/proc/self/task")), threading.active_count())
 """
 
 
@@ -468,18 +471,20 @@ def test_a_signal_that_the_program_waits_for_does_not_find_the_thread(directory:
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, b"2\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, b"2 1\n"), done.stderr
 
 
 OFFERS_A_RING_TO_NOBODY = """
 import os, signal, socket, sys
+from utracefs._descriptors import Descriptor
 from utracefs.connection import OfferRing
 from utracefs.session_thread import SessionThread
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 thread = SessionThread(sys.argv[1], 1 << 20)
-thread._socket, other = socket.socketpair()
+near, other = socket.socketpair()
 other.close()
-thread._ring_fds = [os.memfd_create("ring"), os.eventfd(0)]
+thread._socket = Descriptor(near.detach())
+thread._ring_fds = [Descriptor(os.memfd_create("ring")), Descriptor(os.eventfd(0))]
 thread._offer_ring(OfferRing(b"request"))
 print("lives")
 """
@@ -498,16 +503,18 @@ def test_a_daemon_that_is_gone_when_the_ring_is_offered_does_not_end_the_program
 @pytest.mark.parametrize("fault", ["too short", "may shrink", "not memory"])
 def test_a_ring_that_would_end_the_program_is_not_mapped(directory: Path, fault: str) -> None:
     size = 1 << 16
-    fd = os.memfd_create("ring", os.MFD_ALLOW_SEALING)
-    doorbell = os.eventfd(0)
+    memory = os.memfd_create("ring", os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, size if fault == "too short" else ring_file_bytes(size))
+    if fault != "may shrink":
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    ring = Descriptor(memory)
+    doorbell = Descriptor(os.eventfd(0), ring)
     try:
-        os.ftruncate(fd, size if fault == "too short" else ring_file_bytes(size))
-        if fault != "may shrink":
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         thread = SessionThread(str(directory), 1 << 20)
+        thread._received = {ring.fd: ring, doorbell.fd: doorbell}
         with pytest.raises(ProtocolError, match="not sealed memory"):
-            thread._map_ring(MapRing(doorbell if fault == "not memory" else fd, doorbell, size))
+            thread._map_ring(MapRing(doorbell.fd if fault == "not memory" else ring.fd, doorbell.fd, size))
         assert thread.ring is None
     finally:
-        os.close(fd)
-        os.close(doorbell)
+        doorbell.close()
+        ring.close()

@@ -9,8 +9,9 @@ import struct
 from typing import Any
 
 from utracefs import _event
+from utracefs._descriptors import Descriptor
 from utracefs._event import Event
-from utracefs._outlets import Counts, Fifo, RingOutlet
+from utracefs._outlets import Fifo, RingOutlet
 from utracefs._status_map import StatusMap
 from utracefs.declaring import check_declaration, make_event
 from utracefs_protocol.connection import Connection, EventRecord, Request
@@ -22,10 +23,8 @@ class Workbench:
 
     def __init__(self, capacity: int = 1 << 20, status: int = 1) -> None:
         self.fifo = Fifo(capacity)
-        self.near, self.far = socket.socketpair()
-        self.near.setblocking(False)
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self.fifo.set_wake_fd(self.wake_fd)
+        self.connect()
+        self.fifo.open_bell()
         self.status_fd = os.memfd_create("status")
         os.ftruncate(self.status_fd, 4096)
         self.map = StatusMap(self.status_fd, 4096)
@@ -33,11 +32,20 @@ class Workbench:
         self.status = status
         self.messages = Connection(max_object=None, allow_records=True)
 
+    def connect(self) -> None:
+        near, self.far = socket.socketpair()
+        self.near = Descriptor(near.detach())
+
+    def narrow(self) -> None:
+        """Make the socket take little at a time."""
+        with socket.socket(fileno=os.dup(self.near.fd)) as near:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+
     def close(self) -> None:
         _event.set_all_off(self.events)
         self.near.close()
         self.far.close()
-        os.close(self.wake_fd)
+        self.fifo.close_bell()
         os.close(self.status_fd)
 
     def event(self, declaration: bytes, write_index: int | None = None) -> Event:
@@ -51,7 +59,7 @@ class Workbench:
     def pump_once(self) -> int:
         """One turn of the sender: being wanted makes it return."""
         self.fifo.wake()
-        return self.fifo.pump(self.near.fileno())
+        return self.fifo.pump(self.near)
 
     def receive(self) -> list[Any]:
         """What the far end has got: (write_index, payload) of records, method of requests."""
@@ -78,24 +86,29 @@ class Workbench:
         return got
 
 
+DATA = 65536
+"""Where the data area of a ring begins."""
+
+
 class FarRing:
     """A data ring as its daemon sees it (docs/protocol.md, section 5)."""
 
     SIZE = 64 << 10
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("ring")
-        os.ftruncate(self.fd, 4096 + self.SIZE + 16384)
-        self.doorbell = os.eventfd(0, os.EFD_NONBLOCK)
-        self.memory = mmap.mmap(self.fd, 0)
+        fd = os.memfd_create("ring")
+        os.ftruncate(fd, DATA + self.SIZE + 16384)
+        self.memory = mmap.mmap(fd, 0)
+        self.fd = Descriptor(fd)
+        self.doorbell = Descriptor(os.eventfd(0, os.EFD_NONBLOCK), self.fd)
 
     def close(self) -> None:
         self.memory.close()
-        os.close(self.fd)
-        os.close(self.doorbell)
+        self.doorbell.close()
+        self.fd.close()
 
-    def outlet(self, counts: Counts) -> RingOutlet:
-        return RingOutlet(counts, self.fd, self.doorbell, self.SIZE)
+    def outlet(self, fifo: Fifo) -> RingOutlet:
+        return RingOutlet(fifo, self.fd, self.doorbell, self.SIZE)
 
     def want_wakeup(self) -> None:
         struct.pack_into("<I", self.memory, 256, 1)
@@ -103,15 +116,15 @@ class FarRing:
     def bells(self) -> int:
         """How often the doorbell was rung since the last call."""
         try:
-            return os.eventfd_read(self.doorbell)
+            return os.eventfd_read(self.doorbell.fd)
         except BlockingIOError:
             return 0
 
     def records(self) -> list[tuple[int, bytes]]:
         """(write_index, payload) of all that was committed. They stay there."""
         (head,) = struct.unpack_from("<Q", self.memory, 64)
-        place, found = 4096, []
-        while place < 4096 + head:
+        place, found = DATA, []
+        while place < DATA + head:
             word, index = struct.unpack_from("<II", self.memory, place)
             assert word >> 31
             length = word & 0xFFFFFF

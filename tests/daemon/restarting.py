@@ -46,6 +46,12 @@ def die(daemon: Daemon) -> None:
     _dead.append(daemon)
 
 
+def finish(daemon: Daemon) -> None:
+    """An end for good: nothing is left."""
+    daemon.remove_state = True
+    daemon.close()
+
+
 def bury() -> None:
     """After a test: let go of the dead, with their descriptors."""
     if _dead:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pytest
 import trio
 
 from tests.daemon.restarting import (
+    ROOT,
     WARNING,
     Clock,
     daemon_in,
     die,
     emit,
+    finish,
     packed,
     read,
     register,
@@ -86,7 +89,7 @@ def test_everything_is_as_before(folder: Path) -> None:
     assert wrong.value.errno == errno.EADDRINUSE
     assert new.instances.top.events.enabled(register(new, b"later"))
     assert new.instances.top.events.was_enabled(new.table.by_id(kept.id))  # type: ignore[arg-type]
-    new.close()
+    finish(new)
     assert list(folder.iterdir()) == []
 
 
@@ -105,7 +108,7 @@ def test_records_of_before_and_after_stand_together(folder: Path) -> None:
     assert [line.rpartition(b"n=")[2] for line in lines if b"n=" in line] == [
         b"0x%x (%d)" % (n, n) for n in range(4)
     ]
-    daemon.close()
+    finish(daemon)
 
 
 INSTANCE_FILES = [
@@ -168,7 +171,6 @@ def test_several_instances_are_as_before(folder: Path, killed: bool) -> None:
     if killed:
         die(old)
     else:
-        old.keep_state = True
         old.close()
     new = daemon_in(folder)
     assert contents(new) == before
@@ -181,7 +183,7 @@ def test_several_instances_are_as_before(folder: Path, killed: bool) -> None:
     emit(register(new, b"b u32 n"), 100)
     assert b"n=0x64" in read(new, b"trace")
     assert new.instances.make(b"fresh").number == 2
-    new.close()
+    finish(new)
     assert list(folder.iterdir()) == []
 
 
@@ -201,8 +203,20 @@ def test_instances_that_are_made_and_removed_later(folder: Path) -> None:
     assert b"entries-written: 0/0 " in read(last, b"instances/life 2/trace"), (
         "nothing of its number's former one"
     )
-    last.close()
+    finish(last)
     assert list(folder.iterdir()) == []
+
+
+def test_an_instance_that_was_to_go_with_its_owner_is_gone_after_a_kill(folder: Path) -> None:
+    old = daemon_in(folder)
+    several_instances(old)
+    old.tree.open(b"instances/one/remove_on_close", os.O_WRONLY, peer=ROOT)
+    old.save()
+    die(old)
+    new = daemon_in(folder)
+    assert list(new.instances.names()) == [b"two words", b"idle"]
+    assert not list(folder.glob("buffer.1.*"))
+    new.close()
 
 
 @pytest.mark.parametrize("logged", [False, True])
@@ -222,7 +236,7 @@ def test_death_while_an_instance_is_removed(folder: Path, logged: bool) -> None:
     new = daemon_in(folder)
     assert (new.instances.get(b"one") is None) == logged
     assert (folder / "buffer.1.1").exists() != logged
-    new.close()
+    finish(new)
 
 
 def test_an_instance_without_room_for_its_buffer(
@@ -246,7 +260,7 @@ def test_an_instance_without_room_for_its_buffer(
     assert read(new, b"instances/x/buffer_size_kb") == b"1410\n"
     assert read(new, b"instances/x/set_event") == b"user_events:a\n"
     assert new.instances.get(b"y") is not None
-    new.close()
+    finish(new)
 
 
 def test_two_hundred_instances_are_written_only_where_something_changed(folder: Path) -> None:
@@ -284,7 +298,7 @@ def test_two_hundred_instances_are_written_only_where_something_changed(folder: 
     assert read(new, b"instances/x8/tracing_on") == b"0\n"
     assert read(new, b"instances/x7/set_event") == b"user_events:e0\n"
     assert sum(len(instance.events) for instance in new.instances) == 1
-    new.close()
+    finish(new)
 
 
 def test_events_of_programs_have_a_grace_time(folder: Path) -> None:
@@ -312,7 +326,7 @@ def test_events_of_programs_have_a_grace_time(folder: Path) -> None:
     die(new)
     last = daemon_in(folder, clock)
     assert len(last.table) == 3
-    last.close()
+    finish(last)
 
 
 def test_without_anything_to_wait_for_there_is_no_timer(folder: Path) -> None:
@@ -323,7 +337,7 @@ def test_without_anything_to_wait_for_there_is_no_timer(folder: Path) -> None:
     new = daemon_in(folder)
     assert new.next_deadline_ns() is None
     assert len(new.table) == 1
-    new.close()
+    finish(new)
 
 
 def test_a_smaller_status_file_gives_other_indexes(folder: Path) -> None:
@@ -337,7 +351,7 @@ def test_a_smaller_status_file_gives_other_indexes(folder: Path) -> None:
     die(old)
     new = daemon_in(folder)
     assert sorted(event.status_index for event in new.table.events()) == list(range(1, 11))
-    new.close()
+    finish(new)
 
 
 def test_more_events_than_the_status_file_has_room_for(
@@ -352,7 +366,7 @@ def test_more_events_than_the_status_file_has_room_for(
     new = daemon_in(folder)
     assert len(new.table) == 0
     assert "no room for 4100 events" in caplog.text
-    new.close()
+    finish(new)
 
 
 def test_no_room_for_the_journal(folder: Path, room: Callable[..., None]) -> None:
@@ -370,14 +384,14 @@ def test_the_end(folder: Path, keep: bool) -> None:
     event = register(old, b"a u32 n")
     write(old, b"events/enable", b"1")
     emit(event, 1)
-    old.keep_state = keep
+    old.remove_state = not keep
     old.close()
     assert not (folder / "user_events_status").exists()
     assert (folder / "state").exists() == keep
     new = daemon_in(folder)
     assert len(new.table) == keep
     assert (b"n=0x1" in read(new, b"trace")) == keep
-    new.close()
+    finish(new)
     assert list(folder.iterdir()) == []
 
 
@@ -388,7 +402,6 @@ async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.Monke
     async with trio.open_nursery() as nursery:
         serving = await nursery.start(serve, tmp_path / "d")
         register(serving.daemon, b"a")
-        serving.daemon.keep_state = True
         serving.daemon.hand_on()
         nursery.cancel_scope.cancel()
     async with trio.open_nursery() as nursery:
@@ -397,5 +410,6 @@ async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.Monke
         with trio.fail_after(10):
             while len(serving.daemon.table):
                 await trio.sleep(0.01)
+        serving.daemon.remove_state = True
         nursery.cancel_scope.cancel()
     assert not serving.runtime.status_folder.exists()

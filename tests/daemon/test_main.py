@@ -187,6 +187,8 @@ def test_after_a_kill_the_next_one_starts_and_old_mappings_are_turned_off(
             assert not any(status[:])
     assert call(successor.place.tracefs_socket, "read_file", "events/enable") == b"1\n", "gone on with"
     assert successor.end()[0] == 0
+    assert successor.place.status_folder.exists(), "the program may still come back"
+    assert start().end(signal.SIGINT)[0] == 0
     assert not successor.place.status_folder.exists()
 
 

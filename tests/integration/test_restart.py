@@ -7,6 +7,7 @@ The producer is written from docs/protocol.md with struct and a socket, so that 
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import random
@@ -29,14 +30,17 @@ from utracefsd.server.runtime import locate
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31
+DATA = 65536
 HEAD, TAIL, NEED_WAKEUP = 64, 128, 256
 
 
 class Producer:
-    """Registers `a u64 n`, emits into a data ring, and brings that along to the next daemon."""
+    """Registers an event with a field `u64 n`; emits into a data ring and brings it to the next daemon."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, name: str = "a") -> None:
         self.path = os.path.join(directory, "user_events_data")
+        self.name = name
+        self.times_ns: list[int] = []
         self.ring: tuple[int, int] | None = None
         self.memory = mmap.mmap(-1, 1)
         self.status = mmap.mmap(-1, 1)
@@ -48,7 +52,7 @@ class Producer:
         self.sock.settimeout(10)
         self.sock.connect(self.path)
         self.unpacker = msgpack.Unpacker()
-        registered = self.call("DIAG_IOCSREG", {"name_args": "a u64 n"})
+        registered = self.call("DIAG_IOCSREG", {"name_args": f"{self.name} u64 n"})
         assert registered["write_index"] == 0
         self.status_index = registered["status_index"]
         self.id = registered["id"]
@@ -65,7 +69,7 @@ class Producer:
             # first.
             self.words = memoryview(self.memory).cast("Q")
         else:
-            assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 1}
+            assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 2}
 
     def call(self, method: str, *params: Any, fds: tuple[int, ...] = (), got: list[int] | None = None) -> Any:
         socket.send_fds(self.sock, [msgpack.packb([0, 1, method, list(params)])], fds)
@@ -89,11 +93,12 @@ class Producer:
             head, tail = self.words[HEAD // 8], self.words[TAIL // 8]
             if head + 32 - tail > SIZE:
                 return
+            self.times_ns.append(time.monotonic_ns())
             struct.pack_into(
                 "<IIQIHHQ",
                 self.memory,
-                4096 + head % SIZE,
-                *(COMMITTED | 8, 0, time.monotonic_ns(), os.getpid(), 0, 0, self.emitted),
+                DATA + head % SIZE,
+                *(COMMITTED | 8, 0, self.times_ns[-1], os.getpid(), 0, 0, self.emitted),
             )
             self.words[HEAD // 8] = head + 32
             self.emitted += 1
@@ -260,7 +265,7 @@ def test_which_ends_leave_something(
         daemon.options = ()
         daemon.start()
         assert (b"kept" in read(daemon, "dynamic_events")[0]) == kept
-        assert not end(daemon, signal.SIGTERM).exists()
+        assert not end(daemon, signal.SIGINT).exists()
     finally:
         daemon.stop(kill=True)
 
@@ -331,3 +336,117 @@ def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Produ
     assert standing == b"later\n"
     assert enabled == b"user_events:a\n"
     assert b"set-aside" not in daemon.stop()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_times_and_order_are_those_of_the_records(daemon: DaemonProcess, order: tuple[int, ...]) -> None:
+    """Whoever comes back first: rings are merged when all are there."""
+    producers = [Producer(daemon.directory, f"p{n}") for n in range(3)]
+    try:
+        write(daemon, events__enable=b"1")
+        for life in range(3):
+            for _ in range(50):
+                for producer in producers:
+                    producer.emit(1)
+            if life < 2:
+                daemon.stop(kill=True)
+                for _ in range(50):
+                    for producer in producers:
+                        producer.emit(1)
+                daemon.start()
+                for n in order:
+                    producers[n].sock.close()
+                    producers[n].connect()
+                    producers[n].emit(10)
+        trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
+    finally:
+        for producer in producers:
+            producer.close()
+    assert b"late events" not in stats
+    found = re.findall(rb" (\d+)\.(\d{6}): (p\d): n=0x[0-9a-f]+ \((\d+)\)", trace)
+    expected = sorted(
+        (ns, producer.name.encode(), n) for producer in producers for n, ns in enumerate(producer.times_ns)
+    )
+    assert [(int(s) * 10**6 + int(us), name, int(n)) for s, us, name, n in found] == [
+        (ns // 1000, name, n) for ns, name, n in expected
+    ]
+
+
+def test_a_program_that_ended_meanwhile_is_not_waited_for(daemon: DaemonProcess, producer: Producer) -> None:
+    """And without a service manager that kept its ring, what that held is lost."""
+    write(daemon, events__enable=b"1")
+    script = "import utracefs\nwhile not utracefs.event('b u64 n'): pass\nprint('up', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "UTRACEFS_DIR": daemon.directory},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        write(daemon, standing_events=b"b\n")
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"up\n"
+        daemon.stop(kill=True)
+        other.kill()
+    producer.emit(5)
+    daemon.start()
+    began = time.monotonic()
+    producer.sock.close()
+    producer.connect()
+    assert numbers(read(daemon, "trace")[0]) == list(range(5))
+    assert time.monotonic() - began < 2, "not as long as a program that lives may take"
+
+
+def test_a_program_that_lives_and_does_not_come_back(daemon: DaemonProcess, producer: Producer) -> None:
+    """It is waited for, for a bounded time; nobody else loses anything by it."""
+    other = Producer(daemon.directory, "b")
+    try:
+        write(daemon, events__enable=b"1")
+        daemon.stop(kill=True)
+        producer.emit(5)
+        daemon.start()
+        producer.sock.close()
+        producer.connect()
+        assert numbers(read(daemon, "trace")[0]) == list(range(5))
+    finally:
+        other.close()
+
+
+def test_a_connection_that_ends_before_all_are_back(daemon: DaemonProcess, producer: Producer) -> None:
+    """What it had committed is taken in with the others, in its place."""
+    other = Producer(daemon.directory, "b")
+    write(daemon, events__enable=b"1")
+    daemon.stop(kill=True)
+    for _ in range(5):
+        producer.emit(1)
+        other.emit(1)
+    daemon.start()
+    other.sock.close()
+    other.connect()
+    other.close()
+    producer.sock.close()
+    producer.connect()
+    trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
+    assert re.findall(rb" (a|b): n=", trace) == [b"a", b"b"] * 5
+    assert b"late events" not in stats
+
+
+def test_killed_again_while_it_waits(daemon: DaemonProcess, producer: Producer) -> None:
+    """The next one waits for the same rings."""
+    other = Producer(daemon.directory, "b")
+    try:
+        write(daemon, events__enable=b"1")
+        for _ in range(3):
+            daemon.stop(kill=True)
+            for _ in range(5):
+                producer.emit(1)
+                other.emit(1)
+            daemon.start()
+            other.sock.close()
+            other.connect()
+        producer.sock.close()
+        producer.connect()
+        trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
+    finally:
+        other.close()
+    assert re.findall(rb" (a|b): n=", trace) == [b"a", b"b"] * 15
+    assert b"late events" not in stats

@@ -45,6 +45,8 @@ static int walk(struct dr_consumer *c)
 
 	for (int i = 0; i < 1000; i++)
 		dr_commit(&ring, dr_reserve(&ring, 7, 8, &half), 8);
+	if (dr_look(c))
+		return 1;
 	for (int i = 0; i < 10 && dr_next(c, &got, payload, sizeof(payload), 0, &holes) == DR_RECORD; i++)
 		dr_advance(c, got.bytes); /* and killed before dr_publish */
 	while (dr_walk(&ring, &position, &index))
@@ -73,7 +75,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < THREADS; i++)
 		pthread_create(&threads[i], NULL, produce, NULL);
 	while (atomic_load(&taken) + atomic_load(&ring.header->lost) < THREADS * records) {
-		if (dr_next(&c, &got, payload, sizeof(payload), 0, &holes) != DR_RECORD) {
+		if (dr_look(&c) || dr_next(&c, &got, payload, sizeof(payload), 0, &holes) != DR_RECORD) {
 			sched_yield();
 			continue;
 		}

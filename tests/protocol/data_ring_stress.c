@@ -34,7 +34,7 @@ static void *produce(void *argument)
 		struct dr_record *rec = dr_reserve(&ring, me, length, &half);
 		if (!rec)
 			continue;
-		rec->ts_ns = i;
+		rec->time = i;
 		rec->tid = me;
 		rec->cpu = 0;
 		memcpy(rec->payload, &i, 8);
@@ -65,6 +65,17 @@ static int only_produce(char **argv)
 	return 0;
 }
 
+/* What is known first, as the daemon's rounds do; then another look. */
+static int take(struct dr_consumer *c, struct dr_taken *got, unsigned char *payload, int dead,
+		uint64_t *holes)
+{
+	int state = dr_next(c, got, payload, DR_MAX_PAYLOAD, dead, holes);
+
+	if (state != DR_EMPTY)
+		return state;
+	return dr_look(c) ? DR_CORRUPT : dr_next(c, got, payload, DR_MAX_PAYLOAD, dead, holes);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 6 && !strcmp(argv[1], "produce"))
@@ -92,7 +103,7 @@ int main(int argc, char **argv)
 		_exit(0);
 	}
 	for (;;) {
-		int state = dr_next(&c, &got, payload, sizeof(payload), dead, &holes);
+		int state = take(&c, &got, payload, dead, &holes);
 		if (state == DR_CORRUPT) {
 			printf("corrupt\n");
 			kill(child, SIGKILL);
@@ -108,7 +119,7 @@ int main(int argc, char **argv)
 		}
 		uint64_t i;
 		memcpy(&i, payload, 8);
-		int wrong = got.write_index >= (uint32_t)threads || got.length != length_of(i) || got.ts_ns != i ||
+		int wrong = got.write_index >= (uint32_t)threads || got.length != length_of(i) || got.time != i ||
 			    got.tid != got.write_index || i < next[got.write_index];
 		for (uint32_t k = 8; !wrong && k < got.length; k++)
 			wrong = payload[k] != (unsigned char)(i + got.write_index);

@@ -14,6 +14,7 @@ import pytest
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[1] / "protocol" / "utracefs_protocol" / "include"
+DATA = 65536
 
 
 def build(folder: Path, *flags: str, source: str = "data_ring_stress") -> Path:
@@ -100,9 +101,9 @@ def test_judged_by_a_plain_model(stress: Path, threads: int) -> None:
     """The consumer here is docs/protocol.md in Python: struct, a memfd, and no line of the header."""
     size, records = 64 << 10, 30_000
     fd = os.memfd_create("model")
-    os.ftruncate(fd, 4096 + size + 16384)
+    os.ftruncate(fd, DATA + size + 16384)
     with mmap.mmap(fd, 0) as memory:
-        struct.pack_into("<IIII", memory, 0, 0x52525455, 1, size, 24)
+        struct.pack_into("<IIII", memory, 0, 0x52525455, 2, size, 24)
         process = subprocess.Popen(
             [stress, "produce", str(fd), str(size), str(records), str(threads)], pass_fds=[fd]
         )
@@ -112,7 +113,7 @@ def test_judged_by_a_plain_model(stress: Path, threads: int) -> None:
         while True:
             (head,) = struct.unpack_from("<Q", memory, 64)
             assert 0 <= head - tail <= size
-            place = 4096 + tail % size
+            place = DATA + tail % size
             (word,) = struct.unpack_from("<I", memory, place)
             if head == tail or not word >> 31:
                 if done:
@@ -121,8 +122,8 @@ def test_judged_by_a_plain_model(stress: Path, threads: int) -> None:
                 continue
             length = word & 0xFFFFFF
             need = (24 + length + 7) // 8 * 8
-            record = memory[place : min(place + need, 4096 + size)]
-            record += memory[4096 : 4096 + need - len(record)]
+            record = memory[place : min(place + need, DATA + size)]
+            record += memory[DATA : DATA + need - len(record)]
             _, index, ts, tid, cpu, zero = struct.unpack_from("<IIQIHH", record)
             (number,) = struct.unpack_from("<Q", record, 24)
             assert (ts, tid, cpu, zero) == (number, index, 0, 0)
@@ -130,9 +131,9 @@ def test_judged_by_a_plain_model(stress: Path, threads: int) -> None:
             assert record[32 : 24 + length] == bytes([(number + index) % 256]) * (length - 8)
             assert number >= following[index], "in order"
             following[index] = number + 1
-            first = min(need, 4096 + size - place)
+            first = min(need, DATA + size - place)
             memory[place : place + first] = bytes(first)
-            memory[4096 : 4096 + need - first] = bytes(need - first)
+            memory[DATA : DATA + need - first] = bytes(need - first)
             tail += need
             taken += 1
             struct.pack_into("<Q", memory, 128, tail)
@@ -140,4 +141,4 @@ def test_judged_by_a_plain_model(stress: Path, threads: int) -> None:
         (lost,) = struct.unpack_from("<Q", memory, 192)
         assert head == tail
         assert taken + lost == records * threads
-        assert sum(struct.unpack_from(f"<{threads}I", memory, 4096 + size)) == lost
+        assert sum(struct.unpack_from(f"<{threads}I", memory, DATA + size)) == lost

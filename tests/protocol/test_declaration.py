@@ -5,6 +5,7 @@ the transcripts are silent.
 """
 
 import errno
+import re
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 
 from tests.protocol.kernel_types import KERNEL_TYPES
 from utracefs_protocol.declaration import (
+    Declaration,
     FieldKind,
     check_command_length,
     check_file_name,
     parse,
+    parse_fields,
     split_name,
 )
 from utracefs_protocol.errors import TraceError
@@ -291,3 +294,48 @@ def test_what_was_parsed_shows_itself(words: list[bytes]) -> None:
     except TraceError:
         return
     assert parse(declaration.canonical()) == declaration
+
+
+def matches_token_by_token(declaration: Declaration, args: bytes, repair: bool) -> bool:
+    """user_fields_match(), which compares the words one after the other with the fields."""
+    tokens = (re.sub(rb";(?=\S)", b"; ", args) if repair else args).split()
+    if not tokens:
+        return not declaration.fields
+    position = 0
+    for field in declaration.fields:
+        if position >= len(tokens):
+            return False
+        end = position
+        while end < len(tokens) - 1 and b";" not in tokens[end]:
+            end += 1
+        existing = field.declared() + (b";" if b";" in tokens[end] else b"")
+        if b" ".join(tokens[position : end + 1]) != existing:
+            return False
+        position = end + 1
+    return position == len(tokens)
+
+
+PIECES = st.lists(
+    st.sampled_from([b"u32", b"struct", b"a", b"b\tc", b"8", b";", b" ", b"  ", b"\t"]), max_size=12
+)
+
+
+@given(declared=PIECES, asked=PIECES, repair=st.booleans())
+def test_one_spelling_for_all_texts_that_match(
+    declared: list[bytes], asked: list[bytes], repair: bool
+) -> None:
+    try:
+        declaration = Declaration(b"x", parse_fields(b"".join(declared)))
+    except TraceError:
+        return
+    text = declaration.fields_text()
+    for args in (
+        b"".join(asked),
+        text,
+        text + b";",
+        text + b" ;",
+        text.replace(b" ", b"  "),
+        b"".join(declared),
+    ):
+        expected = matches_token_by_token(declaration, args, repair)
+        assert declaration.matches(args, repair_semicolons=repair) is expected

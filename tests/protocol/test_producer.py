@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
 import struct
 import subprocess
 import time
@@ -14,10 +15,14 @@ import pytest
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[1] / "protocol" / "utracefs_protocol" / "include"
+DATA = 65536
 
 
 @pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-g", "-fsanitize=address,undefined"]])
-def test_a_producer_in_c_needs_the_headers_and_nothing_else(tmp_path: Path, flags: list[str]) -> None:
+@pytest.mark.parametrize("tsc", [0, 1])
+def test_a_producer_in_c_needs_the_headers_and_nothing_else(
+    tmp_path: Path, flags: list[str], tsc: int
+) -> None:
     program = tmp_path / "producer"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", *flags]
     subprocess.run([*command, HERE / "producer.c", "-o", program], check=True)
@@ -25,10 +30,12 @@ def test_a_producer_in_c_needs_the_headers_and_nothing_else(tmp_path: Path, flag
     fd = os.memfd_create("ring")
     doorbell = os.eventfd(0, os.EFD_NONBLOCK)
     try:
-        os.ftruncate(fd, 4096 + size + 16384)
+        os.ftruncate(fd, DATA + size + 16384)
         with mmap.mmap(fd, 0) as memory:
-            struct.pack_into("<IIII", memory, 0, 0x52525455, 1, size, 24)
+            struct.pack_into("<IIII", memory, 0, 0x52525455, 2, size, 24)
             struct.pack_into("<I", memory, 256, 1)  # need_wakeup
+            struct.pack_into("<I", memory, 260, tsc)
+            counted = int(tsc and platform.machine() == "x86_64")
             begin = time.monotonic_ns()
             done = subprocess.run(
                 [program, str(fd), str(size), str(doorbell), str(records)],
@@ -41,14 +48,18 @@ def test_a_producer_in_c_needs_the_headers_and_nothing_else(tmp_path: Path, flag
             assert struct.unpack_from("<I", memory, 256) == (0,)
             # Once because the daemon sleeps, once because the ring is half full.
             assert os.eventfd_read(doorbell) == 2
-            place = 0
+            place = before = 0
             for i in range(records):
-                word, index, ts_ns, tid, cpu, zero = struct.unpack_from("<IIQIHH", memory, 4096 + place)
+                word, index, when, tid, cpu, says = struct.unpack_from("<IIQIHH", memory, DATA + place)
                 length = 10 + i % 20
-                assert (word, index, tid, zero) == (1 << 31 | length, 7, int(done.stdout), 0)
-                assert begin <= ts_ns <= end
+                assert (word, index, tid, says) == (1 << 31 | length, 7, int(done.stdout), counted)
+                if counted:
+                    assert before < when < 1 << 63, "the counter never goes back"
+                    before = when
+                else:
+                    assert begin <= when <= end
                 assert cpu < (os.cpu_count() or 1)
-                payload = memory[4096 + place + 24 : 4096 + place + 24 + length]
+                payload = memory[DATA + place + 24 : DATA + place + 24 + length]
                 assert payload == struct.pack("<QH", i << 32 | 0x55, i) + bytes([i % 256]) * (length - 10)
                 place += (24 + length + 7) // 8 * 8
             assert place == head

@@ -5,11 +5,13 @@
 
 import errno
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import attrs
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
@@ -23,18 +25,20 @@ from utracefs_protocol.text import bytes_of, text_of
 __all__ = [
     "ANSWER_S",
     "COMMAND_SETTINGS",
+    "HELLO_S",
     "EventPattern",
+    "EventStats",
+    "NoAnswer",
     "available_events",
     "connect",
-    "consumer_stats",
     "directory_option",
     "duration_option",
     "echo",
     "echo_json",
+    "event_stats",
     "events_argument",
     "events_option",
     "json_option",
-    "no_connection",
     "numbers",
     "selected",
     "standing_events",
@@ -44,8 +48,11 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+HELLO_S = 2.0
+"""How long to wait for the first answer of a daemon."""
+
 ANSWER_S = 30.0
-"""How long to wait for any one answer of a daemon: it is one thread, and may just have 64 MiB to print."""
+"""And for any further one: it is one thread, and may just have 64 MiB to print."""
 
 
 def directory_option(function: F) -> F:
@@ -63,23 +70,39 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    TextType = click.ParamType[str]
+    _SecondsType = click.ParamType[float]
+else:
+    TextType = _SecondsType = click.ParamType  # generic only since click 8.4
+
+
+class _Seconds(_SecondsType):
+    """A number of seconds above 0; neither nan nor inf, which float() takes."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            self.fail(f"{value!r} is not a number of seconds above 0", param, ctx)
+        return seconds
+
+
 def duration_option(help_text: str) -> Callable[[F], F]:
     """`--duration S`."""
     return click.option(
         "--duration",
         "duration_s",
         metavar="S",
-        type=click.FloatRange(min=0, min_open=True),
+        type=_Seconds(),
         help=help_text,
     )
-
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    TextType = click.ParamType[str]
-else:
-    TextType = click.ParamType  # generic only since click 8.4
 
 
 class EventPattern(TextType):
@@ -125,18 +148,26 @@ def events_argument(*, required: bool) -> Callable[[F], F]:
     return click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1, required=required)
 
 
+class NoAnswer(Failure):
+    """A daemon is there, and does not answer."""
+
+
 def connect(directory: str | None) -> Tracefs:
-    """A connection to the tree, or a Failure that says what to do."""
+    """A connection to the tree, or a Failure that says what to do; after HELLO_S at the latest."""
     try:
-        return Tracefs(directory, timeout_s=ANSWER_S)
+        tree = Tracefs(directory, timeout_s=HELLO_S)
     except OSError as error:
-        raise no_connection(error, directory) from None
-
-
-def no_connection(error: OSError, directory: str | None) -> Failure:
-    """What to say when the tree's socket could not be connected to."""
-    path = str(error.filename or os.path.join(candidates(directory)[0], TRACEFS_SOCKET))
-    return Failure(path, why_no_connection(error))
+        path = str(error.filename or os.path.join(candidates(directory)[0], TRACEFS_SOCKET))
+        kind = NoAnswer if isinstance(error, TimeoutError | BlockingIOError) else Failure
+        raise kind(path, why_no_connection(error)) from None
+    try:
+        tree.stat("")
+    except OSError as error:
+        tree.close()
+        kind = NoAnswer if isinstance(error, TimeoutError) else Failure
+        raise kind(str(error.filename), why_no_connection(error)) from None
+    tree.set_timeout(ANSWER_S)
+    return tree
 
 
 def why_no_connection(error: OSError) -> str:
@@ -146,6 +177,8 @@ def why_no_connection(error: OSError) -> str:
             return "no daemon is there; start one with `utracefs daemon`"
         case errno.ECONNREFUSED:
             return "no daemon answers there any more; start one with `utracefs daemon`"
+        case errno.ETIMEDOUT | errno.EAGAIN:
+            return f"the daemon does not answer within {HELLO_S:g} s; is it stopped?"
         case errno.EACCES | errno.EPERM:
             return f"{error.strerror}; only the daemon's user, root and the group of --tracefs-group may look"
         case _:
@@ -166,17 +199,35 @@ def selected(tree: Tracefs, patterns: Iterable[str]) -> list[EventName]:
     return select(patterns, events)
 
 
-_CONSUMER = re.compile(r"^(\S+): recorded (\d+) filtered (\d+) lost (\d+)$", re.MULTILINE)
+_CONSUMER = re.compile(r"^(.+): recorded (\d+) filtered (\d+) lost (\d+)$", re.MULTILINE)
 
 
-def consumer_stats(text: bytes) -> tuple[int, dict[str, dict[str, int]]]:
-    """events/SYSTEM/NAME/stats: emitted, and recorded, filtered, lost of each consumer."""
+@attrs.frozen
+class EventStats:
+    """events/SYSTEM/NAME/stats."""
+
+    emitted: int
+    lost_in_rings: int
+    """Among them, those that found a data ring full; no consumer got them."""
+    consumers: dict[str, dict[str, int]]
+    """recorded, filtered, lost of each."""
+
+
+def event_stats(text: bytes) -> EventStats:
+    """What the file says; zeros where it says nothing."""
     content = text_of(text)
-    emitted = re.match(r"emitted: (\d+)", content)
-    return int(emitted[1]) if emitted else 0, {
-        found[1]: {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
-        for found in _CONSUMER.finditer(content)
-    }
+    emitted, in_rings = (
+        re.match(r"emitted: (\d+)", content),
+        re.search(r"^lost in data rings: (\d+)$", content, re.MULTILINE),
+    )
+    return EventStats(
+        int(emitted[1]) if emitted else 0,
+        int(in_rings[1]) if in_rings else 0,
+        {
+            found[1]: {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
+            for found in _CONSUMER.finditer(content)
+        },
+    )
 
 
 def numbers(text: bytes) -> dict[str, int]:

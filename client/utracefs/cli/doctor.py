@@ -17,15 +17,16 @@ from typing import Any
 import attrs
 import click
 
-from utracefs.cli import version
+from utracefs.cli import Failure, version
 from utracefs.cli.common import (
-    ANSWER_S,
     COMMAND_SETTINGS,
+    HELLO_S,
     available_events,
-    consumer_stats,
+    connect,
     directory_option,
     echo,
     echo_json,
+    event_stats,
     events_argument,
     json_option,
     standing_events,
@@ -37,7 +38,7 @@ from utracefs.rpc import Rpc, checked
 from utracefs.runtime_dir import candidates
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.messages.data import MmapStatus, StatusMapped
-from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
+from utracefs_protocol.places import DATA_SOCKET
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -81,11 +82,13 @@ def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Findin
         return
     if len(found) > 1:
         yield Finding("note", "daemons", f"{' and '.join(found)} both have sockets; programs use the first")
-    yield from _examine_data_socket(chosen)
+    answers = yield from _examine_data_socket(chosen)
+    if not answers:
+        return
     try:
-        tree = Tracefs(chosen, timeout_s=ANSWER_S)
-    except OSError as error:
-        yield Finding("FAIL", os.path.join(chosen, TRACEFS_SOCKET), why_no_connection(error))
+        tree = connect(chosen)
+    except Failure as error:
+        yield Finding("FAIL", error.about, error.reason)
         return
     with tree:
         try:
@@ -132,11 +135,12 @@ def _may_look(place: str) -> bool:
     return True
 
 
-def _examine_data_socket(directory: str) -> Iterator[Finding]:
-    """What an application does first: connect, and map the status page."""
+def _examine_data_socket(directory: str) -> Generator[Finding, None, bool]:
+    """What an application does first: connect, and map the status page. Returns whether the daemon answers at
+    all."""
     path = os.path.join(directory, DATA_SOCKET)
     try:
-        with Rpc(DATA_SOCKET, directory, timeout_s=ANSWER_S) as data:
+        with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
             size = checked(StatusMapped.from_wire, data.call(MmapStatus(), path), path).size
             (fd, *_) = data.take_fds()
             try:
@@ -151,8 +155,10 @@ def _examine_data_socket(directory: str) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         text = why_no_connection(error) if isinstance(error, OSError) else f"bad answer: {error}"
         yield Finding("FAIL", path, text)
+        return not isinstance(error, TimeoutError | BlockingIOError)
     else:
         yield Finding("ok", path, f"applications can connect; status page of {size - 1} events can be read")
+    return True
 
 
 def _mode(path: str) -> str:
@@ -209,7 +215,8 @@ def _examine_events(
 
 
 def _examine_stats(event: EventName, text: bytes, *, asked: bool) -> Iterator[Finding]:
-    emitted, consumers = consumer_stats(text)
+    stats = event_stats(text)
+    emitted, consumers = stats.emitted, stats.consumers
     if not emitted:
         yield Finding("note", str(event), "nothing was emitted while a consumer was attached")
         return
@@ -264,6 +271,13 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
             "dropped events",
             f"{state['dropped']} records found the buffer full and options/overwrite off; "
             "a larger buffer_size_kb, or a reader, helps",
+        )
+    if state["late"]:
+        yield Finding(
+            "note",
+            "late events",
+            f"{state['late']} records came after later ones of their cpu and have the time of those; "
+            "per_cpu/cpuN/stats says by how much",
         )
 
 

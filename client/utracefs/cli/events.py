@@ -6,7 +6,7 @@ import struct
 import click
 
 from utracefs.cli import Failure
-from utracefs.cli.common import ANSWER_S, COMMAND_SETTINGS, connect, directory_option, why_no_connection
+from utracefs.cli.common import COMMAND_SETTINGS, HELLO_S, connect, directory_option, why_no_connection
 from utracefs.rpc import Rpc, checked
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse
@@ -55,7 +55,7 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
     name = text_of(declared.name)
     payload = _payload(declared, values)
     try:
-        data = Rpc(DATA_SOCKET, directory, timeout_s=ANSWER_S)
+        data = Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S)
     except OSError as error:
         raise Failure(str(error.filename or name), why_no_connection(error)) from None
     with data:
@@ -66,6 +66,8 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
         except OSError as error:
             if error.errno == errno.EBADF:
                 raise Failure(name, "no consumer is attached to it") from None
+            if isinstance(error, TimeoutError):
+                raise Failure(data.address, why_no_connection(error)) from None
             raise
 
 
@@ -83,7 +85,7 @@ def _declared(directory: str | None, declaration: str, *, has_values: bool) -> t
         return _parse(declaration), b""
     declared = _parse(declaration.strip())
     try:
-        with Tracefs(directory, timeout_s=ANSWER_S) as tree:
+        with Tracefs(directory, timeout_s=HELLO_S) as tree:
             for line in _dynamic_lines(tree, declared.name):
                 return parse(line[2:]), line[2:]
     except OSError as error:

@@ -8,8 +8,17 @@ from types import FrameType
 
 import click
 
-from utracefs.cli.common import COMMAND_SETTINGS, connect, directory_option, echo, events_option
-from utracefs.cli.subscription import Subscription
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    available_events,
+    connect,
+    directory_option,
+    echo,
+    events_option,
+    write_word,
+)
+from utracefs.cli.own_instance import Account, Place, own_instance, read_account
+from utracefs.event_names import is_glob, select
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of
 
@@ -31,27 +40,42 @@ def cat(directory: str | None, paths: tuple[str, ...]) -> None:
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@events_option("Enable these events while streaming: SYSTEM:NAME, NAME, or globs; later ones, too.")
+@events_option("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
 @click.option("--cpu", type=click.IntRange(min=0), help="Only this cpu.")
 def stream(directory: str | None, events: tuple[str, ...], cpu: int | None) -> None:
-    """Print records as they come (trace_pipe), until Ctrl-C. What is printed is consumed."""
-    path = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
+    """Print records as they come (trace_pipe), until Ctrl-C.
+
+    Without -e what the top instance records, and what is printed is consumed there. With -e from an instance
+    of its own, which takes nothing from anybody.
+    """
+    file = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
     with contextlib.ExitStack() as stack:
         # A connection of its own: the other one waits for records when the end comes.
         control = stack.enter_context(connect(directory))
-        subscription = Subscription(control, events)
         stack.enter_context(_ended_by_signals())
-        stack.callback(_unsubscribe, subscription)
+        place = Place()
         if events:
-            subscription.start()
+            place = stack.enter_context(own_instance(control, "stream"))
+            before = read_account(control, place)
+            stack.callback(_tell_what_is_missing, control, place, before, events)
+            for pattern in dict.fromkeys(events):
+                write_word(control, place.path("standing_events"), pattern)
         tree = stack.enter_context(Tracefs(control.directory))
-        _copy_out(tree, path)
+        _copy_out(tree, place.path(file))
 
 
-def _unsubscribe(subscription: Subscription) -> None:
+def _tell_what_is_missing(tree: Tracefs, place: Place, before: Account, patterns: tuple[str, ...]) -> None:
+    """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here."""
     with contextlib.suppress(ConnectionError, TimeoutError):
-        subscription.stop_new()
-        subscription.disable()
+        lost = read_account(tree, place).since(before).lost
+        if lost:
+            click.echo(
+                f"utracefs: {lost} records lost in all, `utracefs status` says of which events", err=True
+            )
+        there = available_events(tree)
+        for pattern in patterns:
+            if not is_glob(pattern) and not select([pattern], there):
+                click.echo(f"utracefs: {pattern}: no such event came", err=True)
 
 
 def _copy_out(tree: Tracefs, path: str) -> None:

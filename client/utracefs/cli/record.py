@@ -1,16 +1,16 @@
 """`utracefs record`: events of a command, or of everything until Ctrl-C, into a trace.dat.
 
-    a daemon answers           it is used, and left as it was found
+    a daemon answers           it is used
     none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
     none, and no COMMAND       an error: no program would find a daemon of ours
 
-In order: settings, clear, wait for events (cli/subscription.py); run the command, read pages
-(cli/recorder.py); then no new events, formats, disable, drain, write the file, restore. Each step of the tree
-takes in first what applications sent before it, so what the command wrote before it ended is in the file.
+In both it makes an instance for itself (cli/own_instance.py), so several recorders, a stream, and whoever
+clears the trace do not disturb each other. In order: settings, events; run the command, read pages
+(cli/recorder.py); then no more records, drain, write the file. Each step of the tree takes in first what
+applications sent before it, so what the command wrote before it ended is in the file.
 """
 
 import contextlib
-import math
 import os
 import secrets
 import sys
@@ -21,16 +21,17 @@ import click
 
 from utracefs.cli import Failure, version
 from utracefs.cli.common import (
-    ANSWER_S,
     COMMAND_SETTINGS,
+    NoAnswer,
+    connect,
     directory_option,
     duration_option,
     events_option,
-    no_connection,
+    write_word,
 )
+from utracefs.cli.own_instance import TOP, Place, own_instance
 from utracefs.cli.recorder import Recorder, Summary
 from utracefs.cli.running import environment, run_steps, signals_blocked
-from utracefs.cli.subscription import Subscription
 from utracefs.event_names import ALL_USER_EVENTS
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
@@ -64,13 +65,15 @@ _WALL_CLOCK_OF = {
 @click.option(
     "-b", "--buffer-size-kb", metavar="KB", type=click.IntRange(min=1), help="Ring buffer of each cpu."
 )
-@click.option(
-    "-C", "--clock", metavar="CLOCK", help="Trace clock: mono, boot, counter, ... [default: as it is]"
-)
+@click.option("-C", "--clock", metavar="CLOCK", help="Trace clock: mono, boot, counter, ... [default: local]")
 @click.option(
     "--overwrite/--no-overwrite", default=None, help="A full buffer drops the oldest, or the newest, records."
 )
-@click.option("--keep", is_flag=True, help="Do not clear the buffer first.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Instead of recording on its own: what the top instance holds, and what is enabled there.",
+)
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
 @click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
@@ -93,26 +96,30 @@ def record(
     Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
     status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found.
     """
-    patterns = events or (ALL_USER_EVENTS,)
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
+    if keep and (events or buffer_size_kb or clock or overwrite is not None):
+        raise click.UsageError("--keep takes the top instance as it is: without -e, -b, -C and --overwrite")
+    settings = {}
+    if clock is not None:
+        settings["trace_clock"] = clock
+    if buffer_size_kb is not None:
+        settings["buffer_size_kb"] = str(buffer_size_kb)
+    if overwrite is not None:
+        settings["options/overwrite"] = str(int(overwrite))
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(signals_blocked())
-        tree = stack.enter_context(_daemon(directory, embedded, bool(command), buffer_size_kb))
-        subscription = Subscription(tree, patterns)
-        stack.callback(_give_back, subscription)
-        if clock is not None:
-            subscription.set("trace_clock", clock)
-        if buffer_size_kb is not None:
-            subscription.set("buffer_size_kb", str(buffer_size_kb))
-        if overwrite is not None:
-            subscription.set("options/overwrite", str(int(overwrite)))
-        offset_ns = _wall_clock_offset_ns(tree) if wall_clock else None
+        tree = stack.enter_context(_daemon(directory, embedded, bool(command)))
+        place = TOP if keep else stack.enter_context(own_instance(tree, "record"))
         if not keep:
-            tree.write_file("trace", b"\n")
-        recorder = stack.enter_context(Recorder(tree, output))
-        subscription.set("tracing_on", "1")
-        subscription.start()
+            settings["options/copy_trace_marker"] = "1"
+        for file, value in settings.items():
+            _set(tree, place, file, value)
+        offset_ns = _wall_clock_offset_ns(tree, place) if wall_clock else None
+        recorder = stack.enter_context(Recorder(tree, output, place))
+        if not keep:
+            for pattern in dict.fromkeys(events or (ALL_USER_EVENTS,)):
+                write_word(tree, place.path("standing_events"), pattern)
         if not command:
             _tell_that_it_runs(output, duration_s)
         watch = _Watch(recorder)
@@ -120,9 +127,8 @@ def record(
             command, watch.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
         )
         with watch.until_the_daemon_goes():
-            subscription.stop_new()
-            recorder.read_texts()
-            subscription.disable()
+            if not keep:
+                tree.write_file(place.path("tracing_on"), b"0\n")
             recorder.drain()
         uname = os.uname()
         summary = recorder.finish(
@@ -131,7 +137,7 @@ def record(
             trace_id=secrets.randbits(63),
             offset_ns=offset_ns,
         )
-    _tell_what_came(output, summary, patterns)
+    _tell_what_came(output, summary, events, whole=watch.error is None)
     if watch.error is not None:
         raise Failure(
             str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
@@ -146,10 +152,11 @@ class _Watch:
         self._recorder = recorder
         self.error: OSError | None = None
 
-    def step(self) -> float:
-        with self.until_the_daemon_goes():
-            return self._recorder.step()
-        return math.inf
+    def step(self) -> float | None:
+        if self.error is None:
+            with self.until_the_daemon_goes():
+                return self._recorder.step()
+        return None
 
     @contextlib.contextmanager
     def until_the_daemon_goes(self) -> Iterator[None]:
@@ -161,44 +168,45 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def _daemon(
-    directory: str | None, embedded: bool, has_command: bool, buffer_size_kb: int | None
-) -> Iterator[Tracefs]:
-    """The daemon that is running, or one of our own."""
+def _daemon(directory: str | None, embedded: bool, has_command: bool) -> Iterator[Tracefs]:
+    """The daemon that is running, or one of our own. One that is there and does not answer keeps no command
+    from being run."""
     if not embedded:
         try:
-            tree = Tracefs(directory, timeout_s=ANSWER_S)
-        except OSError as error:
+            tree = connect(directory)
+        except NoAnswer as error:
+            if not has_command:
+                raise
+            click.echo(
+                f"utracefs: {error.about}: {error.reason}; recording with a daemon of its own", err=True
+            )
+        except Failure:
             if directory or not has_command:
-                raise no_connection(error, directory) from None
+                raise
         else:
             with tree:
                 yield tree
             return
     from utracefs.cli.embedded import embedded_daemon
 
-    options = ["--buffer-size-kb", str(buffer_size_kb)] if buffer_size_kb else []
-    with embedded_daemon(*options) as own, Tracefs(own, timeout_s=ANSWER_S) as tree:
+    with embedded_daemon() as own, connect(own) as tree:
         yield tree
 
 
-def _give_back(subscription: Subscription) -> None:
-    """Whatever happened before: leave the daemon as it was. Where it is gone there is nothing to give
-    back."""
-    with contextlib.suppress(ConnectionError, TimeoutError):
-        try:
-            subscription.stop_new()
-        finally:
-            try:
-                subscription.disable()
-            finally:
-                subscription.restore()
+def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
+    """An error names the file alone: nobody knows our instance."""
+    try:
+        tree.write_file(place.path(file), value.encode() + b"\n")
+    except ConnectionError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, file) from None
 
 
-def _wall_clock_offset_ns(tree: Tracefs) -> int:
+def _wall_clock_offset_ns(tree: Tracefs, place: Place) -> int:
     """CLOCK_REALTIME less the trace clock: read in between two readings of the latter, the closest of a few
     tries."""
-    name = clock_in_use(tree.read_file("trace_clock"))
+    name = clock_in_use(tree.read_file(place.path("trace_clock")))
     clock = _WALL_CLOCK_OF.get(name)
     if clock is None:
         raise Failure(
@@ -219,10 +227,27 @@ def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
         click.echo(f"utracefs: recording into {output}; {end}", err=True)
 
 
-def _tell_what_came(output: str, summary: Summary, patterns: tuple[str, ...]) -> None:
+def _tell_what_came(output: str, summary: Summary, events: tuple[str, ...], *, whole: bool) -> None:
     size = f"{summary.size / 1e6:.1f} MB" if summary.size >= 1e5 else f"{summary.size / 1e3:.1f} kB"
-    lost = f"{summary.lost} lost (a larger buffer, -b KB, keeps more)" if summary.lost else "nothing lost"
-    text = f"utracefs: {output}: {summary.records} records, {size}, {lost}"
-    if not summary.records:
-        text += f"; no record of {' '.join(patterns)} came, `utracefs doctor` may know why"
+    records = "1 record" if summary.records == 1 else f"{summary.records} records"
+    text = f"utracefs: {output}: {records}, {size}, {_lost(summary)}"
+    if not whole:
+        text += " until the daemon went away"
+    elif not summary.records and not summary.lost:
+        text += (
+            f"; no record{' of ' if events else ''}{' '.join(events)} came, `utracefs doctor` may know why"
+        )
     click.echo(text, err=True)
+
+
+def _lost(summary: Summary) -> str:
+    """How many in all, then where and what helps."""
+    if not summary.lost:
+        return "nothing lost"
+    reasons = [
+        (summary.in_rings, "in data rings (UTRACEFS_RING_KB of the program)"),
+        (summary.dropped, "dropped by the full buffer (-b KB)"),
+        (summary.overwritten, "overwritten before they were read (-b KB), or taken away"),
+        (summary.too_large, "too large for a page of the buffer"),
+    ]
+    return f"{summary.lost} lost: " + ", ".join(f"{count} {reason}" for count, reason in reasons if count)

@@ -1,7 +1,12 @@
-"""Bring what a daemon records into a trace.dat while it is being recorded.
+"""Bring what an instance records into a trace.dat while it is being recorded.
 
     per_cpu/cpuN/trace_pipe_raw ──▶ pages ──▶ TraceDatWriter
     set_event, events/*/format  ──▶ formats, looked for again and again: an event may be gone at the end
+    events/*/stats              ──▶ what became of the records that are not in the pages
+
+The records in the file are counted as they come, so nothing that others do with the instance makes the
+summary wrong: what the events' numbers say was recorded, and is not in the file, was overwritten or taken
+away.
 
 A round reads every cpu that is due, many pages at a time, all in a few round trips. A cpu that gave full
 pages is read again at once; one that gave nothing, less and less often up to IDLE_S. That is well below the
@@ -18,8 +23,10 @@ from typing import Self
 import attrs
 
 from utracefs.cli.common import numbers
+from utracefs.cli.own_instance import TOP, Place, read_account
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
+from utracefs.trace_dat._pages import count_events
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.subbuf import MARKER_IP
 from utracefs_protocol.text import bytes_of
@@ -41,10 +48,22 @@ class Summary:
     """What became of a recording."""
 
     records: int
-    lost: int
-    """Overwritten before they were read, or dropped because the buffer was full."""
+    """Of events, in the file."""
+    in_rings: int
+    """Lost, because their program's data ring was full."""
+    dropped: int
+    """Lost, because the ring buffer was full and does not overwrite."""
+    too_large: int
+    """Lost, because no page can hold them."""
+    overwritten: int
+    """Recorded, and gone before they were read: overwritten, or taken away by somebody else."""
     size: int
     """Bytes of the file."""
+
+    @property
+    def lost(self) -> int:
+        """All that were emitted and are not in the file."""
+        return self.in_rings + self.dropped + self.too_large + self.overwritten
 
 
 class _Cpu:
@@ -60,16 +79,17 @@ class _Cpu:
 
 
 class Recorder:
-    """A context manager that gives up the file unless it was finished. `step` while it runs, `drain` and
-    `finish` at the end.
+    """A context manager that gives up the file unless it was finished. Made before anything is enabled;
+    `step` while it runs, `drain` and `finish` at the end.
 
     Where the daemon goes away (ConnectionError, TimeoutError from `step`), `finish` writes what came until
     then.
     """
 
-    def __init__(self, tree: Tracefs, path: str) -> None:
+    def __init__(self, tree: Tracefs, path: str, place: Place = TOP) -> None:
         self._tree = tree
-        self._page_size = int(tree.read_file("buffer_subbuf_size_kb")) * 1024
+        self._place = place
+        self._page_size = int(tree.read_file(place.path("buffer_subbuf_size_kb"))) * 1024
         internal = [
             f"events/ftrace/{name}/format" for name, kind in tree.list_dir("events/ftrace") if kind == "d"
         ]
@@ -79,15 +99,21 @@ class Recorder:
             ftrace_formats=[text for text in tree.read_files(internal) if isinstance(text, bytes)],
             kallsyms=MARKER_SYMBOL,
             printk_formats=tree.read_file("printk_formats"),
-            trace_clock=tree.read_file("trace_clock"),
+            trace_clock=tree.read_file(place.path("trace_clock")),
         )
-        cpus = sorted(int(name[3:]) for name, kind in tree.list_dir("per_cpu") if kind == "d")
+        cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._writer = TraceDatWriter(path, nr_cpus=len(cpus), page_size=self._page_size)
         flags = os.O_RDONLY | os.O_NONBLOCK
-        self._cpus = [_Cpu(cpu, tree.open(f"per_cpu/cpu{cpu}/trace_pipe_raw", flags)) for cpu in cpus]
+        self._cpus = [
+            _Cpu(cpu, tree.open(place.path(f"per_cpu/cpu{cpu}/trace_pipe_raw"), flags)) for cpu in cpus
+        ]
         self._formats: dict[EventName, bytes] = {}
         self._texts_due = 0.0
-        self._before = self._stats = self._read_stats()
+        self._stats = self._read_stats()
+        self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
+        """Records that were in the buffer at the beginning."""
+        self._before = self._account = read_account(tree, place)
+        self._kept = 0
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +138,7 @@ class Recorder:
         """What the file holds besides pages and may change or vanish: formats of enabled events, names of
         threads."""
         tree = self._tree
-        events = parse_event_list(tree.read_file("set_event"))
+        events = parse_event_list(tree.read_file(self._place.path("set_event")))
         new = [event for event in events if event not in self._formats]
         contents = tree.read_files(f"{event.directory}/format" for event in new)
         for event, content in zip(new, contents, strict=True):
@@ -120,6 +146,7 @@ class Recorder:
                 self._formats[event] = content
         self._contents = attrs.evolve(self._contents, cmdlines=tree.read_file("saved_cmdlines"))
         self._stats = self._read_stats()
+        self._account = read_account(tree, self._place)
 
     def drain(self) -> None:
         """All that is there. Recording should have stopped, or this may never end."""
@@ -129,6 +156,7 @@ class Recorder:
 
     def finish(self, *, uname: str, version: str, trace_id: int, offset_ns: int | None) -> Summary:
         """Write the file. Asks the daemon nothing."""
+        summary = self._summary()
         formats: dict[bytes, list[bytes]] = {}
         for event, text in self._formats.items():
             formats.setdefault(bytes_of(event.system), []).append(text)
@@ -137,18 +165,27 @@ class Recorder:
                 self._contents,
                 formats=formats,
                 cpu_stats=dict(enumerate(self._stats)),
+                event_stats=_event_stats(summary),
                 uname=uname,
                 version=version,
                 trace_id=trace_id,
                 offset_ns=offset_ns,
             )
         )
-        grown = {
-            name: sum(numbers(text).get(name, 0) for text in self._stats)
-            - sum(numbers(text).get(name, 0) for text in self._before)
-            for name in ("read events", "overrun", "dropped events")
-        }
-        return Summary(grown["read events"], grown["overrun"] + grown["dropped events"], size)
+        return attrs.evolve(summary, size=size)
+
+    def _summary(self) -> Summary:
+        grown = self._account.since(self._before)
+        in_rings = min(grown.in_rings, grown.lost)
+        dropped = min(grown.dropped, grown.lost - in_rings)
+        return Summary(
+            records=self._kept,
+            in_rings=in_rings,
+            dropped=dropped,
+            too_large=grown.lost - in_rings - dropped,
+            overwritten=max(0, self._there + grown.recorded - self._kept),
+            size=0,
+        )
 
     def _round(self, cpus: Sequence[_Cpu]) -> bool:
         """Read each of them once, so many pages at a time as it seems to have; whether one may have more."""
@@ -163,6 +200,7 @@ class Recorder:
                 if isinstance(outcome, bytes):
                     if len(outcome) == self._page_size:
                         self._writer.add_page(cpu.number, outcome)
+                        self._kept += count_events(outcome)
                         got += 1
                 elif outcome.errno != errno.EAGAIN:
                     raise outcome
@@ -179,8 +217,18 @@ class Recorder:
         return more
 
     def _read_stats(self) -> list[bytes]:
-        texts = self._tree.read_files(f"per_cpu/cpu{cpu.number}/stats" for cpu in self._cpus)
+        texts = self._tree.read_files(
+            self._place.path(f"per_cpu/cpu{cpu.number}/stats") for cpu in self._cpus
+        )
         found = [text for text in texts if isinstance(text, bytes)]
         if len(found) < len(texts):
             raise next(text for text in texts if isinstance(text, OSError))
         return found
+
+
+def _event_stats(summary: Summary) -> bytes:
+    """What `report --stat` shows below the numbers of the cpus."""
+    return (
+        b"records of events: %d\nlost in data rings: %d\ndropped, buffer full: %d\n"
+        b"too large: %d\noverwritten: %d\n"
+    ) % (summary.records, summary.in_rings, summary.dropped, summary.too_large, summary.overwritten)

@@ -60,7 +60,7 @@ def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
 
 def run_steps(
     command: Sequence[str],
-    step: Callable[[], float],
+    step: Callable[[], float | None],
     *,
     taken: frozenset[signal.Signals],
     env: Mapping[str, str] | None = None,
@@ -68,7 +68,8 @@ def run_steps(
 ) -> int:
     """Run `command` (none: until a signal) and call `step` until it ends; the exit status to end with.
 
-    step: returns how many seconds may pass until its next call. taken: from signals_blocked. duration_s: the
+    step: returns how many seconds may pass until its next call; None: it has nothing more to do, which
+    without a command is the end. taken: from signals_blocked. duration_s: the
     longest time; a command is then sent SIGTERM, and dying of that is success.
 
     The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
@@ -78,7 +79,10 @@ def run_steps(
     loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s)
     try:
         while not loop.over():
-            loop.wait(step())
+            seconds = step()
+            if seconds is None and child is None:
+                break
+            loop.wait(math.inf if seconds is None else seconds)
     finally:
         if child is not None and child.poll() is None:
             loop.leave_behind()

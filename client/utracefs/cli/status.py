@@ -8,10 +8,10 @@ from utracefs.cli.common import (
     COMMAND_SETTINGS,
     available_events,
     connect,
-    consumer_stats,
     directory_option,
     echo,
     echo_json,
+    event_stats,
     events_argument,
     json_option,
     numbers,
@@ -146,6 +146,7 @@ def buffer_state(tree: Tracefs) -> dict[str, Any]:
         "overrun": sum(one.get("overrun", 0) for one in stats),
         "dropped": sum(one.get("dropped events", 0) for one in stats),
         "read": sum(one.get("read events", 0) for one in stats),
+        "late": sum(one.get("late events", 0) for one in stats),
     }
 
 
@@ -155,14 +156,15 @@ def _event_rows(tree: Tracefs, events: list[EventName]) -> list[dict[str, Any]]:
     texts = tree.read_files(f"{event.directory}/stats" for event in events)
     for event, text in zip(events, texts, strict=True):
         if isinstance(text, bytes):
-            emitted, consumers = consumer_stats(text)
+            stats = event_stats(text)
             rows.append(
                 {
                     "system": event.system,
                     "name": event.name,
                     "used_by": users.get(event.name, []),
-                    "emitted": emitted,
-                    "consumers": consumers,
+                    "emitted": stats.emitted,
+                    "lost_in_rings": stats.lost_in_rings,
+                    "consumers": stats.consumers,
                 }
             )
     return rows

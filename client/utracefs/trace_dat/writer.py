@@ -46,6 +46,8 @@ class Contents:
     """The clocks on one line, the one in use in brackets."""
     cpu_stats: Mapping[int, bytes] = attrs.field(factory=dict[int, bytes])
     """cpu to per_cpu/cpuN/stats."""
+    event_stats: bytes = b""
+    """What became of the records of all events; lines as `cpu_stats` has them."""
     uname: str = ""
     version: str = ""
     """Name and version of the producer."""
@@ -174,6 +176,8 @@ class TraceDatWriter:
             layout.OPTION_CPUSTAT.pack(b"CPU: %d\n" % cpu + text.rstrip(b"\n") + b"\n")
             for cpu, text in sorted(contents.cpu_stats.items())
         ]
+        if contents.event_stats:
+            options.append(layout.OPTION_CPUSTAT.pack(contents.event_stats))
         if contents.uname:
             options.append(layout.OPTION_UNAME.pack(contents.uname.encode()))
         if contents.version:

@@ -291,6 +291,8 @@ class DataConnection:
         if write_index is None:
             self.table.acquire(event)
             write_index = self._write_index_of[event] = self.index_table.append(event.tracepoint)
+            if self._ring is not None and self._rings is not None:
+                self._rings.grown(self._ring, event.id)
         if reg.enabler is not None:
             # From here a failure leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().

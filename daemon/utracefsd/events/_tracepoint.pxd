@@ -54,6 +54,8 @@ cdef class Probe:
     # Take one record: RECORDED, FILTERED or LOST, which the tracepoint counts. Where it is not valid: -EFAULT
     # if it would be recorded, or UNDECIDED, both without having counted anything.
     cdef int take(self, Record *r) noexcept
+    # Count n records of which nobody knows more than that they were emitted. True: they are missing here.
+    cdef bint lose(self, uint64_t n) noexcept
     cdef int finish(self) except -1
 
 cdef class Tracepoint:
@@ -61,6 +63,7 @@ cdef class Tracepoint:
     cdef readonly bytes name
     cdef readonly uint32_t min_size
     cdef readonly uint64_t emitted
+    cdef readonly uint64_t lost_in_rings
     cdef readonly int status
     cdef readonly list past
     cdef tuple _probes

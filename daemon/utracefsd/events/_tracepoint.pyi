@@ -14,6 +14,7 @@ class Tracepoint:
     name: bytes
     min_size: int
     emitted: int
+    lost_in_rings: int
     status: int
     past: list[tuple[str, int, int, int]]
 

@@ -55,6 +55,10 @@ cdef class Probe:
         # By itself a probe keeps an event wanted and takes nothing.
         return FILTERED
 
+    cdef bint lose(self, uint64_t n) noexcept:
+        self.counts[LOST] += n
+        return True
+
     cdef int finish(self) except -1:
         """Called before the probe's numbers are read for the last time."""
         return 0
@@ -69,6 +73,7 @@ cdef class Tracepoint:
 
     min_size: Bytes that a payload must have at least: the sum of the field sizes.
     emitted: Records that passed the checks while something was attached.
+    lost_in_rings: Those among them that found their data ring full: no consumer got them.
     status: OR of the status bits of the attached probes; 0: no consumer is attached.
     past: (consumer, recorded, filtered, lost) of probes that are gone, one per consumer name.
     """
@@ -246,6 +251,8 @@ cdef class Tracepoint:
         for consumer, *more in rows + self.past:
             numbers[consumer] = [a + b for a, b in zip(numbers.get(consumer, (0, 0, 0)), more)]
         lines = [f"emitted: {self.emitted}\n"]
+        if self.lost_in_rings:
+            lines.append(f"lost in data rings: {self.lost_in_rings}\n")
         for consumer, (recorded, filtered, lost) in numbers.items():
             lines.append(f"{consumer}: recorded {recorded} filtered {filtered} lost {lost}\n")
         return "".join(lines).encode("utf-8", "surrogateescape")

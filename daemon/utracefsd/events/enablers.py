@@ -40,6 +40,9 @@ from utracefsd.events.event import Event
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
+# Enablers forgotten in one step, a microsecond each: a process may have registered thousands.
+PIECE = 1024
+
 
 @attrs.frozen
 class Place:
@@ -105,9 +108,10 @@ class EnablerTable:
         self._shares = shares
         self._enablers: dict[tuple[int, int, int, int], Enabler] = {}
         self._pages: dict[tuple[int, int, int], _Page] = {}
-        self._by_event: dict[Event, list[Enabler]] = {}
+        self._by_event: dict[Event, dict[Enabler, None]] = {}
         self._by_pid: dict[int, dict[Enabler, None]] = {}
         self._held: dict[int, int] = {}
+        self._leaving: list[Enabler] = []
 
     def __len__(self) -> int:
         return len(self._enablers)
@@ -145,7 +149,7 @@ class EnablerTable:
         page.users += 1
         enabler = Enabler(place, event, peer.pid, peer.uid, page)
         self._enablers[place.key] = enabler
-        self._by_event.setdefault(event, []).append(enabler)
+        self._by_event.setdefault(event, {})[enabler] = None
         self._by_pid.setdefault(peer.pid, {})[enabler] = None
         self._shares.add(Resource.ENABLERS, peer.uid)
         enabler.write(on)
@@ -177,16 +181,30 @@ class EnablerTable:
         """A connection of process `pid` closed; with the last one its enablers go.
 
         Returns the event of each removed enabler (an event once per enabler), whose references the caller
-        drops. The bits are cleared, because the memory may be shared with a process that lives on.
+        drops. The bits are cleared, because the memory may be shared with a process that lives on. Those
+        beyond PIECE are `leaving`.
         """
         left = self._held.pop(pid) - 1
         if left:
             self._held[pid] = left
             return []
-        gone = list(self._by_pid.get(pid, ()))
-        for enabler in gone:
-            self._forget(enabler)
-        return [enabler.event for enabler in gone]
+        self._leaving += self._by_pid.pop(pid, ())
+        return self.forget_leaving()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether enablers of processes that are gone are still to be forgotten."""
+        return bool(self._leaving)
+
+    def forget_leaving(self) -> list[Event]:
+        """Forget a piece of them; returns the event of each, as `drop` does."""
+        events: list[Event] = []
+        while self._leaving and len(events) < PIECE:
+            enabler = self._leaving.pop()
+            if self._enablers.get(enabler.place.key) is enabler:  # not unregistered meanwhile
+                self._forget(enabler)
+                events.append(enabler.event)
+        return events
 
     def close(self) -> None:
         """The daemon ends: clear all bits, unmap all pages."""
@@ -208,13 +226,14 @@ class EnablerTable:
         place = enabler.place
         del self._enablers[place.key]
         of_event = self._by_event[enabler.event]
-        of_event.remove(enabler)
+        del of_event[enabler]
         if not of_event:
             del self._by_event[enabler.event]
-        of_pid = self._by_pid[enabler.pid]
-        del of_pid[enabler]
-        if not of_pid:
-            del self._by_pid[enabler.pid]
+        of_pid = self._by_pid.get(enabler.pid)  # None: it is leaving
+        if of_pid is not None:
+            of_pid.pop(enabler, None)
+            if not of_pid:
+                del self._by_pid[enabler.pid]
         self._shares.drop(Resource.ENABLERS, enabler.uid)
         page = self._pages[place.page]
         page.users -= 1

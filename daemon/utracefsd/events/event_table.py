@@ -38,7 +38,13 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from utracefs_protocol.declaration import Declaration, check_command_length, parse_fields, split_name
+from utracefs_protocol.declaration import (
+    Declaration,
+    check_command_length,
+    normalized,
+    parse_fields,
+    split_name,
+)
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
@@ -94,10 +100,14 @@ class EventTable:
         self._events: dict[int, Event] = {}  # by id; dicts keep the order of creation
         self._by_path: dict[tuple[bytes, bytes], Event] = {}
         self._single: dict[bytes, Event] = {}
-        self._multi: dict[bytes, list[Event]] = {}
+        # By name and fields: a user may make thousands of one name, and each registration looks for one.
+        self._multi: dict[tuple[bytes, bytes], Event] = {}
+        self._named: dict[bytes, dict[Event, None]] = {}
         self._next_multi_id = 0
         self._ids = LowestFree(first_id, MAX_EVENT_ID)
-        self._to_reap: dict[Event, int] = {}  # deadline; in order of deadline, since the delay is one for all
+        self._to_reap: dict[Event, int] = {}
+        """When; only those without references, in the order of their deadlines, since the delay is one for
+        all."""
 
     # Looking things up
 
@@ -114,9 +124,7 @@ class EventTable:
 
     def named(self, name: bytes) -> list[Event]:
         """The events registered under this name, single and multi-format, in the order of their creation."""
-        if name not in self._single and name not in self._multi:
-            return []
-        return [event for event in self._events.values() if event.name == name]
+        return list(self._named.get(name, ()))
 
     def by_id(self, event_id: int) -> Event | None:
         """The event with this trace event id."""
@@ -161,7 +169,7 @@ class EventTable:
     def _find(self, name: bytes, args: bytes, multi_format: bool) -> Event | None:
         """Kind first, then name, then fields (find_user_event())."""
         if multi_format:
-            return next((event for event in self._multi.get(name, ()) if event.matches(args)), None)
+            return self._multi.get((name, normalized(args)))
         event = self._single.get(name)
         if event is not None and not event.matches(args):
             raise TraceError(
@@ -201,9 +209,11 @@ class EventTable:
         self._events[event.id] = event
         self._by_path[event.system, event.tracepoint_name] = event
         if event.multi_format:
-            self._multi.setdefault(event.name, []).append(event)
+            # Fields that no text can ask for (a tab in a type) may be there twice; nobody looks for them.
+            self._multi[event.name, event.declaration.fields_text()] = event
         else:
             self._single[event.name] = event
+        self._named.setdefault(event.name, {})[event] = None
         self.system_sizes[event.system] += 1
         self.shares.add(Resource.EVENTS, event.owner_uid)
 
@@ -273,6 +283,8 @@ class EventTable:
     def acquire(self, event: Event) -> None:
         """Take one reference. TraceError(ENODEV) when the event is gone."""
         _check_alive(event)
+        if not event.references:
+            self._to_reap.pop(event, None)
         event.references += 1
 
     def release(self, event: Event, now_ns: int) -> None:
@@ -281,7 +293,6 @@ class EventTable:
             raise ValueError(f"event {shown(event.name)} has no reference to drop")
         event.references -= 1
         if not event.references and not event.persistent:
-            self._to_reap.pop(event, None)
             self._to_reap[event] = now_ns + self.reap_delay_ns
 
     def release_all(self, events: Iterable[Event], now_ns: int) -> None:
@@ -290,22 +301,18 @@ class EventTable:
             self.release(event, now_ns)
 
     def reap(self, now_ns: int) -> None:
-        """Remove the events whose time has come and that are still without reference."""
+        """Remove the events whose time has come and that are still without reference, and a piece of the
+        enablers that are leaving."""
+        self.release_all(self.enablers.forget_leaving(), now_ns)
         while self._to_reap:
             event, deadline_ns = next(iter(self._to_reap.items()))
-            if event.references:
-                del self._to_reap[event]
-            elif deadline_ns <= now_ns:
-                self._remove(event)
-            else:
+            if deadline_ns > now_ns:
                 break
+            self._remove(event)
 
     def next_reap_ns(self) -> int | None:
         """When `reap` next has something to do; None: not before a reference is dropped."""
-        for event, deadline_ns in self._to_reap.items():
-            if not event.references:
-                return deadline_ns
-        return None
+        return 0 if self.enablers.leaving else next(iter(self._to_reap.values()), None)
 
     def _remove(self, event: Event) -> None:
         """Take an event without references out of everything. Its id and its byte may be given again at
@@ -314,12 +321,13 @@ class EventTable:
         del self._events[event.id]
         del self._by_path[event.system, event.tracepoint_name]
         if event.multi_format:
-            formats = self._multi[event.name]
-            formats.remove(event)
-            if not formats:
-                del self._multi[event.name]
+            self._multi.pop((event.name, event.declaration.fields_text()), None)
         else:
             del self._single[event.name]
+        named = self._named[event.name]
+        del named[event]
+        if not named:
+            del self._named[event.name]
         self.system_sizes[event.system] -= 1
         self.shares.drop(Resource.EVENTS, event.owner_uid)
         self._to_reap.pop(event, None)
@@ -336,12 +344,9 @@ class EventTable:
 
         TraceError(ENODEV) when the event is gone.
         """
+        _check_alive(event)
+        event.tracepoint.attach(probe)
         self.acquire(event)
-        try:
-            event.tracepoint.attach(probe)
-        except BaseException:
-            event.references -= 1
-            raise
         self._publish(event)
 
     def detach(self, event: Event, probe: Probe, now_ns: int) -> None:

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from utracefs_protocol.data_ring cimport dr_consumer, dr_taken
 from utracefsd.intake._index_table cimport IndexTable
 from utracefsd.intake.journal cimport jr_slot
+from utracefsd.machine.tsc_clock cimport tsc_clock
 
 cdef enum:
     KNOWN_TIDS = 64
@@ -23,9 +24,10 @@ cdef class DataRing:
     cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
     cdef bint has_head
     cdef unsigned char *copy            # its payload, out of the producer's reach
-    cdef uint64_t limit                 # look no further than this position in this round
-    cdef uint64_t lost_seen
-    cdef uint32_t *lost_seen_of
+    # (position, sink, n), in order: n records are missing in that sink's ring buffer in front of the first
+    # one that ends behind the position. The first one's position; without any UINT64_MAX.
+    cdef list marks
+    cdef uint64_t marked_at
     cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to be of the process
     cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
     cdef uint64_t unknown_since
@@ -37,6 +39,8 @@ cdef class DataRing:
     cdef bint judged
 
     cdef int map_it(self, uint32_t size) except -1
-    cdef bint refill(self) noexcept
-    cdef void fold_lost(self) noexcept
+    cdef bint refill(self, const tsc_clock *clock) noexcept
+    cdef int publish(self) except -1
+    cdef int fold_lost(self, uint64_t position) except -1
+    cdef int mark_lost(self, uint64_t upto) except -1
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now)

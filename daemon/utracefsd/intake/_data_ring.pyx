@@ -5,9 +5,19 @@ What a producer claims is not believed: positions and lengths are bounded before
 copied before it is looked at, the thread must belong to the process that the kernel named as the peer. A ring
 whose memory is invalid is `corrupt`; its connection is ended.
 
-Losses: a producer that finds its ring full counts there, in all and per write_index. Those counts are read
+Losses: a producer that finds its ring full counts there, in all and per write_index. Those numbers are taken
 before anything else happens to an event and go into its `emitted` and into `lost` of every probe that is
 attached: the record was emitted, and no consumer got it.
+
+Where in the stream they were lost need not be said by the producer: a ring is full only when head is within
+a record of `told + size`, where `told` is the tail that producers know. So the numbers are taken each time
+after another tail was told (some 20 times a lap, never per record), and what was lost until then belongs in
+front of the first record that ends behind the old `told + size`, or that begins at head now, whichever comes
+first. Ftrace's ring buffers get a mark there. The number is exact, the place almost always; it is wrong
+
+- by the length of a record, when a large one was lost and smaller ones still found room;
+- by what was told last, when producers fill that before the numbers are taken. The other order would be worse:
+  then what is lost between taking and telling, with the ring still full, would go a lap too late.
 
 Single-threaded, with the GIL. protocol/utracefs_protocol/include/data_ring.h tells how producers and the
 daemon use the shared memory at the same time.
@@ -19,19 +29,22 @@ import os
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
 from libc.string cimport memset
 from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.data_ring cimport *
-from utracefsd.events._tracepoint cimport LOST, Probe, Tracepoint
+from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
+from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake.journal cimport jr_done
+from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_ns
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 cdef enum:
     LOOKUPS_IN_A_ROUND = 32
     UNKNOWN_NS = 1000000000
+    MARKS_A_LAP = 32
 
 
 @cython.final
@@ -52,15 +65,14 @@ cdef class DataRing:
         self.fd = self.doorbell = -1
         self.slot = &self.no_slot
         self.copy = <unsigned char *>PyMem_Malloc(DR_MAX_PAYLOAD)
-        self.lost_seen_of = <uint32_t *>PyMem_Malloc(DR_LOST_BYTES)
-        if self.copy == NULL or self.lost_seen_of == NULL:
+        if self.copy == NULL:
             raise MemoryError
-        memset(self.lost_seen_of, 0, DR_LOST_BYTES)
+        self.marks = []
+        self.marked_at = UINT64_MAX
 
     def __dealloc__(self):
         dr_unmap(&self.c.ring)
         PyMem_Free(self.copy)
-        PyMem_Free(self.lost_seen_of)
         # Not os.close: at the interpreter's end the module may be gone before its objects.
         if self.fd >= 0:
             close_fd(self.fd)
@@ -91,6 +103,7 @@ cdef class DataRing:
     def adopt(IndexTable table not None, int pid, int fd, int doorbell):
         """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
 
+        doorbell: -1 for a ring that comes without one; nobody can ring for it.
         ValueError, with what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
         invalid positions. The next round takes in what the ring still holds.
         """
@@ -111,7 +124,7 @@ cdef class DataRing:
         size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)
         if not dr_valid_size(size) or length != dr_file_bytes(<uint32_t>size):
             raise ValueError("the ring's memory has an invalid length")
-        if not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
+        if doorbell >= 0 and not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
             raise ValueError("the second descriptor is not an eventfd")
         ring.map_it(<uint32_t>size)
         header = ring.c.ring.header
@@ -123,10 +136,6 @@ cdef class DataRing:
             raise ValueError("the memory is not a data ring of this version")
         if header.size != size or dr_consumer_start(&ring.c) != 0:
             raise ValueError("the ring's positions are invalid")
-        # The daemon before counted what was lost before. Reading it now keeps it out of our counts.
-        ring.lost_seen = dr_lost(&ring.c)
-        for i in range(DR_LOST_COUNTERS):
-            ring.lost_seen_of[i] = dr_lost_of(&ring.c, i)
         return ring
 
     cdef int map_it(self, uint32_t size) except -1:
@@ -154,20 +163,21 @@ cdef class DataRing:
         found = os.fstat(self.fd)
         return found.st_dev, found.st_ino
 
+    def leave_connection(self):
+        """Its connection ends before the ring does: go on with a table that is the ring's own."""
+        self.table = self.table.copy()
+        self.dead = True
+
     def want_wakeup(self, bint wanted):
         """Ask this ring's producer to ring the doorbell, or not to."""
         dr_want_wakeup(&self.c, wanted)
 
-    cdef bint refill(self) noexcept:
-        """The next record of this round into `head`. False: none."""
+    cdef bint refill(self, const tsc_clock *clock) noexcept:
+        """The next record of this round into `head`, its time by the clock. False: none."""
         cdef int state
         cdef uint64_t before
         self.has_head = False
         if self.corrupt:
-            return False
-        # A record never reaches past the head that it was found below. So tail stops at limit exactly, or
-        # beyond it when records behind it were found below a later head: then the distance is negative.
-        if <long long>(self.limit - self.c.tail) <= 0:
             return False
         before = self.c.tail
         state = dr_next(&self.c, &self.head, self.copy, DR_MAX_PAYLOAD, self.dead, &self.holes)
@@ -177,32 +187,56 @@ cdef class DataRing:
         if self.c.tail != before:
             jr_done(self.slot, self.c.tail)     # what was stepped over is zero already
             self.judged = False
+        if state == DR_RECORD and self.head.flags & DR_TSC:
+            self.head.time = tsc_clock_ns(clock, self.head.time)
         self.has_head = state == DR_RECORD
         return self.has_head
 
-    cdef void fold_lost(self) noexcept:
-        """Add what the producer counted as lost since the last time to its events' numbers."""
-        cdef uint64_t now = dr_lost(&self.c)
-        cdef uint32_t i, count, delta
-        cdef int k
+    cdef int publish(self) except -1:
+        """Give the consumed space back to the producers, and take over what they lost for want of it."""
+        cdef uint64_t full_at = self.c.told + self.c.ring.size
+        dr_publish(&self.c)
+        if dr_take_lost(&self.c):
+            self.fold_lost(min(full_at, dr_head(&self.c)))
+        return 0
+
+    cdef int fold_lost(self, uint64_t position) except -1:
+        """Count what the producer lost since the last time; `position`: where it did."""
+        cdef uint32_t i, n
         cdef Tracepoint tp
         cdef Probe probe
-        if now == self.lost_seen:
-            return
-        self.lost_seen = now
+        cdef dict missing = {}
         for i in range(DR_LOST_COUNTERS):
-            count = dr_lost_of(&self.c, i)
-            delta = count - self.lost_seen_of[i]
-            if delta == 0:
+            n = dr_take_lost_of(&self.c, i)
+            if n == 0 or i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
                 continue
-            self.lost_seen_of[i] = count
-            if i < <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
-                tp = <Tracepoint>PyList_GET_ITEM(self.table.tracepoints, i)
-                if tp.nr_probes:
-                    tp.emitted += delta
-                    for k in range(tp.nr_probes):
-                        probe = <Probe>tp.probe_array[k]
-                        probe.counts[LOST] += delta
+            tp = <Tracepoint>PyList_GET_ITEM(self.table.tracepoints, i)
+            if not tp._probes:
+                continue
+            tp.emitted += n
+            tp.lost_in_rings += n
+            for probe in tp._probes:
+                if probe.lose(n) and isinstance(probe, FtraceProbe):
+                    sink = (<FtraceProbe>probe).sink
+                    missing[sink] = missing.get(sink, 0) + n
+        # A mark begins a page: not more than some of them a lap.
+        if self.marks:
+            last = self.marks[len(self.marks) - 1][0]
+            if position - last < self.c.ring.size // MARKS_A_LAP:
+                position = last
+        for sink, lost in missing.items():
+            self.marks.append((position, sink, lost))
+        if self.marks:
+            self.marked_at = self.marks[0][0]
+        return 0
+
+    cdef int mark_lost(self, uint64_t upto) except -1:
+        """The next record ends at `upto`: show what is missing in front of it, on its cpu."""
+        while self.marks and self.marks[0][0] < upto:
+            _, sink, lost = self.marks.pop(0)
+            (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
+        self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
+        return 0
 
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now):
         """The claimed thread id if it is a thread of the peer, else the peer's process id.

@@ -54,6 +54,17 @@ cdef class IndexTable:
     def __getitem__(self, write_index):
         return self.tracepoints[write_index]
 
+    def event_ids(self):
+        """The trace event ids of its events, by write_index."""
+        cdef Tracepoint tracepoint
+        return [tracepoint.id for tracepoint in self.tracepoints]
+
+    def copy(self):
+        """A table of the same events, which stays when this one is cleared."""
+        cdef IndexTable other = IndexTable()
+        other.tracepoints = list(self.tracepoints)
+        return other
+
     def clear(self):
         """Drop all tracepoints, when the connection is closed."""
         self.tracepoints = []

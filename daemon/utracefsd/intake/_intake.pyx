@@ -4,6 +4,10 @@
 Each connection may have one ring. `Intake.take_in` looks at what every ring holds when it is called, takes in
 the oldest record of all again and again, and hands it to its tracepoint. No Python code runs per record.
 
+Records are taken up to the moment at which the call began. What was committed later, while it looked at one
+ring after the other, waits for the next call: taken now, it would overtake older records of rings that were
+looked at before. (What was committed before the call bears a time before it, so it is taken.)
+
 Bounded: one call takes at most what was reserved when it began, and at most `budget` records. What a producer
 claims is not believed (`DataRing`); here: the write_index is looked up in its own connection's table, the
 time stamp may not lie in the future, the cpu must exist.
@@ -20,7 +24,7 @@ cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.data_ring cimport *
@@ -29,6 +33,7 @@ from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint
 from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
 from utracefsd.intake.journal cimport jr_done, jr_has_taken, jr_slot
 from utracefsd.machine.machine cimport machine_clock_ns
+from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_now
 
 cdef enum:
     # Give space back to the producer about this often, so that a full ring can go on during a round.
@@ -37,21 +42,51 @@ cdef enum:
 
 @cython.final
 cdef class Intake:
-    """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim."""
+    """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim.
+
+    tsc: Producers may stamp with the time stamp counter. Where it is not to be trusted it stays False.
+    clock_jumped: The counter and the clock went apart since this was last set to False.
+    """
 
     cdef readonly list rings
     cdef readonly int nr_cpus
+    cdef readonly bint has_more     # a record was seen that waits for the next call
+    cdef bint may_tsc
+    cdef public bint clock_jumped
+    cdef tsc_clock clock
 
-    def __init__(self, int nr_cpus):
+    def __init__(self, int nr_cpus, bint tsc=False):
         self.rings = []
         self.nr_cpus = nr_cpus
+        self.may_tsc = tsc
+        self.look_at_clock()
+
+    @property
+    def tsc(self):
+        return self.may_tsc
+
+    @tsc.setter
+    def tsc(self, bint may):
+        cdef DataRing ring
+        self.may_tsc = may
+        for ring in self.rings:
+            self.set_clock(ring)
+
+    cdef void set_clock(self, DataRing ring) noexcept:
+        dr_set_clock(&ring.c, DR_CLOCK_TSC if self.may_tsc else DR_CLOCK_MONOTONIC)
+
+    cdef void look_at_clock(self) noexcept:
+        if tsc_clock_look(&self.clock, tsc_clock_now()):
+            self.clock_jumped = True
 
     def add(self, DataRing ring not None):
         self.rings.append(ring)
+        self.set_clock(ring)
 
     def remove(self, DataRing ring not None):
         """Forget a ring, after what it still held was taken in."""
         self.rings.remove(ring)
+        ring.mark_lost(UINT64_MAX)  # what it lost in the end is missing in front of whatever comes next
 
     def want_wakeup(self, bint wanted):
         """Ask every producer to ring its doorbell, or not to. Call take_in once more before sleeping."""
@@ -68,20 +103,24 @@ cdef class Intake:
         cdef DataRing ring, best
         cdef PyObject **heads
         cdef uint64_t now, until
+        self.has_more = False
         if n == 0:
             return 0
         heads = <PyObject **>PyMem_Malloc(n * sizeof(PyObject *))
         if heads == NULL:
             raise MemoryError
         try:
-            now = machine_clock_ns(CLOCK_MONOTONIC)
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.lookups = 0
-                ring.limit = dr_head(&ring.c)
-                if ring.limit - ring.c.tail > ring.c.ring.size:
-                    ring.corrupt = True     # behind our tail (then huge), or further than the ring is long
-                if ring.refill():
+                if dr_look(&ring.c) == DR_CORRUPT:
+                    ring.corrupt = True
+            # After that look: what has no place by now is later than this round.
+            self.look_at_clock()
+            now = self.clock.to.ns
+            for i in range(n):
+                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
+                if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
             while live and done < budget:
@@ -92,33 +131,42 @@ cdef class Intake:
                 at = 0
                 for i in range(1, live):
                     ring = <DataRing>heads[i]
-                    if ring.head.ts_ns < best.head.ts_ns:
-                        until = best.head.ts_ns
+                    if ring.head.time < best.head.time:
+                        until = best.head.time
                         best = ring
                         at = i
-                    elif ring.head.ts_ns < until:
-                        until = ring.head.ts_ns
+                    elif ring.head.time < until:
+                        until = ring.head.time
                 while True:
                     self.dispatch(best, now)
                     done += 1
                     jr_done(best.slot, best.c.tail + best.head.bytes)
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.told >= PUBLISH_BYTES:
-                        dr_publish(&best.c)
-                    if not best.refill():
+                        best.publish()
+                    if not self.next_of(best, now):
                         live -= 1
                         heads[at] = heads[live]
                         break
-                    if best.head.ts_ns > until or done >= budget:
+                    if best.head.time > until or done >= budget:
                         break
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.has_head = False
-                dr_publish(&ring.c)
-                ring.fold_lost()
+                ring.publish()
         finally:
             PyMem_Free(heads)
         return done
+
+    cdef inline bint next_of(self, DataRing ring, uint64_t now) noexcept:
+        """The next record of a ring that this call may take, into its `head`."""
+        if not ring.refill(&self.clock):
+            return False
+        if ring.head.time > now and ring.head.time <= machine_clock_ns(CLOCK_MONOTONIC):
+            self.has_more = True
+            ring.has_head = False
+            return False
+        return True     # also with a time that has not come yet: nobody waits for a producer's fancy
 
     cdef inline void dispatch(self, DataRing ring, uint64_t now):
         cdef Record r
@@ -129,12 +177,14 @@ cdef class Intake:
         cdef bint again = ring.judged
         ring.judged = False
         ring.taken += 1
+        if ring.c.tail + head.bytes > ring.marked_at:
+            ring.mark_lost(ring.c.tail + head.bytes)
         if head.write_index >= <uint32_t>PyList_GET_SIZE(tracepoints):
             ring.table.refuse(
                 errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index
             )
             return
-        r.ts_ns = head.ts_ns if head.ts_ns <= now else now
+        r.ts_ns = head.time if head.time <= now else now
         r.cpu = head.cpu if head.cpu < self.nr_cpus else 0
         if ring.known[head.tid % KNOWN_TIDS] == head.tid and head.tid != 0:
             r.pid = <int32_t>head.tid

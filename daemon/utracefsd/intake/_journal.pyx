@@ -11,7 +11,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
 from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
 
-from utracefs_protocol.data_ring cimport dr_advance, dr_head, dr_publish
+from utracefs_protocol.data_ring cimport dr_advance, dr_head
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport (
@@ -228,16 +228,32 @@ cdef class Journal:
         ring.judged = slot.tail & JR_JUDGED
         # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
         dr_advance(&ring.c, <uint32_t>(tail - told))
-        dr_publish(&ring.c)
+        ring.publish()
+
+    def forget_buffer(self, int number):
+        """The instance of that number is removed: another one of that number has none of its records."""
+        cdef Py_ssize_t i
+        if 0 <= number < JR_MAX_BUFFERS:
+            for i in range(self.slots):
+                self.at(i).taken[number >> 6] &= ~(<uint64_t>1 << (number & 63))
 
     def end(self, DataRing ring not None):
         """The ring is given up: free its slot. From now on its own memory says how far it is consumed."""
         if ring.journal is self:
-            self.unused.append(((<unsigned char *>ring.slot) - self.map) // JR_SLOT_BYTES - 1)
+            self.unused.append(self.index_of(ring))
             jr_free_slot(ring.slot)
-            self.leave(ring)
+            self.detach(ring)
 
     def leave(self, DataRing ring not None):
-        """Take in nothing more from the ring; its slot waits until a later daemon adopts the ring."""
+        """Take in nothing more from the ring; its slot waits until this daemon or a later one adopts it."""
+        if ring.journal is self:
+            self.waiting[ring.key()] = self.index_of(ring)
+            self.detach(ring)
+
+    cdef Py_ssize_t index_of(self, DataRing ring) noexcept:
+        return ((<unsigned char *>ring.slot) - self.map) // JR_SLOT_BYTES - 1
+
+    cdef int detach(self, DataRing ring) except -1:
         ring.slot = &ring.no_slot
         ring.journal = None
+        return 0

@@ -13,14 +13,30 @@ How the edge (server/serve.py) uses it:
 With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it
 (`_journal.Journal`).
 
+**After a restart** all rings that the daemon before had have to be there before any is taken in: rings are
+merged by time, and a ring that comes back later brings records older than what the others hold. So while one
+may still come back (`gathering`) nothing is taken in at all; `stop_waiting` ends that. A ring whose
+connection ends meanwhile stays as an orphan: it has no connection, holds references on its events itself,
+and goes when it is empty.
+
+With a `store` (the service manager's; server/fd_store.py) each ring is kept there, and a daemon that starts
+has them all at once, those of programs that ended meanwhile, too: as orphans, until their program adopts its
+ring or what it left is taken in. What comes from there is checked like what comes from a producer.
+
 A ring whose memory is invalid is `corrupt`: `round` tells its owner by `failed`, whose connection ends with
 EPROTO.
+
+Producers may stamp records with the time stamp counter while the kernel takes the time from it, too; when
+counter and clock go apart, it is asked again.
 """
 
 import errno
+import logging
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import attrs
 
@@ -29,6 +45,9 @@ from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
+from utracefsd.intake.known_rings import Key, KnownRing
+from utracefsd.machine import tsc
+from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
@@ -43,14 +62,49 @@ LINGER_ROUNDS = 10
 ROUND_RECORDS = 50_000
 
 
+logger = logging.getLogger("utracefsd")
+
+
+class DescriptorStore(Protocol):
+    """Where descriptors outlive this process."""
+
+    def keep(self, name: str, fd: int) -> None:
+        """Keep a duplicate of `fd`, if there is room."""
+
+    def drop(self, name: str) -> None:
+        """It is of no use any more."""
+
+
+class NoStore:
+    def keep(self, name: str, fd: int) -> None:
+        pass
+
+    def drop(self, name: str) -> None:
+        pass
+
+
 def _nothing() -> None:
     return None
+
+
+def _ignore(*_: object) -> None:
+    return None
+
+
+def name_of(key: Key) -> str:
+    """What a ring is called in the descriptor store."""
+    return f"{STORED}{key[1]}"
+
+
+STORED = "data-ring."
 
 
 @attrs.define(eq=False)
 class _Owned:
     ring: DataRing
+    key: Key
     uid: int
+    start_time: int
     failed: Callable[[TraceError], None]
 
 
@@ -60,6 +114,10 @@ class Rings:
     journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen
     writing. save: called before records are taken in, to write down their events for a daemon that comes
     after this one. end_failed: called when owners of corrupt rings were told.
+
+    known: rings of the daemon before. is_running, start_time: ask /proc. hold, let_go: take and drop
+    references on events, by id; hold answers the table of their tracepoints, None when one of them is gone.
+    store: keeps the rings beyond this process. stored: descriptors that it kept, ours from now on.
     """
 
     def __init__(
@@ -71,20 +129,107 @@ class Rings:
         new_thread: Callable[[int], None] | None = None,
         save: Callable[[], None] = _nothing,
         end_failed: Callable[[], None] = _nothing,
+        known: Mapping[Key, KnownRing] | None = None,
+        is_running: Callable[[int, int], bool] = lambda pid, start_time: False,
+        start_time: Callable[[int], int] = lambda pid: 0,
+        hold: Callable[[Sequence[int]], IndexTable | None] = lambda event_ids: None,
+        let_go: Callable[[Sequence[int]], None] = _ignore,
+        store: DescriptorStore | None = None,
+        stored: Iterable[int] = (),
     ) -> None:
+        self.on_kept: Callable[[Key, KnownRing], None] = _ignore
+        """Told of each ring that there is, for a successor to know; then of each event more of it."""
+        self.on_grown: Callable[[Key, int], None] = _ignore
+        self.on_gone: Callable[[Key], None] = _ignore
+        """Told of each that is given up, or not waited for any more."""
+        self._awaited = dict(known or {})
+        self._is_running = is_running
+        self._start_time = start_time
+        self._hold = hold
+        self._let_go = let_go
+        self._store = NoStore() if store is None else store
         self._save = save
         self._end_failed = end_failed
         self._new_thread = new_thread
-        self._intake = Intake(nr_cpus)
+        self._intake = Intake(nr_cpus, tsc.trusted())
         self._journal = journal
         self._handing_over = False
         self._shares = Shares() if shares is None else shares
         self._owned: dict[DataRing, _Owned] = {}
+        self._by_key: dict[Key, _Owned] = {}
+        self._orphans: dict[_Owned, None] = {}
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Ours alone: wakes the edge as a doorbell does."""
         self._epoll.register(self._bell, select.EPOLLIN | select.EPOLLET)
         self._taking_in = False
+        self._take_over(stored)
+
+    @property
+    def gathering(self) -> bool:
+        """A ring of the daemon before this one may still come back: nothing is taken in yet."""
+        return bool(self._awaited)
+
+    def look_again(self) -> None:
+        """Do not wait for rings whose programs are gone."""
+        gone = [key for key, ring in self._awaited.items() if not ring.may_come_back(self._is_running)]
+        self._wait_no_more(gone)
+
+    def stop_waiting(self) -> None:
+        """Whatever comes back from now on comes late."""
+        self._wait_no_more(list(self._awaited))
+
+    def _wait_no_more(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            del self._awaited[key]
+            self.on_gone(key)
+        if not self._awaited:
+            os.eventfd_write(self._bell, 1)  # look at what the others hold
+
+    def _take_over(self, stored: Iterable[int]) -> None:
+        """Go on with the rings that were kept in the store. Those of no use are dropped there."""
+        for fd in stored:
+            found = os.fstat(fd)
+            key = found.st_dev, found.st_ino
+            known = self._awaited.get(key)
+            table = None if known is None else self._hold(known.event_ids)
+            if known is None or table is None:
+                self._store.drop(name_of(key))
+                close_foreign([fd])
+                continue
+            try:
+                ring = DataRing.adopt(table, known.pid, fd, -1)
+                if self._journal is not None:
+                    self._journal.resume(ring)
+            except (ValueError, OSError, MemoryError) as error:
+                logger.warning("a data ring of pid %d cannot be taken over: %s", known.pid, error)
+                self._let_go(known.event_ids)
+                self._store.drop(name_of(key))
+                continue
+            del self._awaited[key]
+            ring.dead = not known.may_come_back(self._is_running)
+            owned = _Owned(ring, key, known.uid, known.start_time, _ignore)
+            self._enter(owned)
+            self._orphan(owned)
+        self.look_again()
+
+    def _orphan(self, owned: _Owned) -> None:
+        owned.failed = partial(self._orphan_failed, owned)
+        self._orphans[owned] = None
+
+    def stop_telling(self) -> None:
+        """Nobody notes what a successor must know any more."""
+        self.on_kept = self.on_grown = self.on_gone = _ignore
+
+    def saved(self) -> Iterator[tuple[Key, KnownRing]]:
+        """What a successor must know of all rings."""
+        for owned in self._owned.values():
+            yield owned.key, self._known(owned)
+        yield from self._awaited.items()
+
+    def grown(self, ring: DataRing, event_id: int) -> None:
+        """The table of a ring's connection has one event more."""
+        self.on_grown(self._owned[ring].key, event_id)
 
     def fileno(self) -> int:
         """Readable when a doorbell rang."""
@@ -111,7 +256,11 @@ class Rings:
             raise TraceError(errno.EINVAL, str(error)) from None
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"no memory for a data ring: {error}") from error
-        return self._own(ring, peer, failed)
+        self._own(ring, peer, failed)
+        # A program that asks for another one does not come back with what it had.
+        self._wait_no_more([key for key, known in self._awaited.items() if known.pid == peer.pid != 0])
+        self._store.keep(name_of(self._owned[ring].key), ring.fd)
+        return ring
 
     def adopt(
         self, table: IndexTable, peer: Peer, fd: int, doorbell: int, failed: Callable[[TraceError], None]
@@ -128,27 +277,76 @@ class Rings:
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
         key = ring.key()
-        if any(owned.key() == key for owned in self._owned):
-            raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
+        if (other := self._by_key.get(key)) is not None:
+            if other not in self._orphans:
+                raise TraceError(
+                    errno.EBUSY, "this data ring is in use by another connection; close that first"
+                )
+            self._forget(other, for_another=True)
         self._shares.check(Resource.RING_BYTES, peer.uid, ring.size, privileged=peer.privileged)
         if self._journal is not None:
             try:
                 self._journal.resume(ring)
             except (OSError, MemoryError) as error:
                 raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
-        return self._own(ring, peer, failed)
+        self._own(ring, peer, failed)
+        self._store.keep(name_of(key), ring.fd)
+        if self._awaited.pop(key, None) is not None:
+            self._wait_no_more(())
+        return ring
 
     def drop(self, ring: DataRing) -> None:
         """Its producer is gone: take what it committed, and forget it."""
-        owned = self._owned.pop(ring)
-        if not self._handing_over:
+        owned = self._owned[ring]
+        if self._handing_over:
+            self._forget(owned)
+        elif self.gathering and self._hold(ring.table.event_ids()) is not None:
+            ring.leave_connection()
+            self._orphan(owned)
+        else:
             ring.dead = True
             self.take_in()
+            self._forget(owned)
+
+    def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
+        """Take in nothing more from a ring. for_another: this daemon goes on with it in another object."""
+        ring = owned.ring
+        del self._owned[ring], self._by_key[owned.key]
         self._intake.remove(ring)
+        keep = self._handing_over or for_another
         if self._journal is not None:
-            (self._journal.leave if self._handing_over else self._journal.end)(ring)
-        self._epoll.unregister(ring.doorbell)
+            (self._journal.leave if keep else self._journal.end)(ring)
+        if not keep:
+            self._store.drop(name_of(owned.key))
+            self.on_gone(owned.key)
+        if owned in self._orphans:
+            del self._orphans[owned]
+            self._let_go(ring.table.event_ids())
+        if ring.doorbell >= 0:
+            self._epoll.unregister(ring.doorbell)
         self._shares.drop(Resource.RING_BYTES, owned.uid, ring.size)
+
+    def _orphan_failed(self, owned: _Owned, error: TraceError) -> None:
+        logger.warning("a data ring of pid %d that has no connection ends: %s", owned.ring.pid, error.text)
+        self._forget(owned)
+
+    def end_orphans(self, *, all_of_them: bool = False) -> None:
+        """Forget the empty rings of programs that are gone; with `all_of_them` also of those that did not
+        come back for theirs."""
+        if self.gathering:
+            return
+        for owned in self._orphans:
+            ring = owned.ring
+            ring.dead = ring.dead or all_of_them or not self._known(owned).may_come_back(self._is_running)
+        if any(owned.ring.dead for owned in self._orphans):
+            self.round()
+            for owned in [owned for owned in self._orphans if owned.ring.dead]:
+                self._forget(owned)
+
+    @property
+    def has_orphans(self) -> bool:
+        """There are rings without a connection: call `end_orphans` now and then."""
+        return bool(self._orphans)
 
     def round(self, budget: int | None = None) -> int:
         """`take_in`, and end the connections of rings that turned out corrupt. Not from inside a
@@ -164,7 +362,7 @@ class Rings:
     def take_in(self, budget: int | None = None) -> int:
         """Take what was committed before this call (at most `budget` records), oldest first; returns how
         many."""
-        if self._taking_in:
+        if self._taking_in or self._awaited:
             return 0
         self._taking_in = True
         self._save()
@@ -172,6 +370,14 @@ class Rings:
             return self._intake.take_in() if budget is None else self._intake.take_in(budget)
         finally:
             self._taking_in = False
+            if self._intake.clock_jumped:
+                self._intake.clock_jumped = False
+                self._intake.tsc = self._intake.tsc and tsc.trusted()
+
+    @property
+    def has_more(self) -> bool:
+        """The last `take_in` saw a record that was committed while it ran, and left it."""
+        return self._intake.has_more
 
     def threads(self) -> set[int]:
         """Threads that were seen writing."""
@@ -193,12 +399,16 @@ class Rings:
 
     def close(self) -> None:
         """Forget all rings; nothing more is taken in."""
+        self._awaited.clear()
         for ring in list(self._owned):
             self.drop(ring)
         self._epoll.close()
         os.close(self._bell)
 
-    def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> DataRing:
+    def _known(self, owned: _Owned) -> KnownRing:
+        return KnownRing(owned.ring.pid, owned.start_time, owned.uid, owned.ring.table.event_ids())
+
+    def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> None:
         try:
             # Edge-triggered, and never read or written here: the producer has the same open file, may make it
             # block (O_NONBLOCK is the file's), or fill it, or have it count down one by one (EFD_SEMAPHORE).
@@ -207,12 +417,16 @@ class Rings:
             if self._journal is not None:
                 self._journal.end(ring)
             raise TraceError(errno.ENOMEM, f"no room to watch a doorbell: {error.strerror}") from error
-        # From here on nothing fails.
+        self._enter(_Owned(ring, ring.key(), peer.uid, self._start_time(peer.pid), failed))
+
+    def _enter(self, owned: _Owned) -> None:
+        """From here on nothing fails."""
+        ring = owned.ring
         ring.new_thread = self._new_thread
         self._intake.add(ring)
-        self._owned[ring] = _Owned(ring, peer.uid, failed)
-        self._shares.add(Resource.RING_BYTES, peer.uid, ring.size)
+        self._owned[ring] = self._by_key[owned.key] = owned
+        self._shares.add(Resource.RING_BYTES, owned.uid, ring.size)
+        self.on_kept(owned.key, self._known(owned))
         # The daemon may be asleep: the next commit shall ring the doorbell.
         ring.want_wakeup(True)
         os.eventfd_write(self._bell, 1)  # and look at once at what an adopted one holds
-        return ring

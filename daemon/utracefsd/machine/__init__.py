@@ -7,5 +7,7 @@ comms    names of threads
 procfs   /proc and /sys
 peer     who is at the other end of a connection
 shares   every limit per user
+tsc      whether the time stamp counter may stand for the clock
 include/machine.h   clocks and the present cpu, for the compiled modules
+include/tsc_clock.h counts of the time stamp counter as nanoseconds
 """

@@ -7,7 +7,15 @@ import sys
 
 from utracefsd.machine.comms import CommTable, Task
 
-__all__ = ["current_cpu", "free_memory_kb", "make_comm_table", "possible_cpus", "read_task", "read_tgid"]
+__all__ = [
+    "current_cpu",
+    "free_memory_kb",
+    "is_running",
+    "make_comm_table",
+    "possible_cpus",
+    "read_task",
+    "read_tgid",
+]
 
 _START_TIME = 19
 """Position of starttime in /proc/PID/stat, counted from the field behind the name (number 22 in
@@ -29,6 +37,16 @@ def read_task(pid: int) -> Task | None:
     except OSError:
         return None
     return Task(comm[:15], int(rest.split()[_START_TIME]))
+
+
+def is_running(pid: int, start_time: int) -> bool:
+    """Whether the process that had this id and began then (`Task.start_time`) is there and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            rest = file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return False
+    return rest[0] not in (b"Z", b"X") and int(rest[_START_TIME]) == start_time
 
 
 def read_tgid(pid: int) -> int | None:

@@ -76,8 +76,8 @@ async def serve(
     What a daemon left in the same directory that died is gone on with, unless `discard_state`.
 
     At the end, however it comes, the sockets made here are removed and every status byte is zero. What has
-    been recorded and set is removed, too, when it is cancelled, unless the daemon's `keep_state` says that a
-    successor shall have it; an error, here or at the start, never removes it.
+    been recorded and set stays for a successor, unless the daemon's `remove_state` was set before it is
+    cancelled; an error, here or at the start, never removes it.
 
     Raises TraceError when it cannot start: EBUSY, EADDRINUSE (a daemon is there already), EPERM, ENOTDIR,
     ENAMETOOLONG (the directory), EINVAL (no such group), ENOENT (no such plug-in); and OSError from the
@@ -114,7 +114,7 @@ async def serve(
         async with trio.open_nursery() as nursery:
             server = Server(daemon)
             nursery.start_soon(server.port, daemon.data)
-            nursery.start_soon(server.port, daemon.tracefs)
+            nursery.start_soon(server.tree)
             if daemon.rings is not None:
                 nursery.start_soon(server.rings, daemon.rings)
             nursery.start_soon(server.timers)
@@ -127,7 +127,7 @@ def _close(
 ) -> None:
     """Only who cancels can mean that it is over: an error of ours keeps what a successor can go on with."""
     if error is not None and not _is_cancellation(error):
-        daemon.keep_state = daemon.has_something_to_keep
+        daemon.remove_state = False
     daemon.close()
 
 
@@ -144,6 +144,18 @@ class Server:
         self.daemon = daemon
         self._planned_ns: int | None = None
         self._plan_changed = trio.Event()
+        self._gathered = trio.Event()
+        self._note_gathered()
+
+    def _note_gathered(self) -> None:
+        if not self.daemon.gathering:
+            self._gathered.set()
+
+    async def tree(self) -> None:
+        """Administrators wait until the rings of the daemon before are back: what was committed before they
+        ask shall be in the answer. That is bounded (GATHER_NS of daemon.py)."""
+        await self._gathered.wait()
+        await self.port(self.daemon.tracefs)
 
     async def port(self, port: Port) -> None:
         """Carry out what clients ask for, one connection after the other, each a bounded share of a turn."""
@@ -180,7 +192,7 @@ class Server:
                 if empty_rounds > LINGER_ROUNDS:
                     rings.want_wakeup(True)
                     # What was committed before producers could see that is found now; a later commit rings.
-                    if not rings.round():
+                    if not rings.round() and not rings.has_more:
                         break
                     rings.want_wakeup(False)
                     self.step_done()
@@ -199,10 +211,12 @@ class Server:
             with trio.move_on_after(wait_s):
                 await self._plan_changed.wait()
             self.daemon.on_time(time.monotonic_ns())
+            self._note_gathered()
 
     def step_done(self) -> None:
         """Hand on what a step brought, and plan what is due."""
         self.daemon.hand_on()
+        self._note_gathered()
         deadline_ns = self.daemon.next_deadline_ns()
         if deadline_ns is not None and (self._planned_ns is None or deadline_ns < self._planned_ns):
             self._plan_changed.set()

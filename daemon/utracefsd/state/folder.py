@@ -23,13 +23,14 @@ import contextlib
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 
-__all__ = ["BufferFolders", "StateFolder"]
+__all__ = ["BufferFolders", "StateFolder", "remove"]
 
 logger = logging.getLogger("utracefsd")
 
@@ -51,15 +52,19 @@ class StateFolder:
         goes."""
         self._buffers: dict[int, BufferFolders] = {}
         self._warned = False
+        self._whole_bytes = 0
+        """Of the log that was taken over; a torn end is behind them."""
 
     def take_over(self, nr_cpus: int) -> Taken | None:
         """What a daemon before this one left. None: nothing, or nothing of use; then that is set aside and
         logged."""
+        self._make_way()
         try:
             data = self._read_log()
             if data is None:
                 return None
             taken = parse_log(data)
+            self._whole_bytes = taken.log_bytes
             for instance in taken.instances.values():
                 self._adopt_buffer(instance, nr_cpus)
         except StateError as error:
@@ -74,13 +79,47 @@ class StateFolder:
         """The buffer folders of the instance of that number."""
         return self._buffers.setdefault(number, BufferFolders(self, number))
 
+    def open_log(self) -> int:
+        """The log that was taken over, to append to it; -1 if none was, or it cannot be opened."""
+        if not self._whole_bytes:
+            return -1
+        try:
+            fd = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return -1
+        try:
+            os.ftruncate(fd, self._whole_bytes)
+        except OSError:
+            os.close(fd)
+            return -1
+        return fd
+
+    def _make_way(self) -> None:
+        """Move what is no file and stands where one of ours belongs."""
+        for name in (LOG, JOURNAL, f"{LOG}.new", f"{JOURNAL}.new"):
+            path = self.path / name
+            try:
+                if stat.S_ISREG(path.lstat().st_mode):
+                    continue
+                aside = self.path / SET_ASIDE
+                aside.mkdir(0o700, exist_ok=True)
+                remove(aside / name)
+                path.rename(aside / name)
+                logger.warning("%s is no file of ours; moved to %s", path, aside)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                logger.warning("%s is in the way: %s", path, error.strerror)
+
     def set_aside(self, why: str) -> None:
         """Make room for a fresh start, but keep what is there, in place of what was set aside before."""
         aside = self.path / SET_ASIDE
         logger.warning("starting afresh, what was found is in %s: %s", aside, why)
         self._buffers.clear()
-        _remove(aside)
-        aside.mkdir(0o700)
+        self._whole_bytes = 0
+        remove(aside)
+        with contextlib.suppress(FileExistsError):
+            aside.mkdir(0o700)
         for path in [self.log, *self._buffer_folders()]:
             with contextlib.suppress(FileNotFoundError):
                 path.rename(aside / path.name)
@@ -88,8 +127,8 @@ class StateFolder:
     def remove_former_state(self) -> None:
         """Remove what a daemon before this one left, save its journal: the producers' rings are not part of
         that."""
-        _remove(self.log)
-        _remove(self.path / SET_ASIDE)
+        remove(self.log)
+        remove(self.path / SET_ASIDE)
         self.remove_unused_buffers()
 
     def remove_everything(self) -> None:
@@ -97,15 +136,15 @@ class StateFolder:
         self._buffers.clear()
         self.remove_former_state()
         for name in (LOG, JOURNAL):
-            _remove(self.path / name)
-            _remove(self.path / f"{name}.new")
+            remove(self.path / name)
+            remove(self.path / f"{name}.new")
 
     def remove_unused_buffers(self) -> None:
         """Those whose replacement was interrupted by death, before or after the log had it."""
         used = {buffers.folder for buffers in self._buffers.values()}
         for path in self._buffer_folders():
             if path.name not in used:
-                _remove(path)
+                remove(path)
 
     def warn_of_too_little_room(self, why: OSError) -> None:
         """A ring buffer had to go to memory; said once, since the others will follow."""
@@ -147,7 +186,7 @@ class StateFolder:
 
     def _buffer_folders(self) -> list[Path]:
         """Of all instances, and of older versions."""
-        return [path for path in self.path.iterdir() if path.name.startswith(_BUFFER)]
+        return [path for path in _entries(self.path) if path.name.startswith(_BUFFER)]
 
 
 class BufferFolders:
@@ -172,7 +211,7 @@ class BufferFolders:
 
     def remove_folder(self, folder: str) -> None:
         """`folder` is not needed after all."""
-        _remove(Path(folder))
+        remove(Path(folder))
 
     def switch_to(self, folder: str) -> None:
         """The instance records into `folder` from now on; the one before is of no use."""
@@ -198,16 +237,24 @@ class BufferFolders:
         """All but the one in use."""
         for path in self._folders():
             if path.name != self.folder:
-                _remove(path)
+                remove(path)
 
     def _folders(self) -> list[Path]:
-        return [path for path in self._state.path.iterdir() if is_buffer_folder(path.name, self._number)]
+        return [path for path in _entries(self._state.path) if is_buffer_folder(path.name, self._number)]
 
 
-def _remove(path: Path) -> None:
-    """A file, a link or a folder with all that is in it; nothing if it is not there."""
+def _entries(folder: Path) -> list[Path]:
+    """What is in the folder; nothing if it was taken away."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def remove(path: Path) -> None:
+    """A file, a link or a folder with all that is in it, where that can be done; else it stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             path.unlink()

@@ -31,9 +31,10 @@ from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake.rings import Rings
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.state import log
-from utracefsd.state.folder import LOG, StateFolder
+from utracefsd.state.folder import LOG, StateFolder, remove
 from utracefsd.state.log import StateError, Taken
 
 __all__ = ["State", "restore_events", "restore_instances"]
@@ -52,12 +53,18 @@ class State:
     """
 
     def __init__(
-        self, folder: StateFolder, table: EventTable, instances: Instances, comms: CommTable
+        self,
+        folder: StateFolder,
+        table: EventTable,
+        instances: Instances,
+        comms: CommTable,
+        rings: Rings | None = None,
     ) -> None:
         self.folder = folder
         self._table = table
         self._instances = instances
         self._comms = comms
+        self._rings = rings
         self._pending: list[tuple[Any, ...]] = []
         """Lines to write, in the order of what happened."""
         self._changed: dict[Instance, None] = {}
@@ -69,22 +76,29 @@ class State:
         self._bytes = 0
         self._fd = -1
         self._failed = False
+        self.has_news = False
+        """Whether anything happened that a fresh daemon would not know."""
         self._pack = msgpack.Packer(use_bin_type=True).pack
         table.before_created.append(self._created)
         table.on_removed.append(self._removed)
         comms.on_kept = self._kept
+        if rings is not None:
+            rings.on_kept = lambda key, ring: self._pending.append(log.ring_line(key, ring))
+            rings.on_grown = lambda key, event_id: self._pending.append(log.index_line(key, event_id))
+            rings.on_gone = lambda key: self._pending.append(log.ring_gone_line(key))
         folder.on_buffer_moved = self._buffer_moved
         for instance in instances:
             self._listen_to(instance)
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
-        self._rewrite()
+        self._begin()
         folder.remove_unused_buffers()
 
     def save(self) -> None:
         """Write down what has changed. Costs nothing when nothing has."""
         if not self._pending and not self._changed and not self._moved:
             return
+        self.has_news = True
         if self._fd < 0:
             self._rewrite()
             return
@@ -100,6 +114,8 @@ class State:
         self._table.before_created.remove(self._created)
         self._table.on_removed.remove(self._removed)
         self._comms.on_kept = None
+        if self._rings is not None:
+            self._rings.stop_telling()
         self.folder.on_buffer_moved = lambda number: None
         self._instances.on_made.remove(self._instance_made)
         self._instances.on_removed.remove(self._instance_removed)
@@ -179,13 +195,32 @@ class State:
             instance.settings.unsaved.clear()
         for pid, task in self._comms.tasks():
             yield log.comm_line(pid, task)
+        if self._rings is not None:
+            for key, ring in self._rings.saved():
+                yield log.ring_line(key, ring)
         self._pending.clear()
         self._changed.clear()
         self._moved.clear()
 
-    def _rewrite(self) -> None:
+    def _begin(self) -> None:
+        """The log of this daemon: a new one, or, where that cannot be written, the one that was taken over
+        and says the same."""
+        unsaved = [(instance, set(instance.settings.unsaved)) for instance in self._instances]
+        self._rewrite(keep_old=True)
+        if self._fd >= 0:
+            return
+        self._fd = self.folder.open_log()
+        if self._fd >= 0:
+            self._bytes = os.fstat(self._fd).st_size
+            for instance, names in unsaved:  # what taking over itself has changed
+                instance.settings.unsaved |= names
+                self._changed[instance] = None
+                self._moved[instance.number] = None
+            self.save()
+
+    def _rewrite(self, *, keep_old: bool = False) -> None:
         """A new log of what is now. If there is no room for it there is none: an old one would give ids a
-        wrong meaning."""
+        wrong meaning. keep_old: nothing has happened since that was written."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -193,8 +228,7 @@ class State:
         new = self.folder.path / f"{LOG}.new"
         fd = -1
         try:
-            with contextlib.suppress(FileNotFoundError):
-                new.unlink()
+            remove(new)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(new, flags, 0o600)
             self._bytes = 0
@@ -205,11 +239,15 @@ class State:
             if fd >= 0:
                 os.close(fd)
             if not self._failed:
-                logger.error("the state cannot be written, a restart will begin afresh: %s", error.strerror)
+                logger.error(
+                    "the state cannot be written, a restart will %s: %s",
+                    "miss what changes now" if keep_old else "begin afresh",
+                    error.strerror,
+                )
             self._failed = True
-            for path in (new, self.folder.log):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            remove(new)
+            if not keep_old:
+                remove(self.folder.log)
             return
         if self._failed:
             logger.info("the state is written again")

@@ -13,6 +13,10 @@ MessagePack arrays, appended; each says what is so from now on:
     ["on", number, id]                      the event is enabled in the instance
     ["off", number, id]                     it is not, though the buffer may hold records of it
     ["comm", thread id, name, start time]   how a thread was called
+    ["ring", st_dev, st_ino, pid, start time, uid, [id, ...]]
+                                            the data ring of a process, and the events of its records
+    ["index", st_dev, st_ino, id]           one event more
+    ["ring gone", st_dev, st_ino]           it is given up
 
 An object that was torn by the end of the process is the last one and is left out.
 """
@@ -29,12 +33,13 @@ from utracefsd.consumers.ftrace.event_file import SavedEventFile
 from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
 from utracefsd.events.event import Event, SavedEvent
+from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine.comms import Task
 
 __all__ = ["MAGIC", "VERSION", "StateError", "Taken", "TakenInstance", "is_buffer_folder", "parse_log"]
 
 MAGIC = "utracefs state"
-VERSION = 2
+VERSION = 3
 
 
 class StateError(ValueError):
@@ -73,6 +78,12 @@ class Taken:
 
     comms: dict[int, Task] = attrs.Factory(dict)
     """Names of threads."""
+
+    rings: dict[Key, KnownRing] = attrs.Factory(dict)
+    """Data rings that it took in from."""
+
+    log_bytes: int = 0
+    """Length of the log, without an object that was torn at its end."""
 
     def names(self) -> dict[int, bytes]:
         """Of the further instances, by number."""
@@ -134,6 +145,18 @@ def comm_line(pid: int, task: Task) -> tuple[Any, ...]:
     return ("comm", pid, task.comm, task.start_time)
 
 
+def ring_line(key: Key, ring: KnownRing) -> tuple[Any, ...]:
+    return ("ring", *key, ring.pid, ring.start_time, ring.uid, ring.event_ids)
+
+
+def index_line(key: Key, event_id: int) -> tuple[Any, ...]:
+    return ("index", *key, event_id)
+
+
+def ring_gone_line(key: Key) -> tuple[Any, ...]:
+    return ("ring gone", *key)
+
+
 # Reading
 
 
@@ -157,6 +180,10 @@ def parse_log(data: bytes) -> Taken:
     for line in lines[1:]:
         if not _apply(taken, line):
             raise StateError(f"the log is damaged: {line!r:.100}")
+    for key, ring in list(taken.rings.items()):
+        if not all(isinstance(event_id, int) and event_id in taken.events for event_id in ring.event_ids):
+            del taken.rings[key]  # what its records mean cannot be said
+    taken.log_bytes = unpacker.tell()
     if TOP not in taken.instances:
         raise StateError("the log does not name the top instance")
     return taken
@@ -181,6 +208,12 @@ def _apply(taken: Taken, line: Any) -> bool:
         case ["comm", int(pid), bytes(comm), int(start_time)]:
             taken.comms.pop(pid, None)
             taken.comms[pid] = Task(comm, start_time)
+        case ["ring", int(dev), int(ino), int(pid), int(start_time), int(uid), list(event_ids)]:
+            taken.rings[dev, ino] = KnownRing(pid, start_time, uid, event_ids)
+        case ["index", int(dev), int(ino), int(event_id)] if (dev, ino) in taken.rings:
+            taken.rings[dev, ino].event_ids.append(event_id)
+        case ["ring gone", int(dev), int(ino)]:
+            taken.rings.pop((dev, ino), None)
         case ["instance", int(number), bytes(name)]:
             return _make_instance(taken, number, name)
         case ["removed", int(number)] if number != TOP and number in taken.instances:

@@ -17,7 +17,17 @@ from utracefsd.tree import values
 from utracefsd.tree.consumer_files import ConsumersDirectory
 from utracefsd.tree.events_files import EventsDirectory
 from utracefsd.tree.instance_files import INSTANCE_FILES, OptionsDirectory, PerCpuDirectory
-from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, FileNode, Node, Row, RowTable
+from utracefsd.tree.nodes import (
+    READ_ONLY,
+    READ_WRITE,
+    WRITE_ONLY,
+    Directory,
+    FileNode,
+    Node,
+    OpenFile,
+    Row,
+    RowTable,
+)
 
 __all__ = ["InstanceDirectory", "InstancesDirectory", "Parts", "TopDirectory"]
 
@@ -40,6 +50,7 @@ utracefs: tracefs for events that programs declare
   buffer_size_kb        KiB of buffer for each cpu
   trace_options         how text looks and what is recorded; each is a file in options/, too
   set_event_pid         thread ids to record, nobody else's
+  instances/            mkdir makes another ring buffer with switches of its own, rmdir removes it
   consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text
 """
 
@@ -102,6 +113,21 @@ _TOP_FILES: RowTable[Parts] = RowTable(
 )
 
 
+class _RemoveOnClose(OpenFile):
+    """Ours: whoever opens this file for writing says that the instance is to go with the last open file in
+    it. So what a recorder had made goes with its connection, however the recorder ended."""
+
+    def __init__(self, instance: Instance, flags: int) -> None:
+        super().__init__(flags)
+        if self.writable:
+            instance.settings.remove_on_close = True
+
+
+_REMOVE_ON_CLOSE: Row[Instance] = Row(
+    b"remove_on_close", WRITE_ONLY, opener=lambda instance, flags, peer: _RemoveOnClose(instance, flags)
+)
+
+
 class InstanceDirectory(Directory):
     """What every instance has; the top directory adds to it."""
 
@@ -127,6 +153,19 @@ class InstanceDirectory(Directory):
             yield row.name, "f"
         for name in (b"events", b"options", b"per_cpu"):
             yield name, "d"
+
+
+class FurtherInstanceDirectory(InstanceDirectory):
+    """An instance with a name, which may be made to go by itself."""
+
+    def lookup(self, name: bytes) -> Node | None:
+        if name == _REMOVE_ON_CLOSE.name:
+            return FileNode(_REMOVE_ON_CLOSE, self.instance)
+        return super().lookup(name)
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        yield _REMOVE_ON_CLOSE.name, "f"
+        yield from super().names()
 
 
 class TopDirectory(InstanceDirectory):
@@ -166,7 +205,7 @@ class InstancesDirectory(Directory):
 
     def lookup(self, name: bytes) -> Node | None:
         instance = self._instances.get(name)
-        return None if instance is None else InstanceDirectory(instance)
+        return None if instance is None else FurtherInstanceDirectory(instance)
 
     def names(self) -> Iterator[tuple[bytes, str]]:
         for name in self._instances.names():
@@ -177,9 +216,9 @@ class InstancesDirectory(Directory):
         return self._instances.hold(directory.instance)
 
     def make(self, name: bytes) -> None:
-        """mkdir(2) directly below."""
-        raise TraceError(errno.EPERM, "instances are not offered yet")
+        """mkdir(2) directly below: see `Instances.make`."""
+        self._instances.make(name)
 
     def remove(self, name: bytes) -> None:
-        """rmdir(2) of an entry."""
-        raise TraceError(errno.EPERM, "instances are not offered yet")
+        """rmdir(2) of an entry: see `Instances.remove`."""
+        self._instances.remove(name)

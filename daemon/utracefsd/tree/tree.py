@@ -117,7 +117,8 @@ class Tree:
         return self._walk(path).stat()
 
     def mkdir(self, path: bytes) -> None:
-        """EEXIST, ENOENT (of the directory above), EPERM anywhere but directly below instances/."""
+        """EEXIST, ENOENT (of the directory above), EPERM anywhere but directly below instances/, and what
+        `Instances.make` raises."""
         above, name = self._above(path)
         parent = above[-1]
         if name is None or parent.lookup(name) is not None:
@@ -127,7 +128,8 @@ class Tree:
         parent.make(name)
 
     def rmdir(self, path: bytes) -> None:
-        """ENOENT, ENOTDIR (a file), EPERM anywhere but directly below instances/."""
+        """ENOENT, ENOTDIR (a file), EBUSY (a file in it is open), EPERM anywhere but directly below
+        instances/."""
         above, name = self._above(path)
         parent = above[-1]
         node = parent if name is None else parent.lookup(name)

@@ -1,6 +1,7 @@
 /*
  * The daemon's side of a data ring (data_ring.h): take records out of memory that is hostile to it.
  *
+ *     dr_look       looks how far producers have come
  *     dr_next       copies the record at the tail out, or says that there is none or the memory is corrupt
  *     dr_advance    clears its place once it has been dealt with
  *     dr_publish    gives the cleared space back to the producers
@@ -23,27 +24,40 @@ struct dr_consumer {
 	struct data_ring ring;
 	uint64_t tail;
 	uint64_t told; /* tail as last published */
+	uint64_t head; /* as dr_look found it; tail <= head <= tail + size */
 };
 
 /* A record's header and payload, copied out of the hostile memory. */
 struct dr_taken {
 	uint32_t length;
 	uint32_t write_index;
-	uint64_t ts_ns;
+	uint64_t time;
 	uint32_t tid;
 	uint16_t cpu;
+	uint16_t flags;
 	uint32_t bytes; /* what it occupies in the ring */
 };
+
+/* Looks how far producers have come; dr_next goes no further. Once for many records: each look takes the
+ * cache line away from a producer, who waits for it with its next record. DR_CORRUPT for a head behind
+ * tail, one too far ahead, and one that is no multiple of 8; else 0. */
+static inline int dr_look(struct dr_consumer *c)
+{
+	/* seq_cst: it is the daemon's second look before it sleeps (point 3 of data_ring.h). */
+	uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_seq_cst);
+
+	if (head - c->tail > c->ring.size || (head & 7))
+		return DR_CORRUPT;
+	c->head = head;
+	return 0;
+}
 
 /* Takes over a ring at the tail that its memory tells (0 for a new one). 0, or -EPROTO for invalid
  * positions. */
 static inline int dr_consumer_start(struct dr_consumer *c)
 {
-	uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
-
-	c->tail = atomic_load_explicit(&c->ring.header->tail, memory_order_acquire);
-	c->told = c->tail;
-	return head - c->tail > c->ring.size || (c->tail & 7) || (head & 7) ? -EPROTO : 0;
+	c->head = c->told = c->tail = atomic_load_explicit(&c->ring.header->tail, memory_order_acquire);
+	return (c->tail & 7) || dr_look(c) == DR_CORRUPT ? -EPROTO : 0;
 }
 
 /* Looks at the record at the consumer's tail. With `dead` (the producer is gone) records that were reserved
@@ -54,17 +68,12 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 			  int dead, uint64_t *holes)
 {
 	for (;;) {
-		/* seq_cst: it is the daemon's second look before it sleeps (point 3 of data_ring.h). */
-		uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_seq_cst);
-		uint64_t have = head - c->tail;
+		uint64_t have = c->head - c->tail;
 		struct dr_record *rec;
 		uint32_t word, length, bytes;
 
 		if (have == 0)
 			return DR_EMPTY;
-		/* Covers a head behind tail (huge), one too far ahead, and one that is no multiple of 8. */
-		if (have > c->ring.size || (have & 7))
-			return DR_CORRUPT;
 		rec = (struct dr_record *)(c->ring.data + (c->tail & (c->ring.size - 1)));
 		word = atomic_load_explicit(&rec->length_word, memory_order_seq_cst);
 		length = word & DR_LENGTH_MASK;
@@ -85,9 +94,10 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 			return DR_CORRUPT;
 		out->length = length;
 		out->write_index = rec->write_index;
-		out->ts_ns = rec->ts_ns;
+		out->time = rec->time;
 		out->tid = rec->tid;
 		out->cpu = rec->cpu;
+		out->flags = rec->flags;
 		out->bytes = bytes;
 		memcpy(payload, rec->payload, length);
 		return DR_RECORD;
@@ -123,14 +133,29 @@ static inline uint64_t dr_head(struct dr_consumer *c)
 	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
 }
 
-static inline uint64_t dr_lost(struct dr_consumer *c)
+/* Whether something was lost since this was asked last; dr_take_lost_of then takes the numbers out. They are
+ * taken and not just read, so that what is there is always what no daemon has counted yet: the one that comes
+ * after a daemon that was killed counts what was lost meanwhile, and nothing twice.
+ *
+ * A producer adds to its event's number first. When only that has come here it is taken at once, and the next
+ * time this says that there is something, nothing is found. */
+static inline int dr_take_lost(struct dr_consumer *c)
 {
-	return atomic_load_explicit(&c->ring.header->lost, memory_order_acquire);
+	return atomic_load_explicit(&c->ring.header->lost, memory_order_relaxed) &&
+	       atomic_exchange_explicit(&c->ring.header->lost, 0, memory_order_acquire);
 }
 
-static inline uint32_t dr_lost_of(struct dr_consumer *c, uint32_t write_index)
+static inline uint32_t dr_take_lost_of(struct dr_consumer *c, uint32_t write_index)
 {
-	return atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed);
+	if (atomic_load_explicit(&c->ring.lost[write_index], memory_order_relaxed) == 0)
+		return 0;
+	return atomic_exchange_explicit(&c->ring.lost[write_index], 0, memory_order_relaxed);
+}
+
+/* Says which time a record may have from now on. */
+static inline void dr_set_clock(struct dr_consumer *c, uint32_t clock)
+{
+	atomic_store_explicit(&c->ring.header->clock, clock, memory_order_relaxed);
 }
 
 /* The daemon's part of making a ring: the file is new, so all else is zero. */

@@ -34,13 +34,30 @@
 #include "bin.h"
 #include "data_ring_producer.h"
 
-/* CLOCK_MONOTONIC: what ts_ns of a record is. */
+/* CLOCK_MONOTONIC: what the time of a record is. */
 static inline uint64_t ut_now_ns(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The time of a record: the clock, or the counter that the kernel's clock is made of where the daemon
+ * allows it (data_ring.h says when, and what that saves). */
+static inline void ut_stamp(struct data_ring *r, struct dr_record *rec)
+{
+#if defined(__x86_64__)
+	if (atomic_load_explicit(&r->header->clock, memory_order_relaxed) == DR_CLOCK_TSC) {
+		rec->time = __builtin_ia32_rdtsc();
+		rec->flags = DR_TSC;
+		return;
+	}
+#else
+	(void)r;
+#endif
+	rec->time = ut_now_ns();
+	rec->flags = 0;
 }
 
 /* The thread id without a system call per record. */
@@ -74,10 +91,9 @@ static inline struct dr_record *ut_reserve(struct data_ring *r, uint32_t write_i
 	struct dr_record *rec = dr_reserve(r, write_index, payload, half);
 
 	if (rec) {
-		rec->ts_ns = ut_now_ns();
+		ut_stamp(r, rec);
 		rec->tid = ut_tid();
 		rec->cpu = ut_cpu();
-		rec->zero = 0;
 	}
 	return rec;
 }
@@ -122,15 +138,6 @@ static inline void ut_ring_bell(int fd)
 	const uint64_t one = 1;
 
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0) {
-	}
-}
-
-/* The thread that was woken makes the bell fit to be rung again. */
-static inline void ut_silence_bell(int fd)
-{
-	uint64_t count;
-
-	if (fd >= 0 && read(fd, &count, sizeof(count)) < 0) {
 	}
 }
 

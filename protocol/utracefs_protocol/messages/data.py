@@ -75,7 +75,7 @@ REG_PERSIST: Final = 0x1
 REG_MULTI_FORMAT: Final = 0x2
 """USER_EVENT_REG_MULTI_FORMAT: several formats under one name."""
 
-RING_VERSION: Final = 1
+RING_VERSION: Final = 2
 """Of the data ring's layout: DR_VERSION of include/data_ring.h."""
 
 _REG_MEMBERS: Final = frozenset(

@@ -1,19 +1,24 @@
 """What the commands share: words for events, statistics, output."""
 
 import json
+import signal
+import subprocess
+import time
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from tests.client.cli.kit import Cli
 from utracefs.cli import Failure
 from utracefs.cli.common import (
     EventPattern,
+    EventStats,
     connect,
-    consumer_stats,
     echo,
     echo_json,
+    event_stats,
     numbers,
     selected,
     standing_events,
@@ -38,11 +43,15 @@ class FakeTree(Tracefs):
 
 
 def test_reading_stats() -> None:
-    text = b"emitted: 7\nftrace: recorded 4 filtered 2 lost 1\nperf:3: recorded 7 filtered 0 lost 0\n"
-    assert consumer_stats(text) == (
+    text = (
+        b"emitted: 7\nlost in data rings: 1\n"
+        b"ftrace:a b: recorded 4 filtered 2 lost 1\nperf:3: recorded 7 filtered 0 lost 0\n"
+    )
+    assert event_stats(text) == EventStats(
         7,
+        1,
         {
-            "ftrace": {"recorded": 4, "filtered": 2, "lost": 1},
+            "ftrace:a b": {"recorded": 4, "filtered": 2, "lost": 1},
             "perf:3": {"recorded": 7, "filtered": 0, "lost": 0},
         },
     )
@@ -102,3 +111,36 @@ def test_no_connection_is_a_failure_with_the_path() -> None:
     with pytest.raises(Failure) as caught:
         connect("/nonexistent")
     assert caught.value.about == "/nonexistent/tracefs"
+
+
+STOPPED = [
+    ["status"],
+    ["doctor"],
+    ["record"],
+    ["emit", "ev u32 a", "1"],
+    ["stream", "-e", "x"],
+    ["perf", "stat", "--", "true"],
+]
+
+
+@pytest.mark.parametrize("words", STOPPED, ids=lambda words: words[0])
+def test_a_daemon_that_is_stopped_is_not_waited_for(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", words: list[str]
+) -> None:
+    """Two seconds and one line; here only that nobody waits for the 30 of a busy one."""
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        done = traced.run(*words, status=1)
+        took_s = time.monotonic() - began
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    said = (done.stdout + done.stderr).decode()
+    assert said.count("the daemon does not answer within 2 s; is it stopped?") == 1, said
+    assert 2 <= took_s < 20
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "x"])
+def test_what_is_no_duration(cli: Cli, seconds: str) -> None:
+    said = cli.run("record", "--duration", seconds, "--", "true", status=2).stderr
+    assert b"is not a number of seconds above 0" in said

@@ -1,8 +1,10 @@
 """`utracefs cat`, `write`, `ls`, `stream`, and the same tree for programs."""
 
+import contextlib
 import errno
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -36,13 +38,24 @@ def test_files(traced: Cli) -> None:
     assert traced.fails("cat", "events").startswith("utracefs: events: ")
 
 
+def own(process: "subprocess.Popen[bytes]") -> str:
+    return f"instances/stream-{process.pid}"
+
+
+def shown(cli: Cli, path: str) -> str:
+    """Empty while there is no such file."""
+    with Tracefs(cli.env["UTRACEFS_DIR"], timeout_s=30) as tree, contextlib.suppress(FileNotFoundError):
+        return tree.read_file(path).decode()
+    return ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually, number: signal.Signals) -> None:
     traced.run("reg", "kept u32 a")
     traced.run("enable", "kept")
     process = traced.start("stream", "-e", "later", "-e", "kept")
     try:
-        eventually(lambda: "later" in traced.out("cat", "standing_events"), "stream began")
+        eventually(lambda: "later" in shown(traced, f"{own(process)}/standing_events"), "stream began")
         traced.run("emit", "later u32 a", "7")
         assert process.stdout is not None
         assert process.stdout.readline().endswith(b"later: a=0x7 (7)\n")
@@ -50,6 +63,22 @@ def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually, nu
         out, error = interrupt(process, number)
     assert (process.returncode, out, error) == (0, b"", b"")
     assert traced.out("cat", "standing_events", "set_event") == "user_events:kept\n"
+    assert traced.out("ls", "instances") == ""
+
+
+def test_a_stream_shows_what_was_asked_for(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "kept u32 a")
+    traced.run("reg", "other u32 a")
+    traced.run("enable", "other")
+    process = traced.start("stream", "-e", "kept", "-e", "nosuch", "-e", "no*such")
+    eventually(lambda: "kept" in shown(traced, f"{own(process)}/set_event"), "stream began")
+    traced.run("emit", "other", "1")
+    traced.run("emit", "kept", "2")
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(b"kept: a=0x2 (2)\n")
+    _, error = interrupt(process)
+    assert error == b"utracefs: nosuch: no such event came\n"
+    assert "other: a=0x1 (1)" in traced.out("cat", "trace"), "the others have theirs still"
 
 
 def test_streams_exclude_each_other(traced: Cli) -> None:

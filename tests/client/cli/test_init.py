@@ -53,7 +53,7 @@ def test_help_of_every_command(name: str) -> None:
         (["record", "-e", "!a", "--", "true"], "is not an event"),
         (["record", "-e", "x" * 128, "--", "true"], "longer than 127 bytes"),
         (["record", "-b", "0", "--", "true"], "0 is not in the range"),
-        (["record", "--duration", "0", "--", "true"], "0.0 is not in the range"),
+        (["record", "--duration", "0", "--", "true"], "'0' is not a number of seconds"),
         (["record", "--embedded"], "--embedded goes with a COMMAND"),
         (["record", "--embedded", "--dir", "/x", "--", "true"], "--embedded goes with a COMMAND"),
         (["enable"], "Missing argument"),

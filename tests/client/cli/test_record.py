@@ -106,6 +106,16 @@ def test_what_cannot_be_done_leaves_nothing(traced: Cli, words: list[str], says:
     assert [p.name for p in traced.home.iterdir()] == ["d"]
 
 
+FILES = (
+    "tracing_on",
+    "trace_clock",
+    "buffer_size_kb",
+    "options/overwrite",
+    "standing_events",
+    "set_event",
+)
+
+
 def test_the_daemon_that_runs_is_left_as_it_was(traced: Cli) -> None:
     traced.run("reg", "kept u32 a")
     traced.run("reg", "ticks u32 n; s32 minus; __rel_loc char[] text")
@@ -113,19 +123,12 @@ def test_the_daemon_that_runs_is_left_as_it_was(traced: Cli) -> None:
     traced.run("emit", "kept", "1")
     traced.run("write", "tracing_on", "0")
     traced.run("enable", "--standing", "other*")
-    files = (
-        "tracing_on",
-        "trace_clock",
-        "buffer_size_kb",
-        "options/overwrite",
-        "standing_events",
-        "set_event",
-    )
-    before = traced.out("cat", *files)
+    before = traced.out("cat", *FILES, "trace")
     traced.run(
         "record", "-e", "ticks", "-e", "kept", "-C", "mono", "-b", "4000", "--no-overwrite", *emitter(1000)
     )
-    assert traced.out("cat", *files) == before
+    assert traced.out("cat", *FILES, "trace") == before
+    assert traced.out("ls", "instances") == ""
     assert [one["n"] for one in fields(traced)] == list(range(1000))
 
 
@@ -133,8 +136,58 @@ def test_keep_what_is_in_the_buffer(traced: Cli) -> None:
     traced.run("reg", "kept u32 a")
     traced.run("enable", "kept")
     traced.run("emit", "kept", "1")
-    traced.run("record", "--keep", *emitter(1))
-    assert [list(one) for one in fields(traced)] == [["a"], ["n", "minus", "text"]]
+    done = traced.run("record", "--keep", "--duration", "0.1")
+    assert b"1 record, " in done.stderr and b"nothing lost" in done.stderr, done.stderr
+    assert fields(traced) == [{"a": 1}]
+    assert traced.out("cat", "set_event") == "user_events:kept\n"
+    assert (
+        "--keep takes the top instance" in traced.run("record", "--keep", "-e", "x", status=2).stderr.decode()
+    )
+
+
+def test_two_records_a_stream_and_one_who_clears(traced: Cli, eventually: Eventually) -> None:
+    """Each has all records of the time in which it ran, and takes none from the others."""
+    traced.run("reg", "shared u32 a")
+    traced.run("enable", "shared")
+    first = traced.start("record", "-o", "first.dat", "-e", "shared")
+    stream = traced.start("stream")
+    one = traced.start("stream", "-e", "shared")
+    eventually(lambda: len(traced.out("ls", "instances").split()) == 2, "both are there")
+    eventually(lambda: traced.out("cat", *_standing(traced)).count("shared") == 2, "both want it")
+    traced.run("emit", "shared", "1")
+    traced.run("write", "trace", "")
+    second = traced.start("record", "-o", "second.dat", "-e", "shared")
+    eventually(lambda: traced.out("cat", *_standing(traced)).count("shared") == 3, "the second began")
+    traced.run("emit", "shared", "2")
+    assert stream.stdout is not None
+    assert one.stdout is not None
+    for value in (1, 2):
+        assert one.stdout.readline().endswith(b"a=0x%d (%d)\n" % (value, value))
+    assert stream.stdout.readline().endswith(b"a=0x1 (1)\n")
+    _, error = interrupt(first)
+    assert b"2 records, " in error and b"nothing lost" in error
+    _, error = interrupt(second)
+    assert b"1 record, " in error and b"nothing lost" in error
+    interrupt(stream)
+    interrupt(one)
+    assert fields(traced, "first.dat") == [{"a": 1}, {"a": 2}]
+    assert fields(traced, "second.dat") == [{"a": 2}]
+    assert traced.out("ls", "instances") == ""
+
+
+def _standing(cli: Cli) -> list[str]:
+    names = cli.out("ls", "instances").split()
+    return [f"instances/{name}standing_events" for name in names] or ["standing_events"]
+
+
+def test_a_recorder_that_is_killed_leaves_nothing(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "ev u32 a")
+    process = traced.start("record")
+    eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
+    process.kill()
+    process.communicate()
+    eventually(lambda: not traced.out("ls", "instances"), "its instance is gone")
+    assert "Used by" not in traced.out("cat", "user_events_status")
 
 
 def test_embedded_beside_a_running_one(traced: Cli) -> None:
@@ -151,12 +204,12 @@ def test_events_that_are_not_asked_for(cli: Cli) -> None:
 def test_until_ctrl_c_without_a_command(traced: Cli, eventually: Eventually) -> None:
     process = traced.start("record")
     try:
-        eventually(lambda: traced.out("cat", "standing_events"), "it records")
+        eventually(lambda: "*" in traced.out("cat", *_standing(traced)), "it records")
         traced.run("emit", "later u32 a", "3")
     finally:
         _, error = interrupt(process)
     assert process.returncode == 0
-    assert b"1 records" in error
+    assert b"1 record, " in error
     assert fields(traced) == [{"a": 3}]
     assert traced.out("cat", "standing_events", "set_event") == ""
 
@@ -228,7 +281,7 @@ def test_a_command_that_does_not_end(cli: Cli, eventually: Eventually) -> None:
 def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     process = started(traced, "wait")
     assert process.stderr is not None
-    eventually(lambda: _read_events(traced) >= 100, "all pages are read")
+    eventually(lambda: _read_events(process, traced) >= 100, "all pages are read")
     daemon.kill()
     daemon.wait()
     with pytest.raises(subprocess.TimeoutExpired):
@@ -239,9 +292,36 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     assert len(fields(traced)) == 100
 
 
-def _read_events(cli: Cli) -> int:
-    read: int = json.loads(cli.out("status", "--json"))["buffer"]["read"]
-    return read
+def test_without_a_command_it_ends_with_the_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:
+    process = traced.start("record")
+    while not traced.out("ls", "instances"):
+        assert process.poll() is None
+    daemon.kill()
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"until the daemon went away" in error
+    assert b"trace.dat holds what came until then" in error
+
+
+def test_a_stopped_daemon_keeps_no_command_from_running(
+    traced: Cli, daemon: "subprocess.Popen[bytes]"
+) -> None:
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        done = traced.run("record", *emitter(10))
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    assert done.stdout == b"emitted\n"
+    first, second = done.stderr.decode().splitlines()
+    assert first.endswith("is it stopped?; recording with a daemon of its own")
+    assert "10 records" in second
+    assert len(fields(traced)) == 10
+
+
+def _read_events(process: "subprocess.Popen[bytes]", cli: Cli) -> int:
+    cpus = range(os.sysconf("SC_NPROCESSORS_CONF"))
+    texts = cli.out("cat", *(f"instances/record-{process.pid}/per_cpu/cpu{cpu}/stats" for cpu in cpus))
+    return sum(map(int, re.findall(r"^read events: (\d+)$", texts, re.MULTILINE)))
 
 
 def test_a_killed_recorder_takes_its_daemon_with_it(cli: Cli, eventually: Eventually) -> None:
@@ -273,7 +353,7 @@ def test_wall_clock(cli: Cli) -> None:
 def test_markers(traced: Cli, eventually: Eventually) -> None:
     process = traced.start("record")
     try:
-        eventually(lambda: traced.out("cat", "standing_events"), "it records")
+        eventually(lambda: "*" in traced.out("cat", *_standing(traced)), "it records")
         traced.run("write", "trace_marker", "a marker")
     finally:
         interrupt(process)

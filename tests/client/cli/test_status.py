@@ -38,7 +38,14 @@ def test_json(traced: Cli) -> None:
     assert state["standing_events"] == ["user_events:later*"]
     assert state["buffer"]["tracing_on"] is True
     assert state["events"] == [
-        {"system": "user_events", "name": "a", "used_by": [], "emitted": 0, "consumers": {}}
+        {
+            "system": "user_events",
+            "name": "a",
+            "used_by": [],
+            "emitted": 0,
+            "lost_in_rings": 0,
+            "consumers": {},
+        }
     ]
 
 

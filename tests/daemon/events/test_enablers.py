@@ -13,6 +13,7 @@ from tests.daemon.events.words import Memory, mappings
 from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.plugins._batch import BatchProbe
+from utracefsd.events import enablers as enablers_module
 from utracefsd.events._enable_word import PAGE_SIZE
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event import Event
@@ -270,6 +271,29 @@ def test_enablers_go_with_the_last_connection_of_their_process(
     assert enablers.drop(2) == [event]
     assert len(enablers) == 0
     os.close(child.fd)
+
+
+def test_a_process_with_thousands_goes_in_pieces(
+    enablers: EnablerTable, table: EventTable, memory: Memory, event: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end must not hold up the daemon; meanwhile a word may be unregistered, and the number be used
+    again."""
+    monkeypatch.setattr(enablers_module, "PIECE", 4)
+    one = Peer(1, 0, 0, privileged=True)
+    enablers.hold(1)
+    for bit in range(10):
+        place = enablers.check(memory.fd, messages.Enabler(0, 0, bit, 4))
+        table.add_enabler(event, place, memory.fd, one)
+    table.process_disconnected(1, 0)
+    assert (len(enablers), enablers.leaving, table.next_reap_ns()) == (6, True, 0)
+    enablers.hold(1)
+    add(enablers, memory, event, 8, 0, peer=one)
+    table.remove_enabler(memory.fd, 0, 0, 0)
+    table.reap(0)
+    assert (len(enablers), enablers.leaving) == (2, True)
+    table.reap(0)
+    assert (len(enablers), enablers.leaving, event.references) == (1, False, 1)
+    assert enablers.drop(1) == [event]
 
 
 def test_pages_are_mapped_once_and_unmapped_at_the_end(enablers: EnablerTable, event: Event) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.events.registering import refused, register
+from utracefs_protocol.declaration import Declaration
 from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
@@ -272,6 +273,26 @@ def test_multi_format_events(table: EventTable) -> None:
     assert table.register(b"test u64 a;", REG_MULTI_FORMAT, privileged=True) is one
     assert table.register(b"test u8 a", privileged=True) is single
     assert len({event.id for event in (single, zero, one)}) == 3
+
+
+def test_one_of_thousands_of_formats_is_found_without_a_look_at_the_others(
+    table: EventTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [register(table, b"test u32 a%d; u8 b" % i, REG_MULTI_FORMAT) for i in range(1000)]
+    monkeypatch.delattr(Declaration, "fields_text")
+    monkeypatch.delattr(Declaration, "matches")
+    assert register(table, b"test u32  a500 ;u8 b;".replace(b" ;", b";"), REG_MULTI_FORMAT) is made[500]
+    assert table.named(b"test") == made
+
+
+def test_fields_that_no_text_can_ask_for(table: EventTable) -> None:
+    """A tab in a type: each registration makes another event, as in the kernel."""
+    made = [register(table, b"test struct a\tb c 8", REG_MULTI_FORMAT) for _ in range(3)]
+    assert len(set(made)) == 3
+    for event in made:
+        table.release(event, 0)
+    table.reap(SECOND_NS)
+    assert (table.named(b"test"), table._multi) == ([], {})
 
 
 def test_a_failed_multi_format_leaves_a_gap(table: EventTable) -> None:

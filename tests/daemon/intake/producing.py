@@ -15,7 +15,8 @@ from utracefsd.intake._intake import Intake
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31
-HEAD, TAIL, LOST, NEED_WAKEUP = 64, 128, 192, 256
+HEAD, TAIL, LOST, NEED_WAKEUP, CLOCK, DATA = 64, 128, 192, 256, 260, 65536
+TSC = 1
 
 
 def number(n: int) -> bytes:
@@ -37,22 +38,29 @@ class Producer:
 
     def put(self, position: int, data: bytes) -> None:
         for i, byte in enumerate(data):
-            self.memory[4096 + (position + i) % self.size] = byte
+            self.memory[DATA + (position + i) % self.size] = byte
 
     def emit(
-        self, index: int, payload: bytes, ts_ns: int, tid: int = 0, cpu: int = 0, word: int | None = None
+        self,
+        index: int,
+        payload: bytes,
+        ts_ns: int,
+        tid: int = 0,
+        cpu: int = 0,
+        word: int | None = None,
+        flags: int = 0,
     ) -> bool:
         head, tail = self.u64(HEAD), self.u64(TAIL)
         need = (24 + len(payload) + 7) // 8 * 8
         if head + need - tail > self.size:
             self.set_u64(LOST, self.u64(LOST) + 1)
-            place = 4096 + self.size + 4 * min(index, 4095)
+            place = DATA + self.size + 4 * min(index, 4095)
             (count,) = struct.unpack_from("<I", self.memory, place)
             struct.pack_into("<I", self.memory, place, count + 1)
             return False
         if word is None:
             word = COMMITTED | len(payload)
-        self.put(head, struct.pack("<IIQIHH", word, index, ts_ns, tid, cpu, 0) + payload)
+        self.put(head, struct.pack("<IIQIHH", word, index, ts_ns, tid, cpu, flags) + payload)
         self.set_u64(HEAD, head + need)
         return True
 

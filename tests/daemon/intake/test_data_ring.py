@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.intake.producing import (
     COMMITTED,
+    DATA,
     HEAD,
     LOST,
     NEED_WAKEUP,
@@ -23,6 +24,9 @@ from tests.daemon.intake.producing import (
     World,
     number,
 )
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 
@@ -138,7 +142,7 @@ def test_a_producer_s_tail_is_not_believed(world: World) -> None:
     junk=st.binary(max_size=400),
     head=st.integers(0, 2**64 - 1),
     fields=st.dictionaries(
-        st.sampled_from([0, 4, 8, 12, TAIL, LOST, NEED_WAKEUP, 4096 + SIZE, 4096 + SIZE + 16376]),
+        st.sampled_from([0, 4, 8, 12, TAIL, LOST, NEED_WAKEUP, DATA + SIZE, DATA + SIZE + 16376]),
         st.integers(0, 2**64 - 1),
     ),
     small=st.booleans(),
@@ -175,13 +179,106 @@ def test_losses_count_as_emitted_and_lost(world: World) -> None:
     assert tracepoint.emitted == 5000, "counted once"
 
 
+class Recorded:
+    """An ftrace instance beside the probe that keeps everything: what its readers see."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.buffer = RingBuffer(4, 4096)
+        self.probe = FtraceProbe(FtraceSink(self.buffer))
+        world.seen.tracepoint.attach(self.probe)
+
+    def told(self) -> list[int]:
+        """Numbers of the records that are there, and -n where n are said to be missing."""
+        told = []
+        for _, _, data, lost in self.buffer.cursor(consume=True):
+            told += [-lost] * bool(lost) + [struct.unpack_from("<Q", data, 8)[0]]
+        return told
+
+
+@pytest.mark.parametrize("size", [8, 100, 3000])
+def test_losses_are_shown_where_they_happened(world: World, size: int) -> None:
+    """A ring that is filled again and again while the daemon comes late, and in the end no more."""
+    recorded, producer = Recorded(world), world.producers[0]
+    missing = 0
+    for n in range(12_000):
+        missing += not producer.emit(0, struct.pack(f"<Q{size - 8}x", n), n, cpu=2)
+        if n % 100 == 99:
+            world.intake.take_in(80)
+    world.intake.take_in()
+    producer.emit(0, struct.pack(f"<Q{size - 8}x", 12_000), 12_000, cpu=2)
+    world.intake.take_in()
+    told = recorded.told()
+    assert missing == recorded.probe.lost > 0
+    before, due = -1, 0
+    for n in told:
+        if n < 0:
+            due -= n
+        else:
+            assert due == n - before - 1, (before, n)
+            before, due = n, 0
+    assert before == 12_000
+
+
+def test_losses_of_several_events_and_instances(world: World) -> None:
+    first, second = Recorded(world), Recorded(world)
+    other = Tracepoint(21, b"other", ())
+    other.attach(FtraceProbe(second.probe.sink))
+    off = FtraceProbe(FtraceSink(RingBuffer(4, 64)))
+    off.sink.tracing_on = False
+    other.attach(off)
+    world.tables[0].append(other)
+    producer = world.producers[0]
+    while producer.emit(0, number(1), 1):
+        pass
+    for _ in range(3):
+        producer.emit(1, bytes(100), 1)
+    world.intake.take_in()
+    producer.emit(0, number(2), 2)
+    world.intake.take_in()
+    assert [n for n in first.told() if n != 1] == [-1, 2]
+    assert [n for n in second.told() if n != 1] == [-4, 2]
+    assert (other.emitted, other.lost_in_rings, off.lost, off.filtered) == (3, 3, 0, 3)
+    assert b"emitted: 3\nlost in data rings: 3\n" in other.stats_text()
+
+
+def test_losses_at_the_end_of_a_ring_stand_before_whatever_comes_next(world: World) -> None:
+    recorded, producer = Recorded(world), world.producers[0]
+    while producer.emit(0, number(1), 1, cpu=3):
+        pass
+    world.intake.take_in()
+    world.intake.remove(world.rings[0])
+    world.seen.tracepoint.write(number(2), ts_ns=5, cpu=3, pid=1)
+    assert [n for n in recorded.told() if n != 1] == [-1, 2]
+
+
+def test_nothing_is_lost_where_nobody_listens(world: World) -> None:
+    world.seen.tracepoint.detach(world.seen.probe)
+    while world.producers[0].emit(0, number(1), 1):
+        pass
+    world.intake.take_in()
+    assert world.seen.tracepoint.emitted == world.seen.tracepoint.lost_in_rings == 0
+
+
+def test_numbers_that_mean_no_event_are_not_counted(world: World) -> None:
+    """A producer may write there what it likes."""
+    place = (64 << 10) + SIZE
+    struct.pack_into("<4096I", world.producers[0].memory, place, *[0xFFFFFFFF] * 4096)
+    world.producers[0].set_u64(LOST, -1)
+    world.intake.take_in()
+    assert world.seen.probe.lost == 0xFFFFFFFF
+    assert world.producers[0].u64(LOST) == 0
+    world.intake.take_in()
+    assert world.seen.probe.lost == 0xFFFFFFFF
+
+
 def test_an_uncommitted_record_stops_the_ring_until_it_is_committed(world: World) -> None:
     producer = world.producers[0]
     producer.emit(0, number(1), 1)
     producer.emit(0, number(2), 2, word=8)
     producer.emit(0, number(3), 3)
     assert world.intake.take_in() == 1
-    struct.pack_into("<I", producer.memory, 4096 + 32, COMMITTED | 8)
+    struct.pack_into("<I", producer.memory, DATA + 32, COMMITTED | 8)
     assert world.intake.take_in() == 2
     assert world.seen.numbers() == [1, 2, 3]
 
@@ -228,7 +325,7 @@ class TestAdopting:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
             return fd
 
-        good = 4096 + SIZE + 16384
+        good = DATA + SIZE + 16384
         every = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         cases: list[tuple[Callable[[], int], str]] = [
             (lambda: os.open("/dev/null", os.O_RDWR), "memfd|sealed"),
@@ -269,14 +366,20 @@ class TestAdopting:
         first, second = world.rings
         assert adopt(first).key() == first.key() != second.key()
 
-    def test_what_was_lost_before_is_not_counted_again(self, world: World) -> None:
-        while world.producers[0].emit(0, bytes(1000), 1):
+    def test_what_a_daemon_counted_is_not_counted_again(self, world: World) -> None:
+        """And what was lost between its last look and the next daemon's first is."""
+        producer = world.producers[0]
+        while producer.emit(0, bytes(1000), 1):
             pass
+        world.intake.take_in(1)
+        assert world.seen.probe.lost == 1
+        while producer.emit(0, bytes(1000), 1):
+            pass
+        producer.emit(0, bytes(1000), 1)
         ring = adopt(world.rings[0])
         new = World(0)
-        table = ring.table
-        table.append(new.seen.tracepoint)
+        ring.table.append(new.seen.tracepoint)
         new.intake.add(ring)
         taken = new.intake.take_in()
-        assert new.seen.tracepoint.emitted == taken > 0
-        assert new.seen.probe.lost == 0
+        assert new.seen.tracepoint.emitted == taken + 2
+        assert new.seen.probe.lost == 2

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import struct
 import time
 
 import pytest
 
-from tests.daemon.intake.producing import HEAD, SIZE, TAIL, World, number
+from tests.daemon.intake.producing import CLOCK, DATA, HEAD, SIZE, TAIL, TSC, World, number
+from utracefsd.intake._data_ring import DataRing
 
 
 def test_records_arrive_in_order_and_space_is_given_back(world: World) -> None:
@@ -21,7 +25,7 @@ def test_records_arrive_in_order_and_space_is_given_back(world: World) -> None:
     # An emit that did not fit at first was repeated: its number must not arrive twice.
     assert world.seen.numbers() == expected
     assert producer.u64(TAIL) == producer.u64(HEAD)
-    assert not any(producer.memory[4096 : 4096 + SIZE]), "consumed space is zero again"
+    assert not any(producer.memory[DATA : DATA + SIZE]), "consumed space is zero again"
 
 
 def test_several_rings_are_merged_by_time() -> None:
@@ -56,6 +60,47 @@ def test_claims_are_checked(world: World) -> None:
     assert (ts2, cpu2) == (now, 3)
     assert world.tables[0].total_refused == 3
     assert world.rings[0].taken == 5, "those refused included"
+
+
+class TestTimeStampCounter:
+    """Records that say TSC carry a count; what it stands for is the daemon's to say."""
+
+    def test_producers_are_told_whether_they_may(self) -> None:
+        world = World(2)
+        clocks = [struct.unpack_from("<I", producer.memory, CLOCK) for producer in world.producers]
+        assert clocks == [(0,), (0,)]
+        world.intake.tsc = True
+        assert all(struct.unpack_from("<I", p.memory, CLOCK) == (1,) for p in world.producers)
+        ring = DataRing.create(world.tables[0], os.getpid(), SIZE)
+        world.intake.add(ring)
+        with mmap.mmap(ring.fd, 4096) as memory:
+            assert struct.unpack_from("<I", memory, CLOCK) == (1,)
+            world.intake.tsc = False
+            assert struct.unpack_from("<I", memory, CLOCK) == (0,)
+
+    @pytest.mark.parametrize("claim", [0, 1, 1 << 40, 1 << 63, (1 << 64) - 1])
+    @pytest.mark.parametrize("flags", [1, 0xFFFF])
+    def test_any_claim_is_between_nought_and_now(self, claim: int, flags: int) -> None:
+        world = World()
+        for n in range(3):
+            world.producers[0].emit(0, number(n), claim, flags=flags)
+            world.intake.take_in()
+        assert world.seen.numbers() == [0, 1, 2]
+        now = time.monotonic_ns()
+        assert all(0 <= ts <= now for ts, *_ in world.seen.records)
+
+    def test_other_flags_change_nothing(self, world: World) -> None:
+        world.producers[0].emit(0, number(1), 12345, flags=0xFFFE)
+        world.intake.take_in()
+        assert world.seen.numbers() == [1]
+        assert world.seen.records[0][0] == 12345
+
+    def test_a_record_of_the_future_is_of_now(self, world: World) -> None:
+        before = time.monotonic_ns()
+        world.producers[0].emit(0, number(1), (1 << 64) - 1, flags=TSC)
+        world.intake.take_in()
+        assert world.seen.numbers() == [1]
+        assert before <= world.seen.records[0][0] <= time.monotonic_ns()
 
 
 def test_each_ring_has_its_own_numbers_of_events() -> None:

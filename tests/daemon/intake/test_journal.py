@@ -36,7 +36,7 @@ SIZE = 64 << 10
 SLOT = 128
 """Bytes of a slot; the first is the file's header. (st_dev, st_ino) are at 8 in it, the tail at 24."""
 COMMITTED = 1 << 31
-HEAD, TAIL = 64, 128
+HEAD, TAIL, DATA = 64, 128, 65536
 ID, LAST_ID, OTHER_ID = 20, 21, 7
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -71,8 +71,8 @@ class Producer:
         head = self.u64(HEAD)
         assert head + len(records) - self.u64(TAIL) <= SIZE
         first = SIZE - head % SIZE
-        self.memory[4096 + head % SIZE : 4096 + head % SIZE + len(records[:first])] = records[:first]
-        self.memory[4096 : 4096 + len(records[first:])] = records[first:]
+        self.memory[DATA + head % SIZE : DATA + head % SIZE + len(records[:first])] = records[:first]
+        self.memory[DATA : DATA + len(records[first:])] = records[first:]
         struct.pack_into("<Q", self.memory, HEAD, head + len(records))
 
 
@@ -210,7 +210,7 @@ def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instanc
     producer.emit(record(99, index=5))  # refused: nothing is recorded, but it is consumed
     names = [*(f"{number}/cpu0" for number in range(instances)), "journal"]
     files = [(name, mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ)) for name in names]
-    in_use = 4096 + producer.u64(HEAD) + 64
+    in_use = DATA + producer.u64(HEAD) + 64
     stepper = Stepper(lambda: world.intake.take_in())
     judged, steps = 0, 0
     seen: tuple[bytes, ...] = ()
@@ -272,7 +272,7 @@ def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> Non
                 assert world.rings[0].pending_bytes == 0
                 producer = Producer(memory)
                 assert producer.u64(TAIL) == producer.u64(HEAD)
-                assert not any(producer.memory[4096 : 4096 + SIZE]), "consumed space is zero"
+                assert not any(producer.memory[DATA : DATA + SIZE]), "consumed space is zero"
                 producer.memory.close()
             finally:
                 os.close(bell)
@@ -438,3 +438,16 @@ def test_a_link_is_not_followed(folder: Path) -> None:
     (folder / "journal").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic"):
         Journal(folder / "journal")
+
+
+def test_an_instance_that_is_removed_leaves_its_answer_to_no_other(folder: Path) -> None:
+    """A record that instance 3 had when the daemon was killed is new to the next instance of that number."""
+    slot = struct.pack("<5Q11Q", 1, 5, 6, 64 | 1, 7, 0b11000, *[0] * 10)
+    Journal(folder / "journal")
+    with open(folder / "journal", "ab") as file:
+        file.write(slot)
+    journal = Journal(folder / "journal")
+    assert len(journal) == 1
+    for number in (3, -1, 1 << 30):
+        journal.forget_buffer(number)
+    assert struct.unpack_from("<Q", (folder / "journal").read_bytes(), SLOT + 40) == (0b10000,)

@@ -25,6 +25,7 @@ from utracefsd.server.serve import Serving, serve
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31
+DATA = 65536
 
 
 class Producer:
@@ -59,13 +60,13 @@ class Producer:
 
     async def map_ring(self, size: int = SIZE) -> None:
         answer = await self.call("mmap_ring", {"size": size})
-        assert answer == {"size": size, "version": 1}
+        assert answer == {"size": size, "version": 2}
         self.memory = mmap.mmap(self.fds[0], os.fstat(self.fds[0]).st_size)
 
     def emit(self, index: int, payload: bytes) -> None:
         assert self.memory is not None
         (head,) = struct.unpack_from("<Q", self.memory, 64)
-        place = 4096 + head % SIZE
+        place = DATA + head % SIZE
         need = (24 + len(payload) + 7) // 8 * 8
         struct.pack_into(
             "<IIQIHH",
@@ -180,7 +181,7 @@ async def test_a_ring_is_adopted(serving: Serving, producer: Producer) -> None:
         await until(lambda: len(serving.daemon.data) == 1)
         producer.emit(index, struct.pack("<Q", 2))
         answer = await other.call("adopt_ring", {}, fds=(producer.fds[0], producer.fds[1]))
-        assert answer == {"size": SIZE, "version": 1}
+        assert answer == {"size": SIZE, "version": 2}
         assert entries(serving) == 2
         producer.emit(index, struct.pack("<Q", 3))
         await until(lambda: entries(serving) == 3)
@@ -242,6 +243,31 @@ async def test_the_descriptors_are_not_leaked(serving: Serving, producer: Produc
         one.close()
     await until(lambda: len(serving.daemon.data) == 1 or len(serving.daemon.data) == 0)
     await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+# ---- which time records may have
+
+
+def test_a_counter_that_jumps_is_believed_while_the_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = True
+    monkeypatch.setattr("utracefsd.machine.tsc.trusted", lambda: trusted)
+    rings = Rings(2)
+    peer = Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid(), privileged=True)
+    ring = rings.create(IndexTable(), peer, SIZE, lambda error: None)
+    with mmap.mmap(ring.fd, 4096) as memory:
+
+        def allowed() -> int:
+            return int(struct.unpack_from("<I", memory, 260)[0])
+
+        for expected in (1, 0, 0):
+            rings._intake.clock_jumped = True
+            rings.take_in()
+            assert allowed() == expected
+            trusted = not trusted
+        other = rings.create(IndexTable(), peer, SIZE, lambda error: None)
+        with mmap.mmap(other.fd, 4096) as later:
+            assert struct.unpack_from("<I", later, 260) == (0,), "once distrusted it stays so"
+    rings.close()
 
 
 # ---- doorbells, which the other side owns as well

@@ -140,7 +140,8 @@ async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10)
 
 
 @contextlib.asynccontextmanager
-async def daemon_at(directory: Path, **options: Any) -> AsyncIterator[Running]:
+async def daemon_at(directory: Path, *, over: bool = True, **options: Any) -> AsyncIterator[Running]:
+    """Cancelled at the end, for good where it is `over`."""
     async with trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[Running]) -> None:
@@ -160,6 +161,7 @@ async def daemon_at(directory: Path, **options: Any) -> AsyncIterator[Running]:
                 client.close()
                 for fd in client.fds:
                     os.close(fd)
+            running.serving.daemon.remove_state = over
             running.cancel_scope.cancel()
 
 
@@ -573,10 +575,9 @@ class TestBeginningAndEnd:
 
     async def test_a_failed_start_removes_no_former_state(self, tmp_path: Path) -> None:
         directory = tmp_path / "d"
-        async with daemon_at(directory) as daemon:
+        async with daemon_at(directory, over=False) as daemon:
             producer = await daemon.data()
             await producer.call("DIAG_IOCSREG", {"name_args": "precious u32 n"})
-            daemon.serving.daemon.keep_state = True
         (directory / "tracefs").write_bytes(b"in the way")
         with pytest.raises(TraceError):
             await serve(directory)

@@ -11,6 +11,7 @@ from tests.daemon.restarting import (
     daemon_in,
     die,
     emit,
+    finish,
     packed,
     read,
     register,
@@ -99,10 +100,10 @@ def test_the_state_of_an_older_version_is_set_aside(folder: Path, log: pytest.Lo
     (folder / "state").write_bytes(packed([MAGIC, 1, "buffer.1"], EVENT, ["on", 1039]))
     (folder / "buffer.1").mkdir()
     daemon = daemon_in(folder)
-    assert "the log has version 1, this daemon reads 2" in log.text
+    assert "the log has version 1, this daemon reads 3" in log.text
     assert len(daemon.table) == 0
     assert names(folder / "set-aside") == ["buffer.1", "state"]
-    daemon.close()
+    finish(daemon)
 
 
 def test_another_sub_buffer_size_is_taken_over(folder: Path) -> None:
@@ -116,7 +117,7 @@ def test_another_sub_buffer_size_is_taken_over(folder: Path) -> None:
     new = daemon_in(folder)
     assert new.instances.top.buffer.subbuf_size == 8192
     assert b"n=0x5" in read(new, b"trace")
-    new.close()
+    finish(new)
 
 
 @pytest.mark.parametrize("logged", [False, True])
@@ -137,7 +138,7 @@ def test_death_while_the_buffer_is_replaced(folder: Path, logged: bool) -> None:
     assert new.instances.top.buffer.subbuf_size == (8192 if logged else 4096)
     assert (b"n=0x5" in read(new, b"trace")) != logged
     assert len(list(folder.glob("buffer.*"))) == 1
-    new.close()
+    finish(new)
 
 
 def test_files_are_ours_alone(folder: Path) -> None:
@@ -146,7 +147,7 @@ def test_files_are_ours_alone(folder: Path) -> None:
     write(daemon, b"buffer_subbuf_size_kb", b"8")
     for path in folder.rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
-    daemon.close()
+    finish(daemon)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_a_state_of_no_use_is_set_aside(
         successor = daemon_in(folder)
         assert len(successor.table) == 1
         die(successor)
-    daemon_in(folder).close()
+    finish(daemon_in(folder))
     assert list(folder.iterdir()) == []
 
 
@@ -209,7 +210,7 @@ def test_other_cpus_make_another_machine(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("utracefsd.daemon.possible_cpus", lambda: possible_cpus() + 1)
     new = daemon_in(folder)
     assert (folder / "set-aside").exists()
-    new.close()
+    finish(new)
 
 
 def test_state_can_be_discarded(folder: Path) -> None:
@@ -220,4 +221,4 @@ def test_state_can_be_discarded(folder: Path) -> None:
     new = daemon_in(folder, discard_state=True)
     assert len(new.table) == 0
     assert not (folder / "set-aside").exists()
-    new.close()
+    finish(new)

@@ -16,6 +16,7 @@ from tests.daemon.restarting import (
     daemon_in,
     die,
     emit,
+    finish,
     read,
     register,
     write,
@@ -36,7 +37,7 @@ def test_it_is_compacted(folder: Path) -> None:
     die(daemon)
     new = daemon_in(folder)
     assert read(new, b"events/user_events/a/enable") == b"1\n"
-    new.close()
+    finish(new)
 
 
 def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
@@ -52,7 +53,7 @@ def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
         daemon.save()
         size = size or (folder / "state").stat().st_size
     assert (folder / "state").stat().st_size == size
-    daemon.close()
+    finish(daemon)
 
 
 def test_no_room_for_the_log(
@@ -79,7 +80,7 @@ def test_no_room_for_the_log(
     daemon.save()
     taken = parse_log((folder / "state").read_bytes())
     assert [event.command for event in taken.events.values()] == [b"a u32 n", b"b u32 n", b"c u32 n"]
-    daemon.close()
+    finish(daemon)
 
 
 def test_the_log_has_no_room_before_the_files_go(
@@ -102,7 +103,7 @@ def test_the_log_has_no_room_before_the_files_go(
     die(daemon)
     new = daemon_in(folder)
     assert read(new, b"set_event") == b"user_events:a\n"
-    new.close()
+    finish(new)
 
 
 def test_registering_stays_cheap(folder: Path) -> None:
@@ -119,4 +120,4 @@ def test_registering_stays_cheap(folder: Path) -> None:
     print(f"{spent_ns / 4000:.0f} ns for each event")
     assert spent_ns / 4000 < 20_000
     assert len(parse_log((folder / "state").read_bytes()).events) == 4000
-    daemon.close()
+    finish(daemon)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.daemon.restarting import packed
 from utracefsd.consumers.ftrace.event_file import SavedEventFile
+from utracefsd.intake.known_rings import KnownRing
 from utracefsd.state.log import MAGIC, VERSION, StateError, parse_log
 
 HEAD = [MAGIC, VERSION]
@@ -150,3 +151,33 @@ def test_a_torn_last_object_is_left_out() -> None:
 def test_a_log_that_makes_no_sense(data: bytes) -> None:
     with pytest.raises(StateError):
         parse_log(data)
+
+
+class TestDataRings:
+    def test_what_a_log_says(self) -> None:
+        taken = parse_log(
+            packed(
+                *(HEAD, TOP, EVENT),
+                *(["ring", 1, 2, 30, 40, 1000, [1039]], ["ring", 1, 3, 0, 0, 0, []]),
+                *(["index", 1, 3, 1039], ["index", 1, 3, 1039]),
+                *(["ring", 1, 4, 5, 6, 7, []], ["ring gone", 1, 4], ["ring gone", 9, 9]),
+            )
+        )
+        assert taken.rings == {
+            (1, 2): KnownRing(30, 40, 1000, [1039]),
+            (1, 3): KnownRing(0, 0, 0, [1039, 1039]),
+        }
+
+    def test_one_of_an_event_that_is_gone_is_left_out(self) -> None:
+        taken = parse_log(packed(HEAD, TOP, EVENT, ["ring", 1, 2, 3, 4, 5, [1039]], ["gone", 1039]))
+        assert taken.rings == {}
+
+    @pytest.mark.parametrize(
+        "line", [["ring", 1, 2, 3, 4, 5, b""], ["ring", 1], ["index", 1, 2, 1039], ["ring gone", 1]]
+    )
+    def test_damaged(self, line: list[object]) -> None:
+        with pytest.raises(StateError):
+            parse_log(packed(HEAD, TOP, EVENT, line))
+
+    def test_ids_of_another_type(self) -> None:
+        assert parse_log(packed(HEAD, TOP, EVENT, ["ring", 1, 2, 3, 4, 5, ["x", None, []]])).rings == {}

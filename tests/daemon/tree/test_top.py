@@ -105,7 +105,7 @@ def test_a_further_instance_has_the_same_files(world: World) -> None:
     assert world.tree.stat(b"instances/x").mode == 0o750
     of_instance = {path.removeprefix(b"instances/x/") for path in paths_below(world, b"instances/x")}
     of_top = {path.removeprefix(b"./") for path in paths_below(world, b".")}
-    assert of_instance < of_top
+    assert of_instance - of_top == {b"remove_on_close", b"options/copy_trace_marker"}
     only_top = {path for path in of_top - of_instance if not path.startswith(b"instances/")}
     assert only_top == {
         b"README",
@@ -130,9 +130,9 @@ def test_every_file_of_a_further_instance_can_be_read(world: World) -> None:
     different = set()
     for path in paths_below(world, b"instances/x"):
         own = path.removeprefix(b"instances/x/")
+        if own in (b"free_buffer", b"remove_on_close", b"options/copy_trace_marker"):
+            continue  # closing the first two does what their names say, and only the first is in the top one
         assert world.tree.stat(path) == world.tree.stat(own)
-        if own == b"free_buffer":
-            continue  # closing it does what its name says
         if not world.tree.stat(path).mode & 0o400:
             assert errno_of(world.cat, path) == errno.EINVAL
         elif b"now ts" not in world.cat(path) and world.cat(path) != world.cat(own):
@@ -174,13 +174,55 @@ def test_what_is_written_stays_in_the_instance(world: World) -> None:
     )
 
 
-def test_directories_cannot_be_made_over_the_wire_yet(world: World) -> None:
-    assert errno_of(world.tree.mkdir, b"instances/x") == errno.EPERM
-    world.instances.make(b"x")
+def test_making_and_removing_an_instance(world: World) -> None:
+    event = world.event(b"alpha u32 a")
+    world.tree.mkdir(b"instances/x")
     assert errno_of(world.tree.mkdir, b"instances/x") == errno.EEXIST
-    assert errno_of(world.tree.rmdir, b"instances/x") == errno.EPERM
-    assert errno_of(world.tree.rmdir, b"instances/y") == errno.ENOENT
-    assert errno_of(world.cat, b"instances/y/trace") == errno.ENOENT
+    assert world.tree.list_dir(b"instances") == [(b"x", "d")]
+    world.w(b"instances/x/events/user_events/alpha/enable", b"1")
+    world.emit(event, b"\1\0\0\0")
+    assert b"alpha: a=0x1 (1)\n" in world.cat(b"instances/x/trace")
+    assert world.trace_lines() == []
+    file = world.open(b"instances/x/trace")
+    assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY
+    file.close()
+    world.tree.rmdir(b"instances/x")
+    assert errno_of(world.tree.rmdir, b"instances/x") == errno.ENOENT
+    assert errno_of(world.cat, b"instances/x/trace") == errno.ENOENT
+    assert event.status == 0
+
+
+def test_what_is_made_and_what_is_no_name(world: World) -> None:
+    for name in (b"...", b" ", b"a:b", b"\xff", b"x" * 255):
+        world.tree.mkdir(b"instances/" + name)
+        world.tree.rmdir(b"instances/" + name)
+    assert errno_of(world.tree.mkdir, b"instances/" + b"x" * 256) == errno.ENAMETOOLONG
+    assert errno_of(world.tree.mkdir, b"instances/a\0b") == errno.EINVAL
+    world.free_memory_kb = 1
+    assert errno_of(world.tree.mkdir, b"instances/x") == errno.ENOMEM
+
+
+def test_remove_on_close(world: World) -> None:
+    event = world.event(b"alpha u32 a")
+    world.tree.mkdir(b"instances/x")
+    world.w(b"instances/x/events/user_events/alpha/enable", b"1")
+    world.open(b"instances/x/remove_on_close").close()  # who only looks removes nothing
+    owner = world.open(b"instances/x/remove_on_close", os.O_WRONLY)
+    other = world.open(b"instances/x/trace")
+    assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY
+    owner.close()
+    assert event.status == 1, "another file is open still"
+    other.close()
+    assert world.tree.list_dir(b"instances") == []
+    assert event.status == 0
+    assert errno_of(world.open, b"remove_on_close") == errno.ENOENT  # the top instance stays
+
+
+def test_nobody_is_taken_for_the_owner(world: World) -> None:
+    """Without the file an instance stays when what was open in it is closed."""
+    world.tree.mkdir(b"instances/x")
+    world.open(b"instances/x/trace").close()
+    assert world.tree.list_dir(b"instances") == [(b"x", "d")]
 
 
 @pytest.mark.parametrize(
@@ -214,3 +256,21 @@ def test_an_open_file_holds_its_instance(world: World, path: bytes, holds: bool)
     file.close()
     world.instances.remove(b"x")
     assert errno_of(world.open, b"instances/x/" + path) == errno.ENOENT
+
+
+def test_markers_that_other_instances_want(world: World) -> None:
+    """copy_trace_marker of Linux 6.16: whatever becomes of it in the top instance."""
+    for name in (b"wants", b"does not"):
+        world.tree.mkdir(b"instances/" + name)
+    world.w(b"instances/wants/options/copy_trace_marker", b"1")
+    world.w(b"trace_marker", b"hello")
+    world.w(b"tracing_on", b"0")
+    assert errno_of(world.w, b"trace_marker", b"only there") == errno.EBADF
+    assert world.cat(b"trace").count(b"tracing_mark_write") == 1
+    assert world.cat(b"instances/wants/trace").count(b"tracing_mark_write") == 2
+    assert world.cat(b"instances/does not/trace").count(b"tracing_mark_write") == 0
+    world.w(b"instances/wants/tracing_on", b"0")
+    world.w(b"tracing_on", b"1")
+    world.w(b"trace_marker", b"not there")
+    assert errno_of(world.w, b"trace_options", b"copy_trace_marker") == errno.EINVAL
+    assert errno_of(world.cat, b"options/copy_trace_marker") == errno.ENOENT

@@ -137,7 +137,6 @@ def test_making_and_removing_directories(world: World) -> None:
     assert errno_of(mkdir, b"") == errno.EEXIST
     assert errno_of(mkdir, b"instances/a/b") == errno.ENOENT
     assert errno_of(mkdir, b"trace/a") == errno.ENOTDIR
-    assert errno_of(mkdir, b"instances/a") == errno.EPERM  # not offered yet
     assert errno_of(rmdir, b"instances/nope") == errno.ENOENT
     assert errno_of(rmdir, b"instances") == errno.EPERM
     assert errno_of(rmdir, b"nope") == errno.ENOENT

@@ -112,7 +112,7 @@ def test_results() -> None:
     for wrong in (None, {}, {"size": 0}, {"size": "4096"}, {"size": True}):
         with pytest.raises(TraceError):
             StatusMapped.from_wire(wrong)
-    for wrong in (None, {"version": 1}, {"size": 4096}, {"size": 4096, "version": 2}):
+    for wrong in (None, {"version": 2}, {"size": 4096}, {"size": 4096, "version": 1}):
         with pytest.raises(TraceError):
             RingMapped.from_wire(wrong)
 

@@ -26,12 +26,14 @@ cdef extern from "ring_buffer.h":
     void rb_note_origin(rb_cpu *, uint64_t ring, uint64_t at) nogil
     bint rb_has_taken(const rb_cpu *, uint64_t ring, uint64_t at) nogil
     void rb_forget_origin(rb_cpu *) nogil
+    void rb_mark_lost(rb_cpu *, uint64_t n) nogil
     int rb_reserve(rb_cpu *, uint64_t ts, size_t size, rb_place *) nogil
     void rb_fill(const rb_place *, uint64_t common, const void *payload, size_t size) nogil
     void rb_commit(rb_cpu *, const rb_place *) nogil
     size_t RB_MAX_DATA(uint32_t subbuf_size) nogil
     ctypedef struct rb_iter:
         uint32_t overtaken
+        uint64_t lost
         rb_record next
 
 cdef class RingBuffer:
@@ -64,7 +66,7 @@ cdef class Cursor:
     cdef const uint8_t *data
     # Bytes of the entry as stored: rounded up to 4, and 8 become 12 (see rb_record_size).
     cdef readonly uint32_t size
-    # Consuming: how many records were overwritten on this cpu just before this one.
+    # How many records are missing on this cpu just before this one; not consuming: without overwritten ones.
     cdef readonly uint64_t lost
     # Not consuming: whether records were overwritten on this cpu between the one before and this one.
     cdef readonly bint overrun

@@ -40,6 +40,8 @@ cdef extern from "ring_buffer.h" nogil:
     void rb_copy(rb_cpu *, const rb_cpu *)
     uint64_t rb_overrun(rb_cpu *)
     uint64_t rb_dropped(rb_cpu *)
+    uint64_t rb_late(rb_cpu *)
+    uint64_t rb_late_by(rb_cpu *)
     uint64_t rb_read(rb_cpu *)
     uint64_t rb_entries(rb_cpu *)
     bint rb_is_empty(rb_cpu *)
@@ -269,6 +271,10 @@ cdef class RingBuffer:
             raise ValueError(f"entry of {size} bytes: at most {self.max_entry_size} fit a sub-buffer")
         return code == RB_RESERVED
 
+    def mark_lost(self, int cpu, uint64_t n):
+        """`n` records got lost on their way to this cpu. Readers see it in front of the next record."""
+        rb_mark_lost(self.one(cpu), n)
+
     def clear(self, int cpu=-1):
         """Forget all records and zero all counters, the time of the last record included."""
         cdef int end, first = self.range_of(cpu, &end), i
@@ -329,7 +335,15 @@ cdef class RingBuffer:
     def stats(self, int cpu):
         cdef rb_cpu *b = self.one(cpu)
         return BufferStats(
-            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b)
+            rb_entries(b),
+            rb_overrun(b),
+            0,
+            rb_bytes(b),
+            rb_oldest_ts(b),
+            rb_dropped(b),
+            rb_read(b),
+            rb_late(b),
+            rb_late_by(b),
         )
 
     def entries(self, int cpu=-1):
@@ -447,7 +461,7 @@ cdef class Cursor:
         # the page size of a RingBuffer never changes.
         self.size = found.next.size
         memcpy(self.copy, found.next.data, found.next.size)
-        self.lost = rb_lost(&self.buffer.cpus[best]) if self.consume else 0
+        self.lost = rb_lost(&self.buffer.cpus[best]) if self.consume else found.lost
         self.overrun = found.overtaken
         self.peek_pos = found.next.pos
         self.peek_off = found.next.off

@@ -20,6 +20,7 @@ cdef class FtraceSink:
     cdef bint wants(self, int cpu, int32_t pid) noexcept
     cdef bint cpu_is_on(self, int cpu) noexcept
     cdef rb_cpu *ring_of(self, int cpu) noexcept
+    cdef void mark_lost(self, int cpu, uint64_t n) noexcept
     cdef int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept
 
 cdef class FtraceProbe(Probe):

@@ -13,6 +13,7 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     RB_TOO_LARGE,
     rb_commit,
     rb_fill,
+    rb_mark_lost,
     rb_note_origin,
     rb_reserve,
 )
@@ -192,6 +193,10 @@ cdef class FtraceSink:
             code = rb_reserve(ring, self.stamp(ts_ns), size, place)
         return code
 
+    cdef void mark_lost(self, int cpu, uint64_t n) noexcept:
+        """Show readers that `n` records did not get here, in front of the next one of this cpu."""
+        rb_mark_lost(self.ring_of(cpu), n)
+
     def now(self):
         """The present time in the sink's clock (for `counter` that is a tick, as in the kernel)."""
         return self.stamp(machine_clock_ns(CLOCK_MONOTONIC))
@@ -227,6 +232,13 @@ cdef class FtraceProbe(Probe):
     def __init__(self, FtraceSink sink not None, str consumer not None="ftrace"):
         Probe.__init__(self, consumer, StatusBit.FTRACE)
         self.sink = sink
+
+    cdef bint lose(self, uint64_t n) noexcept:
+        if self.soft_disabled or not self.sink.tracing_on:
+            self.counts[FILTERED] += n
+            return False
+        self.counts[LOST] += n
+        return True
 
     cdef int take(self, Record *r) noexcept:
         """Store a record, in the order of user_event_ftrace() in the kernel.

@@ -27,9 +27,13 @@ two pages."""
 
 _MAX_SUBBUF_KB = (SUBBUF_SIZE << MAX_SUBBUF_ORDER) // 1024
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_ROOM = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+    | {errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
+)
 """Of posix_fallocate(3), open(2), mkdir(2): the file system is full, our share of it is, or a file may not be
-so large (RLIMIT_FSIZE). In all three cases memory may still be had."""
+so large (RLIMIT_FSIZE); the folder was taken away, or may not be written to any more. Memory may still be
+had."""
 
 logger = logging.getLogger("utracefsd")
 

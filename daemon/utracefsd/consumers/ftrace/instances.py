@@ -5,7 +5,8 @@ instance where a name is too long: in the journal of the data rings, and in the 
 
 An instance that something holds (an open file, see `hold`) cannot be removed, as in the kernel, where opening
 takes a reference to the trace_array (kernel/trace/trace.c, `trace_array_get` and `instance_rmdir`). Enabled
-events do not hold it: removing it lets go of them.
+events do not hold it: removing it lets go of them. One with the setting `remove_on_close` goes when nothing
+holds it any more.
 """
 
 import errno
@@ -23,7 +24,10 @@ __all__ = ["MAX_NUMBER", "TOP", "Instances", "check_name"]
 TOP = 0
 """Number of the top instance."""
 
-MAX_NUMBER = 0xFFFF
+MAX_NUMBER = 703
+"""As many as a slot of the journal has bits for (intake/include/journal.h, JR_MAX_BUFFERS): without one an
+instance would keep the record that was under way when a daemon was killed twice."""
+
 _NAME_MAX = 255
 """Bytes of a file name (linux/limits.h)."""
 
@@ -67,6 +71,9 @@ class Instances:
         """Told of each that was removed, when nothing is attached to it any more and its storage is still
         there."""
         self.top = self._make(b"", TOP)
+        self.top.markers.copies = lambda: [
+            instance.markers for instance in self._by_name.values() if instance.options["copy_trace_marker"]
+        ]
         self._by_number = {TOP: self.top}
         names = {} if restored is None else dict(restored)
         if not self._numbers.reserve(names) or len(set(names.values())) != len(names):
@@ -144,8 +151,16 @@ class Instances:
             self._holds[instance] -= 1
             if not self._holds[instance]:
                 del self._holds[instance]
+                if instance.settings.remove_on_close:
+                    self.remove(instance.name)
 
         return let_go
+
+    def remove_left_over(self) -> None:
+        """Remove those that were to go with an open file, which ended with the daemon before this one."""
+        for instance in list(self._by_name.values()):
+            if instance.settings.remove_on_close:
+                self.remove(instance.name)
 
     def _make(self, name: bytes, number: int) -> Instance:
         return Instance(

@@ -4,8 +4,9 @@ Both are records of the kernel's own events `print` and `raw_data` (kernel/trace
 and tracing_mark_raw_write). They pass `tracing_on` and the cpumask, and no pid list.
 """
 
+import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
@@ -43,12 +44,17 @@ class Markers:
         self._comms = comms
         self._now_ns = now_ns
         self._current_cpu = current_cpu
+        self.copies: Callable[[], Iterable[Markers]] = list
+        """Those of other instances that want what is written here, too (their option copy_trace_marker)."""
 
     def write(self, data: bytes, pid: int) -> int:
         """One text record; returns how many bytes fitted into it.
 
         EINVAL: option markers is off. EBADF: not recording, or full and not overwriting.
         """
+        for copy in self.copies():
+            with contextlib.suppress(TraceError):
+                copy.write(data, pid)
         taken = data[: min(_MAX, self._sink.ring_buffer.max_entry_size - _HEADER - _TAIL)]
         tail = b"\0\0" if taken.endswith(b"\n") else b"\n\0"
         self._append(PRINT_ID, MARKER_IP.to_bytes(8, "little") + taken + tail, pid)
@@ -56,6 +62,9 @@ class Markers:
 
     def write_raw(self, data: bytes, pid: int) -> int:
         """One binary record, a u32 tag first. EINVAL: shorter than that, or too large; and as `write`."""
+        for copy in self.copies():
+            with contextlib.suppress(TraceError):
+                copy.write_raw(data, pid)
         self._check_option()
         if len(data) < 4:
             raise TraceError(errno.EINVAL, "a raw marker begins with a tag of 4 bytes")

@@ -1,12 +1,12 @@
 """The options of an ftrace instance: names, order, defaults, and which of them cannot be changed.
 
-The order is the one of `trace_options` on Linux 6.12; tools print the list as they find it. Some options name
-things that exist only in a kernel (stacks, function tracing, symbols of addresses): they are kept so that a
-script that sets them goes on, and have no effect.
+The order is the one of `trace_options` on Linux 6.12 (copy_trace_marker is of 6.16); tools print the list as
+they find it. Some options name things that exist only in a kernel (stacks, function tracing, symbols of
+addresses): they are kept so that a script that sets them goes on, and have no effect.
 
     have an effect here    raw hex bin fields verbose context-info irq-info latency-format annotate
                            trace_printk printk-msg-only (text); overwrite disable_on_free markers
-                           pause-on-trace (recording); record-tgid (saved_tgids)
+                           pause-on-trace copy_trace_marker (recording); record-tgid (saved_tgids)
     have none              the others
 """
 
@@ -36,6 +36,9 @@ class Option:
     top_file_only: bool = False
     """One state for all instances: only the top one has it under options/."""
 
+    further_only: bool = False
+    """The top instance does not have it."""
+
 
 _TABLE = (
     Option("print-parent", True),
@@ -62,6 +65,7 @@ _TABLE = (
     Option("markers", True),
     Option("event-fork"),
     Option("trace_printk_dest", False, top_default=True),
+    Option("copy_trace_marker", further_only=True),
     Option("pause-on-trace"),
     Option("hash-ptr", True),
     Option("function-trace", True),
@@ -126,12 +130,17 @@ class Options:
 
     def files(self) -> list[str]:
         """Names below options/."""
-        return [option.name for option in _TABLE if self._top is None or not option.top_file_only]
+        return [
+            option.name
+            for option in _TABLE
+            if not (option.further_only if self._top is None else option.top_file_only)
+        ]
 
     def text(self) -> bytes:
         """`trace_options`."""
         on = self.on
-        return b"".join((name if name in on else "no" + name).encode() + b"\n" for name in OPTIONS)
+        names = [name for name in OPTIONS if self._top is not None or not OPTIONS[name].further_only]
+        return b"".join((name if name in on else "no" + name).encode() + b"\n" for name in names)
 
     def parse(self, word: bytes) -> tuple[str, bool]:
         """Option and wanted state of a word written to `trace_options`. EINVAL: no such option."""
@@ -144,7 +153,9 @@ class Options:
 
     def set(self, name: str, value: bool) -> None:
         """EINVAL for the two that refuse: test_nop_refuse always, trace_printk_dest being taken from the top
-        instance."""
+        instance; and for one that only further instances have."""
+        if self._top is None and OPTIONS[name].further_only:
+            raise TraceError(errno.EINVAL, f"the top instance has no option {name!r}")
         if name == "test_nop_refuse":
             raise TraceError(errno.EINVAL, "this option is there to refuse")
         if name == "trace_printk_dest" and self._top is None and not value and self[name]:

@@ -137,6 +137,9 @@ class Settings:
     """An event whose records the buffer may hold is gone: the next removal through dynamic_events clears the
     buffer."""
 
+    remove_on_close: bool = _setting(False, _is(bool))
+    """The instance goes with the last open file in it."""
+
     buffer_percent: int = _setting(50, lambda percent: type(percent) is int and 0 <= percent <= 100)
     """`buffer_percent`."""
 

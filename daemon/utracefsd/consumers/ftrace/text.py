@@ -97,6 +97,10 @@ class BufferStats:
     """Records refused because the ring was full and overwrite off."""
     read_events: int
     """Records taken by consuming readers."""
+    late_events: int = 0
+    """Records that came after a later one of their cpu and have the time of that, since the last clear."""
+    late_by: int = 0
+    """By how much the time of any of them was moved at most, in trace-clock units."""
 
 
 # The pictures as the kernel prints them, blanks at the ends of lines included.
@@ -207,7 +211,14 @@ def timestamp_text(ts: int, *, clock_is_ns: bool) -> bytes:
 
 
 def stats_text(stats: BufferStats, now_ts: int, *, clock_is_ns: bool) -> bytes:
-    """`per_cpu/cpuN/stats`; now_ts is the time in the instance's own clock."""
+    """`per_cpu/cpuN/stats`; now_ts is the time in the instance's own clock.
+
+    Its last two lines are ours, and only there when a record was late.
+    """
+    late = b""
+    if stats.late_events:
+        most = timestamp_text(stats.late_by, clock_is_ns=clock_is_ns)
+        late = b"late events: %d\nlate by at most: %s\n" % (stats.late_events, most)
     return (
         b"entries: %d\noverrun: %d\ncommit overrun: %d\nbytes: %d\n"
         b"oldest event ts: %s\nnow ts: %s\ndropped events: %d\nread events: %d\n"
@@ -220,4 +231,4 @@ def stats_text(stats: BufferStats, now_ts: int, *, clock_is_ns: bool) -> bytes:
         timestamp_text(now_ts, clock_is_ns=clock_is_ns),
         stats.dropped_events,
         stats.read_events,
-    )
+    ) + late

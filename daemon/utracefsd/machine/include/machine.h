@@ -2,6 +2,9 @@
 #ifndef UTRACEFS_MACHINE_H
 #define UTRACEFS_MACHINE_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <sched.h>
 #include <stdint.h>
 #include <time.h>

@@ -65,6 +65,8 @@ class ModelPage:
         return record
 
     payload_if_padded: int = -1
+    lost: int = 0
+    """Mark in front of the first record."""
 
 
 @attrs.define
@@ -76,6 +78,8 @@ class ModelCpu:
     ring: list[ModelPage] = attrs.field(factory=lambda: [ModelPage()])
     """Oldest first; the last is written to. Empty: the reader page is."""
     last_ts: int = 0
+    late: int = 0
+    late_by: int = 0
     overrun: int = 0
     untold: int = 0
     """Overwritten since the reader page was swapped in."""
@@ -83,9 +87,35 @@ class ModelCpu:
     """Overwritten before the reader page's next record."""
     dropped: int = 0
     read: int = 0
+    unmarked: int = 0
+    """Lost, and no page begins there yet."""
+
+    def mark_lost(self, n: int) -> None:
+        page = self.ring[-1] if self.ring else self.reader
+        if not page.records:
+            page.lost += n
+            return
+        self.unmarked += n
+        if self.overwrite or len(self.ring) < self.nr:
+            if self.payload - page.used >= 8:
+                page.used = page.payload_if_padded = self.payload
+            if len(self.ring) == self.nr:
+                self._drop_oldest()
+            self._new_page()
+            self.ring[-1].ts = self.last_ts
+
+    def mark_before(self, record: ModelRecord) -> int:
+        """What a walk that consumes nothing says in front of it."""
+        first = [page for page in [self.reader, *self.ring] if page.records and page.records[0] is record]
+        return first[0].lost if first else 0
+
+    def _new_page(self) -> None:
+        self.ring.append(ModelPage(lost=self.unmarked))
+        self.unmarked = 0
 
     def append(self, serial: int, ts: int, data: bytes) -> bool:
-        ts = max(ts, self.last_ts)
+        late_by = max(0, self.last_ts - ts)
+        ts += late_by
         while True:
             page = self.ring[-1] if self.ring else self.reader
             extend = 8 if page.records and ts - self.last_ts >= 1 << 27 else 0
@@ -99,18 +129,20 @@ class ModelCpu:
                     self.dropped += 1
                     return False
                 self._drop_oldest()
-            self.ring.append(ModelPage())
+            self._new_page()
         if not page.records:
             page.ts = ts
         page.records.append(ModelRecord(serial, ts, as_stored(data), size))
         page.used += size
         self.last_ts = ts
+        self.late += late_by > 0
+        self.late_by = max(self.late_by, late_by)
         return True
 
     def _drop_oldest(self) -> None:
-        count = len(self.ring.pop(0).records)
-        self.overrun += count
-        self.untold += count
+        page = self.ring.pop(0)
+        self.overrun += len(page.records)
+        self.untold += len(page.records) + page.lost
 
     def load_reader(self) -> ModelPage | None:
         if self.reader.unread:
@@ -118,7 +150,7 @@ class ModelCpu:
         if not self.ring or not self.ring[0].records:
             return None
         self.reader = self.ring.pop(0)
-        self.lost += self.untold
+        self.lost += self.untold + self.reader.lost
         self.untold = 0
         return self.reader
 
@@ -142,8 +174,10 @@ class ModelCpu:
         timestamp = page.read_ts
         taken: list[ModelRecord] = []
         lost = self.lost
-        while page.unread and sum(r.size for r in taken) + page.unread[0].size <= size - 16:
+        room = size - 16
+        while page.unread and sum(r.size for r in taken) + page.unread[0].size <= room:
             taken.append(page.take())
+            room = min(size - 16, self.payload - 8) if lost else size - 16
         if not taken:
             return b""
         self.lost = 0
@@ -159,7 +193,8 @@ class ModelCpu:
         oldest = self.oldest_ts
         self.reader = ModelPage()
         self.ring = [ModelPage(ts=oldest)]
-        self.last_ts = self.overrun = self.untold = self.lost = self.dropped = self.read = 0
+        self.last_ts = self.overrun = self.untold = self.lost = self.dropped = self.read = self.unmarked = 0
+        self.late = self.late_by = 0
 
     @property
     def oldest_ts(self) -> int:
@@ -171,7 +206,10 @@ class ModelCpu:
 
     def stats(self) -> BufferStats:
         used = self.reader.used - self.reader.read_bytes + sum(page.used for page in self.ring)
-        return BufferStats(len(self.unread), self.overrun, 0, used, self.oldest_ts, self.dropped, self.read)
+        return BufferStats(
+            *(len(self.unread), self.overrun, 0, used, self.oldest_ts, self.dropped, self.read),
+            *(self.late, self.late_by),
+        )
 
 
 def fill(buffer: RingBuffer, count: int, size: int = 60, cpu: int = 0) -> int:

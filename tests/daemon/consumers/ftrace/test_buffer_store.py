@@ -23,6 +23,7 @@ from tests.daemon.restarting import (
     die,
     emit,
     files,
+    finish,
     read,
     register,
     write,
@@ -180,7 +181,7 @@ def test_expanding_goes_on_in_memory(
     die(last)
     adopted = daemon_in(folder)
     assert read(adopted, b"trace").count(b"n=0x17 (23)") == 1
-    adopted.close()
+    finish(adopted)
     assert files(folder) == []
 
 
@@ -206,7 +207,7 @@ def test_each_operation_that_needs_room(
     assert daemon.instances.top.buffer.folder is None
     assert log.text.count(WARNING) == 1
     assert files(folder) == ["journal", "state", "user_events_status"]
-    daemon.close()
+    finish(daemon)
 
 
 def test_shrinking_needs_room_too(
@@ -218,7 +219,7 @@ def test_shrinking_needs_room_too(
     daemon.instances.top.store.shrink_to_minimum()
     assert daemon.instances.top.buffer.nr_subbufs(0) == 2
     assert log.text.count(WARNING) == 1
-    daemon.close()
+    finish(daemon)
 
 
 @pytest.mark.parametrize("size_kb", [None, 64])
@@ -237,7 +238,7 @@ def test_no_room_from_the_start(
     new = daemon_in(folder)
     assert read(new, b"buffer_size_kb") == shown
     assert read(new, b"set_event") == b"user_events:a\n"
-    new.close()
+    finish(new)
 
 
 def test_no_room_for_another_folder(folder: Path, log: pytest.LogCaptureFixture) -> None:
@@ -252,7 +253,7 @@ def test_no_room_for_another_folder(folder: Path, log: pytest.LogCaptureFixture)
     write(daemon, b"buffer_subbuf_size_kb", b"8")
     assert daemon.instances.top.buffer.subbuf_size == 8192
     assert log.text.count(WARNING) == 1
-    daemon.close()
+    finish(daemon)
 
 
 @pytest.mark.parametrize("path", [b"buffer_size_kb", b"buffer_subbuf_size_kb"])
@@ -279,7 +280,7 @@ def test_death_on_the_way_to_memory(
     assert (b"n=0x5" in read(new, b"trace")) != logged
     assert (read(new, path) == read(old, path)) == logged
     assert len(list(folder.glob("buffer.*"))) == 1
-    new.close()
+    finish(new)
 
 
 def daemon_writes(daemon: Daemon, path: bytes, data: bytes) -> None:
@@ -304,7 +305,7 @@ def test_when_memory_is_short_the_operation_fails(
         write(daemon, b"buffer_size_kb", b"%d" % (1 << 40))
     assert failure.value.errno == errno.ENOMEM
     assert b"n=0x1" in read(daemon, b"trace")
-    daemon.close()
+    finish(daemon)
 
 
 def test_the_size_of_before_cannot_be_had(folder: Path, log: pytest.LogCaptureFixture) -> None:
@@ -322,7 +323,7 @@ def test_the_size_of_before_cannot_be_had(folder: Path, log: pytest.LogCaptureFi
     event = register(new, b"a u32 n")
     emit(event, 1)
     assert b"n=0x1" in read(new, b"trace")
-    new.close()
+    finish(new)
 
 
 def test_another_number_of_cpus(
@@ -333,4 +334,4 @@ def test_another_number_of_cpus(
     monkeypatch.setattr("utracefsd.daemon.possible_cpus", lambda: 77)
     new = daemon_in(folder)
     assert "and there are 77" in log.text
-    new.close()
+    finish(new)

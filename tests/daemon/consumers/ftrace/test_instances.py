@@ -1,12 +1,15 @@
 """The registry of instances: names, numbers, what holds one, and what 200 of them cost."""
 
 import errno
+import re
+from pathlib import Path
 
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
+from utracefsd import intake
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.consumers.ftrace.instances import Instances
+from utracefsd.consumers.ftrace.instances import MAX_NUMBER, Instances
 
 
 @pytest.fixture
@@ -171,3 +174,27 @@ def test_two_hundred_cost_nothing_until_they_are_used(world: World, monkeypatch:
     world.cat(b"instances/x7/trace")
     world.w(b"instances/x8/tracing_on", b"0")
     assert [instance.name for instance in world.instances if instance.settings.unsaved] == [b"x8"]
+
+
+def test_one_that_goes_with_what_holds_it(instances: Instances) -> None:
+    made = instances.make(b"x")
+    first, second = instances.hold(made), instances.hold(made)
+    made.settings.remove_on_close = True
+    first()
+    assert instances.get(b"x") is made
+    second()
+    assert instances.get(b"x") is None
+
+
+def test_what_a_daemon_before_left_over(instances: Instances) -> None:
+    instances.make(b"stays")
+    instances.make(b"goes").settings.remove_on_close = True
+    instances.remove_left_over()
+    assert list(instances.names()) == [b"stays"]
+
+
+def test_the_journal_has_a_bit_for_each() -> None:
+    header = Path(intake.__file__).parent / "include" / "journal.h"
+    found = re.search(r"#define JR_TAKEN_WORDS (\d+)", header.read_text())
+    assert found
+    assert int(found[1]) * 64 == MAX_NUMBER + 1

@@ -8,6 +8,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import attrs
 import pytest
@@ -68,6 +69,11 @@ class RingBufferMachine(RuleBasedStateMachine):
             stored = self.cpus[cpu].append(self.serial, self.now, data)
             assert self.buffer.append(cpu, self.now, data) == stored
             self.serial += 1
+
+    @rule(cpu=st.integers(0, NR_CPUS - 1), n=st.integers(1, 1 << 40))
+    def mark_lost(self, cpu: int, n: int) -> None:
+        self.buffer.mark_lost(cpu, n)
+        self.cpus[cpu].mark_lost(n)
 
     @rule(count=st.integers(1, 60), cpu=st.integers(-1, NR_CPUS - 1))
     def consume(self, count: int, cpu: int) -> None:
@@ -150,13 +156,13 @@ class RingBufferMachine(RuleBasedStateMachine):
             for c in opened.cpus:
                 record = next((r for r in self.cpus[c].unread if r.serial > opened.last[c]), None)
                 if record:
-                    heads.append((record.ts, c, record))
+                    heads.append((record.ts, c, record, self.cpus[c].mark_before(record)))
             got = next(opened.cursor, None)
             if not heads:
                 assert got is None
                 break
-            ts, c, record = min(heads, key=lambda head: head[:2])
-            assert got == (c, ts, record.data, 0)
+            ts, c, record, lost = min(heads, key=lambda head: head[:2])
+            assert got == (c, ts, record.data, lost)
             opened.last[c] = record.serial
 
     @precondition(lambda self: self.in_files)
@@ -220,6 +226,27 @@ def test_overwrite_drops_the_oldest_sub_buffer_whole() -> None:
     assert commit == 0xC0000FC0
     assert buffer.read_page(0, 4096) is None
     assert buffer.stats(0) == BufferStats(0, 442, 0, 0, 1568, 0, 158)
+
+
+def test_late_records_are_counted() -> None:
+    buffer = RingBuffer(2, 8)
+    for ts in (1000, 990, 1000, 400, 1001):
+        buffer.append(0, ts, entry(ts, 8))
+    buffer.append(1, 5, entry(5, 8))
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
+    assert (buffer.stats(1).late_events, buffer.stats(1).late_by) == (0, 0)
+    buffer.resize(64)
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
+    buffer.clear()
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (0, 0)
+
+
+def test_late_records_are_counted_across_a_restart(tmp_path: Path) -> None:
+    buffer = RingBuffer(1, 8, folder=str(tmp_path))
+    for ts in (1000, 990):
+        buffer.append(0, ts, entry(ts, 8))
+    adopted = RingBuffer.adopt(str(tmp_path))
+    assert (adopted.stats(0).late_events, adopted.stats(0).late_by) == (1, 10)
 
 
 def test_a_consuming_cursor_tells_what_was_lost_once() -> None:
@@ -475,3 +502,76 @@ def test_no_memory_leaves_the_ring_as_it_was() -> None:
 
 def test_the_bench_door() -> None:
     assert 0 < RingBuffer(1, 64)._bench_append(10000, 16) < 10000
+
+
+# ---- what got lost on its way here ----
+
+
+def lost_before(buffer: RingBuffer, *, consume: bool) -> list[tuple[int, int]]:
+    """(time, records missing in front of it) of what is there."""
+    return [(ts, lost) for _, ts, _, lost in buffer.cursor(consume=consume)]
+
+
+def test_a_mark_stands_in_front_of_the_next_record() -> None:
+    buffer = RingBuffer(1, 64)
+    fill(buffer, 3)
+    buffer.mark_lost(0, 7)
+    buffer.append(0, 2000, entry(3, 60))
+    expected = [(1000, 0), (1001, 0), (1002, 0), (2000, 7)]
+    assert lost_before(buffer, consume=False) == expected
+    assert lost_before(buffer, consume=False) == expected, "looking changes nothing"
+    assert lost_before(buffer, consume=True) == expected
+
+
+def test_a_mark_in_the_pages() -> None:
+    buffer = RingBuffer(1, 64)
+    fill(buffer, 3)
+    buffer.mark_lost(0, 7)
+    assert buffer.stats(0).entries == 3
+    fill(buffer, 100)
+    pages = [decode_page(page) for page in iter(lambda: buffer.read_page(0, 4096), None) if page]
+    assert [(len(page.records), page.missed_events) for page in pages] == [(3, 0), (63, 7), (37, 0)]
+
+
+def test_two_marks_without_a_record_between_them_are_one() -> None:
+    buffer = RingBuffer(1, 64)
+    buffer.mark_lost(0, 1)
+    buffer.mark_lost(0, 2)
+    fill(buffer, 1)
+    buffer.mark_lost(0, 3)
+    buffer.mark_lost(0, 4)
+    buffer.append(0, 2000, entry(3, 60))
+    assert lost_before(buffer, consume=True) == [(1000, 3), (2000, 7)]
+
+
+def test_a_mark_is_not_overwritten_with_its_page() -> None:
+    buffer = RingBuffer(1, 8)
+    fill(buffer, 10)
+    buffer.mark_lost(0, 1000)
+    stored = 10 + fill(buffer, 600)
+    told = lost_before(buffer, consume=True)
+    assert len(told) + buffer.overruns() == stored
+    assert sum(lost for _, lost in told) == 1000 + buffer.overruns()
+
+
+def test_a_mark_waits_where_nothing_is_overwritten() -> None:
+    """A full buffer gets its mark when there is room again; records that fit meanwhile are not kept out."""
+    buffer = RingBuffer(1, 8)
+    buffer.overwrite = False
+    stored = fill(buffer, 600)
+    buffer.mark_lost(0, 9)
+    assert not buffer.append(0, 9000, entry(1, 60))
+    assert [lost for _, lost in lost_before(buffer, consume=True)] == [0] * stored
+    assert buffer.append(0, 9001, entry(1, 60))
+    assert lost_before(buffer, consume=True) == [(9001, 9)]
+
+
+def test_a_full_page_leaves_room_for_the_number() -> None:
+    """The last record comes with the next read: a number is worth more than a page that is full."""
+    buffer = RingBuffer(1, 64)
+    fill(buffer, 1)
+    buffer.mark_lost(0, 5)
+    for i in range(255):
+        buffer.append(0, 2000 + i, entry(i, 8))  # 16 bytes each: the page has no byte left
+    pages = [decode_page(page) for page in iter(lambda: buffer.read_page(0, 4096), None) if page]
+    assert [(len(page.records), page.missed_events) for page in pages] == [(1, 0), (254, 5), (1, 0)]

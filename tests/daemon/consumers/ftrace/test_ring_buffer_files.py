@@ -164,7 +164,7 @@ def test_a_writer_can_be_killed_between_any_two_instructions(tmp_path: Path) -> 
 
 
 CONTROL_STATE = 40
-STATE_SIZE = 80
+STATE_SIZE = 112
 ORIGIN_SIZE = 24
 
 
@@ -184,7 +184,7 @@ def test_an_interrupted_swap_is_finished(tmp_path: Path) -> None:
     buffer = RingBuffer(1, 8, folder=str(tmp_path))
     fill(buffer, 100)
     before = (tmp_path / "cpu0").read_bytes()
-    ring_at = CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 4 * 8
+    ring_at = CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 4 * 16
     assert struct.unpack_from("<3I", before, ring_at) == (0, 1, 2)
     next(buffer.cursor(consume=True))  # slot 2 % 3 gives its page to the reader
     assert struct.unpack_from("<3I", (tmp_path / "cpu0").read_bytes(), ring_at) == (0, 1, 3)
@@ -198,7 +198,7 @@ def test_an_interrupted_clear_is_finished(tmp_path: Path) -> None:
     buffer = RingBuffer(1, 8, folder=str(tmp_path))
     fill(buffer, 600)
     active = struct.unpack_from("<I", (tmp_path / "cpu0").read_bytes(), 32)[0]
-    adopted = adopt_changed(tmp_path, CONTROL_STATE + active * STATE_SIZE + 72, struct.pack("<I", 1))
+    adopted = adopt_changed(tmp_path, CONTROL_STATE + active * STATE_SIZE + 88, struct.pack("<I", 1))
     assert adopted.stats(0) == attrs.evolve(
         BufferStats(0, 0, 0, 0, 0, 0, 0), oldest_ts=adopted.stats(0).oldest_ts
     )
@@ -249,7 +249,7 @@ def test_nonsense_in_the_control_page_is_refused(tmp_path: Path, offset: int, da
         (24, 0xFFFFFFFF),
         (24, 0x100000000),  # read_off past commit
         (40, 1 << 40),  # last_overrun
-        (72, 2),  # clearing
+        (88, 2),  # clearing
     ],
 )
 def test_nonsense_in_the_state_is_refused(tmp_path: Path, member: int, value: int) -> None:
@@ -262,7 +262,7 @@ def test_nonsense_in_the_state_is_refused(tmp_path: Path, member: int, value: in
 def test_nonsense_in_ring_and_pages_is_refused(tmp_path: Path) -> None:
     fill(RingBuffer(1, 8, folder=str(tmp_path)), 600)
     content = (tmp_path / "cpu0").read_bytes()
-    ring_at = CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 4 * 8
+    ring_at = CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 4 * 16
     for page_id in (99, 3, 2):  # no such page, the reader page, twice the same
         with pytest.raises(ValueError, match="page"):
             adopt_changed(tmp_path, ring_at, struct.pack("<I", page_id))
@@ -292,7 +292,7 @@ def test_every_byte_changed_is_refused_or_readable(tmp_path: Path) -> None:
     fill(buffer, 600)
     for _ in range(10):
         next(buffer.cursor(consume=True))
-    for offset in [*range(CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 48), *range(8192, 8192 + 100)]:
+    for offset in [*range(CONTROL_STATE + 2 * STATE_SIZE + ORIGIN_SIZE + 80), *range(8192, 8192 + 100)]:
         for value in (0xFF, 0x7F, 1, 30, 31):
             try:
                 adopted = adopt_changed(tmp_path, offset, bytes([value]))

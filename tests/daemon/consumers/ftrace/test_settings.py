@@ -19,6 +19,7 @@ OTHER: dict[str, Any] = {
     "notrace_pids": frozenset({2}),
     "standing": (b"b*", b"a*"),
     "clear_pending": True,
+    "remove_on_close": True,
     "buffer_percent": 7,
     "time_start": 1 << 63,
     "error_log": (b"x",),

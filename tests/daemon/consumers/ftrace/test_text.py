@@ -624,6 +624,10 @@ def test_stats() -> None:
         attrs.evolve(STATS, oldest_ts=3), 77, clock_is_ns=False
     )
     assert timestamp_text(0, clock_is_ns=True) == b"    0.000000"
+    late = attrs.evolve(STATS, late_events=2, late_by=1_500_000)
+    assert stats_text(late, 7, clock_is_ns=True).endswith(
+        b"read events: 5\nlate events: 2\nlate by at most:     0.001500\n"
+    )
 
 
 def test_stats_of_a_real_buffer() -> None:

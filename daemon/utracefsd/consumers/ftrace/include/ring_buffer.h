@@ -37,6 +37,12 @@
  *     clears again.
  *   - resize: made as a new mapping (file) which replaces the old one by rename(2).
  *
+ * Records can be missing in two ways. What this buffer overwrote is known when a reader takes the next page:
+ * `overrun`. What was lost on its way to the buffer (a data ring was full) is said by rb_mark_lost, and
+ * belongs in front of the next record; a page's header is the one place where a reader of pages looks for
+ * that. So the mark ends the page, and stands in the next one's meta. A mark on a page that is overwritten
+ * goes over to the next page (`carried`). Readers get the sum.
+ *
  * All else is a cache: entries and real_end of a page, the time of the last record, how many records of the
  * reader page were read, and `appends`. rb_adopt computes them anew by walking the records.
  */
@@ -52,7 +58,7 @@
 #include <time.h>
 
 #define RB_MAGIC 0x4655424752545455ull /* "UTTRGBUF" as little-endian bytes */
-#define RB_VERSION 2u
+#define RB_VERSION 3u
 #define RB_CONTROL_ALIGN 4096u
 #define RB_PAGE_HEADER 16u         /* u64 time stamp, u64 commit */
 /* Bytes of the largest entry: the payload of a page less two header words. */
@@ -78,8 +84,12 @@ struct rb_state {
     uint64_t lost;          /* overwritten just before the reader page's next record; no reader knows yet */
     uint64_t read_before;   /* records consumed on earlier reader pages */
     uint64_t dropped;       /* records refused */
+    uint64_t late;          /* records that came after a later one and have its time, since the last clear */
+    uint64_t late_by;       /* by how much the time of any of them was moved at most */
     uint32_t clearing;      /* a clear was under way */
     uint32_t zero;
+    uint64_t unmarked;      /* lost before the next record, and no page begins there yet */
+    uint64_t carried;       /* marks of pages overwritten since the reader page was swapped in */
 };
 
 /* Which record of a data ring was handed over here last: see intake/include/journal.h. */
@@ -106,6 +116,7 @@ struct rb_control {
 struct rb_page_meta {
     uint32_t entries;
     uint32_t real_end;      /* where the padding at the page end begins; 0: there is none */
+    uint64_t lost;          /* records that never came here, just before the page's first one */
 };
 
 struct rb_page {
@@ -172,6 +183,7 @@ typedef struct rb_iter {
     uint32_t have;          /* `next` is the next record, as of `changes` */
     uint64_t changes;
     struct rb_record next;
+    uint64_t lost;          /* mark of the page that `next` is the first record of */
 } rb_iter;
 
 /* Order stores for a successor: program order is all it needs, so these are compiler barriers in effect. */
@@ -215,6 +227,7 @@ static inline void rb_empty_page(const rb_cpu *b, uint32_t id)
     RB_COMMIT(rb_page_of(b, id)->commit, 0);
     b->meta[id].entries = 0;
     b->meta[id].real_end = 0;
+    b->meta[id].lost = 0;
 }
 
 static inline void rb_find_tail(rb_cpu *b)
@@ -508,20 +521,37 @@ static inline int rb_move_tail(rb_cpu *b)
     if (rb_used(s) == b->nr) {
         if (!b->control->overwrite)
             return 0;
-        uint32_t dropped = b->meta[b->ring[s->head % b->nr]].entries;
+        struct rb_page_meta *dropped = &b->meta[b->ring[s->head % b->nr]];
         s = rb_spare(b);
-        s->overrun += dropped;
+        s->overrun += dropped->entries;
+        s->carried += dropped->lost;
         s->head++;
         rb_flip(b);
     }
     s = rb_state(b);
-    rb_empty_page(b, b->ring[(s->tail + 1) % b->nr]); /* outside head..tail and not the reader page: free */
+    uint32_t next = b->ring[(s->tail + 1) % b->nr]; /* outside head..tail and not the reader page: free */
+    rb_empty_page(b, next);
+    b->meta[next].lost = s->unmarked;
     s = rb_spare(b);
+    s->unmarked = 0;
     s->tail++;
     rb_flip(b);
     rb_find_tail(b);
     b->changes++;
     return 1;
+}
+
+/* `n` records are missing before the next one. Where no page can begin now, the next one that begins has it:
+ * a buffer that is full and does not overwrite takes no record until then. */
+static inline void rb_mark_lost(rb_cpu *b, uint64_t n)
+{
+    if (b->write == 0) {
+        b->tail_meta->lost += n;
+        return;
+    }
+    rb_state(b)->unmarked += n;
+    if ((b->control->overwrite || rb_used(rb_state(b)) < b->nr) && rb_move_tail(b))
+        b->tail_page->time_stamp = b->last_ts; /* until the record is there */
 }
 
 /* Before storing the record that lies at `at` in data ring `ring`: name it, for a successor. */
@@ -552,8 +582,11 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
     if (size > RB_MAX_DATA(b->subbuf_size) - 8)
         return RB_TOO_LARGE;
     uint32_t entry = (uint32_t)size + 8, total = rb_record_size(entry);
-    if (ts < b->last_ts)
+    uint64_t late_by = 0;
+    if (ts < b->last_ts) {
+        late_by = b->last_ts - ts;
         ts = b->last_ts;
+    }
     uint64_t delta = b->write ? ts - b->last_ts : 0; /* the first record of a page lies at the page's time */
     uint32_t extend = delta >> RB_DELTA_BITS ? 8 : 0;
     if (b->write + extend + total > b->payload) {
@@ -591,6 +624,12 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
     place->entry = to;
     place->ts = ts;
     place->end = b->write + extend + total;
+    if (late_by) {
+        struct rb_state *s = rb_state(b);
+        s->late++;
+        if (s->late_by < late_by)
+            s->late_by = late_by;
+    }
     return RB_RESERVED;
 }
 
@@ -658,6 +697,8 @@ static inline void rb_clear(rb_cpu *b)
 
 static inline uint64_t rb_overrun(const rb_cpu *b) { return rb_state(b)->overrun; }
 static inline uint64_t rb_dropped(const rb_cpu *b) { return rb_state(b)->dropped; }
+static inline uint64_t rb_late(const rb_cpu *b) { return rb_state(b)->late; }
+static inline uint64_t rb_late_by(const rb_cpu *b) { return rb_state(b)->late_by; }
 static inline uint64_t rb_lost(const rb_cpu *b) { return rb_state(b)->lost; }
 static inline uint64_t rb_pages_used(const rb_cpu *b) { return rb_used(rb_state(b)); }
 static inline int rb_overwrite(const rb_cpu *b) { return b->control->overwrite; }
@@ -718,7 +759,8 @@ static inline int rb_load_reader(rb_cpu *b)
     uint32_t read = b->meta[old].entries;
     s = rb_spare(b);
     s->read_before += read;
-    s->lost += missed;
+    s->lost += missed + s->carried + b->meta[b->ring[slot]].lost;
+    s->carried = 0;
     s->last_overrun = s->overrun;
     s->reader_id = b->ring[slot];
     s->reader_pos = s->head;
@@ -746,7 +788,10 @@ static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t en
 }
 
 /* Consume what one read() of trace_pipe_raw gets, as ring_buffer_read_page(), into a page of subbuf_size
- * bytes at `out`: 1 a page; 0 nothing to read; -1 `size` too small for the first record. */
+ * bytes at `out`: 1 a page; 0 nothing to read; -1 `size` too small for the first record.
+ *
+ * Where records are missing, their number stands behind the records. The kernel leaves it out where a full
+ * page has no room for it; here the page then ends before its last record, which the next read gets. */
 static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
 {
     if (!rb_load_reader(b))
@@ -760,14 +805,16 @@ static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
     size -= RB_PAGE_HEADER;
     struct rb_record r;
     uint32_t off = start;
-    uint64_t ts = b->read_ts, entries = 0;
-    if (start == 0 && size >= end) { /* the whole page as it is; no need to look at the records */
+    uint64_t ts = b->read_ts, entries = 0, lost = s->lost;
+    size_t room = lost && size > b->payload - sizeof lost ? b->payload - sizeof lost : size;
+    if (start == 0 && room >= end) { /* the whole page as it is; no need to look at the records */
         off = end;
         entries = b->meta[id].entries;
         if (is_tail)
             ts = b->last_ts; /* the writer goes on here: the next read begins at the last record's time */
     } else {
-        while (rb_decode(page, off, end, ts, &r) && r.end - start <= size) {
+        /* one record that fills the page alone goes without the number */
+        while (rb_decode(page, off, end, ts, &r) && r.end - start <= (entries ? room : size)) {
             off = r.end;
             ts = r.ts;
             entries++;
@@ -778,7 +825,6 @@ static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
         return -1;
     to->time_stamp = b->read_ts;
     memcpy(to->data, page->data + start, length);
-    uint64_t lost = s->lost;
     uint32_t commit = length;
     if (lost) {
         commit |= RB_LOST;
@@ -837,6 +883,7 @@ static inline int rb_iter_peek(const rb_cpu *b, rb_iter *it)
             it->ts = page->time_stamp;
         it->next.pos = it->pos;
         if (rb_decode(page, it->off, rb_page_end(b, id), it->ts, &it->next)) {
+            it->lost = it->off ? 0 : b->meta[id].lost;
             it->have = 1;
             it->changes = b->changes;
             return 1;
@@ -885,8 +932,10 @@ static inline void rb_copy(rb_cpu *to, const rb_cpu *from)
     struct rb_state *s = rb_state(to);
     uint64_t used = rb_used(f), keep = used < to->nr ? used : to->nr;
     *s = *f;
-    for (; s->head + keep <= f->tail; s->head++)
+    for (; s->head + keep <= f->tail; s->head++) {
         s->overrun += from->meta[from->ring[s->head % from->nr]].entries;
+        s->carried += from->meta[from->ring[s->head % from->nr]].lost;
+    }
     s->reader_id = to->nr;
     memcpy(rb_page_of(to, to->nr), rb_page_of(from, f->reader_id), to->subbuf_size);
     to->meta[to->nr] = from->meta[f->reader_id];

@@ -1,0 +1,280 @@
+"""The thread that Python does not know, a wait that nobody has patched, and what a fork makes of both.
+
+gevent and eventlet replace what `_thread` and `threading` offer: a thread would be a greenlet of the one
+thread that blocks, and waiting for a lock would switch to another one. What is here is the C library's.
+
+**The thread** waits in C (`Fifo.pump_until`), without the GIL and without a Python thread state; only for a
+step of the session it takes the GIL. So it can end without the GIL when it is told to, and nothing of Python
+counts it (`threading.enumerate`, `sys._current_frames`).
+
+**fork.** Before it the threads end, after it they are there again; what they wait for is kept in objects, not
+on their stacks. Python 3.12 and later warn when a process with several threads forks. Some of them (3.13.0)
+count after the hooks for the parent, so the threads are started by a pending call: the interpreter makes it
+when os.fork() has returned to the frame that called it, before the next instruction there. While that frame
+is not the current one, hooks of others are being run; then the call is put off, for some milliseconds at
+most. Pending calls are made by the main thread, which may wait for long while another one forks: then there
+are two threads anyway, the warning comes with or without ours, and it is started at once.
+"""
+
+import os
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint32_t
+
+from utracefs._descriptors cimport Descriptor, ut_descriptor
+from utracefs._outlets cimport Fifo
+
+cdef extern from "native_thread.h" nogil:
+    ctypedef int (*ut_wait)(void *) noexcept nogil
+    ctypedef int (*ut_step)(void *, int) noexcept nogil
+    ctypedef struct ut_thread "struct ut_thread":
+        void *owner
+        ut_wait wait
+        ut_step step
+        uint32_t state
+    int64_t ut_monotonic_ns()
+    int ut_thread_start(ut_thread *t)
+    void ut_thread_ask_to_stop(ut_thread *t)
+    int ut_thread_await_end(ut_thread *t, int64_t until_ns)
+    bint ut_thread_is_current(ut_thread *t)
+    void ut_thread_forget(ut_thread *t)
+    int UT_NONE
+
+cdef extern from "<unistd.h>" nogil:
+    int getpid()
+    int gettid()
+
+cdef extern from "Python.h" nogil:
+    ctypedef void *PyThread_type_lock
+    ctypedef enum PyLockStatus:
+        PY_LOCK_FAILURE
+        PY_LOCK_ACQUIRED
+        PY_LOCK_INTR
+    PyThread_type_lock PyThread_allocate_lock()
+    void PyThread_free_lock(PyThread_type_lock lock)
+    int PyThread_acquire_lock(PyThread_type_lock lock, int wait)
+    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long timeout_us, int interruptible)
+    void PyThread_release_lock(PyThread_type_lock lock)
+
+cdef extern from "Python.h":
+    void PyErr_SetObject(object kind, object value)
+    void PyErr_WriteUnraisable(object about)
+    void *PyEval_GetFrame()
+    int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg)
+
+cdef enum:
+    # How long hooks of others may put our threads off. They take microseconds.
+    HOOKS_NS = 10_000_000
+
+
+cdef class Waiter:
+    """One thread waits, another one releases it, once, before or after.
+
+    wait: whether it was released within timeout_s; less than 0 is 0. Without the GIL; signal handlers are run
+    meanwhile, and what they raise comes out. release: RuntimeError the second time.
+    """
+
+    cdef PyThread_type_lock lock
+    cdef bint released
+
+    def __cinit__(self):
+        self.lock = PyThread_allocate_lock()
+        if self.lock == NULL:
+            raise MemoryError
+        PyThread_acquire_lock(self.lock, 0)
+
+    def __dealloc__(self):
+        if self.lock != NULL:
+            PyThread_free_lock(self.lock)
+
+    def wait(self, double timeout_s):
+        cdef int64_t until = ut_monotonic_ns() + <int64_t>(min(max(timeout_s, 0.0), 1e9) * 1e9)
+        cdef int64_t left
+        cdef PyLockStatus status
+        while True:
+            left = (until - ut_monotonic_ns()) // 1000
+            if left < 0:
+                left = 0
+            with nogil:
+                status = PyThread_acquire_lock_timed(self.lock, left, 1)
+            if status == PY_LOCK_ACQUIRED:
+                return True
+            if status != PY_LOCK_INTR:
+                return False
+            PyErr_CheckSignals()
+
+    def release(self):
+        if self.released:
+            raise RuntimeError("released before")
+        self.released = True
+        PyThread_release_lock(self.lock)
+
+
+cdef int wait_of(NativeThread self) noexcept nogil:
+    return self.fifo.pump_until(self.polled, self.timeout_ms)
+
+
+cdef int step_of(NativeThread self, int happened) noexcept with gil:
+    cdef Descriptor sock
+    if not self.is_wanted:
+        return 0
+    try:
+        wanted = self.call(happened)
+    except BaseException as error:
+        # Said and no more: in a thread like this SystemExit must not end the process.
+        PyErr_SetObject(type(error), error)
+        PyErr_WriteUnraisable(self.call)
+        wanted = None
+    if wanted is None:
+        self.is_wanted = False
+        return 0
+    sock, self.timeout_ms = wanted
+    self.sock = sock
+    self.polled = NULL if sock is None else &sock.own
+    return 1
+
+
+cdef class NativeThread:
+    """A thread that turns between `fifo.pump_until` and `step`.
+
+    step(happened): what the pump said, 0 at first; runs in the thread and returns the (socket or None,
+    timeout_ms) to pump next, or None when it was the last. To wake the thread one wakes the FIFO.
+    """
+
+    cdef ut_thread thread
+    cdef Fifo fifo
+    cdef object call
+    cdef Descriptor sock
+    cdef ut_descriptor *polled
+    cdef int timeout_ms
+    cdef readonly bint is_wanted
+    """Whether there is to be a thread, though a fork may have sent it away for a moment."""
+    cdef bint held
+
+    def __cinit__(self, Fifo fifo not None, step):
+        self.fifo = fifo
+        self.call = step
+        self.thread.owner = <void *>self
+        self.thread.wait = <ut_wait>wait_of
+        self.thread.step = <ut_step>step_of
+
+    @property
+    def is_current(self):
+        """Whether this thread is it."""
+        return ut_thread_is_current(&self.thread)
+
+    @property
+    def is_running(self):
+        return self.thread.state != UT_NONE
+
+    def start(self):
+        """There is to be a thread: start it, unless it is there or a fork is under way, after which it starts
+        by itself. False: none can be had."""
+        self.is_wanted = True
+        return nr_forking != 0 or self.run()
+
+    cdef bint run(self):
+        if not self.held:
+            # The thread's own reference, given back by those who see that it has ended.
+            self.held = True
+            Py_INCREF(self)
+        if ut_thread_start(&self.thread) == 0:
+            return True
+        self.is_wanted = False
+        self.let_go()
+        return False
+
+    def stop(self, double timeout_s):
+        """There is to be no thread any more. Whether it has ended within this time; never when called from
+        it. A step that is under way is finished."""
+        self.is_wanted = False
+        return self.end(timeout_s)
+
+    def pause(self, double timeout_s):
+        """As `stop`, but it is still wanted."""
+        self.end(timeout_s)
+
+    cdef bint end(self, double timeout_s):
+        cdef int64_t until = ut_monotonic_ns() + <int64_t>(timeout_s * 1e9)
+        cdef bint ended
+        if self.thread.state != UT_NONE:
+            if ut_thread_is_current(&self.thread):
+                return False
+            ut_thread_ask_to_stop(&self.thread)
+            self.fifo.want()
+        # (Also when it says that it is gone: another thread may be waiting for the kernel to forget it.)
+        with nogil:
+            ended = ut_thread_await_end(&self.thread, until)
+        if ended:
+            self.let_go()
+        return ended
+
+    cdef void let_go(self):
+        if self.held and self.thread.state == UT_NONE:
+            self.held = False
+            Py_DECREF(self)
+
+    def forget(self):
+        """In a forked child: the thread is not there."""
+        self.is_wanted = False
+        self.sock = None
+        ut_thread_forget(&self.thread)
+        self.let_go()
+
+    def __reduce__(self):
+        raise TypeError("a thread belongs to one process")
+
+
+# ---------------------------------------------------------------------------------------------------- fork
+
+cdef int nr_forking = 0
+cdef void *forking_frame = NULL
+cdef int64_t forked_at_ns = 0
+cdef object call_before = None
+cdef object call_in_parent = None
+cdef object call_in_child = None
+
+
+def _before_fork():
+    global nr_forking, forking_frame
+    nr_forking += 1
+    call_before()
+    # Not held: it is only compared with.
+    forking_frame = PyEval_GetFrame()
+
+
+def _after_fork_in_parent():
+    global nr_forking, forked_at_ns
+    nr_forking = max(nr_forking - 1, 0)
+    if nr_forking:
+        return  # one fork of several threads: the last of them starts ours
+    forked_at_ns = ut_monotonic_ns()
+    if gettid() != getpid() or Py_AddPendingCall(start_again, NULL) != 0:
+        call_in_parent()
+
+
+cdef int start_again(void *_) noexcept:
+    if nr_forking:
+        return 0
+    if PyEval_GetFrame() != forking_frame and ut_monotonic_ns() - forked_at_ns < HOOKS_NS:
+        if Py_AddPendingCall(start_again, NULL) == 0:
+            return 0
+    call_in_parent()
+    return 0
+
+
+def _after_fork_in_child():
+    global nr_forking
+    nr_forking = 0
+    call_in_child()
+
+
+def install_fork_hooks(before, in_parent, in_child):
+    """Have these called at every fork from now on: before it; in the parent, when threads may be started; in
+    the child. Once."""
+    global call_before, call_in_parent, call_in_child
+    call_before, call_in_parent, call_in_child = before, in_parent, in_child
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )

@@ -1,0 +1,146 @@
+/*
+ * Descriptors of ours in somebody else's process.
+ *
+ * The table of descriptors is the program's: it may close all of them (closefrom, closerange, a daemon's
+ * first deed) and open its own under the same numbers, or dup2 something over one. So a number says nothing.
+ * What we opened is known by the device and inode of its file, which are asked for (fstat) before each write,
+ * send or close; what is not ours any more is left alone.
+ *
+ * An eventfd has no inode of its own: all of them share one. It is taken for ours while its number holds such
+ * a file and while the file that came with it (`beside`) is ours.
+ *
+ * Between the question and the deed another thread may still put something else there. That cannot be helped,
+ * and is a matter of nanoseconds.
+ */
+#ifndef UTRACEFS_DESCRIPTOR_H
+#define UTRACEFS_DESCRIPTOR_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* Ours stand from here on, where there is room: out of the way of programs that choose numbers (dup2 to 0, 1
+ * and 2, a supervisor's 3 and 4), and they do not change the numbers that a program gets. Below 64, so that
+ * the kernel's table of a small process need not grow. */
+#define UT_FIRST_FD 40
+
+struct ut_descriptor {
+	int fd; /* -1: none */
+	dev_t dev;
+	ino_t ino;
+	int is_anonymous; /* no inode of its own */
+	const struct ut_descriptor *beside;
+};
+
+static inline int ut_is_ours(const struct ut_descriptor *d)
+{
+	struct stat now;
+
+	return d->fd >= 0 && fstat(d->fd, &now) == 0 && now.st_ino == d->ino && now.st_dev == d->dev &&
+	       (!d->beside || ut_is_ours(d->beside));
+}
+
+/* Takes `fd` over, wherever it stands. 0, or -errno with `fd` closed. */
+static inline int ut_take(struct ut_descriptor *d, int fd)
+{
+	struct stat now;
+	int moved = fd;
+
+	d->fd = -1;
+	d->beside = NULL;
+	if (fd < UT_FIRST_FD) {
+		moved = fcntl(fd, F_DUPFD_CLOEXEC, UT_FIRST_FD);
+		if (moved < 0 && fd <= 2)
+			moved = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* never standard input, output or error */
+		if (moved < 0 && fd > 2)
+			moved = fd;
+		else
+			close(fd);
+	}
+	if (moved < 0 || fstat(moved, &now) < 0) {
+		int error = -errno;
+		if (moved >= 0)
+			close(moved);
+		return error;
+	}
+	d->fd = moved;
+	d->dev = now.st_dev;
+	d->ino = now.st_ino;
+	d->is_anonymous = (now.st_mode & S_IFMT) == 0;
+	return 0;
+}
+
+/* Closes it if it is ours; forgets it in any case. */
+static inline void ut_close(struct ut_descriptor *d)
+{
+	if (ut_is_ours(d))
+		close(d->fd);
+	d->fd = -1;
+}
+
+/* What wakes a thread in poll(2): it polls `near`, the others ring. A pair of sockets and not an eventfd or
+ * a pipe: each has an inode of its own, `near` hangs up when `far` is closed by somebody, and no write to it
+ * is a SIGPIPE. */
+struct ut_bell {
+	struct ut_descriptor near_end;
+	struct ut_descriptor far_end;
+};
+
+static inline void ut_bell_init(struct ut_bell *b)
+{
+	b->near_end.fd = b->far_end.fd = -1;
+	b->near_end.beside = b->far_end.beside = NULL;
+}
+
+static inline void ut_bell_close(struct ut_bell *b)
+{
+	ut_close(&b->near_end);
+	ut_close(&b->far_end);
+}
+
+static inline int ut_bell_is_ours(const struct ut_bell *b)
+{
+	return ut_is_ours(&b->near_end) && ut_is_ours(&b->far_end);
+}
+
+/* 0, also when it is open already; or -errno with nothing open. */
+static inline int ut_bell_open(struct ut_bell *b)
+{
+	int ends[2];
+	int error, other;
+
+	if (ut_bell_is_ours(b))
+		return 0;
+	ut_bell_close(b);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	error = ut_take(&b->near_end, ends[0]);
+	other = ut_take(&b->far_end, ends[1]);
+	if (error || other)
+		ut_bell_close(b);
+	return error ? error : other;
+}
+
+/* It only fails when it was rung often enough, or is not there. */
+static inline void ut_bell_ring(const struct ut_bell *b)
+{
+	if (ut_is_ours(&b->far_end) && send(b->far_end.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+	}
+}
+
+static inline void ut_bell_silence(const struct ut_bell *b)
+{
+	char rung[64];
+
+	while (ut_is_ours(&b->near_end) && recv(b->near_end.fd, rung, sizeof(rung), MSG_DONTWAIT) > 0) {
+	}
+}
+
+#endif

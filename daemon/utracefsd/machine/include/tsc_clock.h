@@ -1,0 +1,114 @@
+/* CLOCK_MONOTONIC from the time stamp counter: what a producer read with rdtsc, as nanoseconds.
+ *
+ * The daemon looks at both clocks at once whenever it takes records in (tsc_clock_look). Between two looks
+ * time goes in a straight line: what lies there is off by no more than the looks themselves are, however
+ * the kernel steers its clock (adjtime), and its time lies between theirs, whatever the counter did. What
+ * is older than the look before, because its producer was stopped between stamp and commit, or because no
+ * daemon lived, is counted back with the rate of a longer while. What is later than the last look is as
+ * late as that.
+ *
+ *          ns |                         .____ to          later: as late as `to`
+ *             |             .-----------'
+ *             |     .-------' from                        between: on the line
+ *             |  .-'                                      older: back from `from`, by `rate`
+ *             +------------------------------ tsc
+ *
+ * So a producer may claim any count: its time lies between 0 and the last look, and nothing is divided by it.
+ *
+ * A line that is steeper or flatter than the rate by more than a thousandth, or a counter that went back,
+ * means that the machine was suspended or moved, or that its counter is broken: tsc_clock_look says so, and
+ * its caller asks the kernel whether it still trusts the counter (tsc.py). The kernel itself steers by less
+ * (500 ppm).
+ */
+#ifndef UTRACEFS_TSC_CLOCK_H
+#define UTRACEFS_TSC_CLOCK_H
+
+#include "machine.h"
+
+/* Rates are 2^32 times nanoseconds per tick. A rate is believed when it comes from so long a while: a look is
+ * accurate to some 20 ns. */
+#define TSC_CLOCK_RATE_NS 1000000u
+#define TSC_CLOCK_JUMP 1000u
+
+struct tsc_clock_pair {
+    uint64_t tsc;
+    uint64_t ns;
+};
+
+struct tsc_clock {
+    struct tsc_clock_pair first; /* where the while of `rate` began */
+    struct tsc_clock_pair from, to; /* the last two looks */
+    uint64_t line; /* rate between them */
+    uint64_t rate; /* since `first`; 0 when that was no more than TSC_CLOCK_RATE_NS ago */
+};
+
+static inline uint64_t tsc_clock_rate(const struct tsc_clock_pair *from, const struct tsc_clock_pair *to)
+{
+    return (uint64_t)(((unsigned __int128)(to->ns - from->ns) << 32) / (to->tsc - from->tsc));
+}
+
+/* Both clocks said this now. 1: one of them jumped. */
+static inline int tsc_clock_look(struct tsc_clock *c, struct tsc_clock_pair now)
+{
+    uint64_t off;
+
+    if (now.tsc <= c->to.tsc || now.ns <= c->to.ns || c->to.ns == 0) {
+        int jumped = c->to.ns != 0 && (now.tsc < c->to.tsc || now.ns < c->to.ns);
+
+        c->first = c->from = c->to = now;
+        c->line = 0;
+        return jumped;
+    }
+    c->from = c->to;
+    c->to = now;
+    c->line = tsc_clock_rate(&c->from, &c->to);
+    off = c->line > c->rate ? c->line - c->rate : c->rate - c->line;
+    if (c->rate && now.ns - c->from.ns > TSC_CLOCK_RATE_NS && off > c->rate / TSC_CLOCK_JUMP) {
+        c->first = c->from;
+        c->rate = c->line;
+        return 1;
+    }
+    if (now.ns - c->first.ns > TSC_CLOCK_RATE_NS)
+        c->rate = tsc_clock_rate(&c->first, &now);
+    return 0;
+}
+
+/* CLOCK_MONOTONIC of a count that somebody claims. */
+static inline uint64_t tsc_clock_ns(const struct tsc_clock *c, uint64_t tsc)
+{
+    unsigned __int128 back;
+
+    if (tsc >= c->to.tsc)
+        return c->to.ns;
+    if (tsc >= c->from.tsc)
+        return c->from.ns + (uint64_t)(((unsigned __int128)(tsc - c->from.tsc) * c->line) >> 32);
+    back = ((unsigned __int128)(c->from.tsc - tsc) * c->rate) >> 32;
+    return back < c->from.ns ? c->from.ns - (uint64_t)back : 0;
+}
+
+/* Both clocks at once, as well as that goes: the narrowest of a few tries, because one may be interrupted.
+ * Without a counter its count is 0. */
+static inline struct tsc_clock_pair tsc_clock_now(void)
+{
+    struct tsc_clock_pair best = {0, 0};
+#if defined(__x86_64__)
+    uint64_t width = UINT64_MAX;
+
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = __builtin_ia32_rdtsc();
+        uint64_t ns = machine_clock_ns(CLOCK_MONOTONIC);
+        uint64_t after = __builtin_ia32_rdtsc();
+
+        if (after - before < width) {
+            width = after - before;
+            best.tsc = before + width / 2;
+            best.ns = ns;
+        }
+    }
+#else
+    best.ns = machine_clock_ns(CLOCK_MONOTONIC);
+#endif
+    return best;
+}
+
+#endif

@@ -1,0 +1,340 @@
+"""Where a run takes place: a folder of its own, where possible a /dev/shm of its own, and the daemon in it.
+
+`private_shared_memory` gives this process, and all that it starts, a small tmpfs at /dev/shm which goes away
+with the last of them. So nothing of a run that is broken off stays on the machine, and it can be filled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+import attrs
+
+from tests.soak.report import Report
+from utracefs.tracefs import Tracefs
+from utracefsd.server.runtime import SHARED_MEMORY, locate
+
+ROOT = Path(__file__).parents[2]
+
+ANSWER_BOUND_S = 10.0
+"""A third of systemd's watchdog. A loaded machine with two cpus needs much less, an attack shall not need
+more."""
+
+OWN_MEMORY_MIB = 200.0
+"""The daemon's own memory, without rings and ring buffers, on top of what it takes when it has started."""
+
+START_BOUND_S = 60.0
+END_BOUND_S = 30.0
+IDLE_BOUND_S = 10.0
+
+_CLONE_NEWNS = 0x20000
+_MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def checked_call(name: str, *arguments: object) -> int:
+    """A function of libc that answers -1 with errno. OSError."""
+    answer: int = getattr(_libc, name)(*arguments)
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return answer
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
+    """mount(2)."""
+    checked_call("mount", source.encode(), target.encode(), kind.encode(), flags, data.encode())
+
+
+def private_shared_memory(size_mib: int) -> bool:
+    """/dev/shm of our own for the rest of this process's life. False where that is not permitted."""
+    try:
+        checked_call("unshare", _CLONE_NEWNS)
+        mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
+        mount("tmpfs", os.fspath(SHARED_MEMORY), "tmpfs", 0, f"size={size_mib}m,mode=1777")
+    except OSError:
+        return False
+    return True
+
+
+@attrs.frozen
+class Usage:
+    """What a process takes now."""
+
+    own_mib: float
+    """Memory that is nobody else's, not of files: rings and ring buffers in /dev/shm are not in it."""
+
+    descriptors: int
+    cpu_s: float
+
+    @classmethod
+    def of(cls, pid: int) -> Usage:
+        """FileNotFoundError, ProcessLookupError: it is gone."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        anonymous = next((line for line in status.splitlines() if line.startswith("RssAnon:")), "x 0 kB")
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return cls(
+            int(anonymous.split()[1]) / 1024,
+            len(os.listdir(f"/proc/{pid}/fd")),
+            ticks / os.sysconf("SC_CLK_TCK"),
+        )
+
+
+class House:
+    """One daemon in `folder`/run, its log in `folder`/log, watched by the judges for `part`.
+
+    `open_to_all`: other users may connect to the data socket. `descriptors`: RLIMIT_NOFILE of the daemon.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        report: Report,
+        part: str,
+        *,
+        open_to_all: bool = False,
+        options: tuple[str, ...] = (),
+    ) -> None:
+        self.folder = folder
+        self.report = report
+        self.part = part
+        self.options = options
+        self.open_to_all = open_to_all
+        self.descriptors: int | None = None
+        self.environ = {**os.environ, "TMPDIR": os.fspath(folder / "tmp")}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.at_start: Usage | None = None
+        self.directory = os.fspath(folder / "run")
+        self.log = folder / "log"
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        (folder / "tmp").mkdir()
+        (folder / "run").mkdir(0o755)
+        self._install_plugin(folder / "plugins")
+
+    def _install_plugin(self, folder: Path) -> None:
+        """The example's, as an installed distribution."""
+        info = folder / "soak_count-1.dist-info"
+        info.mkdir(parents=True)
+        shutil.copy(ROOT / "examples" / "count_plugin" / "utracefs_count.py", folder)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soak-count\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[utracefs.consumers]\ncount = utracefs_count:Counter\n")
+        path = self.environ.get("PYTHONPATH")
+        self.environ["PYTHONPATH"] = f"{folder}:{path}" if path else os.fspath(folder)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Until it is ready. Found when it does not become so."""
+        ready, ready_w = os.pipe()
+        try:
+            with open(self.log, "ab") as log:
+                self.process = self._popen(log, ready_w)
+            os.close(ready_w)
+            readable, _, _ = select.select([ready], [], [], START_BOUND_S)
+            if not readable or not os.read(ready, 16).startswith(b"READY"):
+                self.report.stop("alive", self.part, "the daemon did not start\n" + self.log_tail())
+        finally:
+            os.close(ready)
+        self.report.counts["starts of the daemon"] += 1
+        if self.open_to_all:
+            os.chmod(os.path.join(self.directory, "user_events_data"), 0o666)
+        if self.at_start is None:
+            self.note_start()
+
+    def _popen(self, log: IO[bytes], ready_fd: int | None = None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *(["prlimit", f"--nofile={self.descriptors}"] if self.descriptors else []),
+                *(sys.executable, "-X", "faulthandler", "-m", "utracefsd", "--dir", self.directory),
+                *(["--ready-fd", str(ready_fd)] if ready_fd is not None else []),
+                *self.options,
+            ],
+            pass_fds=[] if ready_fd is None else [ready_fd],
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+            env=self.environ,
+        )
+
+    def note_start(self) -> None:
+        """What it takes now is what it may take when all others have gone."""
+        self.probe()
+        usages = [Usage.of(self.pid)]
+        for _ in range(10):  # the probe's own connection has to go first
+            time.sleep(0.02)
+            usages.append(Usage.of(self.pid))
+        self.at_start = min(usages, key=lambda usage: usage.descriptors)
+
+    def start_and_kill(self, after_s: float) -> None:
+        """Killed at any moment on its way up."""
+        with open(self.log, "ab") as log:
+            self.process = self._popen(log)
+        time.sleep(after_s)
+        self.kill()
+
+    def wait_for_end(self, context: str = "") -> None:
+        """After SIGTERM. Found: it does not end."""
+        assert self.process is not None
+        try:
+            self.process.wait(END_BOUND_S)
+        except subprocess.TimeoutExpired:
+            self.report.stop(
+                "end", self.part, f"alive {END_BOUND_S} s after SIGTERM\n{self._stuck()}\n{context}"
+            )
+        self.process = None
+
+    def tree(self, timeout_s: float = ANSWER_BOUND_S) -> Tracefs:
+        return Tracefs(self.directory, timeout_s=timeout_s)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def probe(self, context: str = "") -> None:
+        """A read of the tree on a connection of its own, and a look at its memory. Found: no answer, or it is
+        dead."""
+        begin = time.monotonic()
+        try:
+            with self.tree() as tree:
+                tree.read_file("tracing_on")
+        except OSError as error:
+            self.must_be_alive(context)
+            stuck = self._stuck()
+            self.report.stop(
+                "latency",
+                self.part,
+                f"a read of tracing_on: {error} after {time.monotonic() - begin:.1f} s\n{stuck}\n{context}",
+            )
+        took_s = time.monotonic() - begin
+        self.report.counts["reads of the tree by the judge"] += 1
+        self.report.worst_answer_s = max(self.report.worst_answer_s, took_s)
+        self.look_at_memory(context)
+
+    def look_at_memory(self, context: str = "") -> None:
+        """Found: it is dead, or has grown too large."""
+        try:
+            usage = Usage.of(self.pid)
+        except OSError:
+            self.must_be_alive(context)
+            raise
+        self.report.peak_own_mib = max(self.report.peak_own_mib, usage.own_mib)
+        if self.at_start is not None and usage.own_mib > self.at_start.own_mib + OWN_MEMORY_MIB:
+            text = f"{usage.own_mib:.0f} MiB, {self.at_start.own_mib:.0f} MiB at the start\n{context}"
+            self.report.stop("memory", self.part, text)
+
+    def must_be_alive(self, context: str = "") -> None:
+        """Found: the daemon has ended."""
+        if self.process is not None and self.process.poll() is not None:
+            status, self.process = self.process.returncode, None
+            self.report.stop(
+                "alive", self.part, f"the daemon ended, status {status}\n{self.log_tail()}\n{context}"
+            )
+
+    def judge_rest(self, context: str = "") -> None:
+        """When all others have gone: its descriptors are back, and it sleeps."""
+        assert self.at_start is not None
+        deadline = time.monotonic() + IDLE_BOUND_S
+        while (now := Usage.of(self.pid).descriptors) > self.at_start.descriptors:
+            if time.monotonic() > deadline:
+                what = "\n".join(sorted(_targets(self.pid)))
+                text = f"{now} are open, {self.at_start.descriptors} were\n{what}\n{context}"
+                self.report.tell("descriptors", self.part, text)
+                break
+            time.sleep(0.05)
+        deadline = time.monotonic() + IDLE_BOUND_S
+        while True:
+            before = Usage.of(self.pid).cpu_s
+            time.sleep(1)
+            spent_s = Usage.of(self.pid).cpu_s - before
+            if spent_s <= 0.01:  # a tick is this long
+                break
+            if time.monotonic() > deadline:
+                text = f"{spent_s:.2f} s of cpu time in a second, and nobody is there\n{context}"
+                self.report.tell("idle", self.part, text)
+                break
+        self.report.counts["judgements"] += 2
+
+    def end(self, context: str = "") -> None:
+        """SIGTERM; nothing may be left, and nothing in the log."""
+        if self.process is not None:
+            self.must_be_alive(context)
+            self.process.terminate()
+            try:
+                status = self.process.wait(END_BOUND_S)
+                self.report.check("end", self.part, status == 0, f"status {status}\n{self.log_tail()}")
+                left = [*self._left()]
+                self.report.check("leftovers", self.part, not left, "\n".join(left))
+            except subprocess.TimeoutExpired:
+                self.report.tell(
+                    "end", self.part, f"alive {END_BOUND_S} s after SIGTERM\n{self._stuck()}\n{context}"
+                )
+            self.kill()
+        self.judge_log(context)
+
+    def judge_log(self, context: str = "") -> None:
+        """No traceback and no error of the daemon's own in it."""
+        text = self.log.read_text(errors="replace")
+        wrong = any(
+            word in text for word in ("Traceback", "mistake of ours", "internal error", "runtime error:")
+        )
+        self.report.check("log", self.part, not wrong, f"{self.log_tail(8000)}\n{context}")
+
+    def log_tail(self, size: int = 3000) -> str:
+        return self.log.read_text(errors="replace")[-size:]
+
+    def clear(self) -> None:
+        """Whatever the end was: no process and no file of it stays."""
+        self.kill()
+        folder = locate(self.directory).status_folder
+        subprocess.run(["rm", "-rf", "--", os.fspath(folder), os.fspath(self.folder)], check=False)
+
+    def _left(self) -> list[str]:
+        found = [str(path) for path in [*Path(self.directory).iterdir(), *(self.folder / "tmp").iterdir()]]
+        folder = locate(self.directory).status_folder
+        if folder.exists():
+            found += [str(folder), *(str(path) for path in folder.rglob("*"))]
+        return found
+
+    def _stuck(self) -> str:
+        """Where it stands; ends it (faulthandler prints the stack into the log)."""
+        if self.process is None:
+            return ""
+        where = []
+        for name in ("wchan", "syscall", "stat"):
+            with contextlib.suppress(OSError):
+                where.append(f"{name}: {Path(f'/proc/{self.pid}/{name}').read_text()[:300]}")
+        self.signal(signal.SIGABRT)
+        self.signal(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        return "\n".join([*where, self.log_tail()])
+
+
+def _targets(pid: int) -> list[str]:
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            found.append(f"{fd} {os.readlink(f'/proc/{pid}/fd/{fd}')}")
+    return found

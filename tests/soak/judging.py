@@ -1,0 +1,150 @@
+"""What the judges of records decide from, as pure functions: numbers that came, and what producers told.
+
+Each returns sentences, one for each fault; none is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+_LINE = re.compile(
+    rb"^ *(?P<comm>.*)-(?P<pid>\d+) +\[(?P<cpu>\d+)\] \S+ +(?P<s>\d+)\.(?P<us>\d+): (?P<event>\w+):"
+    rb" who=0x[0-9a-f]+ \((?P<who>\d+)\) n=0x[0-9a-f]+ \((?P<n>\d+)\)$"
+)
+
+
+@attrs.frozen
+class Line:
+    """A record of an honest producer as `trace` shows it."""
+
+    event: str
+    who: int
+    n: int
+    cpu: int
+    time_us: int
+
+
+def lines_of(trace: bytes, events: Iterable[str]) -> tuple[list[Line], list[str]]:
+    """The records of these events, in the order of the file; lines of them that cannot be read."""
+    wanted = tuple(b" %s: " % event.encode() for event in events)
+    found, unreadable = [], []
+    for text in trace.split(b"\n"):
+        if not any(word in text for word in wanted):
+            continue
+        match = _LINE.match(text)
+        if match is None:
+            unreadable.append(text.decode(errors="backslashreplace"))
+            continue
+        time_us = int(match["s"]) * 1_000_000 + int(match["us"])
+        found.append(
+            Line(match["event"].decode(), int(match["who"]), int(match["n"]), int(match["cpu"]), time_us)
+        )
+    return found, unreadable
+
+
+@attrs.frozen
+class Told:
+    """What one producer says of its records."""
+
+    event: str
+
+    next_numbers: Mapping[int, int]
+    """By thread: the number that follows the last one emitted."""
+
+    exact: bool
+    """It ended in order: emitted, lost and refused are final."""
+
+    emitted: int = 0
+    lost: int = 0
+    refused: int = 0
+
+    may_miss: bool = False
+    """Some may be missing without having been told: it was killed, or the way went over a socket of a
+    daemon that was killed."""
+
+
+def judge_records(came: Mapping[int, list[int]], told: Told) -> list[str]:
+    """`came`: by thread, the numbers in the order in which they were recorded. Not judged: the order."""
+    faults = []
+    number = 0
+    for who, numbers in sorted(came.items()):
+        unique = set(numbers)
+        number += len(numbers)
+        if len(unique) < len(numbers):
+            twice = (
+                sorted({n for n in unique if numbers.count(n) > 1})[:5] if len(numbers) < 10_000 else "many"
+            )
+            faults.append(f"{told.event}/{who}: {len(numbers) - len(unique)} came twice: {twice}")
+        # a producer that is killed may have committed a record and not noted it
+        beyond = [n for n in unique if n >= told.next_numbers.get(who, 0) + (not told.exact)]
+        if beyond:
+            text = f"emitted up to {told.next_numbers.get(who, 0)}, came {sorted(beyond)[:5]}"
+            faults.append(f"{told.event}/{who}: {len(beyond)} were never emitted: {text}")
+    if told.exact:
+        missing = told.emitted - told.lost - told.refused - number
+        if (missing > 0 and not told.may_miss) or missing < 0:
+            text = f"emitted {told.emitted}, told lost {told.lost}, refused {told.refused}, recorded {number}"
+            faults.append(f"{told.event}: {text}; {missing} are missing. {_gaps(came, told)}")
+    elif not told.may_miss:
+        for who, following in told.next_numbers.items():
+            gone = set(range(following)) - set(came.get(who, ()))
+            if len(gone) > told.lost:
+                text = f"{len(gone)} of {following} are missing, from {min(gone)} to {max(gone)}"
+                faults.append(f"{told.event}/{who}, killed: {text}")
+    return faults
+
+
+def _gaps(came: Mapping[int, list[int]], told: Told) -> str:
+    """Where numbers are missing, in short."""
+    texts = []
+    for who, following in sorted(told.next_numbers.items()):
+        gaps, expected = [], 0
+        for n in [*sorted(set(came.get(who, ()))), following]:
+            if n > expected:
+                gaps.append(f"{expected}..{n - 1}")
+            expected = n + 1
+        texts.append(f"thread {who}: {len(gaps)} gaps: {' '.join(gaps[:8])}")
+    return "; ".join(texts)
+
+
+def judge_order(lines: Iterable[Line]) -> list[str]:
+    """Time on a cpu, and numbers of a thread, only grow."""
+    faults = []
+    time_of: dict[int, int] = {}
+    last: dict[tuple[str, int], Line] = {}
+    back: dict[tuple[str, int], int] = defaultdict(int)
+    for line in lines:
+        if line.time_us < time_of.get(line.cpu, 0):
+            faults.append(f"cpu {line.cpu}: {line} stands behind time {time_of[line.cpu]}")
+        time_of[line.cpu] = line.time_us
+        key = line.event, line.who
+        before = last.get(key)
+        if before is not None and line.n <= before.n:
+            if not back[key]:
+                faults.append(f"{line} stands behind {before}")
+            back[key] += 1
+        last[key] = line
+    return faults[:5] + [f"{event}/{who}: {n} times back in all" for (event, who), n in back.items() if n]
+
+
+def judge_stats(text: bytes, event: str) -> list[str]:
+    """`stats` of an event whose only consumer is the one line of it: they add up."""
+    emitted, consumers = stats_of(text)
+    return [
+        f"{event}: emitted {emitted}, {name}: {numbers}, in all {sum(numbers)}"
+        for name, numbers in consumers.items()
+        if sum(numbers) != emitted
+    ]
+
+
+def stats_of(text: bytes) -> tuple[int, dict[str, tuple[int, int, int]]]:
+    """(emitted, consumer to (recorded, filtered, lost)) of an event's `stats`."""
+    emitted = re.match(rb"emitted: (\d+)\n", text)
+    rows = re.findall(rb"^(\S+): recorded (\d+) filtered (\d+) lost (\d+)$", text, re.MULTILINE)
+    if emitted is None:
+        raise ValueError(f"not the text of stats: {text!r}")
+    return int(emitted[1]), {row[0].decode(): (int(row[1]), int(row[2]), int(row[3])) for row in rows}
