@@ -22,7 +22,6 @@ All text is bytes, as in the kernel.
 from __future__ import annotations
 
 import errno
-import functools
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.frozen import Choice, Frozen
@@ -37,7 +36,11 @@ from utracefs_protocol.text import escaped, shown
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
-    from typing import ClassVar, Final
+    from collections.abc import Callable
+    from typing import ClassVar, Final, ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 __all__ = [
     "INTEGERS",
@@ -52,6 +55,7 @@ __all__ = [
     "split_name",
 ]
 
+_MOST_REMEMBERED: Final = 2048
 _SPACES: Final = b" \t\n\v\f\r"
 _CONTROL: Final = frozenset([*range(0x20), 0x7F])
 _CONTROL_BUT_TAB: Final = _CONTROL - {0x09}
@@ -238,7 +242,23 @@ def parse(command: bytes) -> Declaration:
     return Declaration(name, parse_fields(args))
 
 
-@functools.lru_cache(2048)
+def _remembered(function: Callable[P, R]) -> Callable[P, R]:
+    """functools.lru_cache, as far as it is needed: to import that is a tenth of what a first event costs."""
+    known: dict[object, R] = {}
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        found = known.get(args)
+        if found is None:
+            found = function(*args, **kwargs)
+            if len(known) >= _MOST_REMEMBERED:
+                known.clear()
+            known[args] = found
+        return found
+
+    return call
+
+
+@_remembered
 def parse_fields(args: bytes) -> tuple[Field, ...]:
     """The fields of an argument text, the part of a command string behind the name. Errors as `parse`.
 
@@ -255,7 +275,7 @@ def parse_fields(args: bytes) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-@functools.lru_cache(2048)
+@_remembered
 def _parse_field(text: bytes, offset: int) -> Field:
     """One field; see `parse_fields`."""
     if not _CONTROL_BUT_TAB.isdisjoint(text):

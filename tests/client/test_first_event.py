@@ -23,10 +23,10 @@ HEAVY = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "subprocess", "threading", "trio"),
     *("selectors", "signal", "socket"),
     *("fnmatch", "glob", "pathlib", "shutil", "tempfile", "urllib"),
-    *("array", "contextlib", "copy", "enum", "re", "string", "weakref"),
+    *("array", "contextlib", "copy", "enum", "functools", "re", "string", "types", "weakref"),
     *("click", "importlib", "ipaddress", "json", "platform", "random", "unicodedata"),
 }
-"""No program that emits needs these. What it does import besides our own: os, functools and msgpack, with what
+"""No program that emits needs these. What it does import besides our own: os and msgpack, with what
 belongs to them."""
 
 

@@ -339,3 +339,18 @@ def test_one_spelling_for_all_texts_that_match(
     ):
         expected = matches_token_by_token(declaration, args, repair)
         assert declaration.matches(args, repair_semicolons=repair) is expected
+
+
+def test_fields_are_remembered_within_bounds() -> None:
+    first = parse_fields(b"u32 a_first_one")
+    assert parse_fields(b"u32 a_first_one") is first
+    for n in range(5000):
+        (field,) = parse_fields(b"u32 a%d" % n)
+        assert field.name == b"a%d" % n
+    again = parse_fields(b"u32 a_first_one")
+    assert again == first
+    assert again is not first
+    for _ in range(2):
+        with pytest.raises(TraceError) as error:
+            parse_fields(b"nonsense")
+        assert error.value.__context__ is None
