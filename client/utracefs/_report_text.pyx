@@ -3,8 +3,9 @@
 
     [buffer: ]           comm-pid   [cpu] seconds.fraction: event:      fields
 
-What depends on a thread is kept for the last pids, the printers for all event ids. A line has no limit: where
-it does not fit, the room is doubled and it is printed once more.
+What depends on a thread is kept for the last pids, the printers for all event ids. Where a line does not fit,
+the room is doubled and it is printed once more. A file may ask for lines of any length (many fields may lead
+to the same 64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]`, as in the daemon's text.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -18,6 +19,7 @@ from utracefs_protocol._line cimport Line, put, put_char, put_decimal
 
 cdef enum:
     LINE_ROOM = 4 << 10     # what is kept free for a line
+    LONGEST = 16 << 20      # of the room for a piece; records of the kernel have 64 KiB at most
     HEADER = 8              # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
     SLOTS = 256             # threads and events that are found without a dict; a power of two
     NS = 1000000000
@@ -143,6 +145,10 @@ cdef class ReportText:
                 (<EventPrinter>event.printer).put(&line, data, size)
                 put_char(&line, c'\n')
             if not line.full:
+                break
+            if self._capacity > LONGEST:
+                line.p = line.start
+                put(&line, b"[LINE TOO BIG]\n", 15)
                 break
             self._grow()
         self._used = line.p - self._text

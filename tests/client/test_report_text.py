@@ -33,6 +33,7 @@ class Report:
             struct.pack_into("<I", data, 8, word + 4)
             struct.pack_into("<I", data, 16 + word, 28)
         self.asked: list[int] = []
+        self.printer = EventPrinter(EventFormat(b"ev", 1, (TEXT,), b'"%s", REC->t'))
         in_ns = [bool(more.pop("in_ns", True))]
         self.text = ReportText(
             Merge(bytes(data), [(0, 3, 0, page_size, page_size)]),
@@ -47,7 +48,7 @@ class Report:
         self.asked.append(event_id)
         if event_id == 666:
             return None
-        return b"ev%d: " % event_id, EventPrinter(EventFormat(b"ev", event_id, (TEXT,), b'"%s", REC->t'))
+        return b"ev%d: " % event_id, self.printer
 
     def lines(self, max_bytes: int = 1 << 16) -> list[bytes]:
         pieces = []
@@ -81,6 +82,15 @@ def test_lines_of_any_length() -> None:
     long = [b"x" * size for size in (4000, 4096, 4200, 70_000, 5, 100_000)]
     report = Report([entry(0, text=text) for text in long], page_size=1 << 20)
     assert [line.rsplit(b": ", 1)[1] for line in report.lines()] == long
+
+
+def test_a_line_that_would_take_all_memory() -> None:
+    """A thousand fields that all lead to the same bytes."""
+    fields = tuple(Field(b"char[]", b"f", 8, 0, True, FieldKind.CHAR_ARRAY) for _ in range(1000))
+    report = Report([entry(0, text=b"x" * 100_000), entry(1)])
+    report.printer = EventPrinter(EventFormat(b"ev", 1, fields, b""))
+    assert report.lines()[0] == b"[LINE TOO BIG]"
+    assert report.text.read(1) == b""
 
 
 def test_threads_and_events_are_told_apart() -> None:
