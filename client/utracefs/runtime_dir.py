@@ -35,9 +35,7 @@ def socket_path(directory: str, name: str) -> str:
     return os.path.join(directory, name)
 
 
-def connect(
-    name: str, directory: str | None = None, timeout_s: float | None = None
-) -> "socket.socket":
+def connect(name: str, directory: str | None = None, timeout_s: float | None = None) -> "socket.socket":
     """A connected, blocking stream socket: the first of the candidates that answers.
 
     timeout_s: how long to wait for room in the listener's queue, which may be full when its process is
