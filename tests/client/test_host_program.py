@@ -269,9 +269,8 @@ def test_a_program_that_is_stopped_and_goes_on(work: Work) -> None:
     def stop_and_go():
         pid = os.getpid()
         for _ in range(20):
-            if not (child := os.posix_spawn("/bin/sh", ["sh", "-c", f"kill -STOP {pid}; kill -CONT {pid}"], {})):
-                break
-            os.waitpid(child, 0)
+            command = ["sh", "-c", f"kill -STOP {pid}; kill -CONT {pid}"]
+            os.waitpid(os.posix_spawn("/bin/sh", command, {}), 0)
     stop_and_go()
     emit(1)
     pid = os.fork()
