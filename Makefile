@@ -19,7 +19,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build demo test lint check bench sanitize clean tools test-tools
+.PHONY: all build demo test lint check others bench sanitize clean tools test-tools
 
 all: build
 
@@ -70,7 +70,11 @@ check: build test-tools
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-test: lint check
+# The same suite on the other Pythons that this machine has, if it has any (noxfile.py).
+others: check
+	$(BIN)/nox
+
+test: lint check others
 
 bench: build
 	$(BIN)/python -m bench
@@ -89,5 +93,5 @@ sanitize: build
 		--deselect tests/daemon/test_main.py::test_socket_activation
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info trace.dat
+	rm -rf $(VENV) .nox build dist *.egg-info trace.dat
 	find protocol client daemon -name '*.so' -delete -o -name '_*.c' -delete
