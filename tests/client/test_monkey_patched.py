@@ -47,7 +47,8 @@ assert os.waitpid(pid, 0)[1] == 0
 gevent.joinall([gevent.spawn(greenlet, 6)])
 ticking.kill()
 assert utracefs.flush(5) and utracefs.stats().connected
-assert "utracefs" in [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+assert "utracefs" in names
 """
     )
     done = subprocess.run(
