@@ -14,7 +14,7 @@ The functions of this module use one session per process, made by the first call
 wants one of its own takes a `Session`. Importing this module starts nothing and changes nothing.
 """
 
-from utracefs._event import Event
+from utracefs.available import CAN_TRACE
 
 TYPE_CHECKING = (
     False  # typing.TYPE_CHECKING without its import, which takes longer than the rest of this module
@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from utracefs._event import Event
     from utracefs.logging_handler import LoggingHandler
-    from utracefs.session import Session, Stats
+    from utracefs.session import Session
+    from utracefs.totals import Stats
+
+
+if TYPE_CHECKING or CAN_TRACE:
+    from utracefs._event import Event
+
+else:
+    from utracefs.without_tracing import Event
 
 __all__ = [
     "Event",
@@ -41,8 +50,8 @@ __all__ = [
 
 _LAZY = {
     "LoggingHandler": "utracefs.logging_handler",
-    "Session": "utracefs.session",
-    "Stats": "utracefs.session",
+    "Session": "utracefs.session" if CAN_TRACE else "utracefs.without_tracing",
+    "Stats": "utracefs.totals",
 }
 
 
@@ -59,8 +68,10 @@ def __getattr__(name: str) -> "Any":
 
 def default_session() -> "Session":
     """The session behind the functions of this module."""
-    from utracefs.process_session import process_session
-
+    if TYPE_CHECKING or CAN_TRACE:
+        from utracefs.process_session import process_session
+    else:
+        from utracefs.without_tracing import process_session
     return process_session()
 
 

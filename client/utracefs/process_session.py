@@ -3,7 +3,7 @@
 from typing import Any
 
 from utracefs._event import Event
-from utracefs.declaring import MULTI_FORMAT, PERSIST
+from utracefs.checking import MULTI_FORMAT, PERSIST
 from utracefs.session import Session
 
 __all__ = ["process_session"]

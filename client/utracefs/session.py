@@ -10,49 +10,16 @@ import os
 from collections.abc import Iterable
 from typing import Any, Final, Self
 
-import attrs
-
 from utracefs._event import Event
-from utracefs.declaring import MULTI_FORMAT, PERSIST, check_declaration, make_event
+from utracefs.checking import MULTI_FORMAT, PERSIST, check_declaration, command_bytes
+from utracefs.declaring import make_event
 from utracefs.session_thread import UP, SessionThread
-from utracefs_protocol.errors import TraceError
-from utracefs_protocol.text import bytes_of
+from utracefs.totals import EventStats, Stats
 
-__all__ = ["EventStats", "Session", "Stats"]
+__all__ = ["Session"]
 
 DEFAULT_BUFFER_KB: Final = 1024
 MAX_BUFFER_KB: Final = 1 << 20
-
-
-@attrs.frozen
-class EventStats:
-    """What became of one event's records, in this process."""
-
-    emitted: int
-    """Written while the event was on; the lost ones are among them."""
-    lost: int
-    """No room, or no daemon to send them to any more."""
-    refused: dict[str, int]
-    """Sent, but not taken by the daemon: errno name to count. EBADF: the event was disabled meanwhile."""
-    error: TraceError | None
-    """Why the daemon refused the registration."""
-
-
-@attrs.frozen
-class Stats:
-    """What this process emitted, and what became of it."""
-
-    connected: bool
-    emitted: int
-    """sent + pending + lost."""
-    sent: int
-    """Handed to the socket; the refused ones are among them."""
-    pending: int
-    """Waiting to be sent."""
-    lost: int
-    refused: int
-    events: dict[str, EventStats]
-    """By declaration."""
 
 
 class Session:
@@ -79,7 +46,7 @@ class Session:
     def event(self, declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
         """As `utracefs.event`. ValueError: the declaration is wrong."""
         flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
-        text = _command_bytes(declaration)
+        text = command_bytes(declaration)
         if (found := self._by_text.get((text, flags))) is not None:
             return found
         return self._declare(text, self._new_event(text, flags))
@@ -89,7 +56,7 @@ class Session:
     ) -> list[Event]:
         """As `utracefs.events`. ValueError: a declaration is wrong; then none is made."""
         flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
-        texts = [_command_bytes(declaration) for declaration in declarations]
+        texts = [command_bytes(declaration) for declaration in declarations]
         new = {text: self._new_event(text, flags) for text in texts if (text, flags) not in self._by_text}
         # (An Event is false while no consumer is attached: no `or` here.)
         return [
@@ -153,15 +120,6 @@ class Session:
     def _reduce(self, event: Event) -> tuple[Any, ...]:
         """What pickling an event gives (object.__reduce__)."""
         raise TypeError("an event of a session of its own cannot be pickled; declare it in the other process")
-
-
-def _command_bytes(declaration: str | bytes) -> bytes:
-    """TypeError for anything else; ValueError: a str is not UTF-8 (surrogate escapes stand for bytes)."""
-    if isinstance(declaration, bytes):
-        return declaration
-    if isinstance(declaration, str):
-        return bytes_of(declaration)
-    raise TypeError(f"a declaration is str or bytes, not {type(declaration).__name__}")
 
 
 def _capacity(buffer_kb: int | None) -> int:

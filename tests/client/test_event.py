@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.client.workbench import FarRing, Workbench
 from utracefs import _event
-from utracefs.declaring import check_declaration
+from utracefs.checking import check_declaration
 from utracefs_protocol.connection import Connection, encode_request
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD

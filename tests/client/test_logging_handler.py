@@ -10,7 +10,7 @@ import pytest
 import utracefs
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import LoggingHandler, Session
-from utracefs.declaring import check_declaration
+from utracefs.checking import check_declaration
 from utracefs.logging_handler import FIELDS, OFF
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
