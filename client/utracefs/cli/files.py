@@ -15,6 +15,7 @@ from utracefs.cli.common import (
     directory_option,
     echo,
     events_option,
+    path_argument,
     write_word,
 )
 from utracefs.cli.own_instance import Account, Place, own_instance, read_account
@@ -29,7 +30,7 @@ _PIECE_BYTES = 1 << 16
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@path_argument("paths", metavar="PATH...", nargs=-1, required=True)
 def cat(directory: str | None, paths: tuple[str, ...]) -> None:
     """Print files of the tree: trace, events/user_events/NAME/format, ... trace_pipe waits for more, until
     Ctrl-C."""
@@ -108,7 +109,7 @@ def _ended_by_signals() -> Iterator[None]:
 @directory_option
 @click.option("-a", "--append", is_flag=True, help="As `>>` does: set_event and others keep what they have.")
 @click.option("-n", "no_newline", is_flag=True, help="No newline behind TEXT.")
-@click.argument("path")
+@path_argument("path")
 @click.argument("words", metavar="[TEXT...]", nargs=-1)
 def write(directory: str | None, append: bool, no_newline: bool, path: str, words: tuple[str, ...]) -> None:
     """Write TEXT, or else what stdin gives, to a file of the tree, as echo TEXT > PATH does."""
@@ -121,7 +122,7 @@ def write(directory: str | None, append: bool, no_newline: bool, path: str, word
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.option("-l", "long", is_flag=True, help="Show modes.")
-@click.argument("path", default="")
+@path_argument("path", default="")
 def ls(directory: str | None, long: bool, path: str) -> None:
     """List a directory of the tree; directories end in /."""
     with connect(directory) as tree:

@@ -73,3 +73,14 @@ def test_a_declaration_that_differs(traced: Cli) -> None:
 def test_a_wrong_declaration_says_what_is_wrong(cli: Cli, declaration: str, says: str) -> None:
     for command in ("reg", "emit"):
         assert says in cli.fails(command, declaration)
+
+
+def test_names_with_their_system(traced: Cli) -> None:
+    """As every other command takes and shows them."""
+    traced.run("reg", "user_events:ev u32 a")
+    traced.run("enable", "ev")
+    traced.run("emit", "user_events:ev", "7")
+    assert "ev: a=0x7 (7)" in traced.out("cat", "trace")
+    traced.run("disable", "ev")
+    traced.run("reg", "-d", "user_events:ev")
+    assert traced.out("list") == ""
