@@ -233,9 +233,9 @@ class Recorder:
 def with_small_signs(text: bytes) -> bytes:
     """A format whose print fmt makes signed numbers of 8 and 16 bits negative where they are.
 
-    libtraceevent reads every number as unsigned and gives printf 32 bits of it: trace-cmd and KernelShark print
-    -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators; this is
-    right whether or not a field is sign-extended.
+    libtraceevent reads every number as unsigned and gives printf 32 bits of it: trace-cmd and KernelShark
+    print -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators;
+    this is right whether or not a field is sign-extended.
     """
     try:
         format_ = parse_format(text)
