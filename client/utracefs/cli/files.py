@@ -18,7 +18,7 @@ from utracefs.cli.common import (
     path_argument,
     write_word,
 )
-from utracefs.cli.own_instance import Account, Place, own_instance, read_account
+from utracefs.cli.own_instance import Ledger, Place, own_instance
 from utracefs.event_names import is_glob, select
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of
@@ -57,18 +57,17 @@ def stream(directory: str | None, events: tuple[str, ...], cpu: int | None) -> N
         place = Place()
         if events:
             place = stack.enter_context(own_instance(control, "stream"))
-            before = read_account(control, place)
-            stack.callback(_tell_what_is_missing, control, place, before, events)
+            stack.callback(_tell_what_is_missing, control, Ledger(control, place), events)
             for pattern in dict.fromkeys(events):
                 write_word(control, place.path("standing_events"), pattern)
         tree = stack.enter_context(Tracefs(control.directory))
         _copy_out(tree, place.path(file))
 
 
-def _tell_what_is_missing(tree: Tracefs, place: Place, before: Account, patterns: tuple[str, ...]) -> None:
+def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: tuple[str, ...]) -> None:
     """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here."""
     with contextlib.suppress(ConnectionError, TimeoutError):
-        lost = read_account(tree, place).since(before).lost
+        lost = ledger.read().lost
         if lost:
             click.echo(
                 f"utracefs: {lost} records lost in all, `utracefs status` says of which events", err=True

@@ -241,7 +241,7 @@ def _tell_what_came(output: str, summary: Summary, events: tuple[str, ...], *, w
     records = "1 record" if summary.records == 1 else f"{summary.records} records"
     text = f"utracefs: {output}: {records}, {size}, {_lost(summary)}"
     if not whole:
-        text += " until the daemon went away"
+        text += " as far as the daemon told before it went away"
     elif not summary.records and not summary.lost:
         text += (
             f"; no record{' of ' if events else ''}{' '.join(events)} came, `utracefs doctor` may know why"

@@ -24,7 +24,7 @@ from typing import Self
 import attrs
 
 from utracefs.cli.common import numbers
-from utracefs.cli.own_instance import TOP, Place, read_account
+from utracefs.cli.own_instance import TOP, Account, Ledger, Place
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs.trace_dat._pages import count_events
@@ -116,7 +116,8 @@ class Recorder:
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
-        self._before = self._account = read_account(tree, place)
+        self._ledger = Ledger(tree, place)
+        self._account = Account()
         self._kept = 0
 
     def __enter__(self) -> Self:
@@ -150,7 +151,7 @@ class Recorder:
                 self._formats[event] = with_small_signs(content)
         self._contents = attrs.evolve(self._contents, cmdlines=tree.read_file("saved_cmdlines"))
         self._stats = self._read_stats()
-        self._account = read_account(tree, self._place)
+        self._account = self._ledger.read()
 
     def drain(self) -> None:
         """All that is there. Recording should have stopped, or this may never end."""
@@ -179,15 +180,14 @@ class Recorder:
         return attrs.evolve(summary, size=size)
 
     def _summary(self) -> Summary:
-        grown = self._account.since(self._before)
-        in_rings = min(grown.in_rings, grown.lost)
-        dropped = min(grown.dropped, grown.lost - in_rings)
+        account = self._account
+        dropped = min(account.dropped, account.lost - account.in_rings)
         return Summary(
             records=self._kept,
-            in_rings=in_rings,
+            in_rings=account.in_rings,
             dropped=dropped,
-            too_large=grown.lost - in_rings - dropped,
-            overwritten=max(0, self._there + grown.recorded - self._kept),
+            too_large=account.lost - account.in_rings - dropped,
+            overwritten=max(0, self._there + account.recorded - self._kept),
             size=0,
         )
 
