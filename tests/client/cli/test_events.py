@@ -36,7 +36,7 @@ def test_declare_enable_emit_look_delete(traced: Cli) -> None:
     assert "no such event" in traced.fails("emit", "nosuch", "70000")
 
     status = traced.out("status")
-    assert re.search(r"^user_events:http_request +ftrace +2 +2 +0 +0$", status, re.MULTILINE)
+    assert re.search(r"^user_events:http_request +ftrace +ftrace +2 +2 +0 +0$", status, re.MULTILINE)
     assert "recording, clock local, 1410 KiB" in status
     state = json.loads(traced.out("status", "--json", "http_request"))
     assert state["events"][0]["consumers"]["ftrace"] == {"recorded": 2, "filtered": 0, "lost": 0}
