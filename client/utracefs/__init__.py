@@ -35,11 +35,14 @@ if TYPE_CHECKING or CAN_TRACE:
 else:
     from utracefs.without_tracing import Event
 
+    __version__: str
+
 __all__ = [
     "Event",
     "LoggingHandler",
     "Session",
     "Stats",
+    "__version__",
     "close",
     "default_session",
     "event",
@@ -57,6 +60,13 @@ _LAZY = {
 
 def __getattr__(name: str) -> "Any":
     """Names that cost an import which may not be needed."""
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version("utracefs")
+        except metadata.PackageNotFoundError:
+            return "0 (not installed)"
     if name in _LAZY:
         import importlib
 
@@ -90,13 +100,16 @@ def event(declaration: str | bytes, *, persist: bool = False, multi_format: bool
 def events(
     declarations: "Iterable[str | bytes]", *, persist: bool = False, multi_format: bool = False
 ) -> list[Event]:
-    """Declare several events at once; when one declaration is wrong, none is made."""
+    """Declare several events at once; when one declaration is wrong, none is made.
+
+    ValueError: a declaration is wrong. TypeError: one declaration instead of several.
+    """
     return default_session().events(declarations, persist=persist, multi_format=multi_format)
 
 
 def flush(timeout_s: float = 1.0) -> bool:
     """Wait until everything emitted so far has reached the attached consumers; False when that took too long
-    or the connection was lost."""
+    or the connection was lost. TypeError: timeout_s is not a number."""
     return default_session().flush(timeout_s)
 
 

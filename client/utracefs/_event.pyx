@@ -152,11 +152,13 @@ cdef class Event:
     cdef public dict refused
     """Records that the daemon refused: {errno name: count}."""
 
-    def __cinit__(self, object session, Fifo fifo, bytes name, bytes declaration, int flags, object fields,
-                  size_t max_size):
+    def __cinit__(self, object session=None, Fifo fifo=None, bytes name=None, bytes declaration=None,
+                  int flags=0, object fields=(), size_t max_size=0):
         """session: has `_await_answer(event)`, `_start()` and `_reduce(event)`, or is None.
         fields: of (name: bytes, kind: a value of KINDS, offset in the payload, size, signed, is_string)."""
         cdef Py_ssize_t i = 0
+        if fifo is None:
+            raise TypeError("an Event is made by utracefs.event('NAME TYPE FIELD; ...')")
         self.status = &off_byte
         self.write_index = -1
         self.session = session

@@ -46,6 +46,8 @@ class LoggingHandler(logging.Handler):
     def __init__(
         self, name: str = "python_log", level: int | str = logging.NOTSET, *, session: "Session | None" = None
     ) -> None:
+        if not name or not set(name).isdisjoint(" ;\t\n"):
+            raise ValueError(f"{name!r} cannot be the name of an event")
         self._level = logging.NOTSET
         self._event = (session or process_session()).event(f"{name} {FIELDS}")
         super().__init__(level)

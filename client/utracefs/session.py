@@ -55,6 +55,8 @@ class Session:
         self, declarations: Iterable[str | bytes], *, persist: bool = False, multi_format: bool = False
     ) -> list[Event]:
         """As `utracefs.events`. ValueError: a declaration is wrong; then none is made."""
+        if isinstance(declarations, str | bytes):
+            raise TypeError("events takes several declarations; for one there is event")
         flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
         texts = [command_bytes(declaration) for declaration in declarations]
         new = {text: self._new_event(text, flags) for text in texts if (text, flags) not in self._by_text}
@@ -65,6 +67,8 @@ class Session:
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """As `utracefs.flush`. Waits with the GIL released; may be called from signal handlers."""
+        if not isinstance(timeout_s, int | float):
+            raise TypeError(f"timeout_s is a number of seconds, not {type(timeout_s).__name__}")
         return self.thread.flush(timeout_s)
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ import trio
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefsd.consumers.plugins.plugins import Installed
 from utracefsd.daemon import Daemon
 from utracefsd.server import sd_notify
 from utracefsd.server.serve import Serving, serve
@@ -195,7 +196,11 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     metavar="FD",
     help='Write "READY" to FD once the sockets listen.',
 )
-@click.option("--exit-with-parent", is_flag=True, help="End when the process that started this one is gone.")
+@click.option(
+    "--exit-with-parent",
+    is_flag=True,
+    help="End when the process that started this one is gone; an empty DIR goes, too.",
+)
 @click.option(
     "--keep-state",
     is_flag=True,
@@ -233,6 +238,13 @@ def main(
     /dev/shm, and a daemon that is started with the same DIR goes on with them. Ctrl-C removes them, as does
     any end with --exit-with-parent.
     """
+    if missing := sorted(set(plugins) - {point.name for point in Installed()()}):
+        raise click.UsageError(f"--plugin {missing[0]}: no consumer of that name is installed")
+    if ready_fd is not None:
+        try:
+            os.fstat(ready_fd)
+        except OSError as error:
+            raise click.UsageError(f"--ready-fd {ready_fd}: {error.strerror}") from None
     _set_up_log(log_level)
     _raise_descriptor_limit()
     notifier = sd_notify.Notifier.from_environ()
@@ -267,6 +279,11 @@ def main(
         text = failure.text if isinstance(failure, TraceError) else str(failure)
         click.echo(f"utracefsd: {text}", err=True)
         sys.exit(1)
+    finally:
+        if exit_with_parent and directory is not None:
+            # The parent made it, and may have been killed.
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -130,3 +130,10 @@ def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
         assert utracefs.default_session().thread.declared == [handler.event]
     finally:
         utracefs.close()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a;b", "a\tb"])
+def test_what_is_no_name(name: str) -> None:
+    """And not a complaint about a field that nobody wrote."""
+    with pytest.raises(ValueError, match="cannot be the name of an event"):
+        LoggingHandler(name)
