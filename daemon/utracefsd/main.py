@@ -26,6 +26,7 @@ from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.consumers.plugins.plugins import Installed
 from utracefsd.daemon import Daemon
 from utracefsd.server import sd_notify
+from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.serve import Serving, serve
 
 logger = logging.getLogger("utracefsd")
@@ -249,6 +250,7 @@ def main(
     _raise_descriptor_limit()
     notifier = sd_notify.Notifier.from_environ()
     listen_fds = sd_notify.take_listen_fds()
+    store = FdStore.from_environ(notifier, take_stored(listen_fds)[1])
 
     start = functools.partial(
         serve,
@@ -261,6 +263,7 @@ def main(
         tracefs_group=tracefs_group,
         listen_fds=listen_fds,
         discard_state=discard_state,
+        store=store,
     )
     gc.freeze()  # the modules are here to stay: a full collection need not look at their 60,000 objects
     try:
