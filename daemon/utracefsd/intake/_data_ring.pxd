@@ -39,4 +39,4 @@ cdef class DataRing:
     cdef int map_it(self, uint32_t size) except -1
     cdef bint refill(self, const tsc_clock *clock) noexcept
     cdef void fold_lost(self) noexcept
-    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now)
+    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1
