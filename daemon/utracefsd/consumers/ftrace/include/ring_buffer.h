@@ -494,7 +494,7 @@ static inline uint32_t rb_record_size(size_t size)
 }
 
 /* A sub-buffer is written for the first time: have the kernel map it and some that follow. A page fault for
- * each costs more than the records that it holds (10 ns a record of 28 bytes). */
+ * each would cost 10 ns a record of 28 bytes, a third of taking it in. */
 static inline void rb_populate(rb_cpu *b, uint32_t id)
 {
     uint32_t n = 1 + RB_POPULATE_BYTES / b->subbuf_size;
