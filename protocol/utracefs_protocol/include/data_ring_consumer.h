@@ -76,7 +76,8 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 		struct dr_record *rec;
 		uint32_t word, length, bytes;
 
-		if (have == 0)
+		/* (a tail that was moved without a look since then may be ahead of it) */
+		if (have == 0 || have > c->ring.size)
 			return DR_EMPTY;
 		rec = (struct dr_record *)(c->ring.data + (c->tail & (c->ring.size - 1)));
 		if (have > DR_AHEAD)
