@@ -59,6 +59,9 @@ cdef extern from "Python.h":
         PyObject *tp_dict
     int METH_FASTCALL, METH_KEYWORDS
 
+cdef extern from "small_int.h":
+    bint ut_small_int(PyObject *given, int64_t *value)
+
 # The two places of the status pointer that are no daemon's. Read like the mapped bytes, never written.
 cdef enum:
     PENDING = 0x40
@@ -461,20 +464,15 @@ cdef object emit(PyObject *self, PyObject *const *args, Py_ssize_t nr_args, PyOb
         step = &event.steps[i]
         value = &values[i]
         if step.kind == INTEGER:
-            if step.is_signed:
-                value.number.s = PyLong_AsLongLong(given[i])
-                if value.number.s == -1 and PyErr_Occurred() != NULL:
-                    raise_number_error(event, i, given[i])
-                if step.size < 8 and value.number.s != sign_extended(value.number.s, step.size):
-                    raise_range_error(event, i, given[i])
-            else:
-                if PyLong_Check(given[i]):
-                    value.number.u = PyLong_AsUnsignedLongLong(given[i])
-                else:
-                    value.number.u = index_number(event, i, given[i])
-                if value.number.u == NO_NUMBER and PyErr_Occurred() != NULL:
-                    raise_number_error(event, i, given[i])
-                if step.size < 8 and value.number.u >> (8 * step.size):
+            if not ut_small_int(given[i], &value.number.s):
+                convert_number(event, i, value, given[i])
+            elif value.number.s < 0 and not step.is_signed:
+                raise_range_error(event, i, given[i])
+            if step.size < 8:
+                if step.is_signed:
+                    if value.number.s != sign_extended(value.number.s, step.size):
+                        raise_range_error(event, i, given[i])
+                elif value.number.u >> (8 * step.size):
                     raise_range_error(event, i, given[i])
             continue
         if PyBytes_Check(<object>given[i]):
@@ -568,6 +566,22 @@ cdef inline int64_t sign_extended(int64_t number, unsigned size) noexcept:
     if size == 2:
         return <int16_t>number
     return <int32_t>number
+
+
+cdef int convert_number(Event event, Py_ssize_t i, Value *value, PyObject *given) except -1:
+    """A large int, or what is none but may stand for one."""
+    if event.steps[i].is_signed:
+        value.number.s = PyLong_AsLongLong(given)
+        if value.number.s == -1 and PyErr_Occurred() != NULL:
+            return raise_number_error(event, i, given)
+        return 0
+    if PyLong_Check(given):
+        value.number.u = PyLong_AsUnsignedLongLong(given)
+    else:
+        value.number.u = index_number(event, i, given)
+    if value.number.u == NO_NUMBER and PyErr_Occurred() != NULL:
+        return raise_number_error(event, i, given)
+    return 0
 
 
 cdef uint64_t index_number(Event event, Py_ssize_t i, PyObject *given) except? 0xffffffffffffffffU:

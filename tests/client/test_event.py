@@ -46,7 +46,7 @@ edges = st.sampled_from(
         -1,
         *(
             sign * (1 << bits) + d
-            for bits in (7, 8, 15, 16, 31, 32, 63, 64, 70)
+            for bits in (7, 8, 15, 16, 30, 31, 32, 60, 63, 64, 70)
             for d in (-1, 0, 1)
             for sign in (1, -1)
         ),

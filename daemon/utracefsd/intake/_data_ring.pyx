@@ -238,7 +238,7 @@ cdef class DataRing:
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
         return 0
 
-    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now):
+    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1:
         """The claimed thread id if it is a thread of the peer, else the peer's process id.
 
         Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a
