@@ -78,7 +78,7 @@ def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
         for number in attackers:
             administrator = number == 0 if part == "memory" else part == "tracefs" and number
             uid = None if administrator else crew.next_uid()
-            job = _attacking(part, number, setting, house.directory, files.path if files else None)
+            job = attacking(part, number, setting, house.directory, files.path if files else None)
             crew.add(f"{part} attacker {number}", job, uid)
         deadline = time.monotonic() + setting.seconds
         while time.monotonic() < deadline and not _all_done(crew, setting):
@@ -134,7 +134,9 @@ def _all_done(crew: Crew, setting: Setting) -> bool:
     return setting.round is not None and all(m.poll() for m in crew.members if "attacker" in m.name)
 
 
-def _attacking(part: str, number: int, setting: Setting, directory: str, fuse: str | None) -> Job:
+def attacking(part: str, number: int, setting: Setting, directory: str, fuse: str | None) -> Job:
+    """What attacker `number` of a part does."""
+
     def job(notes: Notes) -> Counter[str]:
         # in the part tracefs one is a producer, so that there are records
         port = "tracefs" if part == "tracefs" and number else "data"

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.soak.attack import Setting
+from tests.soak.attack import Setting, attacking
 from tests.soak.crew import Crew, Job, Member, Notes
 from tests.soak.honest import (
     EMITTED,
@@ -60,7 +60,8 @@ def chaos(setting: Setting, report: Report, folder: Path, *, may_fill: bool) -> 
     number = setting.round or 0
     while True:
         with contextlib.suppress(Found):
-            _Epoch(setting, report, folder / f"epoch{number}", number, may_fill=may_fill).run(deadline)
+            epoch = _Epoch(setting, report, folder / f"epoch{number}", number, may_fill=may_fill)
+            epoch.run(setting, deadline)
         number += 1
         if setting.round is not None or time.monotonic() >= deadline - 2:
             return
@@ -118,7 +119,7 @@ class _Epoch:
         self.left_free = 0
         self.library = compile_numbered(folder)
 
-    def run(self, deadline: float) -> None:
+    def run(self, setting: Setting, deadline: float) -> None:
         """All of it; Found ends it early."""
         try:
             self.house.start()
@@ -133,6 +134,11 @@ class _Epoch:
                         self.house.directory, f"{self.seed}/reader {i}", destructive=not self.kills
                     )
                     self.others.add(f"reader {i}", job)
+                if self.kills:  # what these leave in rings and journal, a successor finds
+                    calm = attrs.evolve(setting, round=None, without=setting.without | {"flood", "hang"})
+                    for number, part in ((1, "memory"), (2, "memory"), (1, "data")):
+                        job = attacking(part, number, calm, self.house.directory, None)
+                        self.others.add(f"{part} attacker {number}", job, self.others.next_uid())
                 self.house.note_start()
                 self._do_things(deadline)
                 self._settle()
@@ -260,7 +266,7 @@ class _Epoch:
 
     def _hoard(self) -> None:
         """Somebody takes all connections that he can get, for a while."""
-        if len(self.others.members) < 6:
+        if len(self.others.members) < 9:
             self.others.add("hoarder", _hoarding(self.house.directory, self.seed), self.others.next_uid())
 
     def _fill(self) -> None:

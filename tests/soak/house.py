@@ -296,6 +296,7 @@ class House:
     def judge_log(self, context: str = "") -> None:
         """No traceback, no error of the daemon's own, nothing of a sanitizer in it."""
         text = self.log.read_text(errors="replace")
+        self.report.counts["lines in the daemon's log"] += text.count("\n")
         wrong = any(
             word in text
             for word in ("Traceback", "mistake of ours", "internal error", "runtime error:", "Sanitizer")
