@@ -67,6 +67,21 @@ def test_closes_that_hang_do_not_keep_others_from_being_closed(house: House, tmp
     assert not house.report.findings
 
 
+@pytest.mark.xfail(reason="a connection whose own end waits in it never ends", strict=False)
+def test_a_connection_that_is_sent_over_itself_ends_with_its_sender(house: House) -> None:
+    """The daemon waits for the rest of a message and keeps the descriptors that came with it: the other end
+    of this very connection, which so never ends."""
+    before = len(os.listdir(f"/proc/{house.pid}/fd"))
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(os.path.join(house.directory, "user_events_data"))
+            socket.send_fds(sock, [b"\x94\x00"], [sock.fileno()])
+    deadline = time.monotonic() + 5
+    while (now := len(os.listdir(f"/proc/{house.pid}/fd"))) > before:
+        assert time.monotonic() < deadline, f"{before} descriptors before, {now} now"
+        time.sleep(0.05)
+
+
 PROGRAM = """
 import os, sys, time
 import utracefs
