@@ -59,10 +59,15 @@ class Setting:
     round: int | None = None
     """... and only this round of it."""
 
+    def options(self, part: str) -> str:
+        """What brings the part back."""
+        left_out = f" --without {','.join(sorted(self.without))}" if self.without else ""
+        return f"--seed {self.seed} --only {part}{left_out}"
+
 
 def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
     """Run the part for its time; what is wrong is in the report."""
-    label = f"part {part}, seed {setting.seed}"
+    label = setting.options(part)
     house = House(folder / part, report, label, open_to_all=True, options=("--buffer-size-kb", "256"))
     crew = Crew()
     files: FuseFiles | None = None
@@ -150,7 +155,7 @@ def attacking(part: str, number: int, setting: Setting, directory: str, fuse: st
                 break
             seed = f"{setting.seed}/{part}/{number}/{number_of_round}"
             rng = random.Random(seed)
-            where = f"--seed {setting.seed} --only {part} --attacker {number} --round {number_of_round}"
+            where = f"{setting.options(part)} --attacker {number} --round {number_of_round}"
             if part != "memory":
                 steps = sockets.script(rng, port, setting.without)
                 notes.write(f"{where}\n  {_shown(steps)}")

@@ -98,7 +98,8 @@ class _Epoch:
         self.rng = random.Random(self.seed)
         self.kills = number % 2 == 0
         self.report = report
-        label = f"chaos, {'kills' if self.kills else 'switches'}: --seed {setting.seed} --only chaos --round {number}"
+        kind = "kills" if self.kills else "switches"
+        label = f"{kind}: {setting.options('chaos')} --round {number}"
         self.house = House(
             folder,
             report,

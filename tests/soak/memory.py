@@ -306,7 +306,7 @@ class RingAttacker:
 
     @staticmethod
     def _reopen(fd: int) -> None:
-        if os.getuid():
+        if os.fstat(fd).st_uid != os.getuid() != 0:
             os.close(os.open(f"/proc/self/fd/{fd}", os.O_RDWR))
             _broken("status page opened for writing")
 
