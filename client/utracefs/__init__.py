@@ -14,7 +14,7 @@ The functions of this module use one session per process, made by the first call
 wants one of its own takes a `Session`. Importing this module starts nothing and changes nothing.
 """
 
-from utracefs._event import Event
+from utracefs.available import CAN_TRACE
 
 TYPE_CHECKING = (
     False  # typing.TYPE_CHECKING without its import, which takes longer than the rest of this module
@@ -23,15 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from utracefs._event import Event
     from utracefs.logging_handler import LoggingHandler
     from utracefs.session import Session
     from utracefs.totals import Stats
+
+
+if TYPE_CHECKING or CAN_TRACE:
+    from utracefs._event import Event
+
+else:
+    from utracefs.without_tracing import Event
+
+    __version__: str
 
 __all__ = [
     "Event",
     "LoggingHandler",
     "Session",
     "Stats",
+    "__version__",
     "close",
     "default_session",
     "event",
@@ -42,13 +53,20 @@ __all__ = [
 
 _LAZY = {
     "LoggingHandler": "utracefs.logging_handler",
-    "Session": "utracefs.session",
+    "Session": "utracefs.session" if CAN_TRACE else "utracefs.without_tracing",
     "Stats": "utracefs.totals",
 }
 
 
 def __getattr__(name: str) -> "Any":
     """Names that cost an import which may not be needed."""
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version("utracefs")
+        except metadata.PackageNotFoundError:
+            return "0 (not installed)"
     if name in _LAZY:
         import importlib
 
@@ -60,8 +78,10 @@ def __getattr__(name: str) -> "Any":
 
 def default_session() -> "Session":
     """The session behind the functions of this module."""
-    from utracefs.process_session import process_session
-
+    if TYPE_CHECKING or CAN_TRACE:
+        from utracefs.process_session import process_session
+    else:
+        from utracefs.without_tracing import process_session
     return process_session()
 
 
@@ -80,13 +100,16 @@ def event(declaration: str | bytes, *, persist: bool = False, multi_format: bool
 def events(
     declarations: "Iterable[str | bytes]", *, persist: bool = False, multi_format: bool = False
 ) -> list[Event]:
-    """Declare several events at once; when one declaration is wrong, none is made."""
+    """Declare several events at once; when one declaration is wrong, none is made.
+
+    ValueError: a declaration is wrong. TypeError: one declaration instead of several.
+    """
     return default_session().events(declarations, persist=persist, multi_format=multi_format)
 
 
 def flush(timeout_s: float = 1.0) -> bool:
     """Wait until everything emitted so far has reached the attached consumers; False when that took too long
-    or the connection was lost."""
+    or the connection was lost. TypeError: timeout_s is not a number."""
     return default_session().flush(timeout_s)
 
 

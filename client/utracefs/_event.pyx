@@ -59,6 +59,9 @@ cdef extern from "Python.h":
         PyObject *tp_dict
     int METH_FASTCALL, METH_KEYWORDS
 
+cdef extern from "small_int.h":
+    bint ut_small_int(PyObject *given, int64_t *value)
+
 # The two places of the status pointer that are no daemon's. Read like the mapped bytes, never written.
 cdef enum:
     PENDING = 0x40
@@ -152,11 +155,13 @@ cdef class Event:
     cdef public dict refused
     """Records that the daemon refused: {errno name: count}."""
 
-    def __cinit__(self, object session, Fifo fifo, bytes name, bytes declaration, int flags, object fields,
-                  size_t max_size):
+    def __cinit__(self, object session=None, Fifo fifo=None, bytes name=None, bytes declaration=None,
+                  int flags=0, object fields=(), size_t max_size=0):
         """session: has `_await_answer(event)`, `_start()` and `_reduce(event)`, or is None.
         fields: of (name: bytes, kind: a value of KINDS, offset in the payload, size, signed, is_string)."""
         cdef Py_ssize_t i = 0
+        if fifo is None:
+            raise TypeError("an Event is made by utracefs.event('NAME TYPE FIELD; ...')")
         self.status = &off_byte
         self.write_index = -1
         self.session = session
@@ -459,20 +464,15 @@ cdef object emit(PyObject *self, PyObject *const *args, Py_ssize_t nr_args, PyOb
         step = &event.steps[i]
         value = &values[i]
         if step.kind == INTEGER:
-            if step.is_signed:
-                value.number.s = PyLong_AsLongLong(given[i])
-                if value.number.s == -1 and PyErr_Occurred() != NULL:
-                    raise_number_error(event, i, given[i])
-                if step.size < 8 and value.number.s != sign_extended(value.number.s, step.size):
-                    raise_range_error(event, i, given[i])
-            else:
-                if PyLong_Check(given[i]):
-                    value.number.u = PyLong_AsUnsignedLongLong(given[i])
-                else:
-                    value.number.u = index_number(event, i, given[i])
-                if value.number.u == NO_NUMBER and PyErr_Occurred() != NULL:
-                    raise_number_error(event, i, given[i])
-                if step.size < 8 and value.number.u >> (8 * step.size):
+            if not ut_small_int(given[i], &value.number.s):
+                convert_number(event, i, value, given[i])
+            elif value.number.s < 0 and not step.is_signed:
+                raise_range_error(event, i, given[i])
+            if step.size < 8:
+                if step.is_signed:
+                    if value.number.s != sign_extended(value.number.s, step.size):
+                        raise_range_error(event, i, given[i])
+                elif value.number.u >> (8 * step.size):
                     raise_range_error(event, i, given[i])
             continue
         if PyBytes_Check(<object>given[i]):
@@ -566,6 +566,22 @@ cdef inline int64_t sign_extended(int64_t number, unsigned size) noexcept:
     if size == 2:
         return <int16_t>number
     return <int32_t>number
+
+
+cdef int convert_number(Event event, Py_ssize_t i, Value *value, PyObject *given) except -1:
+    """A large int, or what is none but may stand for one."""
+    if event.steps[i].is_signed:
+        value.number.s = PyLong_AsLongLong(given)
+        if value.number.s == -1 and PyErr_Occurred() != NULL:
+            return raise_number_error(event, i, given)
+        return 0
+    if PyLong_Check(given):
+        value.number.u = PyLong_AsUnsignedLongLong(given)
+    else:
+        value.number.u = index_number(event, i, given)
+    if value.number.u == NO_NUMBER and PyErr_Occurred() != NULL:
+        return raise_number_error(event, i, given)
+    return 0
 
 
 cdef uint64_t index_number(Event event, Py_ssize_t i, PyObject *given) except? 0xffffffffffffffffU:

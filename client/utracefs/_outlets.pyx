@@ -51,6 +51,9 @@ cdef extern from "<poll.h>" nogil:
     int poll(pollfd *fds, unsigned long count, int timeout)
     short POLLIN, POLLOUT, POLLHUP, POLLERR, POLLNVAL
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned microseconds)
+
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)
     int MSG_DONTWAIT, MSG_NOSIGNAL
@@ -160,6 +163,8 @@ cdef enum:
     SEND_BYTES = 256 * 1024
     # While records keep coming, how long the sender lets them gather.
     GATHER_MS = 1
+    # In a sandbox that refuses poll(2): what keeps the session thread from spinning.
+    NO_POLL_US = 100_000
 
 cdef uint64_t NO_WRAP = 0xffffffffffffffffU
 
@@ -414,7 +419,10 @@ cdef class Fifo(Outlet):
                 fds[0].events = POLLIN
                 ready = poll(fds, 2, quiet_ms)
             if ready < 0:
-                continue
+                if errno == EINTR:
+                    continue
+                usleep(NO_POLL_US)
+                return F_BROKEN
             if ready == 0:
                 if sock == NULL or (self.boundary == load(&self.head, ACQUIRE) and not self.control_left):
                     return F_QUIET

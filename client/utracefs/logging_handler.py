@@ -6,10 +6,17 @@ handler is not called and nothing is formatted.
 """
 
 import logging
+from typing import TYPE_CHECKING
 
-from utracefs.process_session import process_session
-from utracefs.session import Session
+from utracefs.available import CAN_TRACE
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
+
+if TYPE_CHECKING or CAN_TRACE:
+    from utracefs.process_session import process_session
+else:
+    from utracefs.without_tracing import process_session
+if TYPE_CHECKING:
+    from utracefs.session import Session
 
 __all__ = ["LoggingHandler"]
 
@@ -37,8 +44,10 @@ class LoggingHandler(logging.Handler):
     """
 
     def __init__(
-        self, name: str = "python_log", level: int | str = logging.NOTSET, *, session: Session | None = None
+        self, name: str = "python_log", level: int | str = logging.NOTSET, *, session: "Session | None" = None
     ) -> None:
+        if not name or not set(name).isdisjoint(" ;\t\n"):
+            raise ValueError(f"{name!r} cannot be the name of an event")
         self._level = logging.NOTSET
         self._event = (session or process_session()).event(f"{name} {FIELDS}")
         super().__init__(level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from utracefs._event import Event
-from utracefs.declaring import MULTI_FORMAT, PERSIST
+from utracefs.checking import MULTI_FORMAT, PERSIST
 from utracefs.session import Session
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 from utracefs._event import Event
-from utracefs.declaring import MULTI_FORMAT, PERSIST, check_declaration, make_event
+from utracefs.checking import MULTI_FORMAT, PERSIST, check_declaration, command_bytes
+from utracefs.declaring import make_event
 from utracefs.session_thread import UP, SessionThread
-from utracefs_protocol.text import bytes_of
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Session:
     def event(self, declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
         """As `utracefs.event`. ValueError: the declaration is wrong."""
         flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
-        text = _command_bytes(declaration)
+        text = command_bytes(declaration)
         if (found := self._by_text.get((text, flags))) is not None:
             return found
         return self._declare(text, self._new_event(text, flags))
@@ -59,8 +59,10 @@ class Session:
         self, declarations: Iterable[str | bytes], *, persist: bool = False, multi_format: bool = False
     ) -> list[Event]:
         """As `utracefs.events`. ValueError: a declaration is wrong; then none is made."""
+        if isinstance(declarations, str | bytes):
+            raise TypeError("events takes several declarations; for one there is event")
         flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
-        texts = [_command_bytes(declaration) for declaration in declarations]
+        texts = [command_bytes(declaration) for declaration in declarations]
         new = {text: self._new_event(text, flags) for text in texts if (text, flags) not in self._by_text}
         # (An Event is false while no consumer is attached: no `or` here.)
         return [
@@ -69,6 +71,8 @@ class Session:
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """As `utracefs.flush`. Waits with the GIL released; may be called from signal handlers."""
+        if not isinstance(timeout_s, int | float):
+            raise TypeError(f"timeout_s is a number of seconds, not {type(timeout_s).__name__}")
         return self.thread.flush(timeout_s)
 
     def close(self) -> None:
@@ -126,15 +130,6 @@ class Session:
     def _reduce(self, event: Event) -> tuple[Any, ...]:
         """What pickling an event gives (object.__reduce__)."""
         raise TypeError("an event of a session of its own cannot be pickled; declare it in the other process")
-
-
-def _command_bytes(declaration: str | bytes) -> bytes:
-    """TypeError for anything else; ValueError: a str is not UTF-8 (surrogate escapes stand for bytes)."""
-    if isinstance(declaration, bytes):
-        return declaration
-    if isinstance(declaration, str):
-        return bytes_of(declaration)
-    raise TypeError(f"a declaration is str or bytes, not {type(declaration).__name__}")
 
 
 def _capacity(buffer_kb: int | None) -> int:

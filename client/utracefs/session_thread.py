@@ -19,7 +19,8 @@ into the data ring or gather in the FIFO.
 
 **What an Event sees.** While CONNECTING a new event is pending: the first look at it (`if event:`, `emit`)
 waits for the answer, so that a short script does not lose its first record; all looks of one connection
-attempt together wait at most PATIENCE_S. In any other state but UP events are off, which costs nothing to
+attempt together wait at most PATIENCE_S for the daemon; what talks to it is imported first, once per
+process. In any other state but UP events are off, which costs nothing to
 look at.
 
 **Reconnect.** The records that were not sent are held until the events that the old connection knew are
@@ -87,6 +88,9 @@ LAST_BACK_OFF_S: Final = 2.0
 PATIENCE_S: Final = 0.25
 """What all looks at pending events may wait together, per connection attempt."""
 
+IMPORT_PATIENCE_S: Final = 2.0
+"""The same while what talks to the daemon is imported, once per process: some 50 ms on an idle machine."""
+
 FORK_PATIENCE_S: Final = 1.0
 """What a fork waits for a step of the thread. A step takes longer only when a logging handler of the program
 does, which may wait for a lock that the forking thread holds."""
@@ -117,6 +121,8 @@ class SessionThread:
         self._is_over = False
         """`close` has been waited for, or given up: the thread is to end."""
         self._patience_s = PATIENCE_S
+        self._attempt = 0
+        """Counts how often the patience began anew."""
         self._waiters: list[Waiter] = []
         self._flushes: list[Flush] = []
         self._flushed_records = 0
@@ -161,9 +167,10 @@ class SessionThread:
             self._waiters.append(waiter)
             if not event._is_unsettled:
                 return
-            begin = time.monotonic()
+            begin, attempt = time.monotonic(), self._attempt
             waiter.wait(self._patience_s)
-            self._patience_s -= time.monotonic() - begin
+            if attempt == self._attempt:
+                self._patience_s -= time.monotonic() - begin
         # Until the answer comes, and all that wait for one with it. (In one step: an answer may come any
         # moment.)
         if event._is_unsettled:
@@ -349,9 +356,14 @@ class SessionThread:
 
     def _talk(self) -> Generator[ToPump, None, bool]:
         """Be a client until the connection ends. Returns whether the daemon ever answered as one."""
-        # Only a process that finds a daemon pays for this import.
+        # Only a process that finds a daemon pays for this import, which on a busy machine takes longer than a
+        # daemon may: it is no fault of the daemon's.
+        self._patience_s = IMPORT_PATIENCE_S
         from utracefs import connection as wire
 
+        self._patience_s = PATIENCE_S
+        self._attempt += 1
+        self._wake_waiters()
         deeds: dict[type[wire.Action], Callable[[Any], None]] = {
             wire.MapStatus: self._map_status,
             wire.MapRing: self._map_ring,

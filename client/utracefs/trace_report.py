@@ -14,7 +14,7 @@ wrong:
 
 | field | trace-cmd | here |
 |---|---|---|
-| s8, s16, char below zero | as unsigned: 248 | -8 |
+| s8, s16, char below zero | as unsigned: 248, but in files of `utracefs record` | -8 |
 | struct of a size other than 1, 2, 4, 8 | 0 | its bytes in hex |
 | dynamic array other than a string | the location word | its bytes in hex |
 | record of an unknown event | [UNKNOWN EVENT] three times | once, with its id |

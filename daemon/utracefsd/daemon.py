@@ -261,7 +261,9 @@ class Daemon:
         self.table.process_disconnected(peer.pid, self.now_ns())
 
     def take_in_all(self) -> None:
-        """What producers sent before this call is with the consumers when it returns."""
+        """What producers sent before this call is with the consumers when it returns, and what administrators
+        who are gone held is free."""
+        self.tracefs.take_in_ended()
         self.data.take_in_all()
         if self.rings is not None:
             self.rings.round()

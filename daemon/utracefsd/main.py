@@ -23,8 +23,10 @@ import trio
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefsd.consumers.plugins.plugins import Installed
 from utracefsd.daemon import Daemon
 from utracefsd.server import sd_notify
+from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.serve import Serving, serve
 
 logger = logging.getLogger("utracefsd")
@@ -195,7 +197,11 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     metavar="FD",
     help='Write "READY" to FD once the sockets listen.',
 )
-@click.option("--exit-with-parent", is_flag=True, help="End when the process that started this one is gone.")
+@click.option(
+    "--exit-with-parent",
+    is_flag=True,
+    help="End when the process that started this one is gone; an empty DIR goes, too.",
+)
 @click.option(
     "--keep-state",
     is_flag=True,
@@ -233,10 +239,18 @@ def main(
     /dev/shm, and a daemon that is started with the same DIR goes on with them. Ctrl-C removes them, as does
     any end with --exit-with-parent.
     """
+    if missing := sorted(set(plugins) - {point.name for point in Installed()()}):
+        raise click.UsageError(f"--plugin {missing[0]}: no consumer of that name is installed")
+    if ready_fd is not None:
+        try:
+            os.fstat(ready_fd)
+        except OSError as error:
+            raise click.UsageError(f"--ready-fd {ready_fd}: {error.strerror}") from None
     _set_up_log(log_level)
     _raise_descriptor_limit()
     notifier = sd_notify.Notifier.from_environ()
     listen_fds = sd_notify.take_listen_fds()
+    store = FdStore.from_environ(notifier, take_stored(listen_fds)[1])
 
     start = functools.partial(
         serve,
@@ -249,6 +263,7 @@ def main(
         tracefs_group=tracefs_group,
         listen_fds=listen_fds,
         discard_state=discard_state,
+        store=store,
     )
     gc.freeze()  # the modules are here to stay: a full collection need not look at their 60,000 objects
     try:
@@ -267,6 +282,11 @@ def main(
         text = failure.text if isinstance(failure, TraceError) else str(failure)
         click.echo(f"utracefsd: {text}", err=True)
         sys.exit(1)
+    finally:
+        if exit_with_parent and directory is not None:
+            # The parent made it, and may have been killed.
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_daemon import FakeDaemon, running, wait_for
+from tests.client.real_daemon import Work, working
 from tests.client.workbench import FarRing, Workbench
 from utracefs import Session
 
@@ -82,3 +83,8 @@ def far_ring() -> Iterator[FarRing]:
     far_ring = FarRing()
     yield far_ring
     far_ring.close()
+
+
+@pytest.fixture
+def work(directory: Path, tmp_path: Path) -> Iterator[Work]:
+    yield from working(directory, tmp_path)

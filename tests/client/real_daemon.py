@@ -5,7 +5,43 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+
+from tests.client.fake_daemon import wait_for
+from utracefs import Session
+from utracefs.tracefs import Tracefs
+
+PROLOGUE = """
+import os, signal, sys, threading, time, warnings
+warnings.simplefilter("error")
+import utracefs
+event = utracefs.event("work u32 who; u32 number")
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+wait_for(lambda: event)
+
+def emit(who, count=10):
+    for number in range(count):
+        event.emit(who, number)
+
+def children(work, count=20):
+    pids = []
+    for who in range(count):
+        pid = os.fork()
+        if not pid:
+            work(who)
+            os._exit(77)
+        pids.append(pid)
+    return [os.waitpid(pid, 0)[1] for pid in pids]
+"""
+"""A program's begin: the event is on, warnings are errors."""
 
 
 class Utracefsd:
@@ -43,3 +79,54 @@ class Utracefsd:
         _, log = self.process.communicate(timeout=20)
         self.process = None
         return log
+
+
+class Work:
+    """A daemon that listens to one event, and programs that emit it."""
+
+    def __init__(self, daemon: Utracefsd, tree: Tracefs, folder: Path) -> None:
+        self.daemon = daemon
+        self.tree = tree
+        self.folder = folder
+
+    def run(self, program: str, before: str = "") -> str:
+        """What it printed to standard output; it must end with 0 and without a word on standard error.
+
+        It runs without what coverage would import and register in it.
+        """
+        script = self.folder / "program.py"
+        script.write_text(PROLOGUE + before + textwrap.dedent(program))
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env=environ,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), f"{done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def numbers(self) -> dict[int, list[int]]:
+        """Of each `who`, in the order of the trace."""
+        found: dict[int, list[int]] = {}
+        for line in self.tree.read_file("trace").decode().splitlines():
+            if "work: " in line:
+                fields = dict(word.split("=") for word in line.split() if "=" in word)
+                found.setdefault(int(fields["who"], 16), []).append(int(fields["number"], 16))
+        return found
+
+
+def working(directory: Path, folder: Path) -> Iterator[Work]:
+    """For a fixture. directory: of the sockets. folder: for programs."""
+    daemon = Utracefsd(directory)
+    daemon.start()
+    try:
+        with Tracefs(str(directory)) as tree, Session(directory) as session:
+            wait_for(lambda: session.event("work u32 who; u32 number").registered)
+            tree.write_file("buffer_size_kb", b"4096")
+            tree.write_file("events/user_events/work/enable", b"1")
+            yield Work(daemon, tree, folder)
+    finally:
+        daemon.stop()

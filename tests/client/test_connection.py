@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from utracefs import connection
 from utracefs._event import Event
 from utracefs._outlets import Fifo
+from utracefs.checking import check_declaration
 from utracefs.connection import (
     TRANSITIONS,
     Action,
@@ -30,7 +31,7 @@ from utracefs.connection import (
     State,
     Warn,
 )
-from utracefs.declaring import check_declaration, make_event
+from utracefs.declaring import make_event
 from utracefs.flushing import Flush
 from utracefs_protocol.connection import (
     Connection,

@@ -20,6 +20,7 @@ import pytest
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import Utracefsd
 from utracefs import Session
+from utracefs.cli.running import ROOM_KB
 from utracefs.tracefs import Tracefs
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs shared memory")
@@ -247,6 +248,26 @@ def test_a_full_ring_loses_and_counts(
         f"emitted: 100000\nftrace: recorded {len(found)} filtered 0 lost {event.lost}"
         in tree.read_file("events/user_events/ring/stats").decode()
     )
+
+
+def test_the_room_of_a_recorded_command_outlasts_a_daemon_without_a_cpu(
+    utracefsd: Utracefsd, new_session: Callable[..., Session], tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30 ms of the fastest loop, with nothing taken in meanwhile."""
+    monkeypatch.setenv("UTRACEFS_RING_KB", str(ROOM_KB))
+    event = new_session().event("ring u64 a; u64 b")
+    assert not event
+    enable(tree)
+    assert utracefsd.process is not None
+    utracefsd.process.send_signal(signal.SIGSTOP)
+    try:
+        for n in range(800_000):
+            event.emit(n, 5)
+    finally:
+        utracefsd.process.send_signal(signal.SIGCONT)
+    assert event.lost == 0
+    stats = tree.read_file("events/user_events/ring/stats").decode()
+    assert "emitted: 800000\nftrace: recorded 800000 filtered 0 lost 0" in stats
 
 
 def test_the_size_may_be_asked_for(

@@ -1,32 +1,10 @@
-"""Declarations before a daemon is asked."""
+"""Events that are made of declarations, and what is registered of them."""
 
 from __future__ import annotations
 
-import pytest
-
 from utracefs._outlets import Fifo
-from utracefs.declaring import MULTI_FORMAT, PERSIST, check_declaration, make_event, name_args
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b"test long a", "'test long a': field 'a': unknown type 'long'; use s64 or u64"),
-        (b"test u32", "'test u32': field 'u32': has no name; write 'type name'"),
-        (b"test struct s a", "field 'a': a struct needs its size in bytes: 'struct s a 8'"),
-        (b"test:F u32 a", "event name 'test:F' has a ':'"),
-        (b"a/b u32 a", "event name 'a/b' has a '/'"),
-        (b"", "'': the event name is empty"),
-        (b"one u32  number", "only single spaces may separate the words"),
-        (b"x" * 512, "command string of 512 bytes; at most 511 are possible"),
-        (b"\xff u32", r"'\\xff u32': field 'u32': has no name"),
-    ],
-)
-def test_a_wrong_declaration_is_an_error_with_the_daemons_reason(text: bytes, reason: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        check_declaration(text)
-    assert reason in str(caught.value)
+from utracefs.checking import PERSIST, check_declaration
+from utracefs.declaring import make_event, name_args
 
 
 def test_what_is_registered_is_the_spelling_that_always_matches() -> None:
@@ -45,7 +23,3 @@ def test_an_event_is_off_and_unknown() -> None:
     assert not event
     assert not event.registered
     assert (event.name, event.fields, event.flags, event.index) == ("one", ("a", "b"), 1, -1)
-
-
-def test_the_flags_are_those_of_the_protocol() -> None:
-    assert (PERSIST, MULTI_FORMAT) == (REG_PERSIST, REG_MULTI_FORMAT)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.client.workbench import FarRing, Workbench
 from utracefs import _event
-from utracefs.declaring import check_declaration
+from utracefs.checking import check_declaration
 from utracefs_protocol.connection import Connection, encode_request
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
@@ -46,7 +46,7 @@ edges = st.sampled_from(
         -1,
         *(
             sign * (1 << bits) + d
-            for bits in (7, 8, 15, 16, 31, 32, 63, 64, 70)
+            for bits in (7, 8, 15, 16, 30, 31, 32, 60, 63, 64, 70)
             for d in (-1, 0, 1)
             for sign in (1, -1)
         ),

@@ -49,8 +49,10 @@ def test_importing_the_package_imports_nothing_but_its_core() -> None:
         "utracefs",
         "utracefs._descriptors",
         "utracefs._event",
+        "utracefs._interpreter",
         "utracefs._outlets",
         "utracefs._status_map",
+        "utracefs.available",
     }
 
 

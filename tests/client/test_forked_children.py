@@ -2,92 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Utracefsd
-from utracefs import Session
-from utracefs.tracefs import Tracefs
-
-PROLOGUE = """
-import os, signal, sys, threading, time, warnings
-warnings.simplefilter("error")
-import utracefs
-event = utracefs.event("work u32 who; u32 number")
-deadline = time.monotonic() + 20
-while not event:
-    assert time.monotonic() < deadline
-    time.sleep(0.005)
-
-def emit(who, count=10):
-    for number in range(count):
-        event.emit(who, number)
-
-def children(work, count=20):
-    pids = []
-    for who in range(count):
-        pid = os.fork()
-        if not pid:
-            work(who)
-            os._exit(77)
-        pids.append(pid)
-    return [os.waitpid(pid, 0)[1] for pid in pids]
-"""
-
-
-@pytest.fixture
-def tree(directory: Path) -> Iterator[Tracefs]:
-    """Of a daemon that listens to the event before any program begins."""
-    daemon = Utracefsd(directory)
-    daemon.start()
-    try:
-        with Tracefs(str(directory)) as tree, Session(directory) as session:
-            wait_for(lambda: session.event("work u32 who; u32 number").registered)
-            tree.write_file("buffer_size_kb", b"4096")
-            tree.write_file("events/user_events/work/enable", b"1")
-            yield tree
-    finally:
-        daemon.stop()
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[[str], str]:
-    def run(program: str) -> str:
-        script = tmp_path / "program.py"
-        script.write_text(PROLOGUE + textwrap.dedent(program))
-        environ = {
-            name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")
-        }
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            env=environ,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    return run
-
-
-def numbers(tree: Tracefs) -> dict[int, list[int]]:
-    """Of each `who`, in the order of the trace."""
-    found: dict[int, list[int]] = {}
-    for line in tree.read_file("trace").decode().splitlines():
-        if "work: " in line:
-            fields = dict(word.split("=") for word in line.split() if "=" in word)
-            found.setdefault(int(fields["who"], 16), []).append(int(fields["number"], 16))
-    return found
-
+from tests.client.real_daemon import Work
 
 ENDS = {
     "_exit": "os._exit(0)",
@@ -99,8 +17,8 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", list(ENDS))
-def test_a_child_is_complete_however_it_ends(tree: Tracefs, run: Callable[[str], str], end: str) -> None:
-    run(
+def test_a_child_is_complete_however_it_ends(work: Work, end: str) -> None:
+    work.run(
         f"""
         def work(who):
             emit(who)
@@ -108,11 +26,13 @@ def test_a_child_is_complete_however_it_ends(tree: Tracefs, run: Callable[[str],
         assert set(children(work)) <= {{0, signal.SIGKILL}}
         """
     )
-    wait_for(lambda: numbers(tree) == {who: list(range(10)) for who in range(20)}, what=lambda: numbers(tree))
+    wait_for(
+        lambda: work.numbers() == {who: list(range(10)) for who in range(20)}, what=lambda: work.numbers()
+    )
 
 
-def test_a_single_record_of_a_child(tree: Tracefs, run: Callable[[str], str]) -> None:
-    run(
+def test_a_single_record_of_a_child(work: Work) -> None:
+    work.run(
         """
         def work(who):
             event.emit(who, 0)
@@ -120,12 +40,12 @@ def test_a_single_record_of_a_child(tree: Tracefs, run: Callable[[str], str]) ->
         children(work)
         """
     )
-    wait_for(lambda: numbers(tree) == {who: [0] for who in range(20)})
+    wait_for(lambda: work.numbers() == {who: [0] for who in range(20)})
 
 
-def test_children_of_children(tree: Tracefs, run: Callable[[str], str]) -> None:
+def test_children_of_children(work: Work) -> None:
     """Of those that emitted before and those that did not."""
-    run(
+    work.run(
         """
         def grandchild(who):
             emit(100 + who)
@@ -142,11 +62,11 @@ def test_children_of_children(tree: Tracefs, run: Callable[[str], str]) -> None:
         """
     )
     expected = {who: list(range(10)) for who in (1, 3, 5, 7, 9, *range(100, 110))}
-    wait_for(lambda: numbers(tree) == expected, what=lambda: numbers(tree))
+    wait_for(lambda: work.numbers() == expected, what=lambda: work.numbers())
 
 
-def test_children_with_threads_that_all_begin_at_once(tree: Tracefs, run: Callable[[str], str]) -> None:
-    run(
+def test_children_with_threads_that_all_begin_at_once(work: Work) -> None:
+    work.run(
         """
         def work(who):
             start = threading.Barrier(4)
@@ -163,14 +83,12 @@ def test_children_with_threads_that_all_begin_at_once(tree: Tracefs, run: Callab
         """
     )
     expected = {10 * who + part: list(range(10)) for who in range(10) for part in range(4)}
-    wait_for(lambda: numbers(tree) == expected, what=lambda: numbers(tree))
+    wait_for(lambda: work.numbers() == expected, what=lambda: work.numbers())
 
 
-def test_a_child_that_is_forked_and_emits_in_signal_handlers(
-    tree: Tracefs, run: Callable[[str], str]
-) -> None:
+def test_a_child_that_is_forked_and_emits_in_signal_handlers(work: Work) -> None:
     """The first emit of a child is interrupted by handlers that emit, too."""
-    run(
+    work.run(
         """
         seen = []
         def handler(*_):
@@ -190,15 +108,15 @@ def test_a_child_that_is_forked_and_emits_in_signal_handlers(
         assert set(children(work, 10)) == {0}
         """
     )
-    wait_for(lambda: len(numbers(tree)) == 30)
-    got = numbers(tree)
+    wait_for(lambda: len(work.numbers()) == 30)
+    got = work.numbers()
     for who in range(10):
         assert got[who] == list(range(10))
         assert [len(got[1000 + who])] == got[2000 + who]
 
 
-def test_a_child_that_does_not_emit_makes_no_connection(tree: Tracefs, run: Callable[[str], str]) -> None:
-    run(
+def test_a_child_that_does_not_emit_makes_no_connection(work: Work) -> None:
+    work.run(
         """
         def work(who):
             assert event and event.enabled and event.registered
@@ -211,12 +129,12 @@ def test_a_child_that_does_not_emit_makes_no_connection(tree: Tracefs, run: Call
         assert set(children(work)) == {0}
         """
     )
-    assert numbers(tree) == {}
+    assert work.numbers() == {}
 
 
-def test_200_children_at_once(tree: Tracefs, run: Callable[[str], str]) -> None:
+def test_200_children_at_once(work: Work) -> None:
     """Those that the daemon does not answer within the patience go on, and know that they are not served."""
-    unserved = run(
+    unserved = work.run(
         """
         gate, go = os.pipe()
         def work(who):
@@ -232,17 +150,15 @@ def test_200_children_at_once(tree: Tracefs, run: Callable[[str], str]) -> None:
         print(ends.count(3 << 8))
         """
     )
-    wait_for(lambda: sum(len(one) for one in numbers(tree).values()) >= 10 * (200 - int(unserved)))
-    assert all(one == list(range(10)) for one in numbers(tree).values())
+    wait_for(lambda: sum(len(one) for one in work.numbers().values()) >= 10 * (200 - int(unserved)))
+    assert all(one == list(range(10)) for one in work.numbers().values())
 
 
 # ---- no daemon, or one that does not answer
 
 
-def test_a_child_whose_daemon_has_gone_goes_on(
-    tree: Tracefs, directory: Path, run: Callable[[str], str]
-) -> None:
-    run(
+def test_a_child_whose_daemon_has_gone_goes_on(work: Work) -> None:
+    work.run(
         """
         import glob
         for name in glob.glob(os.environ["UTRACEFS_DIR"] + "/user_events_data"):
@@ -258,4 +174,4 @@ def test_a_child_whose_daemon_has_gone_goes_on(
         assert set(children(work, 3)) == {0}
         """
     )
-    assert numbers(tree) == {}
+    assert work.numbers() == {}

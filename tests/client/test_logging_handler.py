@@ -10,7 +10,7 @@ import pytest
 import utracefs
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import LoggingHandler, Session
-from utracefs.declaring import check_declaration
+from utracefs.checking import check_declaration
 from utracefs.logging_handler import FIELDS, OFF
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
@@ -130,3 +130,10 @@ def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
         assert utracefs.default_session().thread.declared == [handler.event]
     finally:
         utracefs.close()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a;b", "a\tb"])
+def test_what_is_no_name(name: str) -> None:
+    """And not a complaint about a field that nobody wrote."""
+    with pytest.raises(ValueError, match="cannot be the name of an event"):
+        LoggingHandler(name)

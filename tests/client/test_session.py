@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from importlib import metadata
 
 import pytest
 
+import utracefs
 from tests.client.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session
 
@@ -194,3 +196,27 @@ def test_invalid_sizes_and_directories() -> None:
     for directory in ("", "a\0b"):
         with pytest.raises(ValueError, match="cannot be a directory"):
             Session(directory)
+
+
+def test_one_declaration_is_not_several() -> None:
+    session = Session()
+    for one in ("abc", b"abc"):
+        with pytest.raises(TypeError, match="for one there is event"):
+            session.events(one)  # type: ignore[arg-type]
+    session.close()
+
+
+def test_a_time_is_a_number() -> None:
+    session = Session()
+    with pytest.raises(TypeError, match="timeout_s is a number of seconds, not str"):
+        session.flush("x")  # type: ignore[arg-type]
+    session.close()
+
+
+def test_the_version() -> None:
+    assert utracefs.__version__ == metadata.version("utracefs")
+
+
+def test_an_event_is_not_made_by_its_class() -> None:
+    with pytest.raises(TypeError, match=r"made by utracefs\.event"):
+        utracefs.Event("x u32 a")  # type: ignore[call-arg]

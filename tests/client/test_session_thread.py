@@ -100,6 +100,21 @@ def test_a_daemon_that_does_not_answer_costs_a_quarter_of_a_second_in_all(
     assert late.registered
 
 
+def test_an_import_that_takes_longer_than_a_daemon_may_is_not_the_daemons_fault(
+    daemon: FakeDaemon, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "utracefs.connection":
+                time.sleep(PATIENCE_S * 1.5)
+
+    monkeypatch.setattr(sys, "meta_path", [Slow(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "utracefs.connection")
+    monkeypatch.delattr("utracefs.connection")
+    daemon.enabled_from_start = {ONE}
+    assert session.event(ONE)
+
+
 def test_4000_events_with_never_too_many_requests_at_once(daemon: FakeDaemon, session: Session) -> None:
     daemon.answering.clear()
     events = session.events([f"e{i} u64 a; u32 b" for i in range(4000)])

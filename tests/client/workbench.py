@@ -13,7 +13,8 @@ from utracefs._descriptors import Descriptor
 from utracefs._event import Event
 from utracefs._outlets import Fifo, RingOutlet
 from utracefs._status_map import StatusMap
-from utracefs.declaring import check_declaration, make_event
+from utracefs.checking import check_declaration
+from utracefs.declaring import make_event
 from utracefs_protocol.connection import Connection, EventRecord, Request
 
 

@@ -210,7 +210,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
             assert select.select([pidfd], [], [], DEADLINE_S)[0]
         finally:
             os.close(pidfd)
-    until(lambda: not place.status_folder.exists() and not list(place.directory.iterdir()))
+    until(lambda: not place.status_folder.exists() and not place.directory.exists())
 
 
 def test_it_ends_when_nobody_is_left_to_hear_ready(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_it_ends_when_nobody_is_left_to_hear_ready(tmp_path: Path) -> None:
     )
     os.close(write_end)
     assert ended.returncode == 0
-    assert list((tmp_path / "d").iterdir()) == []
+    assert not (tmp_path / "d").exists()
 
 
 def test_idle_it_sleeps(start: Callable[..., Process]) -> None:
@@ -383,3 +383,23 @@ def test_socket_activation(tmp_path: Path, manager: Manager, named: bool) -> Non
         activate.kill()
         activate.communicate()
         shutil.rmtree(place.status_folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--plugin", "nosuch"], "--plugin nosuch: no consumer of that name is installed"),
+        (["--ready-fd", "99"], "--ready-fd 99: Bad file descriptor"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], says: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--dir", os.fspath(tmp_path / "d"), *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / "d").exists()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -32,6 +33,23 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name for name in text.split(",") if name)
 
 
+def _sanitized(folder: str) -> dict[str, str]:
+    """What a daemon needs that was built there with sanitizers (see `make sanitize`)."""
+    libraries = [
+        subprocess.run(
+            ["gcc", f"-print-file-name={name}"], stdout=subprocess.PIPE, check=True, text=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return {
+        "PYTHONPATH": os.path.abspath(folder),
+        "PYTHONMALLOC": "malloc",
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:quarantine_size_mb=16",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(prog="soak", description="Attack the daemon by machine.")
@@ -47,6 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ignore", type=_names, default=frozenset(), help=f"judges: {', '.join(JUDGES)}")
     parser.add_argument("--attacker", type=int, help="only this one")
     parser.add_argument("--round", type=int, help="only this round; of chaos, too")
+    parser.add_argument(
+        "--sanitized", metavar="FOLDER", help="run the daemon of `make sanitize` (build/sanitize)"
+    )
     asked = parser.parse_args(arguments)
     parts = [part for part in [*PARTS, "chaos"] if not asked.only or part in asked.only]
     unknown = (asked.only - {*PARTS, "chaos"}) | (asked.ignore - set(JUDGES))
@@ -54,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     seed = asked.seed or os.urandom(4).hex()
-    report = Report(seed, asked.ignore)
+    report = Report(seed, asked.ignore, _sanitized(asked.sanitized) if asked.sanitized else {})
     setting = Setting(seed, asked.seconds / len(parts), asked.without, asked.attacker, asked.round)
     print(f"soak: {asked.seconds:.0f} s, parts {', '.join(parts)}, seed {seed}", flush=True)
     if os.getuid():

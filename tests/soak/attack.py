@@ -59,10 +59,15 @@ class Setting:
     round: int | None = None
     """... and only this round of it."""
 
+    def options(self, part: str) -> str:
+        """What brings the part back."""
+        left_out = f" --without {','.join(sorted(self.without))}" if self.without else ""
+        return f"--seed {self.seed} --only {part}{left_out}"
+
 
 def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
     """Run the part for its time; what is wrong is in the report."""
-    label = f"part {part}, seed {setting.seed}"
+    label = setting.options(part)
     house = House(folder / part, report, label, open_to_all=True, options=("--buffer-size-kb", "256"))
     crew = Crew()
     files: FuseFiles | None = None
@@ -78,7 +83,7 @@ def attack(part: str, setting: Setting, report: Report, folder: Path) -> None:
         for number in attackers:
             administrator = number == 0 if part == "memory" else part == "tracefs" and number
             uid = None if administrator else crew.next_uid()
-            job = _attacking(part, number, setting, house.directory, files.path if files else None)
+            job = attacking(part, number, setting, house.directory, files.path if files else None)
             crew.add(f"{part} attacker {number}", job, uid)
         deadline = time.monotonic() + setting.seconds
         while time.monotonic() < deadline and not _all_done(crew, setting):
@@ -134,7 +139,9 @@ def _all_done(crew: Crew, setting: Setting) -> bool:
     return setting.round is not None and all(m.poll() for m in crew.members if "attacker" in m.name)
 
 
-def _attacking(part: str, number: int, setting: Setting, directory: str, fuse: str | None) -> Job:
+def attacking(part: str, number: int, setting: Setting, directory: str, fuse: str | None) -> Job:
+    """What attacker `number` of a part does."""
+
     def job(notes: Notes) -> Counter[str]:
         # in the part tracefs one is a producer, so that there are records
         port = "tracefs" if part == "tracefs" and number else "data"
@@ -148,7 +155,7 @@ def _attacking(part: str, number: int, setting: Setting, directory: str, fuse: s
                 break
             seed = f"{setting.seed}/{part}/{number}/{number_of_round}"
             rng = random.Random(seed)
-            where = f"--seed {setting.seed} --only {part} --attacker {number} --round {number_of_round}"
+            where = f"{setting.options(part)} --attacker {number} --round {number_of_round}"
             if part != "memory":
                 steps = sockets.script(rng, port, setting.without)
                 notes.write(f"{where}\n  {_shown(steps)}")

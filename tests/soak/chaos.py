@@ -16,6 +16,7 @@ from SEED/chaos/EPOCH:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.soak.attack import Setting
+from tests.soak.attack import Setting, attacking
 from tests.soak.crew import Crew, Job, Member, Notes
 from tests.soak.honest import (
     EMITTED,
@@ -46,19 +47,21 @@ from tests.soak.report import Found, Report
 from utracefs.tracefs import PerfAttr, Tracefs
 from utracefsd.server.runtime import SHARED_MEMORY
 
-EPOCH_S = 8.0
 _BUFFER_KB = 8192
 _THREADS = 2
 _FEW_DESCRIPTORS = 320
+_NEEDED_TO_START = 256 << 10
+"""Bytes in /dev/shm: a page each for the status file and the journal must be there, and the log."""
 
 
 def chaos(setting: Setting, report: Report, folder: Path, *, may_fill: bool) -> None:
     """Epochs until the time is over, one at least."""
-    deadline = time.monotonic() + setting.seconds
+    deadline = time.monotonic() + setting.seconds if setting.round is None else math.inf
     number = setting.round or 0
     while True:
         with contextlib.suppress(Found):
-            _Epoch(setting, report, folder / f"epoch{number}", number, may_fill=may_fill).run(deadline)
+            epoch = _Epoch(setting, report, folder / f"epoch{number}", number, may_fill=may_fill)
+            epoch.run(setting, deadline)
         number += 1
         if setting.round is not None or time.monotonic() >= deadline - 2:
             return
@@ -95,27 +98,35 @@ class _Epoch:
         self.rng = random.Random(self.seed)
         self.kills = number % 2 == 0
         self.report = report
-        label = f"chaos, {'kills' if self.kills else 'switches'}: --seed {setting.seed} --only chaos --round {number}"
+        kind = "kills" if self.kills else "switches"
+        label = f"{kind}: {setting.options('chaos')} --round {number}"
         self.house = House(
-            folder, report, label, open_to_all=True, options=("--buffer-size-kb", str(_BUFFER_KB))
+            folder,
+            report,
+            label,
+            open_to_all=True,
+            options=("--buffer-size-kb", str(_BUFFER_KB), "--keep-state"),
         )
         self.label = label
         self.crew = Crew()
         self.others = Crew()
         self.producers: list[_Producer] = []
+        self.instances = [""]
         self.done: list[str] = []
         self.restarts = 0
         self.abrupt = 0
         self.may_fill = may_fill
         self.filler: str | None = None
+        self.left_free = 0
         self.library = compile_numbered(folder)
 
-    def run(self, deadline: float) -> None:
+    def run(self, setting: Setting, deadline: float) -> None:
         """All of it; Found ends it early."""
         try:
             self.house.start()
             with self.house.tree() as tree:
                 tree.write_file("standing_events", b"user_events:p*\n")
+                self._second_instance(tree)
                 counters = {} if self.kills else self._counters(tree)
                 for _ in range(5):
                     self._new_producer()
@@ -124,11 +135,17 @@ class _Epoch:
                         self.house.directory, f"{self.seed}/reader {i}", destructive=not self.kills
                     )
                     self.others.add(f"reader {i}", job)
+                if self.kills:  # what these leave in rings and journal, a successor finds
+                    calm = attrs.evolve(setting, round=None, without=setting.without | {"flood", "hang"})
+                    for number, part in ((1, "memory"), (2, "memory"), (1, "data")):
+                        job = attacking(part, number, calm, self.house.directory, None)
+                        self.others.add(f"{part} attacker {number}", job, self.others.next_uid())
                 self.house.note_start()
-                self._do_things(min(deadline, time.monotonic() + EPOCH_S))
+                self._do_things(deadline)
                 self._settle()
                 if self.kills:
-                    self._judge_trace()
+                    for instance in self.instances:
+                        self._judge_trace(instance)
                 else:
                     self._judge_stats(tree, counters)
             context = self._context()
@@ -145,6 +162,7 @@ class _Epoch:
     # What happens
 
     def _do_things(self, until: float) -> None:
+        """As many as are drawn, unless the time is over; alone, an epoch takes the time that it needs."""
         things: dict[Callable[[], None], int] = {
             self._stop_daemon: 2,
             self._stop_producer: 3,
@@ -157,7 +175,9 @@ class _Epoch:
             if self.may_fill:
                 things[self._fill] = 2
         names, weights = list(things), list(things.values())
-        while time.monotonic() < until:
+        for _ in range(self.rng.randrange(10, 30)):
+            if time.monotonic() > until:
+                break
             self._pause(0.6)
             (thing,) = self.rng.choices(names, weights)
             self.done.append(f"{thing.__name__}")
@@ -179,7 +199,7 @@ class _Epoch:
         self._start_again()
 
     def _end_daemon(self) -> None:
-        """SIGTERM while programs are connected: what there is goes on."""
+        """SIGTERM with --keep-state: what there is goes on."""
         assert self.house.process is not None
         self.house.process.terminate()
         self.house.wait_for_end(self._context())
@@ -195,7 +215,8 @@ class _Epoch:
 
     def _start_again(self) -> None:
         self._pause(0.5)
-        self._free()
+        if self.left_free < _NEEDED_TO_START or self.rng.random() < 0.5:
+            self._free()
         self.restarts += 1
         self.house.descriptors = self.rng.choice([None, None, None, _FEW_DESCRIPTORS])
         self.house.start()
@@ -246,7 +267,7 @@ class _Epoch:
 
     def _hoard(self) -> None:
         """Somebody takes all connections that he can get, for a while."""
-        if len(self.others.members) < 6:
+        if len(self.others.members) < 9:
             self.others.add("hoarder", _hoarding(self.house.directory, self.seed), self.others.next_uid())
 
     def _fill(self) -> None:
@@ -256,7 +277,8 @@ class _Epoch:
             return
         self.filler = os.fspath(SHARED_MEMORY / "soak-filler")
         free = os.statvfs(SHARED_MEMORY)
-        size = free.f_bavail * free.f_frsize - self.rng.choice([0, 0, 4096, 65536, 2 << 20])
+        self.left_free = self.rng.choice([0, 0, 4096, 65536, 256 << 10, 2 << 20])
+        size = free.f_bavail * free.f_frsize - self.left_free
         if size > 0:
             with open(self.filler, "wb") as file, contextlib.suppress(OSError):
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -287,14 +309,23 @@ class _Epoch:
             for producer in self.producers:
                 producer.may_miss |= producer.over_socket
 
-    def _judge_trace(self) -> None:
+    def _second_instance(self, tree: Tracefs) -> None:
+        """Another one that keeps everything, where the daemon makes instances."""
+        try:
+            tree.mkdir("instances/second")
+        except PermissionError:
+            return
+        self.instances.append("instances/second/")
+        tree.write_file("instances/second/buffer_size_kb", b"%d" % _BUFFER_KB)
+        tree.write_file("instances/second/standing_events", b"user_events:p*\n")
+
+    def _judge_trace(self, instance: str) -> None:
         events = {producer.event: producer for producer in self.producers}
         with self.house.tree(60) as tree:
-            overrun = b"".join(
-                tree.read_file(f"per_cpu/{name}/stats") for name, _ in tree.list_dir("per_cpu")
-            )
-            text = b"".join(_whole(tree, "trace"))
-        context = self._context()
+            cpus = [f"{instance}per_cpu/{name}/stats" for name, _ in tree.list_dir(f"{instance}per_cpu")]
+            overrun = b"".join(tree.read_file(path) for path in cpus)
+            text = b"".join(_whole(tree, f"{instance}trace"))
+        context = f"{instance or 'the top instance'}\n{self._context()}\n{self.house.log_tail()}"
         lines, unreadable = lines_of(text, events)
         self.report.check("conservation", self.label, not unreadable, "\n".join(unreadable[:5]))
         lost = [line for line in overrun.split(b"\n") if line.startswith((b"overrun", b"dropped"))]
@@ -395,6 +426,12 @@ def _read_something(tree: Tracefs, rng: random.Random, destructive: bool) -> Non
         tree.write_file("tracing_on", b"0")
         time.sleep(rng.random() * 0.05)
         tree.write_file("tracing_on", b"1")
+    elif kind == 10 and rng.random() < 0.5:
+        name = f"instances/i{rng.randrange(4)}"
+        tree.mkdir(name)
+        tree.write_file(f"{name}/events/user_events/{event}/enable", b"1")
+        tree.read_file(f"{name}/trace")
+        tree.rmdir(name)
     elif kind == 10:
         tree.write_file(f"events/user_events/{event}/enable", rng.choice([b"0", b"1"]))
     else:

@@ -113,7 +113,7 @@ class House:
         self.options = options
         self.open_to_all = open_to_all
         self.descriptors: int | None = None
-        self.environ = {**os.environ, "TMPDIR": os.fspath(folder / "tmp")}
+        self.environ = {**os.environ, "TMPDIR": os.fspath(folder / "tmp"), **report.environ}
         self.process: subprocess.Popen[bytes] | None = None
         self.at_start: Usage | None = None
         self.directory = os.fspath(folder / "run")
@@ -277,10 +277,10 @@ class House:
         self.report.counts["judgements"] += 2
 
     def end(self, context: str = "") -> None:
-        """SIGTERM; nothing may be left, and nothing in the log."""
+        """SIGINT, which says that it is over: nothing may be left, and nothing in the log."""
         if self.process is not None:
             self.must_be_alive(context)
-            self.process.terminate()
+            self.signal(signal.SIGINT)
             try:
                 status = self.process.wait(END_BOUND_S)
                 self.report.check("end", self.part, status == 0, f"status {status}\n{self.log_tail()}")
@@ -288,16 +288,18 @@ class House:
                 self.report.check("leftovers", self.part, not left, "\n".join(left))
             except subprocess.TimeoutExpired:
                 self.report.tell(
-                    "end", self.part, f"alive {END_BOUND_S} s after SIGTERM\n{self._stuck()}\n{context}"
+                    "end", self.part, f"alive {END_BOUND_S} s after SIGINT\n{self._stuck()}\n{context}"
                 )
             self.kill()
         self.judge_log(context)
 
     def judge_log(self, context: str = "") -> None:
-        """No traceback and no error of the daemon's own in it."""
+        """No traceback, no error of the daemon's own, nothing of a sanitizer in it."""
         text = self.log.read_text(errors="replace")
+        self.report.counts["lines in the daemon's log"] += text.count("\n")
         wrong = any(
-            word in text for word in ("Traceback", "mistake of ours", "internal error", "runtime error:")
+            word in text
+            for word in ("Traceback", "mistake of ours", "internal error", "runtime error:", "Sanitizer")
         )
         self.report.check("log", self.part, not wrong, f"{self.log_tail(8000)}\n{context}")
 

@@ -47,6 +47,7 @@ STEPS = (
     "words",
     "status",
     "again",
+    "pause",
 )
 """What `--without` may leave out; `again` connects anew and has the ring adopted."""
 
@@ -64,7 +65,7 @@ def script(rng: random.Random, without: frozenset[str] = frozenset()) -> list[St
     size = 1 << rng.choice([16, 16, 17, 20])
     steps: list[Step] = [("ring", size, [wire.declaration(rng) for _ in range(rng.randrange(1, 5))])]
     weights = {"honest": 30, "header": 6, "length": 8, "body": 8, "lost": 4, "noise": 3, "hole": 3}
-    weights |= {"doorbell": 5, "words": 3, "status": 2, "again": 4}
+    weights |= {"doorbell": 5, "words": 3, "status": 2, "again": 4, "pause": 2}
     names = [name for name in weights if name not in without]
     for name in rng.choices(names, [weights[name] for name in names], k=rng.randrange(3, 40)):
         seed = rng.randrange(1 << 32)
@@ -97,6 +98,7 @@ class RingAttacker:
             "words": self._enable_words,
             "status": self._status,
             "again": self._again,
+            "pause": self._pause,
         }
 
     def round(self, steps: list[Step]) -> None:
@@ -122,7 +124,15 @@ class RingAttacker:
         self._words = memoryview(self._memory).cast("Q")
 
     def _connect(self) -> None:
-        self._connection = PlainConnection(self._directory, 5.0)
+        for attempt in range(50):  # another daemon may be on its way
+            try:
+                self._connection = PlainConnection(self._directory, 5.0)
+                break
+            except OSError:
+                if attempt == 49:
+                    raise
+                time.sleep(0.01)
+        assert self._connection is not None
         self.counts["connections of attackers"] += 1
         for declaration in self._declarations:
             with contextlib.suppress(OSError):
@@ -296,7 +306,7 @@ class RingAttacker:
 
     @staticmethod
     def _reopen(fd: int) -> None:
-        if os.getuid():
+        if os.fstat(fd).st_uid != os.getuid() != 0:
             os.close(os.open(f"/proc/self/fd/{fd}", os.O_RDWR))
             _broken("status page opened for writing")
 
@@ -304,6 +314,10 @@ class RingAttacker:
     def _unprotect(fd: int) -> None:
         mmap.mmap(fd, 4096).close()
         _broken("status page mapped for writing")
+
+    def _pause(self, rng: random.Random) -> None:
+        """The daemon has time to look, or to be killed: then `again` is for its successor."""
+        time.sleep(rng.choice([0.001, 0.005, 0.2]))
 
     def _again(self, rng: random.Random) -> None:
         assert self._fds is not None

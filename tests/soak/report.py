@@ -20,7 +20,7 @@ JUDGES = {
     "idle": "no cpu time once all attackers are gone",
     "log": "no traceback and no internal error",
     "leftovers": "an ended daemon leaves nothing behind",
-    "end": "SIGTERM ends it",
+    "end": "a signal ends it, in order",
 }
 """Every judge, and what it holds for right."""
 
@@ -49,10 +49,12 @@ class Finding:
 
 @attrs.define
 class Report:
-    """`ignored` are judges that are not asked."""
+    """`ignored` are judges that are not asked. One for all parts of a run."""
 
     seed: str
     ignored: frozenset[str] = frozenset()
+    environ: dict[str, str] = attrs.field(factory=dict)
+    """What the daemon gets on top of ours."""
     counts: Counter[str] = attrs.field(factory=Counter)
     findings: list[Finding] = attrs.field(factory=list)
     worst_answer_s: float = 0.0

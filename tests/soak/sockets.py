@@ -33,9 +33,13 @@ from tests.soak.wire import Packet
 
 Step: TypeAlias = tuple[Any, ...]
 
-STEPS = ("send", "bytes", "halves", "flood", "descriptors", "hang", "crowd", "read", "shut", "leave", "pause")
+STEPS = (
+    *("send", "bytes", "halves", "flood", "crowd", "read", "shut", "leave", "pause"),
+    *("descriptors", "hang", "itself"),
+)
 """What `--without` may leave out: `flood` is many requests whose answers are not read, `descriptors` are
-those that no request needs, `hang` those among them whose last close waits."""
+those that no request needs, among them `hang`, whose last close waits, and `itself`, the connection that
+they are sent over."""
 
 _SLOTS = 4
 _SOCKETS = {"data": "user_events_data", "tracefs": "tracefs"}
@@ -90,7 +94,10 @@ def packet(rng: random.Random, port: str, without: frozenset[str]) -> Packet:
     if rng.random() < 0.05 and "halves" not in without:
         data = data[: rng.randrange(1, len(data) + 1)]
     if rng.random() < 0.08 and "descriptors" not in without:
-        kinds = rng.choices(ORDINARY, k=rng.choice([1, 2, 3, 16, 17, 60, 253]))
+        kinds = rng.choices(
+            ORDINARY if "itself" in without else [*ORDINARY, "itself"],
+            k=rng.choice([1, 2, 3, 16, 17, 60, 253]),
+        )
         if rng.random() < 0.1 and "hang" not in without:
             kinds[0] = rng.choice(HANGING)
         fds = [*kinds, *fds] if rng.random() < 0.5 else [*fds, *kinds]
@@ -167,7 +174,7 @@ class Attacker:
             for _ in range(how):
                 sock.sendall(data)
             return
-        fds = [self._descriptors.make(kind) for kind in packet.fds]
+        fds = [sock.fileno() if kind == "itself" else self._descriptors.make(kind) for kind in packet.fds]
         self.counts["descriptors of attackers"] += len(fds)
         if how == "bytes":
             pieces = [data[i : i + 1] for i in range(min(len(data), 300))]
@@ -218,7 +225,7 @@ class Attacker:
             sock = self._new()
             self._staying.append(sock)
             sock.settimeout(0.05)
-            fds = [self._descriptors.make(kind) for kind in packet.fds[:16]]
+            fds = [self._descriptors.make(kind) for kind in packet.fds[:16] if kind != "itself"]
             self.counts["descriptors of attackers"] += len(fds)
             socket.send_fds(sock, [packet.data], fds)
 

@@ -16,9 +16,9 @@
     main ─▶ group ─▶ a module, imported when its command is called ─▶ Tracefs ─▶ daemon
 
 A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what
-to say. It becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is status
-2. There are no tracebacks, not even for mistakes of ours, unless UTRACEFS_DEBUG is set. A command returns its
-exit status, None is 0.
+to say. It becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is a line
+`utracefs: COMMAND: reason` and status 2. There are no tracebacks, not even for mistakes of ours, unless
+UTRACEFS_DEBUG is set. A command returns its exit status, None is 0.
 
 The name and short help of every command stand here, so that `utracefs --help` imports none of them.
 """
@@ -26,12 +26,14 @@ The name and short help of every command stand here, so that `utracefs --help` i
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
 
+import utracefs
 from utracefs_protocol.errors import TraceError
 
 __all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "cli", "main", "version"]
@@ -96,10 +98,31 @@ class LazyGroup(click.Group):
         return status
 
 
+def _command_of(error: click.UsageError) -> str:
+    """`record`, `perf stat`; empty for the command line as a whole."""
+    return "" if error.ctx is None else error.ctx.command_path.partition(" ")[2]
+
+
+def _usage(error: click.UsageError) -> str:
+    """What is wrong, and where it says what would be right: click takes four lines for that."""
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.option_name.lstrip("-")[:1].isdigit():
+        text += "; put `--` in front of words that begin with a -"
+    path = error.ctx.command_path if error.ctx is not None else "utracefs"
+    return f"{text} (see {path} --help)"
+
+
 def _guarded(run: Callable[[], Any]) -> int:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # see utracefs/command.py
     try:
         result = run()
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        return _say(_command_of(error), _usage(error), error.exit_code)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -107,10 +130,10 @@ def _guarded(run: Callable[[], Any]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # The reader of our output has enough of it.
+    except (BrokenPipeError, SystemExit):
+        # The reader of our output (head, less) has enough of it. The second is how click says that.
         _give_up_stdout()
-        return 1
+        return 0
     except Failure as error:
         return _say(error.about, error.reason, error.status)
     except TraceError as error:
@@ -168,12 +191,7 @@ COMMANDS = {
 
 def version() -> str:
     """Of the installed distribution."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("utracefs")
-    except metadata.PackageNotFoundError:
-        return "0 (not installed)"
+    return utracefs.__version__
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -209,6 +227,6 @@ def cli(directory: str | None) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """The installed command `utracefs`."""
+    """The command line; the installed command `utracefs` comes here through utracefs/command.py."""
     cli.main(args, prog_name="utracefs")
     raise AssertionError

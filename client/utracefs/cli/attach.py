@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     available_events,
@@ -57,6 +58,8 @@ def attach(
     if name is None:
         raise click.UsageError("Missing argument 'NAME'.")
     with connect(directory) as tree:
+        if name not in (known for known, _ in tree.list_dir("consumers")):
+            raise Failure(name, "no such plug-in; `utracefs attach --list` shows all")
         path = f"consumers/{name}/set_event"
         if detach:
             for event in select(events or ["*"], parse_event_list(tree.read_file(path))):

@@ -18,6 +18,8 @@ from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.event_names import EventName, parse_event_list, select
 from utracefs.runtime_dir import candidates
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
@@ -30,6 +32,9 @@ __all__ = [
     "EventStats",
     "NoAnswer",
     "available_events",
+    "complete_clock",
+    "complete_event",
+    "complete_value",
     "connect",
     "directory_option",
     "duration_option",
@@ -40,6 +45,7 @@ __all__ = [
     "events_option",
     "json_option",
     "numbers",
+    "path_argument",
     "selected",
     "standing_events",
     "why_no_connection",
@@ -125,15 +131,80 @@ class EventPattern(TextType):
     ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        directory = ctx.params.get("directory") or ctx.find_root().params.get("directory")
-        try:
-            with Tracefs(directory, timeout_s=1.0) as tree:
-                events = available_events(tree)
-        except OSError:
-            return []
-        # bash cuts words at `:`, so the bare names are what works everywhere.
-        names = sorted({event.name for event in events} | {str(event) for event in events})
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        def ask(tree: Tracefs) -> list[str]:
+            events = available_events(tree)
+            # bash cuts words at `:`, so the bare names are what works everywhere.
+            return sorted({event.name for event in events} | {str(event) for event in events})
+
+        return [CompletionItem(name) for name in _ask(ctx, ask) if name.startswith(incomplete)]
+
+
+def _complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Paths of the tree, one directory at a time."""
+    above = incomplete.rpartition("/")[0]
+    prefix = f"{above}/" if above else ""
+    return _ask(
+        ctx,
+        lambda tree: [
+            f"{prefix}{name}{'/' if kind == 'd' else ''}"
+            for name, kind in sorted(tree.list_dir(above))
+            if f"{prefix}{name}".startswith(incomplete)
+        ],
+    )
+
+
+def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The clocks of the daemon."""
+    return _ask(
+        ctx,
+        lambda tree: [
+            word.strip("[]")
+            for word in tree.read_file("trace_clock").decode().split()
+            if word.strip("[]").startswith(incomplete)
+        ],
+    )
+
+
+def complete_event(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Bare names of events: bash cuts words at `:`, so those are what works everywhere."""
+    return _ask(
+        ctx,
+        lambda tree: sorted(
+            {event.name for event in available_events(tree) if event.name.startswith(incomplete)}
+        ),
+    )
+
+
+def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """What the next value of `emit` is for: `field=`, of the event that was named."""
+
+    def ask(tree: Tracefs) -> list[str]:
+        wanted = str(ctx.params.get("declaration") or "").rpartition(":")[2]
+        given = len(ctx.params.get("values") or ())
+        for event in available_events(tree):
+            if event.name == wanted:
+                fields = parse_format(tree.read_file(f"{event.directory}/format")).fields
+                return [
+                    f"<{text_of(field.type)} {text_of(field.name)}>" for field in fields[given : given + 1]
+                ]
+        return []
+
+    return [] if incomplete else _ask(ctx, ask)
+
+
+def _ask(ctx: click.Context, question: Callable[[Tracefs], list[str]]) -> list[str]:
+    """What the daemon says, within a second; nothing where it does not."""
+    directory = ctx.params.get("directory") or ctx.find_root().params.get("directory")
+    try:
+        with Tracefs(directory, timeout_s=1.0) as tree:
+            return question(tree)
+    except (OSError, TraceError):
+        return []
+
+
+def path_argument(name: str, **options: Any) -> Callable[[F], F]:
+    """A path of the tree."""
+    return click.argument(name, shell_complete=_complete_path, **options)
 
 
 def events_option(help_text: str) -> Callable[[F], F]:

@@ -8,6 +8,7 @@ that makes no sense after the answer before it is left out.
 """
 
 import contextlib
+import errno
 import mmap
 import os
 import sys
@@ -32,6 +33,7 @@ from utracefs.cli.common import (
     standing_events,
     why_no_connection,
 )
+from utracefs.cli.own_instance import instance_names
 from utracefs.cli.status import buffer_state, users_of
 from utracefs.event_names import EventName, matches, select
 from utracefs.rpc import Rpc, checked
@@ -171,12 +173,20 @@ def _examine_tree(tree: Tracefs, patterns: tuple[str, ...]) -> Iterator[Finding]
     state = buffer_state(tree)
     yield Finding("ok", "daemon", f"answers in {tree.directory}")
     events = available_events(tree)
-    yield from _examine_events(tree, patterns, events, standing_events(tree))
+    keeps_away = list(_examine_what_keeps_away(tree, state))
+    filtering = any(finding.level != "ok" for finding in keeps_away)
+    yield from _examine_events(tree, patterns, events, standing_events(tree), filtering=filtering)
+    yield from keeps_away
     yield from _examine_buffer(tree, state)
 
 
 def _examine_events(
-    tree: Tracefs, patterns: tuple[str, ...], events: list[EventName], standing: list[str]
+    tree: Tracefs,
+    patterns: tuple[str, ...],
+    events: list[EventName],
+    standing: list[str],
+    *,
+    filtering: bool,
 ) -> Iterator[Finding]:
     for pattern in patterns:
         if not select([pattern], events):
@@ -211,33 +221,44 @@ def _examine_events(
         yield Finding("ok", "standing_events", " ".join(standing))
     for event, text in zip(used, tree.read_files(f"{event.directory}/stats" for event in used), strict=True):
         if isinstance(text, bytes):
-            yield from _examine_stats(event, text, asked=any(matches(p, event) for p in patterns))
+            asked = any(matches(p, event) for p in patterns)
+            yield from _examine_stats(event, text, asked=asked, filtering=filtering)
 
 
-def _examine_stats(event: EventName, text: bytes, *, asked: bool) -> Iterator[Finding]:
+def _examine_stats(event: EventName, text: bytes, *, asked: bool, filtering: bool) -> Iterator[Finding]:
     stats = event_stats(text)
     emitted, consumers = stats.emitted, stats.consumers
     if not emitted:
-        yield Finding("note", str(event), "nothing was emitted while a consumer was attached")
+        yield Finding(
+            "note",
+            str(event),
+            "nothing was emitted while a consumer was attached (a program that declares it with other "
+            "fields is refused: `utracefsd --log-level debug` names it)",
+        )
         return
     quiet = True
     for consumer, counts in consumers.items():
         if counts["lost"]:
             quiet = False
-            yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}")
+            where = ""
+            if stats.lost_in_rings:
+                in_rings = min(stats.lost_in_rings, counts["lost"])
+                where = f", {in_rings} of them in data rings (UTRACEFS_RING_KB of the program)"
+            yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}{where}")
         if counts["filtered"]:
             quiet = False
             yield Finding(
                 "note",
                 str(event),
                 f"{consumer} kept {counts['filtered']} away: tracing_on, pid lists, tracing_cpumask, "
-                "sample period",
+                "sample period"
+                + ("" if filtering or consumer != "ftrace" else " as they were then; nothing does now"),
             )
     if asked and quiet:
         yield Finding("ok", str(event), f"{emitted} emitted, all recorded")
 
 
-def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
+def _examine_what_keeps_away(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
     if state["tracing_on"]:
         yield Finding("ok", "tracing_on", "1")
     else:
@@ -256,6 +277,25 @@ def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
     mask = tree.read_file("tracing_cpumask").decode().strip()
     if not int(mask.replace(",", ""), 16):
         yield Finding("FAIL", "tracing_cpumask", "0, nothing is recorded")
+    elif int(mask.replace(",", ""), 16).bit_count() < state["cpus"]:
+        yield Finding("note", "tracing_cpumask", f"{mask}: not all of {state['cpus']} cpus are recorded")
+
+
+def _examine_buffer(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:
+    if names := instance_names(tree):
+        yield Finding(
+            "note", "instances", f"{len(names)}, with buffers and switches of their own: {_some(names)}"
+        )
+    try:
+        tree.close_handle(tree.open("trace_pipe", os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        yield Finding(
+            "note", "trace_pipe", "somebody reads it: what is recorded goes there, and leaves `trace`"
+        )
+    if state["read"]:
+        yield Finding("note", "read events", f"{state['read']} records were taken by readers")
     size = f"{state['size_kb']} KiB on each of {state['cpus']} cpus, {state['entries']} records unread"
     yield Finding("ok", "buffer_size_kb", size)
     if state["overrun"]:

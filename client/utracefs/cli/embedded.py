@@ -2,7 +2,7 @@
 
 It is a process, `python -m utracefsd`, in a directory that only we may enter, in a process group of its own
 so that Ctrl-C does not reach it before everything is drained. It ends with us, whatever happens to us; the
-directory goes too, unless we are killed (then it holds two sockets without a daemon).
+directory goes, too.
 """
 
 import contextlib

@@ -1,12 +1,21 @@
 """`utracefs reg` and `utracefs emit`: events for administrators and for shell scripts."""
 
 import errno
+import re
 import struct
 
 import click
 
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, HELLO_S, connect, directory_option, why_no_connection
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    HELLO_S,
+    complete_event,
+    complete_value,
+    connect,
+    directory_option,
+    why_no_connection,
+)
 from utracefs.rpc import Rpc, checked
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse
@@ -22,7 +31,7 @@ __all__ = ["emit", "reg"]
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.option("-d", "--delete", is_flag=True, help="Delete the event; its fields need not be repeated.")
-@click.argument("declaration")
+@click.argument("declaration", shell_complete=complete_event)
 def reg(directory: str | None, delete: bool, declaration: str) -> None:
     """Declare a persistent event, 'NAME TYPE FIELD; TYPE FIELD ...', or delete one.
 
@@ -40,8 +49,8 @@ def reg(directory: str | None, delete: bool, declaration: str) -> None:
 
 @click.command(context_settings={**COMMAND_SETTINGS, "ignore_unknown_options": True})
 @directory_option
-@click.argument("declaration")
-@click.argument("values", nargs=-1, type=click.UNPROCESSED)
+@click.argument("declaration", shell_complete=complete_event)
+@click.argument("values", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_value)
 def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> None:
     """Emit one record: 'NAME TYPE FIELD; ...' and a value for each field, or the name of an event that
     exists.
@@ -71,7 +80,12 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
             raise
 
 
+_SYSTEMS = re.compile(r"user_events(_multi)?:")
+
+
 def _parse(declaration: str) -> Declaration:
+    """With or without the system in front of the name, as every other command takes and shows it."""
+    declaration = _SYSTEMS.sub("", declaration, count=1) if _SYSTEMS.match(declaration) else declaration
     try:
         return parse(bytes_of(declaration))
     except TraceError as error:

@@ -15,9 +15,10 @@ from utracefs.cli.common import (
     directory_option,
     echo,
     events_option,
+    path_argument,
     write_word,
 )
-from utracefs.cli.own_instance import Account, Place, own_instance, read_account
+from utracefs.cli.own_instance import Ledger, Place, own_instance
 from utracefs.event_names import is_glob, select
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of
@@ -29,7 +30,7 @@ _PIECE_BYTES = 1 << 16
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@path_argument("paths", metavar="PATH...", nargs=-1, required=True)
 def cat(directory: str | None, paths: tuple[str, ...]) -> None:
     """Print files of the tree: trace, events/user_events/NAME/format, ... trace_pipe waits for more, until
     Ctrl-C."""
@@ -56,18 +57,17 @@ def stream(directory: str | None, events: tuple[str, ...], cpu: int | None) -> N
         place = Place()
         if events:
             place = stack.enter_context(own_instance(control, "stream"))
-            before = read_account(control, place)
-            stack.callback(_tell_what_is_missing, control, place, before, events)
+            stack.callback(_tell_what_is_missing, control, Ledger(control, place), events)
             for pattern in dict.fromkeys(events):
                 write_word(control, place.path("standing_events"), pattern)
         tree = stack.enter_context(Tracefs(control.directory))
         _copy_out(tree, place.path(file))
 
 
-def _tell_what_is_missing(tree: Tracefs, place: Place, before: Account, patterns: tuple[str, ...]) -> None:
+def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: tuple[str, ...]) -> None:
     """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here."""
     with contextlib.suppress(ConnectionError, TimeoutError):
-        lost = read_account(tree, place).since(before).lost
+        lost = ledger.read().lost
         if lost:
             click.echo(
                 f"utracefs: {lost} records lost in all, `utracefs status` says of which events", err=True
@@ -108,7 +108,7 @@ def _ended_by_signals() -> Iterator[None]:
 @directory_option
 @click.option("-a", "--append", is_flag=True, help="As `>>` does: set_event and others keep what they have.")
 @click.option("-n", "no_newline", is_flag=True, help="No newline behind TEXT.")
-@click.argument("path")
+@path_argument("path")
 @click.argument("words", metavar="[TEXT...]", nargs=-1)
 def write(directory: str | None, append: bool, no_newline: bool, path: str, words: tuple[str, ...]) -> None:
     """Write TEXT, or else what stdin gives, to a file of the tree, as echo TEXT > PATH does."""
@@ -121,7 +121,7 @@ def write(directory: str | None, append: bool, no_newline: bool, path: str, word
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.option("-l", "long", is_flag=True, help="Show modes.")
-@click.argument("path", default="")
+@path_argument("path", default="")
 def ls(directory: str | None, long: bool, path: str) -> None:
     """List a directory of the tree; directories end in /."""
     with connect(directory) as tree:

@@ -8,7 +8,7 @@ others.
 
 `Place` is where an instance lies in the tree; `TOP` is the one that everybody shares.
 
-What became of the records is told by the events' own numbers (`read_account`): they are not cleared with a
+What became of the records is told by the events' own numbers (`Ledger`): they are not cleared with a
 buffer, and they have what never reached one. With the records that somebody holds in hand, all is known:
 
     emitted = kept + filtered + lost (in data rings, too large, full) + overwritten
@@ -16,15 +16,15 @@ buffer, and they have what never reached one. With the records that somebody hol
 
 import contextlib
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
-from utracefs.cli.common import available_events, event_stats, numbers
+from utracefs.cli.common import EventStats, available_events, event_stats, numbers
+from utracefs.event_names import EventName, parse_event_list
 from utracefs.tracefs import Tracefs
 
-__all__ = ["TOP", "Account", "Place", "instance_names", "own_instance", "read_account"]
+__all__ = ["TOP", "Account", "Ledger", "Place", "instance_names", "own_instance"]
 
 
 @attrs.frozen
@@ -49,21 +49,58 @@ TOP = Place()
 
 @attrs.frozen
 class Account:
-    """What became of the records of all events in one instance."""
+    """What became of the records of all events in one instance, since a Ledger was opened."""
 
     recorded: int = 0
     """Put into its ring buffer; what was overwritten later, too."""
     lost: int = 0
     """Those that it did not get, for whatever reason."""
     in_rings: int = 0
-    """Among them, those that found their data ring full (of events, whoever else used them)."""
+    """Among them, those that found their data ring full."""
     dropped: int = 0
     """Among them, those that found the ring buffer full, which overwrites nothing."""
 
-    def since(self, before: "Account") -> "Account":
-        """What came after `before`. An event that was removed took its numbers along: nothing is below 0."""
-        grown = zip(attrs.astuple(self), attrs.astuple(before), strict=True)
-        return Account(*(max(0, now - then) for now, then in grown))
+
+class Ledger:
+    """Keeps the account of one instance. Made before anything is enabled there."""
+
+    def __init__(self, tree: Tracefs, place: Place) -> None:
+        self._tree = tree
+        self._place = place
+        self._events: dict[EventName, EventStats] = {}
+        self._dropped = 0
+        self._events, self._dropped = self._read(available_events(tree))
+
+    def read(self) -> Account:
+        """Until now. Of events that this instance has, or had when the ledger was opened; one that was
+        removed took its numbers along."""
+        enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
+        now, dropped = self._read(dict.fromkeys([*enabled, *self._events]))
+        recorded = lost = in_rings = 0
+        for event, stats in now.items():
+            mine = stats.consumers.get(self._place.consumer)
+            if mine is None:
+                continue
+            before = self._events.get(event, EventStats(0, 0, {}))
+            mine_before = before.consumers.get(self._place.consumer, {})
+            recorded += max(0, mine["recorded"] - mine_before.get("recorded", 0))
+            lost += max(0, mine["lost"] - mine_before.get("lost", 0))
+            in_rings += max(0, stats.lost_in_rings - before.lost_in_rings)
+        return Account(recorded, lost, min(in_rings, lost), max(0, dropped - self._dropped))
+
+    def _read(self, events: Iterable[EventName]) -> tuple[dict[EventName, EventStats], int]:
+        """The numbers of the events that are there, and records dropped by the cpus' buffers."""
+        events = list(events)
+        texts = self._tree.read_files(f"{event.directory}/stats" for event in events)
+        found = {
+            event: event_stats(text)
+            for event, text in zip(events, texts, strict=True)
+            if isinstance(text, bytes)
+        }
+        cpus = [name for name, kind in self._tree.list_dir(self._place.path("per_cpu")) if kind == "d"]
+        texts = self._tree.read_files(self._place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
+        dropped = sum(numbers(text).get("dropped events", 0) for text in texts if isinstance(text, bytes))
+        return found, dropped
 
 
 @contextlib.contextmanager
@@ -90,22 +127,3 @@ def _make(tree: Tracefs, name: str) -> Place:
 def instance_names(tree: Tracefs) -> list[str]:
     """Of the further instances."""
     return [name for name, _ in tree.list_dir("instances")]
-
-
-def read_account(tree: Tracefs, place: Place) -> Account:
-    """The numbers until now."""
-    events = available_events(tree)
-    paths = [f"{event.directory}/stats" for event in events]
-    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if re.fullmatch(r"cpu\d+", name)]
-    paths += [place.path(f"per_cpu/{cpu}/stats") for cpu in cpus]
-    texts = [text if isinstance(text, bytes) else b"" for text in tree.read_files(paths)]
-    recorded = lost = in_rings = 0
-    for text in texts[: len(events)]:
-        stats = event_stats(text)
-        mine = stats.consumers.get(place.consumer)
-        if mine is not None:
-            recorded += mine["recorded"]
-            lost += mine["lost"]
-            in_rings += stats.lost_in_rings
-    dropped = sum(numbers(text).get("dropped events", 0) for text in texts[len(events) :])
-    return Account(recorded, lost, in_rings, dropped)

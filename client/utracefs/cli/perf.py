@@ -94,13 +94,13 @@ def stat(
         echo_json(
             {"seconds": round(took_s, 6), "events": {str(event): count for event, count in counts.items()}}
         )
-        return status
+        return status or int(bool(missing))
     for event, count in counts.items():
         echo(f"{count:>20,}  {event}")
     for pattern in missing:
         echo(f"{'<no such event>':>20}  {pattern}")
     click.echo(f"\n{took_s:>20.6f}  seconds")
-    return status
+    return status or int(bool(missing))
 
 
 @perf.command(
@@ -163,7 +163,9 @@ def record(
         missing = opener.missing()
     for pattern in missing:
         click.echo(f"utracefs: {pattern}: no such event came", err=True)
-    return status
+    samples = "1 sample" if sampler.samples == 1 else f"{sampler.samples} samples"
+    click.echo(f"utracefs: {samples}, {sampler.lost or 'nothing'} lost", err=True)
+    return status or int(bool(missing))
 
 
 class _Opener:
@@ -213,6 +215,10 @@ class _Sampler:
         self._opener = opener
         self._rings: dict[EventName, _Ring] = {}
         self._comms: dict[int, str] = {}
+        self.samples = 0
+        """Printed."""
+        self.lost = 0
+        """Said to be lost by the rings."""
 
     def step(self) -> float:
         """Map new rings, print what is there."""
@@ -248,9 +254,11 @@ class _Sampler:
             last = 0
             for record in ring.reader:
                 if isinstance(record, Sample):
+                    self.samples += 1
                     last = record.time
                     lines.append((last, self._line(ring, record)))
                 elif isinstance(record, Lost):
+                    self.lost += record.count
                     lines.append((last, f"{ring.event}: LOST {record.count} SAMPLES"))
         if lines:
             lines.sort(key=lambda line: line[0])

@@ -23,6 +23,7 @@ from utracefs.cli import Failure, version
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     NoAnswer,
+    complete_clock,
     connect,
     directory_option,
     duration_option,
@@ -65,7 +66,13 @@ _WALL_CLOCK_OF = {
 @click.option(
     "-b", "--buffer-size-kb", metavar="KB", type=click.IntRange(min=1), help="Ring buffer of each cpu."
 )
-@click.option("-C", "--clock", metavar="CLOCK", help="Trace clock: mono, boot, counter, ... [default: local]")
+@click.option(
+    "-C",
+    "--clock",
+    metavar="CLOCK",
+    shell_complete=complete_clock,
+    help="Trace clock: mono, boot, counter, ... [default: local]",
+)
 @click.option(
     "--overwrite/--no-overwrite", default=None, help="A full buffer drops the oldest, or the newest, records."
 )
@@ -98,6 +105,8 @@ def record(
     """
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
+    if output == "-":
+        raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
     if keep and (events or buffer_size_kb or clock or overwrite is not None):
         raise click.UsageError("--keep takes the top instance as it is: without -e, -b, -C and --overwrite")
     settings = {}
@@ -232,7 +241,7 @@ def _tell_what_came(output: str, summary: Summary, events: tuple[str, ...], *, w
     records = "1 record" if summary.records == 1 else f"{summary.records} records"
     text = f"utracefs: {output}: {records}, {size}, {_lost(summary)}"
     if not whole:
-        text += " until the daemon went away"
+        text += " as far as the daemon told before it went away"
     elif not summary.records and not summary.lost:
         text += (
             f"; no record{' of ' if events else ''}{' '.join(events)} came, `utracefs doctor` may know why"

@@ -16,6 +16,7 @@ time in which a busy program fills a buffer of the default size (1.4 MB; at 200,
 
 import errno
 import os
+import re
 import time
 from collections.abc import Sequence
 from typing import Self
@@ -23,15 +24,18 @@ from typing import Self
 import attrs
 
 from utracefs.cli.common import numbers
-from utracefs.cli.own_instance import TOP, Place, read_account
+from utracefs.cli.own_instance import TOP, Account, Ledger, Place
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs.trace_dat._pages import count_events
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.subbuf import MARKER_IP
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["Recorder", "Summary"]
+__all__ = ["Recorder", "Summary", "with_small_signs"]
 
 BUSY_S = 0.02
 IDLE_S = 0.1
@@ -112,7 +116,8 @@ class Recorder:
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
-        self._before = self._account = read_account(tree, place)
+        self._ledger = Ledger(tree, place)
+        self._account = Account()
         self._kept = 0
 
     def __enter__(self) -> Self:
@@ -143,10 +148,10 @@ class Recorder:
         contents = tree.read_files(f"{event.directory}/format" for event in new)
         for event, content in zip(new, contents, strict=True):
             if isinstance(content, bytes):
-                self._formats[event] = content
+                self._formats[event] = with_small_signs(content)
         self._contents = attrs.evolve(self._contents, cmdlines=tree.read_file("saved_cmdlines"))
         self._stats = self._read_stats()
-        self._account = read_account(tree, self._place)
+        self._account = self._ledger.read()
 
     def drain(self) -> None:
         """All that is there. Recording should have stopped, or this may never end."""
@@ -175,15 +180,14 @@ class Recorder:
         return attrs.evolve(summary, size=size)
 
     def _summary(self) -> Summary:
-        grown = self._account.since(self._before)
-        in_rings = min(grown.in_rings, grown.lost)
-        dropped = min(grown.dropped, grown.lost - in_rings)
+        account = self._account
+        dropped = min(account.dropped, account.lost - account.in_rings)
         return Summary(
             records=self._kept,
-            in_rings=in_rings,
+            in_rings=account.in_rings,
             dropped=dropped,
-            too_large=grown.lost - in_rings - dropped,
-            overwritten=max(0, self._there + grown.recorded - self._kept),
+            too_large=account.lost - account.in_rings - dropped,
+            overwritten=max(0, self._there + account.recorded - self._kept),
             size=0,
         )
 
@@ -224,6 +228,33 @@ class Recorder:
         if len(found) < len(texts):
             raise next(text for text in texts if isinstance(text, OSError))
         return found
+
+
+def with_small_signs(text: bytes) -> bytes:
+    """A format whose print fmt makes signed numbers of 8 and 16 bits negative where they are.
+
+    libtraceevent reads every number as unsigned and gives printf 32 bits of it: trace-cmd and KernelShark
+    print -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators;
+    this is right whether or not a field is sign-extended.
+    """
+    try:
+        format_ = parse_format(text)
+    except TraceError:
+        return text
+    small = {
+        field.name: 1 << 8 * field.size - 1
+        for field in format_.fields
+        if field.kind is FieldKind.INTEGER and field.signed and field.size <= 2
+    }
+
+    def signed(found: re.Match[bytes]) -> bytes:
+        value, sign = found[0], small.get(found[1])
+        if sign is None:
+            return value
+        return b"((%s & %d) - ((%s & %d) * 2))" % (value, 2 * sign - 1, value, sign)
+
+    head, mark, print_fmt = text.partition(b"\nprint fmt:")
+    return head + mark + re.sub(rb"REC->([^\s,()]+)(?=,|\s|\Z)", signed, print_fmt)
 
 
 def _event_stats(summary: Summary) -> bytes:

@@ -9,9 +9,10 @@ import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
+from utracefs.event_names import EventName, select
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_text
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["report"]
 
@@ -68,6 +69,13 @@ def report(
             _write(line for text in reader.cpu_stats for line in text.splitlines())
             return
         options = ReportOptions(full_ns, cpus, events)
+        there = [
+            EventName(reader.systems.get(number, ""), text_of(event.name))
+            for number, event in reader.formats.items()
+        ]
+        for pattern in events:
+            if not select([pattern], there):
+                raise Failure(pattern, f"no such event in {path}")
         try:
             if as_json:
                 _write(json_lines(reader, options))

@@ -29,7 +29,7 @@ import click
 
 from utracefs.cli import Failure
 
-__all__ = ["NOT_EXECUTABLE", "NOT_FOUND", "environment", "run_steps", "signals_blocked"]
+__all__ = ["NOT_EXECUTABLE", "NOT_FOUND", "ROOM_KB", "environment", "run_steps", "signals_blocked"]
 
 TERM_GRACE_S = 5.0
 
@@ -170,6 +170,12 @@ class _Loop:
         return returncode if returncode >= 0 else 128 - returncode
 
 
+ROOM_KB = 32 * 1024
+"""For the data ring of a command that is recorded. Emitting in a tight loop is about as fast as taking in,
+so this is how long the daemon may be kept from its cpu: 30 ms. Only what is written to takes memory."""
+
+
 def environment(directory: str) -> dict[str, str]:
-    """Ours, and where the command finds the daemon."""
-    return {**os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
+    """Ours, and where the command finds the daemon; with room for what it emits, unless that is set."""
+    room = {"UTRACEFS_RING_KB": str(ROOM_KB)}
+    return {**room, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}

@@ -36,8 +36,8 @@ def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> Non
     """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its
     records.
 
-    recorded, filtered and lost are sums over all consumers: with two of them a record counts twice. --json
-    has them one by one.
+    A line for each consumer that is or was attached to it; its three numbers add up to what was emitted while
+    it was.
     """
     with connect(directory) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
@@ -59,12 +59,17 @@ def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> Non
     if not rows:
         click.echo("events    none")
         return
-    table: list[tuple[str, ...]] = [("EVENT", "USED BY", "EMITTED", "RECORDED", "FILTERED", "LOST")]
+    table: list[tuple[str, ...]] = [
+        ("EVENT", "USED BY", "CONSUMER", "EMITTED", "RECORDED", "FILTERED", "LOST")
+    ]
     for row in rows:
-        sums = [sum(c[key] for c in row["consumers"].values()) for key in ("recorded", "filtered", "lost")]
-        name = f"{row['system']}:{row['name']}"
-        table.append((name, " ".join(row["used_by"]) or "-", str(row["emitted"]), *map(str, sums)))
-    _echo_table(table, left=2)
+        first = (f"{row['system']}:{row['name']}", " ".join(row["used_by"]) or "-")
+        emitted = str(row["emitted"])
+        for consumer, counts in row["consumers"].items() or [("-", {})]:
+            numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
+            table.append((*first, consumer, emitted, *numbers_of))
+            first, emitted = ("", ""), ""
+    _echo_table(table, left=3)
 
 
 @click.command("list", context_settings=COMMAND_SETTINGS)

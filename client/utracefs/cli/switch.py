@@ -2,6 +2,7 @@
 
 import click
 
+from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     available_events,
@@ -29,7 +30,11 @@ def enable(directory: str | None, standing: bool, events: tuple[str, ...]) -> No
             for pattern in events:
                 write_word(tree, "standing_events", pattern)
         else:
-            _switch(tree, events, b"1\n")
+            try:
+                _switch(tree, events, b"1\n")
+            except Failure as error:
+                hint = "no such event yet; --standing enables it when a program declares it"
+                raise Failure(error.about, hint) from None
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

@@ -36,6 +36,7 @@ port counts and bounds, as it does the connections of one user.
 """
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,6 +83,9 @@ _NO_DATA_RING = "this daemon offers no data ring; send records over this socket 
 
 def _nothing() -> None:
     return None
+
+
+logger = logging.getLogger("utracefsd")
 
 
 class DataConnection:
@@ -255,6 +259,7 @@ class DataConnection:
 
     def _fail(self, error: TraceError) -> None:
         """The last thing this peer hears."""
+        logger.debug("pid %d: its connection ends: %s", self.peer.pid, error.text)
         self._send(encode_notification("error", [error.errno, error.text]))
         self.closing = True
         self._drop_fds()
@@ -276,6 +281,7 @@ class DataConnection:
                 raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}{hint}")
             self._methods[kind](request.msgid, kind.from_params(request.params), now_ns)
         except TraceError as error:
+            logger.debug("pid %d: %s is refused: %s", self.peer.pid, request.method[:64], error.text)
             self._send(encode_error(request.msgid, error.errno, error.text))
 
     def _register(self, msgid: int, reg: messages.EventRegistration, now_ns: int) -> None:

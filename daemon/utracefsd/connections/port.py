@@ -323,6 +323,24 @@ class Port:
         finally:
             self._taking_in = False
 
+    def take_in_ended(self) -> None:
+        """Take in what connections had sent that are gone by now, and their end with it.
+
+        An operation of another client may call this: what a client held is free once it is gone. Connections
+        that are being pumped are left alone.
+        """
+        if self._taking_in or self._epoll.closed:
+            return
+        self._taking_in = True
+        try:
+            for fd, events in self._epoll.poll(0, len(self._accepted) + 1):
+                accepted = self._accepted.get(fd)
+                if accepted is not None and events & _HUNG_UP:
+                    while not self._paused(accepted) and self.pump(accepted):
+                        pass
+        finally:
+            self._taking_in = False
+
     def answer_waiting(self) -> None:
         """After a step: answer the requests for which something has come meanwhile."""
         for accepted in [accepted for accepted in self._speaking if accepted.connection.waiting]:

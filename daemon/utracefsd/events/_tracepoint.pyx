@@ -27,6 +27,12 @@ from libc.stdlib cimport calloc, free
 from utracefs_protocol.declaration import FieldKind
 
 
+cdef enum:
+    PAST_MAX = 32
+
+EARLIER = "earlier consumers"
+
+
 cdef class Probe:
     """One consumer's attachment to ONE event.
 
@@ -75,7 +81,8 @@ cdef class Tracepoint:
     emitted: Records that passed the checks while something was attached.
     lost_in_rings: Those among them that found their data ring full: no consumer got them.
     status: OR of the status bits of the attached probes; 0: no consumer is attached.
-    past: (consumer, recorded, filtered, lost) of probes that are gone, one per consumer name.
+    past: (consumer, recorded, filtered, lost) of probes that are gone, one per consumer name; the oldest of
+        many are one, EARLIER.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -148,6 +155,10 @@ cdef class Tracepoint:
                 break
         else:
             self.past.append((probe.consumer, *numbers))
+            if len(self.past) > PAST_MAX:
+                # Recorders and perf events come and go, each with a name of its own.
+                both = zip(self.past[0][1:], self.past[1][1:])
+                self.past[:2] = [(EARLIER, *map(sum, both))]
 
     cdef bint locs_are_valid(self, Record *r) noexcept:
         """user_event_validate() of the kernel: every location is in the entry, every string ends in a NUL.

@@ -43,4 +43,4 @@ cdef class DataRing:
     cdef int publish(self) except -1
     cdef int fold_lost(self, uint64_t position) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
-    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now)
+    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1

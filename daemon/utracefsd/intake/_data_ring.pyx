@@ -16,8 +16,8 @@ front of the first record that ends behind the old `told + size`, or that begins
 first. Ftrace's ring buffers get a mark there. The number is exact, the place almost always; it is wrong
 
 - by the length of a record, when a large one was lost and smaller ones still found room;
-- by what was told last, when producers fill that before the numbers are taken. The other order would be worse:
-  then what is lost between taking and telling, with the ring still full, would go a lap too late.
+- by what was told last, when producers fill that before the numbers are taken. The other order would be
+  worse: then what is lost between taking and telling, with the ring still full, would go a lap too late.
 
 Single-threaded, with the GIL. protocol/utracefs_protocol/include/data_ring.h tells how producers and the
 daemon use the shared memory at the same time.
@@ -238,7 +238,7 @@ cdef class DataRing:
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
         return 0
 
-    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now):
+    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1:
         """The claimed thread id if it is a thread of the peer, else the peer's process id.
 
         Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a

@@ -168,7 +168,7 @@ cdef class Intake:
             return False
         return True     # also with a time that has not come yet: nobody waits for a producer's fancy
 
-    cdef inline void dispatch(self, DataRing ring, uint64_t now):
+    cdef inline int dispatch(self, DataRing ring, uint64_t now) except -1:
         cdef Record r
         cdef int error
         cdef dr_taken *head = &ring.head
@@ -183,7 +183,7 @@ cdef class Intake:
             ring.table.refuse(
                 errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index
             )
-            return
+            return 0
         r.ts_ns = head.time if head.time <= now else now
         r.cpu = head.cpu if head.cpu < self.nr_cpus else 0
         if ring.known[head.tid % KNOWN_TIDS] == head.tid and head.tid != 0:
@@ -201,6 +201,7 @@ cdef class Intake:
             error = (<Tracepoint>PyList_GET_ITEM(tracepoints, head.write_index)).emit(&r)
         if error:
             ring.table.refuse(-error, head.write_index)
+        return 0
 
 
 cdef int emit_again(Tracepoint tracepoint, Record *r, const jr_slot *slot) except? 1:

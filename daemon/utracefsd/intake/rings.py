@@ -41,6 +41,7 @@ from typing import Protocol
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
@@ -61,6 +62,8 @@ LINGER_ROUNDS = 10
 # Records in one round before others have their turn: some milliseconds.
 ROUND_RECORDS = 50_000
 
+# What a ring larger than the default may take of the memory for rings that a user has left.
+PART_OF_THE_REST = 16
 
 logger = logging.getLogger("utracefsd")
 
@@ -241,12 +244,18 @@ class Rings:
     def create(
         self, table: IndexTable, peer: Peer, size: int, failed: Callable[[TraceError], None]
     ) -> DataRing:
-        """A new ring of `size` bytes for the connection that `table` belongs to; `failed` is told when it
-        turns corrupt.
+        """A new ring for the connection that `table` belongs to; `failed` is told when it turns corrupt.
+
+        It has `size` bytes, or less where that would be more than the default and take too much of what is
+        left to the user: a sixteenth, so that one program with much room leaves rings to many others.
 
         TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
         machine's).
         """
+        while DATA_RING_SIZE < size <= MAX_DATA_RING and not peer.privileged:
+            if size <= self._shares.left(Resource.RING_BYTES, peer.uid) // PART_OF_THE_REST:
+                break
+            size //= 2
         self._shares.check(Resource.RING_BYTES, peer.uid, size, privileged=peer.privileged)
         try:
             ring = DataRing.create(table, peer.pid, size)

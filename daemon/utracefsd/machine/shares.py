@@ -80,6 +80,10 @@ class Shares:
         """How much `uid` holds now."""
         return self._held[resource, uid]
 
+    def left(self, resource: Resource, uid: int) -> int:
+        """How much more `uid` may hold."""
+        return max(0, self.most[resource] - self._held[resource, uid])
+
     def check(self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False) -> None:
         """Raises TraceError with the limit's errno when `uid` may not hold `amount` more; counts nothing."""
         held, most = self._held[resource, uid], self.most[resource]

@@ -3,7 +3,8 @@
     serve                 one daemon until cancelled, inside any trio program
      ├── port, twice      waits for producers or administrators, all on one epoll descriptor; pumps in turns
      ├── rings            asleep until a doorbell rings; then takes in from all data rings in short rounds
-     └── timers           sleeps until the daemon's next deadline; without one, until there is one
+     ├── timers           sleeps until the daemon's next deadline; without one, until there is one
+     └── store            says to a service manager that was busy what it shall keep
 
 Everything between two awaits is one step without interruption. A step takes in a bounded share of one
 producer's records, or carries out one request, so neither a flooding producer nor a busy administrator keeps
@@ -33,6 +34,7 @@ from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
 from utracefsd.intake.rings import LINGER_ROUNDS, POLL_S, ROUND_RECORDS, Rings
 from utracefsd.server import runtime, sd_notify
+from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.listeners import given_sockets, group_id, listening
 
 logger = logging.getLogger("utracefsd")
@@ -41,6 +43,10 @@ DEFAULT_GROUP = "tracing"
 
 # Descriptors kept from producers: listeners, status file, administrators' connections, perf rings, plug-ins.
 RESERVED_DESCRIPTORS = 256
+
+# Until a busy service manager is asked again. (Its socket can be written to before there is room for another
+# descriptor, ETOOMANYREFS, so it is not waited for.)
+STORE_RETRY_S = 0.05
 
 
 @attrs.frozen
@@ -65,13 +71,15 @@ async def serve(
     tracefs_group: str | None = None,
     listen_fds: Sequence[sd_notify.ListenFd] = (),
     discard_state: bool = False,
+    store: FdStore | None = None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
 
     `plugins`: entry points to load, all installed ones when None. `group` may be traced (default: `tracing`
     where that group exists), `tracefs_group` may administer. `listen_fds` are sockets that systemd opened;
-    their names say which is which, and the files stay systemd's.
+    their names say which is which, and the files stay systemd's. Data rings among them were kept for us by
+    `store`, which is ours to close.
 
     What a daemon left in the same directory that died is gone on with, unless `discard_state`.
 
@@ -86,8 +94,11 @@ async def serve(
     place = runtime.locate(directory)
     data_gid = group_id(DEFAULT_GROUP, required=False) if group is None else group_id(group, required=True)
     tracefs_gid = None if tracefs_group is None else group_id(tracefs_group, required=True)
-    given = given_sockets(listen_fds)
+    sockets, stored = take_stored(listen_fds)
+    given = given_sockets(sockets)
     async with contextlib.AsyncExitStack() as stack:
+        if store is not None:
+            stack.callback(store.close)
         for sock in given.values():
             stack.callback(sock.close)
         place.prepare(reachable=data_gid is not None or tracefs_gid is not None)
@@ -103,6 +114,8 @@ async def serve(
             now_ns=time.monotonic_ns,
             state_folder=place.status_folder,
             discard_state=discard_state,
+            store=store,
+            stored=[one.fd for one in stored],
         )
         stack.push(functools.partial(_close, daemon))
         listeners = [
@@ -118,6 +131,8 @@ async def serve(
             if daemon.rings is not None:
                 nursery.start_soon(server.rings, daemon.rings)
             nursery.start_soon(server.timers)
+            if store is not None:
+                nursery.start_soon(server.store, store)
             logger.info("sockets in %s, status file %s", place.directory, place.status_file)
             task_status.started(Serving(place, daemon))
 
@@ -212,6 +227,16 @@ class Server:
                 await self._plan_changed.wait()
             self.daemon.on_time(time.monotonic_ns())
             self._note_gathered()
+
+    async def store(self, store: FdStore) -> None:
+        """What could not be said at once is said when the service manager reads again."""
+        blocked = trio.Event()
+        store.on_blocked = lambda: blocked.set()
+        while True:
+            if store.flush():
+                await blocked.wait()
+                blocked = trio.Event()
+            await trio.sleep(STORE_RETRY_S)
 
     def step_done(self) -> None:
         """Hand on what a step brought, and plan what is due."""

@@ -13,6 +13,10 @@
 
 #include "data_ring.h"
 
+/* So many bytes before they are read, cache lines are asked for, to be written: they are cleared after
+ * that. Two ns of 30 a record. */
+#define DR_AHEAD 512u
+
 enum dr_state {
 	DR_EMPTY = 0,	/* nothing committed at tail now */
 	DR_RECORD = 1,	/* a record was copied out */
@@ -72,9 +76,12 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 		struct dr_record *rec;
 		uint32_t word, length, bytes;
 
-		if (have == 0)
+		/* (a tail that was moved without a look since then may be ahead of it) */
+		if (have == 0 || have > c->ring.size)
 			return DR_EMPTY;
 		rec = (struct dr_record *)(c->ring.data + (c->tail & (c->ring.size - 1)));
+		if (have > DR_AHEAD)
+			__builtin_prefetch((unsigned char *)rec + DR_AHEAD, 1);
 		word = atomic_load_explicit(&rec->length_word, memory_order_seq_cst);
 		length = word & DR_LENGTH_MASK;
 		bytes = dr_need(length);

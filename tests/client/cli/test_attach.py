@@ -13,7 +13,7 @@ def test_attach(traced: Cli) -> None:
     assert traced.out("attach", "tally", "--report") == "1 records\n"
     assert traced.out("attach", "tally", "-e", "ev", "--detach", "--report") == "1 records\n"
     assert traced.out("cat", "consumers/tally/set_event") == ""
-    assert traced.fails("attach", "nosuch", "--report").startswith("utracefs: consumers/nosuch/report: ")
+    assert traced.fails("attach", "nosuch", "--report").startswith("utracefs: nosuch: no such plug-in; ")
     assert traced.fails("attach", "tally", "-e", "nosuch").startswith("utracefs: nosuch: no such event")
     traced.run("attach", "tally", status=2)
 

@@ -58,3 +58,17 @@ def test_completion_of_events(traced: Cli) -> None:
     traced.run("reg", "http_request u16 status")
     assert complete(traced, "utracefs record -e http") == ["http_request"]
     assert complete(traced, "utracefs enable user_ev") == ["user_events:http_request"]
+
+
+def test_completion_of_paths_clocks_and_fields(traced: Cli) -> None:
+    traced.run("reg", "http_request u16 status; char[8] from")
+    assert complete(traced, "utracefs cat trace_p") == ["trace_pipe"]
+    assert complete(traced, "utracefs cat events/user_events/http_request/f") == [
+        "events/user_events/http_request/format"
+    ]
+    assert "per_cpu/cpu0/" in complete(traced, "utracefs ls per_cpu/")
+    assert complete(traced, "utracefs write nosuch/") in ([], [""])
+    assert complete(traced, "utracefs record -C mono") == ["mono", "mono_raw"]
+    assert complete(traced, "utracefs emit http") == ["http_request"]
+    assert complete(traced, "utracefs emit http_request ") == ["<u16 status>"]
+    assert complete(traced, "utracefs emit http_request 200 ") == ["<char[8] from>"]

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 from tests.client.cli.kit import Cli
+from utracefs.tracefs import Tracefs
 
 
 def levels(cli: Cli, *words: str, status: int) -> dict[str, str]:
@@ -50,3 +51,30 @@ def test_doctor_of_a_daemon_that_is_gone(traced: Cli, daemon: "subprocess.Popen[
     said = levels(traced, status=1)
     assert "no daemon answers there any more" in " ".join(said.values())
     assert "no daemon answers there any more" in traced.fails("status")
+
+
+def test_doctor_names_what_others_do(traced: Cli) -> None:
+    """Half of the cpus, somebody who reads trace_pipe, further instances, and causes that are gone."""
+    traced.run("reg", "ev u32 a")
+    traced.run("enable", "ev")
+    traced.run("write", "tracing_on", "0")
+    traced.run("emit", "ev", "1")
+    traced.run("write", "tracing_on", "1")
+    said = levels(traced, status=0)
+    assert said["user_events:ev"].endswith("as they were then; nothing does now")
+    assert not {"tracing_cpumask", "trace_pipe", "read events", "instances"} & set(said)
+    traced.run("emit", "ev", "1")
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree:
+        tree.mkdir("instances/other")
+        cpus = len(tree.list_dir("per_cpu"))
+        if cpus > 1:
+            tree.write_file("tracing_cpumask", b"1")
+        pipe = tree.open("trace_pipe")
+        tree.read(pipe, 4096)
+        said = levels(traced, status=0)
+    assert said["trace_pipe"].startswith("note somebody reads it")
+    assert said["read events"].startswith("note 1 records")
+    assert said["instances"].startswith("note 1, with buffers and switches of their own: other")
+    if cpus > 1:
+        assert "not all of" in said["tracing_cpumask"]
+        assert "nothing does now" not in said["user_events:ev"]

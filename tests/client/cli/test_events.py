@@ -36,7 +36,7 @@ def test_declare_enable_emit_look_delete(traced: Cli) -> None:
     assert "no such event" in traced.fails("emit", "nosuch", "70000")
 
     status = traced.out("status")
-    assert re.search(r"^user_events:http_request +ftrace +2 +2 +0 +0$", status, re.MULTILINE)
+    assert re.search(r"^user_events:http_request +ftrace +ftrace +2 +2 +0 +0$", status, re.MULTILINE)
     assert "recording, clock local, 1410 KiB" in status
     state = json.loads(traced.out("status", "--json", "http_request"))
     assert state["events"][0]["consumers"]["ftrace"] == {"recorded": 2, "filtered": 0, "lost": 0}
@@ -73,3 +73,14 @@ def test_a_declaration_that_differs(traced: Cli) -> None:
 def test_a_wrong_declaration_says_what_is_wrong(cli: Cli, declaration: str, says: str) -> None:
     for command in ("reg", "emit"):
         assert says in cli.fails(command, declaration)
+
+
+def test_names_with_their_system(traced: Cli) -> None:
+    """As every other command takes and shows them."""
+    traced.run("reg", "user_events:ev u32 a")
+    traced.run("enable", "ev")
+    traced.run("emit", "user_events:ev", "7")
+    assert "ev: a=0x7 (7)" in traced.out("cat", "trace")
+    traced.run("disable", "ev")
+    traced.run("reg", "-d", "user_events:ev")
+    assert traced.out("list") == ""

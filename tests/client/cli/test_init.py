@@ -170,3 +170,44 @@ def test_a_full_disk_is_told(cli: Cli) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == b"utracefs: stdout: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["record", "--nosuch"], "utracefs: record: No such option"),
+        (["perf", "stat", "-p", "x"], "utracefs: perf stat: Invalid value"),
+        (["nosuch"], "utracefs: No such command 'nosuch' (see utracefs --help)"),
+        (["record", "-o", "-", "--", "true"], "utracefs: record: -o needs a file"),
+    ],
+)
+def test_wrong_usage_is_one_line(cli: Cli, words: list[str], says: str) -> None:
+    assert cli.fails(*words, status=2).startswith(says)
+
+
+def test_a_word_that_looks_like_an_option(traced: Cli) -> None:
+    assert "put `--` in front" in traced.fails("write", "buffer_size_kb", "-5", status=2)
+    assert traced.fails("write", "buffer_size_kb", "--", "-5").startswith("utracefs: buffer_size_kb: ")
+
+
+def test_a_reader_that_has_enough_is_no_error(cli: Cli, home: Path) -> None:
+    cli.run("record", "--", sys.executable, "-c", MANY)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m utracefs.cli report | head -n 1"],
+        env=cli.env,
+        cwd=home,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+MANY = """
+import utracefs
+event = utracefs.event("many u32 n; __rel_loc char[] s")
+bool(event)
+for n in range(5000):
+    event.emit(n, "x" * 50)
+utracefs.flush(20)
+"""

@@ -299,7 +299,7 @@ def test_without_a_command_it_ends_with_the_daemon(traced: Cli, daemon: "subproc
     daemon.kill()
     _, error = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert b"until the daemon went away" in error
+    assert b"as far as the daemon told before it went away" in error
     assert b"trace.dat holds what came until then" in error
 
 

@@ -1,9 +1,13 @@
 """Pages and texts of a daemon become a trace.dat."""
 
+import sys
 from pathlib import Path
 
+import pytest
+
 from tests.client.cli.kit import Cli
-from utracefs.cli.recorder import Recorder, Summary
+from tests.client.recordings import needs_trace_cmd, trace_cmd
+from utracefs.cli.recorder import Recorder, Summary, with_small_signs
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, report_text
 from utracefs.tracefs import Tracefs
@@ -57,3 +61,30 @@ def test_nothing_is_left_of_a_recording_that_was_given_up(traced: Cli, tmp_path:
     ):
         recorder.step()
     assert [file for file in tmp_path.iterdir() if file.name in ("t",) or "utracefs-" in file.name] == []
+
+
+NEGATIVE = """
+import utracefs
+event = utracefs.event("neg s8 a; s16 ab; s32 c; s64 d; char e; u8 f; char[4] g")
+while not event:
+    pass
+for sign in (-1, 1):
+    event.emit(8 * sign, 9 * sign, 10 * sign, 11 * sign, 12 * sign, 250, b"REC")
+utracefs.flush(20)
+"""
+
+
+@needs_trace_cmd
+def test_trace_cmd_prints_small_negative_numbers(traced: Cli) -> None:
+    traced.run("record", "-o", "out.dat", "--", sys.executable, "-c", NEGATIVE)
+    path = str(traced.home / "out.dat")
+    for text in (trace_cmd("report", "-i", path), traced.out("report", path)):
+        assert [line.partition("neg:")[2].strip() for line in text.splitlines()[1:]] == [
+            "a=-8 ab=-9 c=-10 d=-11 e=-12 f=250 g=REC",
+            "a=8 ab=9 c=10 d=11 e=12 f=250 g=REC",
+        ]
+
+
+@pytest.mark.parametrize("text", [b"", b"name: x\n", b"\xff", b'name: x\nID: 5\nformat:\n\nprint fmt: ""\n'])
+def test_a_format_without_small_numbers_stays(text: bytes) -> None:
+    assert with_small_signs(text) == text

@@ -63,7 +63,8 @@ def test_some_cpus(file: Path, cpus: str, expected: list[int]) -> None:
 def test_some_events(file: Path) -> None:
     assert numbers("-e", "two", file) == [1, 3, 5]
     assert numbers("-e", "user_events:o*", "-e", "two", file) == [*range(6)]
-    assert numbers("-e", "nosuch", file) == []
+    result = report("-e", "two", "-e", "nosuch", file)
+    assert (result.exit_code, result.output) == (1, f"utracefs: nosuch: no such event in {file}\n")
 
 
 def test_statistics(file: Path) -> None:

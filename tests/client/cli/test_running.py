@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from utracefs.cli import Failure
-from utracefs.cli.running import NOT_EXECUTABLE, NOT_FOUND, environment, run_steps, signals_blocked
+from utracefs.cli.running import NOT_EXECUTABLE, NOT_FOUND, ROOM_KB, environment, run_steps, signals_blocked
 
 
 def run(*command: str, step: Callable[[], float] = lambda: 0.01, duration_s: float | None = None) -> int:
@@ -86,3 +86,10 @@ def test_where_a_command_finds_the_daemon() -> None:
     env = environment("relative")
     assert env["UTRACEFS_DIR"] == os.path.abspath("relative")
     assert env["PATH"] == os.environ["PATH"]
+
+
+def test_a_recorded_command_has_room_in_its_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UTRACEFS_RING_KB", raising=False)
+    assert environment(".")["UTRACEFS_RING_KB"] == str(ROOM_KB)
+    monkeypatch.setenv("UTRACEFS_RING_KB", "64")
+    assert environment(".")["UTRACEFS_RING_KB"] == "64", "what somebody chose"

@@ -4,6 +4,7 @@ import json
 import re
 
 from tests.client.cli.kit import Cli
+from utracefs.tracefs import PerfAttr, Tracefs
 
 
 def test_status_of_a_daemon_without_events(traced: Cli) -> None:
@@ -24,10 +25,24 @@ def test_columns_are_as_wide_as_they_must_be(traced: Cli) -> None:
     lines = traced.out("status").splitlines()
     assert lines[2] == "standing  user_events:*"
     assert lines[3:] == [
-        "EVENT                      USED BY  EMITTED  RECORDED  FILTERED  LOST",
-        "user_events:a              ftrace         0         0         0     0",
-        "user_events:a_longer_name  ftrace         1         1         0     0",
+        "EVENT                      USED BY  CONSUMER  EMITTED  RECORDED  FILTERED  LOST",
+        "user_events:a              ftrace   ftrace          0         0         0     0",
+        "user_events:a_longer_name  ftrace   ftrace          1         1         0     0",
     ]
+
+
+def test_a_line_for_each_consumer(traced: Cli) -> None:
+    """Sums over several would be more than was emitted."""
+    traced.run("reg", "a")
+    assert traced.out("status").splitlines()[-1].split() == ["user_events:a", "-", "-", *"0000"]
+    traced.run("enable", "a")
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree:
+        tree.perf_event_open(PerfAttr(name=b"user_events:a"))
+        traced.run("emit", "a")
+        first, second = traced.out("status").splitlines()[-2:]
+    assert first.split() == ["user_events:a", "ftrace", "perf", "ftrace", "1", "1", "0", "0"]
+    assert second.split()[0].startswith("perf:")
+    assert second.split()[1:] == ["1", "0", "0"]
 
 
 def test_json(traced: Cli) -> None:

@@ -3,6 +3,7 @@ that was not finished."""
 
 import errno
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -186,3 +187,23 @@ def test_larger_pages(tmp_path: Path) -> None:
     assert len(records_of(path)) == 500
     if needs_trace_cmd.args[0] is False:
         assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
+
+
+def test_a_disk_that_is_full_is_told_with_the_file(tmp_path: Path) -> None:
+    """And not by what is closed afterwards, which knows no name."""
+    path = str(tmp_path / "full.dat")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    page = PageWriter()
+    while page.add(1, bytes(64)):
+        pass
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError) as caught, TraceDatWriter(path, nr_cpus=1) as writer:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, limits[1]))
+            for _ in range(100):
+                writer.add_page(0, page.page())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, path)
+    assert list(tmp_path.iterdir()) == []

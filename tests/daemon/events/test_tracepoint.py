@@ -302,3 +302,15 @@ def test_every_record_is_counted_once_by_every_consumer(steps: list[tuple[int, i
         assert sum(numbers(probe)) == seen[number]
     assert small.ring_buffer.entries() == probes[0].recorded
     perf.close()
+
+
+def test_consumers_that_are_gone_are_not_remembered_one_by_one_for_ever() -> None:
+    event = tracepoint()
+    for n in range(1000):
+        probe = FtraceProbe(ftrace(), f"ftrace:record-{n}")
+        event.attach(probe)
+        write(event, b"abcdefgh")
+        event.detach(probe)
+    assert len(event.past) == 32
+    assert event.past[0] == ("earlier consumers", 969, 0, 0)
+    assert event.past[-1] == ("ftrace:record-999", 1, 0, 0)

@@ -17,6 +17,7 @@ import msgpack
 import pytest
 import trio
 
+from utracefs_protocol.errors import TraceError
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import Rings
@@ -243,6 +244,38 @@ async def test_the_descriptors_are_not_leaked(serving: Serving, producer: Produc
         one.close()
     await until(lambda: len(serving.daemon.data) == 1 or len(serving.daemon.data) == 0)
     await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+# ---- how large a ring is
+
+
+def test_who_wants_much_leaves_rings_to_others(bells: Bells) -> None:
+    bells.peer = Peer(pid=os.getpid(), uid=12345, gid=12345, privileged=False)
+    sizes = []
+    while True:
+        try:
+            ring = bells.rings.create(IndexTable(), bells.peer, 32 << 20, lambda error: None)
+        except TraceError as error:
+            assert error.errno == errno.ENOMEM
+            break
+        sizes.append(ring.size)
+    assert sizes[0] == 16 << 20, "a sixteenth of 256 MiB"
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 1 << 20, "never less than one gets without asking"
+    assert len(sizes) > 40
+
+
+def test_an_administrator_gets_what_was_asked_for(bells: Bells) -> None:
+    assert bells.rings.create(IndexTable(), bells.peer, 64 << 20, lambda error: None).size == 64 << 20
+
+
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 3 << 20, 128 << 20])
+@pytest.mark.parametrize("privileged", [True, False])
+def test_sizes_that_no_ring_has(bells: Bells, size: int, privileged: bool) -> None:
+    bells.peer = Peer(pid=os.getpid(), uid=12345, gid=12345, privileged=privileged)
+    with pytest.raises(TraceError) as caught:
+        bells.rings.create(IndexTable(), bells.peer, size, lambda error: None)
+    assert caught.value.errno == errno.EINVAL
 
 
 # ---- which time records may have

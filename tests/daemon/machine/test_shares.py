@@ -44,6 +44,9 @@ def test_amounts() -> None:
     with pytest.raises(TraceError, match="2048 KiB; 3072 KiB"):
         shares.check(Resource.RING_BYTES, 7, (1 << 20) + 1)
     assert shares.held(Resource.EVENTS, 7) == 0
+    assert shares.left(Resource.RING_BYTES, 7) == 1 << 20
+    shares.add(Resource.RING_BYTES, 7, 2 << 20)  # whatever the limit
+    assert shares.left(Resource.RING_BYTES, 7) == 0
 
 
 def test_what_is_not_held_is_not_dropped() -> None:

@@ -97,6 +97,16 @@ def test_a_record_from_before_the_look_before_is_counted_back(clock: Clock) -> N
         assert abs(clock.ns(tsc_at(ns - age)) - (ns - age)) <= 50 + age // 10**7
 
 
+def test_a_daemon_that_has_just_begun_knows_the_rate_well_enough(clock: Clock) -> None:
+    """Records that waited for it: each keeps its own time, whatever that is worth."""
+    clock.look(tsc_at(BEGIN_NS), BEGIN_NS)
+    clock.look(tsc_at(BEGIN_NS + 100_000), BEGIN_NS + 100_000)
+    asked = [BEGIN_NS - age for age in (2000 * MS, 1000 * MS, 1000 * MS - 100, 10)]
+    told = [clock.ns(tsc_at(ns)) for ns in asked]
+    assert all(abs(t - ns) <= 50_000 for t, ns in zip(told, asked, strict=True))
+    assert told == sorted(set(told))
+
+
 def test_a_line_of_no_length_and_a_first_look_divide_by_nothing(clock: Clock) -> None:
     assert clock.ns(12345) == 0, "before any look"
     assert clock.look(1000, 5 * MS) == 0

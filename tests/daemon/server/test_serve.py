@@ -57,6 +57,11 @@ class Client:
                 return None
             self.unpacker.feed(data)
 
+    def send_now(self, data: bytes) -> None:
+        """No other task runs meanwhile."""
+        with socket.socket(fileno=os.dup(self.sock.fileno())) as sock:
+            sock.sendall(data)
+
     async def response(self, msgid: int) -> Any:
         while msgid not in self.responses:
             message = await self.message()
@@ -309,16 +314,32 @@ class TestReadsThatWait:
         await tree.request("read", handle, 4096)
         assert await other.fails("open", "trace_pipe", os.O_RDONLY) == errno.EBUSY
         tree.close()
+        await other.call("open", "trace_pipe", os.O_RDONLY)
 
-        async def free() -> bool:
-            try:
-                await other.call("open", "trace_pipe", os.O_RDONLY)
-            except TraceError as error:
-                assert error.errno == errno.EBUSY
-                return False
-            return True
+    async def test_an_end_counts_as_sent_before_the_next_operation(self, daemon: Running) -> None:
+        """Also where that is carried out first; and so does what was asked before the end."""
+        tree, other = await daemon.tree(), await daemon.tree()
+        await tree.call("open", "trace_pipe", os.O_RDONLY)
+        await other.call("stat", "trace")  # epoll reports it before the other one then
+        msgid = next(other.msgid)
+        # No task runs between these: the daemon finds the question first.
+        other.send_now(encode_request(msgid, "open", ["trace_pipe", os.O_RDONLY]))
+        tree.send_now(encode_request(99, "write_file", ["tracing_on", b"0", True]))
+        tree.close()
+        await other.response(msgid)
+        assert await other.call("read_file", "tracing_on") == b"0\n"
 
-        await until(free)
+    async def test_a_client_that_reads_nothing_and_sends_no_more(self, daemon: Running) -> None:
+        """Half closed, with answers that wait to be read: nobody waits for it."""
+        producer, lazy, other = await daemon.producer(), await daemon.tree(), await daemon.tree()
+        for first in range(0, 30_000, 1000):
+            await producer.send(b"".join(record(n) for n in range(first, first + 1000)))
+        await producer.call("sync")
+        asked = [await lazy.request("read_file", "trace") for _ in range(5)]
+        lazy.sock.shutdown(socket.SHUT_WR)
+        assert await other.call("read_file", "tracing_on") == b"1\n"
+        sizes = {len(await lazy.response(msgid)) for msgid in asked}
+        assert min(sizes) > 1 << 20
 
     async def test_raw_pages(self, daemon: Running) -> None:
         producer, tree = await daemon.producer(), await daemon.tree()

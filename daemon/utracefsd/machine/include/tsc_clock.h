@@ -25,8 +25,8 @@
 
 #include "machine.h"
 
-/* Rates are 2^32 times nanoseconds per tick. A rate is believed when it comes from so long a while: a look is
- * accurate to some 20 ns. */
+/* Rates are 2^32 times nanoseconds per tick. A line says something about the rate when it is so long,
+ * because a look is accurate to some 20 ns. */
 #define TSC_CLOCK_RATE_NS 1000000u
 #define TSC_CLOCK_JUMP 1000u
 
@@ -39,7 +39,7 @@ struct tsc_clock {
     struct tsc_clock_pair first; /* where the while of `rate` began */
     struct tsc_clock_pair from, to; /* the last two looks */
     uint64_t line; /* rate between them */
-    uint64_t rate; /* since `first`; 0 when that was no more than TSC_CLOCK_RATE_NS ago */
+    uint64_t rate; /* since `first`; 0 when that is all there is */
 };
 
 static inline uint64_t tsc_clock_rate(const struct tsc_clock_pair *from, const struct tsc_clock_pair *to)
@@ -68,8 +68,7 @@ static inline int tsc_clock_look(struct tsc_clock *c, struct tsc_clock_pair now)
         c->rate = c->line;
         return 1;
     }
-    if (now.ns - c->first.ns > TSC_CLOCK_RATE_NS)
-        c->rate = tsc_clock_rate(&c->first, &now);
+    c->rate = tsc_clock_rate(&c->first, &now);
     return 0;
 }
 

@@ -59,6 +59,7 @@
 
 #define RB_MAGIC 0x4655424752545455ull /* "UTTRGBUF" as little-endian bytes */
 #define RB_VERSION 3u
+#define RB_POPULATE_BYTES (128u << 10)
 #define RB_CONTROL_ALIGN 4096u
 #define RB_PAGE_HEADER 16u         /* u64 time stamp, u64 commit */
 /* Bytes of the largest entry: the payload of a page less two header words. */
@@ -142,6 +143,7 @@ typedef struct rb_cpu {
     uint32_t write;         /* == tail_page->commit */
     uint64_t last_ts;       /* of the last record, in trace-clock units */
     uint64_t appends;       /* records stored or refused since the last clear */
+    uint32_t populated;     /* sub-buffers with a lower number are mapped */
     /* consuming reader */
     uint64_t read_ts;       /* running time at read_off of the reader page */
     uint64_t read_entries;  /* records of the reader page before read_off */
@@ -504,6 +506,22 @@ static inline uint32_t rb_record_size(size_t size)
     return total == 12 ? 16 : total;
 }
 
+/* A sub-buffer is written for the first time: have the kernel map it and some that follow. A page fault for
+ * each would cost 10 ns a record of 28 bytes, a third of taking it in. */
+static inline void rb_populate(rb_cpu *b, uint32_t id)
+{
+    uint32_t n = 1 + RB_POPULATE_BYTES / b->subbuf_size;
+    uint8_t *at = b->pages + (size_t)id * b->subbuf_size;
+
+    if (n > b->nr + 1 - id)
+        n = b->nr + 1 - id;
+#ifdef MADV_POPULATE_WRITE
+    /* Linux 5.14. Where it fails, pages come one by one as they are touched. */
+    madvise(at, (size_t)n * b->subbuf_size, MADV_POPULATE_WRITE);
+#endif
+    b->populated = id + n;
+}
+
 /* Turn what is left of the tail page into padding, then go to the next page. False: full and overwrite off.
  * The kernel pads before it finds that out (out_reset in its rb_move_tail()), so no smaller record gets onto
  * the page later. */
@@ -530,6 +548,8 @@ static inline int rb_move_tail(rb_cpu *b)
     }
     s = rb_state(b);
     uint32_t next = b->ring[(s->tail + 1) % b->nr]; /* outside head..tail and not the reader page: free */
+    if (next >= b->populated)
+        rb_populate(b, next);
     rb_empty_page(b, next);
     b->meta[next].lost = s->unmarked;
     s = rb_spare(b);

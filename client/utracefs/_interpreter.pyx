@@ -1,0 +1,18 @@
+# distutils: define_macros=CYTHON_PEP489_MULTI_PHASE_INIT=0
+"""Whether compiled modules of ours can be used here: asked before any other one is imported.
+
+A module that Cython compiles belongs to the interpreter that imports it first, and the session thread takes
+the GIL of the main one. With initialisation in one phase this module alone can be imported by every
+interpreter that shares its GIL; the others get an ImportError for it, which is the same answer.
+"""
+
+cdef extern from "Python.h":
+    ctypedef struct PyInterpreterState:
+        pass
+    PyInterpreterState *PyInterpreterState_Get()
+    PyInterpreterState *PyInterpreterState_Main()
+
+
+def is_main():
+    """Whether this is the main interpreter."""
+    return PyInterpreterState_Get() == PyInterpreterState_Main()

@@ -1,0 +1,36 @@
+"""What is asked of a declaration before a daemon is.
+
+It is checked here and now, by the rules that the daemon has, so that a mistake in it is a ValueError at the
+line that made it, whether or not a daemon is there. What only the daemon can know (another program declared
+other fields under this name, there are too many events) turns up later as `Event.error`.
+"""
+
+from utracefs_protocol.declaration import Declaration, check_command_length, parse
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import bytes_of
+
+__all__ = ["MULTI_FORMAT", "PERSIST", "check_declaration", "command_bytes"]
+
+# REG_PERSIST and REG_MULTI_FORMAT of utracefs_protocol.messages, which is not needed before a daemon answers.
+PERSIST = 0x1
+MULTI_FORMAT = 0x2
+
+
+def command_bytes(declaration: str | bytes) -> bytes:
+    """TypeError for anything else; ValueError: a str is not UTF-8 (surrogate escapes stand for bytes)."""
+    if isinstance(declaration, bytes):
+        return declaration
+    if isinstance(declaration, str):
+        return bytes_of(declaration)
+    raise TypeError(f"a declaration is str or bytes, not {type(declaration).__name__}")
+
+
+def check_declaration(text: bytes) -> Declaration:
+    """Parse a command string; ValueError for what DIAG_IOCSREG would refuse with EINVAL, in the same
+    words."""
+    try:
+        check_command_length(text)
+        declaration = parse(text)
+    except TraceError as error:
+        raise ValueError(f"{text.decode('utf-8', 'backslashreplace')!r}: {error.text}") from None
+    return declaration

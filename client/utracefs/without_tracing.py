@@ -1,0 +1,107 @@
+"""What `utracefs` offers where its compiled modules cannot be used: events that are never on.
+
+That is a second interpreter of the process (mod_wsgi with two applications, `concurrent.interpreters`), and a
+free-threaded Python that runs without its GIL, on which all that is compiled here relies. Tracing that is
+missing is never an error: a program runs there as it does where no daemon is. A wrong declaration is a
+ValueError all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Self
+
+from utracefs.checking import MULTI_FORMAT, PERSIST, check_declaration, command_bytes
+from utracefs.totals import EventStats, Stats
+
+__all__ = ["Event", "Session", "process_session"]
+
+
+class Event:
+    """An event that no consumer can be attached to."""
+
+    enabled = False
+    registered = False
+    index = -1
+    emitted = 0
+    lost = 0
+    error = None
+
+    def __init__(
+        self, session: Session, name: str, declaration: str, fields: tuple[str, ...], flags: int
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.declaration = declaration
+        self.fields = fields
+        self.flags = flags
+        self.refused: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return False
+
+    def emit(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing."""
+
+    def __repr__(self) -> str:
+        return f"<utracefs.Event {self.declaration!r}, off>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _declare_again, (self.declaration, self.flags)
+
+
+class Session:
+    """Takes declarations and does nothing with them."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, *, buffer_kb: int | None = None
+    ) -> None:
+        self._events: dict[tuple[str, int], Event] = {}
+
+    def event(self, declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
+        """As `utracefs.event`. ValueError: the declaration is wrong."""
+        found = check_declaration(command_bytes(declaration))
+        flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
+        text = _text(found.canonical())
+        fields = tuple(_text(field.name) for field in found.fields)
+        return self._events.setdefault((text, flags), Event(self, _text(found.name), text, fields, flags))
+
+    def events(
+        self, declarations: Iterable[str | bytes], *, persist: bool = False, multi_format: bool = False
+    ) -> list[Event]:
+        """As `utracefs.events`. ValueError: a declaration is wrong."""
+        return [self.event(one, persist=persist, multi_format=multi_format) for one in declarations]
+
+    def flush(self, timeout_s: float = 1.0) -> bool:
+        """As `utracefs.flush`: nothing was emitted."""
+        return True
+
+    def close(self) -> None:
+        """As `utracefs.close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stats(self) -> Stats:
+        """As `utracefs.stats`."""
+        events = {event.declaration: EventStats(0, 0, {}, None) for event in self._events.values()}
+        return Stats(connected=False, emitted=0, sent=0, pending=0, lost=0, refused=0, events=events)
+
+
+_session = Session()
+
+
+def process_session() -> Session:
+    return _session
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _declare_again(declaration: str, flags: int) -> Event:
+    return _session.event(declaration, persist=bool(flags & PERSIST), multi_format=bool(flags & MULTI_FORMAT))

@@ -1,0 +1,126 @@
+"""The service manager's descriptor store: data rings outlive the daemon and the programs that wrote them.
+
+sd_notify(3): `FDSTORE=1` with descriptors beside it asks the manager to keep duplicates under `FDNAME=`,
+`FDSTOREREMOVE=1` to give those of a name up. The next process of the service gets them like sockets
+(LISTEN_FDS, `sd_notify.take_listen_fds`). FDPOLL=0, because nothing that happens to memory says that it is of
+no use. The unit's FileDescriptorStoreMax= bounds how many there are; newer managers tell it in $FDSTORE. What
+does not fit is as without a store: it comes back with its program, or not at all.
+
+Nothing here waits. A manager that does not read its socket makes what is to be said wait in a queue, which is
+bounded by the number of rings, and `on_blocked` is called: call `flush` again a little later.
+"""
+
+import errno
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, MutableMapping, Sequence
+
+from utracefsd.intake.rings import STORED
+from utracefsd.server.sd_notify import ListenFd, Notifier
+
+logger = logging.getLogger("utracefsd")
+
+DEFAULT_MAX = 1024
+"""What systemd/utracefsd.service asks for, where the manager does not tell."""
+
+_AGAIN = {errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS}
+
+
+def take_stored(listen_fds: Sequence[ListenFd]) -> tuple[list[ListenFd], list[ListenFd]]:
+    """What the manager passed on, as sockets and as what had been stored, by their names."""
+    stored = [one for one in listen_fds if one.name.startswith(STORED)]
+    return [one for one in listen_fds if one not in stored], stored
+
+
+class FdStore:
+    """The store of the service that this process is. `stored`: names of what is there already."""
+
+    def __init__(self, notifier: Notifier, stored: Sequence[str] = (), limit: int = DEFAULT_MAX) -> None:
+        self.limit = limit
+        self.on_blocked: Callable[[], None] = lambda: None
+        self._names = set(stored)
+        self._queue: deque[tuple[bytes, int]] = deque()
+        """Messages, each with a descriptor of ours or -1."""
+        self._warned = False
+        self._socket: socket.socket | None = None
+        if notifier.address is not None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)
+            try:
+                self._socket.connect(notifier.address)
+            except OSError as error:
+                self._give_up(error)
+
+    @classmethod
+    def from_environ(
+        cls, notifier: Notifier, stored: Sequence[ListenFd], environ: MutableMapping[str, str] = os.environ
+    ) -> "FdStore":
+        limit = environ.pop("FDSTORE", "")
+        return cls(notifier, [one.name for one in stored], int(limit) if limit.isdecimal() else DEFAULT_MAX)
+
+    def keep(self, name: str, fd: int) -> None:
+        """Keep a duplicate of `fd`, if there is room."""
+        if self._socket is None or name in self._names:
+            return
+        if len(self._names) >= self.limit:
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "the service manager keeps %d data rings at most (FileDescriptorStoreMax=); what others "
+                    "hold is lost when their program ends while there is no daemon",
+                    self.limit,
+                )
+            return
+        try:
+            own = os.dup(fd)
+        except OSError:
+            return
+        self._names.add(name)
+        self._say(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", own)
+
+    def drop(self, name: str) -> None:
+        """It is of no use any more."""
+        if self._socket is not None and name in self._names:
+            self._names.remove(name)
+            self._say(f"FDSTOREREMOVE=1\nFDNAME={name}", -1)
+
+    def flush(self) -> bool:
+        """Say what waits; False: not all of it could be said."""
+        while self._queue and self._socket is not None:
+            text, fd = self._queue[0]
+            try:
+                socket.send_fds(self._socket, [text], [fd] if fd >= 0 else [])
+            except OSError as error:
+                if error.errno in _AGAIN:
+                    return False
+                self._give_up(error)
+                return True
+            self._queue.popleft()
+            if fd >= 0:
+                os.close(fd)
+        return True
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self.flush()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        for _, fd in self._queue:
+            if fd >= 0:
+                os.close(fd)
+        self._queue.clear()
+
+    def _say(self, text: str, fd: int) -> None:
+        self._queue.append((text.encode(), fd))
+        if not self.flush():
+            self.on_blocked()
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("the service manager keeps no data rings: %s", error.strerror)
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+        self.close()

@@ -1,0 +1,38 @@
+"""Ctrl-C before the command line is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+IMPORTED_BY_THE_COMMAND_LINE = """
+import os, signal, sys
+os.kill(os.getpid(), signal.SIGINT)
+print("went on", flush=True)
+sys.exit(0)
+"""
+
+
+def run(folder: Path, *, ignored: bool = False) -> subprocess.CompletedProcess[bytes]:
+    (folder / "click.py").write_text(IMPORTED_BY_THE_COMMAND_LINE)
+    return subprocess.run(
+        [sys.executable, "-c", "from utracefs.command import main; main()", "status"],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        timeout=60,
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
+        check=False,
+    )
+
+
+def test_it_ends_without_a_word(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_who_has_it_ignored_is_obeyed(tmp_path: Path) -> None:
+    done = run(tmp_path, ignored=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"went on\n", b"")

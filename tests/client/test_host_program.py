@@ -1,0 +1,340 @@
+"""Programs that do to themselves what programs do: whatever becomes of tracing, they do not notice."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from tests.client.fake_daemon import wait_for
+from tests.client.real_daemon import PROLOGUE, Work
+
+FILES = """
+folder = os.path.dirname(os.path.abspath(__file__))
+def files(count):
+    return [os.open(f"{folder}/file{i}", os.O_CREAT | os.O_RDWR) for i in range(count)]
+def check(fds):
+    "Each is what it was, and holds what the program has written."
+    for i, fd in enumerate(fds):
+        os.write(fd, b"theirs")
+        assert os.fstat(fd).st_ino == os.stat(f"{folder}/file{i}").st_ino
+        assert os.pread(fd, 100, 0) == b"theirs", os.pread(fd, 100, 0)
+def ours():
+    "Numbers of what this program did not open."
+    found = {}
+    for fd in range(200):
+        try:
+            link = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if link.startswith(("socket:", "/memfd:", "anon_inode:[eventfd")):
+            found[fd] = link
+    return found
+def recovered():
+    "(An eventfd that nothing identifies any more is left open.)"
+    return len(ours()) >= 5 and utracefs.stats().connected and event
+"""
+
+
+def test_a_program_that_closes_all_and_opens_files_of_its_own(work: Work) -> None:
+    """As many as it takes to have the numbers that were ours."""
+    work.run(
+        """
+    emit(1)
+    before = set(ours())
+    assert len(before) == 5 and min(before) >= 40, ours()
+    os.closerange(3, 1000)
+    fds = files(80)
+    emit(2, 1000)  # into the ring that the daemon still has, or nowhere: but not into the files
+    assert utracefs.flush() in (True, False)
+    wait_for(recovered)
+    emit(3)
+    assert utracefs.flush()
+    check(fds)
+    assert len(ours()) == 5 and not set(fds) & set(ours())
+    """,
+        FILES,
+    )
+    got = work.numbers()
+    assert got[1] == got[3] == list(range(10))
+    assert got.get(2, []) == list(range(len(got.get(2, []))))
+
+
+def test_over_and_over_and_with_a_fork_between(work: Work) -> None:
+    work.run(
+        """
+    for who in range(5):
+        os.closerange(3, 1000)
+        fds = files(70)
+        pid = os.fork()
+        if not pid:
+            check(fds)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        for fd in fds:
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+        wait_for(recovered)
+        emit(who)
+        check(fds)
+        for fd in fds:
+            os.ftruncate(fd, 0)
+            os.close(fd)
+    """,
+        FILES,
+    )
+    assert work.numbers() == {who: list(range(10)) for who in range(5)}
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_program_that_puts_a_file_over_one_of_our_numbers(work: Work, which: int) -> None:
+    work.run(
+        f"""
+    emit(1)
+    number, link = sorted(ours().items())[{which}]
+    (fd,) = files(1)
+    os.dup2(fd, number)
+    os.write(fd, b"theirs")
+    for turn in range(20):  # a daemon that sleeps is woken
+        event.emit(2, turn)
+        time.sleep(0.01)
+    utracefs.event("another u8 a")  # the thread is woken
+    wait_for(recovered)
+    emit(3)
+    assert utracefs.flush(5)
+    assert os.fstat(number).st_ino == os.fstat(fd).st_ino
+    assert os.pread(fd, 100, 0) == b"theirs", link
+    """,
+        FILES,
+    )
+    assert work.numbers()[3] == list(range(10))
+
+
+def test_a_daemonized_double_fork_that_closes_all(work: Work) -> None:
+    work.run(
+        """
+    emit(1)
+    end, begin = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        os.close(begin)
+        assert os.read(end, 1) == b"x"
+        sys.exit()
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.dup2(begin, 10)
+    os.closerange(0, 10)
+    os.closerange(11, 1000)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    fds = files(80)
+    emit(2)
+    assert min(ours()) > 2
+    pid = os.fork()
+    if not pid:
+        emit(3)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    check(fds)
+    os.write(10, b"x")
+    os._exit(0)
+    """,
+        FILES,
+    )
+    wait_for(lambda: work.numbers() == {who: list(range(10)) for who in (1, 2, 3)}, what=work.numbers)
+
+
+def test_a_program_without_standard_input_output_and_error(work: Work) -> None:
+    script = work.folder / "program.py"
+    script.write_text(
+        PROLOGUE
+        + FILES
+        + """
+emit(1)
+assert len(ours()) == 5 and min(ours()) > 2
+"""
+    )
+    command = f"exec {sys.executable} {script} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], timeout=60, check=False).returncode == 0
+    assert work.numbers() == {1: list(range(10))}
+
+
+def test_numbers_that_a_program_gets_are_the_same_with_and_without_events(work: Work) -> None:
+    out = work.run(
+        """
+    emit(1)
+    print(os.open("/dev/null", 0))
+    """
+    )
+    assert out == "3\n"
+
+
+def test_no_descriptor_to_be_had(work: Work) -> None:
+    """Events are off; the next declaration tries again."""
+    work.run(
+        """
+    import resource
+    event = utracefs.event("work u32 who; u32 number", multi_format=False)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    session = utracefs.Session(os.environ["UTRACEFS_DIR"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    mine = session.event("work u32 who; u32 number")
+    assert not mine
+    mine.emit(1, 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    session.event("another u8 a")
+    wait_for(lambda: mine)
+    mine.emit(2, 0)
+    session.close()
+    """
+    )
+    assert work.numbers() == {2: [0]}
+
+
+def test_no_descriptor_for_a_new_connection(work: Work) -> None:
+    work.run(
+        """
+    import resource
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.closerange(3, 1000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    wait_for(lambda: not event)
+    emit(1)
+    begin = time.monotonic()
+    pid = os.fork()
+    if not pid:
+        emit(2)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert time.monotonic() - begin < 5
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    wait_for(lambda: event)
+    emit(3)
+    """
+    )
+    assert work.numbers() == {3: list(range(10))}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
+@pytest.mark.parametrize("deed", ["os.setresuid(65534, 65534, 65534)", "os.chroot('/var/empty')"])
+def test_a_program_that_gives_up_rights(work: Work, deed: str) -> None:
+    """What it has it keeps; the next daemon it cannot reach, and goes on."""
+    work.run(
+        f"""
+    import logging, tempfile
+    os.makedirs("/var/empty", exist_ok=True)
+    {deed}
+    emit(1)
+    assert utracefs.flush()
+    os.closerange(3, 1000)
+    wait_for(lambda: not event)
+    emit(2)
+    pid = os.fork()
+    if not pid:
+        emit(3)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    """
+    )
+    assert work.numbers()[1] == list(range(10))
+
+
+def test_a_program_whom_sigpipe_kills(work: Work) -> None:
+    """As of every filter on a command line; the daemon is killed in the middle of it."""
+    process = work.daemon.process
+    assert process is not None
+    work.run(
+        f"""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    emit(1)
+    os.kill({process.pid}, signal.SIGKILL)
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        emit(2, 1000)
+        utracefs.flush(0)
+    wait_for(lambda: not event)
+    """
+    )
+
+
+def test_a_program_that_is_stopped_and_goes_on(work: Work) -> None:
+    work.run(
+        """
+    def stop_and_go():
+        pid = os.getpid()
+        for _ in range(20):
+            command = ["sh", "-c", f"kill -STOP {pid}; kill -CONT {pid}"]
+            os.waitpid(os.posix_spawn("/bin/sh", command, {}), 0)
+    stop_and_go()
+    emit(1)
+    pid = os.fork()
+    if not pid:
+        emit(2)
+        stop_and_go()
+        emit(3)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    """
+    )
+    assert work.numbers() == {who: list(range(10)) for who in (1, 2, 3)}
+
+
+SECCOMP = """
+import ctypes, struct
+def refuse(*numbers):
+    "These system calls answer EPERM from here on, in all threads."
+    steps = [struct.pack("HBBI", 0x20, 0, 0, 0)]
+    for number in numbers:
+        steps += [struct.pack("HBBI", 0x15, 0, 1, number), struct.pack("HBBI", 0x06, 0, 0, 0x50000 | 1)]
+    steps.append(struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000))
+    program = ctypes.create_string_buffer(b"".join(steps))
+    class Filter(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.syscall(317, 1, 1, ctypes.byref(Filter(len(steps), ctypes.addressof(program)))) == 0
+"""
+CALLS = {
+    "fstat": (5, 262),
+    "socket": (41, 53),
+    "recvmsg": (47,),
+    "sendto": (44, 46),
+    "clone": (56, 435),
+    "poll": (7, 271),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
+@pytest.mark.parametrize("what", list(CALLS))
+def test_a_sandbox_that_refuses(work: Work, what: str) -> None:
+    """Whatever works of tracing then: the program goes on, and does not spin."""
+    work.run(
+        f"""
+    emit(1)
+    assert utracefs.flush()
+    refuse(*{CALLS[what]!r})
+    before = time.process_time()
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        emit(2, 1)
+        time.sleep(0.01)
+    utracefs.event("another u8 a")
+    if {what!r} != "clone":
+        pid = os.fork()
+        if not pid:
+            emit(3)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    time.sleep(0.3)
+    utracefs.close()
+    assert time.process_time() - before < 0.5, time.process_time() - before
+    """,
+        SECCOMP,
+    )
+    assert work.numbers()[1] == list(range(10))

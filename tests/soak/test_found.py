@@ -1,0 +1,119 @@
+"""What the attacks have found: the shortest way to each fault, so that it does not come back.
+
+Those marked are faults that are still there; whoever mends one takes its mark away.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from tests.soak.fuse import FuseFiles
+from tests.soak.house import ROOT, House
+from tests.soak.report import Report
+
+root = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system, changes its user")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "house", Report("s"), "part")
+    made.descriptors = 4096
+    made.start()
+    yield made
+    made.clear()
+
+
+def send(house: House, fds: list[int], times: int) -> None:
+    """Each time a connection of its own, which ends at once."""
+    for _ in range(times):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(os.path.join(house.directory, "user_events_data"))
+            socket.send_fds(sock, [msgpack.packb([0, 1, "sync", []])], fds)
+
+
+@root
+@pytest.mark.xfail(
+    reason="32 closes that hang keep all later ones waiting, each with its descriptor", strict=False
+)
+def test_closes_that_hang_do_not_keep_others_from_being_closed(house: House, tmp_path: Path) -> None:
+    """Nor use up the daemon's descriptors, nor its time."""
+    files = FuseFiles(os.fspath(tmp_path / "fuse"))
+    try:
+        files.watch(house.pid)
+        before = len(os.listdir(f"/proc/{house.pid}/fd"))
+        for _ in range(10):
+            fds = [os.open(tmp_path / "fuse" / "hangs", os.O_RDWR) for _ in range(4)]
+            send(house, fds, 1)
+            for fd in fds:
+                os.close(fd)
+        pipes = os.pipe()
+        send(house, [*pipes] * 100, 15)
+        house.probe()
+        deadline = time.monotonic() + 5
+        while (now := len(os.listdir(f"/proc/{house.pid}/fd"))) > before + 100:
+            assert time.monotonic() < deadline, f"{before} descriptors before, {now} now"
+            time.sleep(0.05)
+    finally:
+        files.close()
+    assert not house.report.findings
+
+
+@pytest.mark.xfail(reason="a connection whose own end waits in it never ends", strict=False)
+def test_a_connection_that_is_sent_over_itself_ends_with_its_sender(house: House) -> None:
+    """The daemon waits for the rest of a message and keeps the descriptors that came with it: the other end
+    of this very connection, which so never ends."""
+    before = len(os.listdir(f"/proc/{house.pid}/fd"))
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(os.path.join(house.directory, "user_events_data"))
+            socket.send_fds(sock, [b"\x94\x00"], [sock.fileno()])
+    deadline = time.monotonic() + 5
+    while (now := len(os.listdir(f"/proc/{house.pid}/fd"))) > before:
+        assert time.monotonic() < deadline, f"{before} descriptors before, {now} now"
+        time.sleep(0.05)
+
+
+PROGRAM = """
+import os, sys, time
+import utracefs
+until = time.monotonic() + 10
+first = utracefs.event("soak_first u32 a")
+while not first.registered and time.monotonic() < until:
+    time.sleep(0.01)
+os.chroot(sys.argv[1])  # as a server that gives up what it does not need
+refused = utracefs.event("soak_other u32 a")
+while not refused.error and time.monotonic() < until:
+    time.sleep(0.01)
+assert refused.error
+later = utracefs.event("soak_later u32 a")
+while not later.registered and time.monotonic() < until:
+    time.sleep(0.01)
+assert later.registered
+"""
+
+
+@root
+@pytest.mark.xfail(reason="the client imports logging when it first has to warn", strict=False)
+def test_a_program_that_cannot_import_any_more_is_warned(house: House, tmp_path: Path) -> None:
+    """The session thread died of it, with a traceback in the program's stderr."""
+    with house.tree() as tree:
+        tree.write_file("dynamic_events", b"u:soak_other u64 b\n", truncate=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tmp_path],
+        env={**os.environ, "UTRACEFS_DIR": house.directory},
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
