@@ -209,6 +209,8 @@ cdef class DataRing:
                     for k in range(tp.nr_probes):
                         probe = <Probe>tp.probe_array[k]
                         probe.counts[LOST] += delta
+        if self.journal is not None:
+            self.journal.keep_lost(self)
 
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now):
         """The claimed thread id if it is a thread of the peer, else the peer's process id.

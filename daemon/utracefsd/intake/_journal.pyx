@@ -1,17 +1,18 @@
 # cython: boundscheck=False, wraparound=False
 """The journal of the data rings: what a daemon killed at any instruction leaves for its successor."""
 
+import contextlib
 import os
 import stat
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
 from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
 
-from utracefs_protocol.data_ring cimport dr_advance, dr_head, dr_publish
+from utracefs_protocol.data_ring cimport DR_LOST_BYTES, dr_advance, dr_head, dr_publish
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport (
@@ -50,6 +51,11 @@ cdef class Journal:
     `buffers` are the ring buffers that were taken over, by instance number: they tell whether they have the
     record that was under way when that daemon died. OSError: the file cannot be opened or made.
 
+    Beside it, in `path`.lost, stands what each ring's producer had counted as lost when this was last added
+    to the numbers of its events (DR_LOST_COUNTERS for each slot; the file is sparse). So a successor adds
+    what was lost since: while nobody looked, too. There is no order to keep: the numbers that it was added to
+    die with the daemon. Without room for the file a successor adds what was added before.
+
     refused: What was wrong with the file that was there and has been replaced; None if nothing.
     """
 
@@ -61,10 +67,12 @@ cdef class Journal:
     cdef unsigned char *map
     cdef size_t map_bytes
     cdef Py_ssize_t slots               # in the file
+    cdef int lost_fd
+    cdef set with_losses                # slots that have something in the file of losses
     cdef uint64_t numbers               # given to data rings so far; see include/journal.h
 
     def __cinit__(self):
-        self.fd = -1
+        self.fd = self.lost_fd = -1
 
     def __init__(self, path, buffers=()):
         cdef Py_ssize_t i
@@ -74,10 +82,12 @@ cdef class Journal:
         self.path = os.fspath(path)
         self.waiting = {}
         self.unused = []
+        self.with_losses = set()
         self.map_bytes = (1 + <size_t>JOURNAL_SLOTS) * JR_SLOT_BYTES
         self.refused = self.open_old()
         if self.fd < 0:
             self.make_new()
+        self.open_losses()
         buffers = dict(buffers)
         for i in range(self.slots):
             slot = self.at(i)
@@ -110,6 +120,8 @@ cdef class Journal:
             munmap(self.map, self.map_bytes)
         if self.fd >= 0:
             close_fd(self.fd)
+        if self.lost_fd >= 0:
+            close_fd(self.lost_fd)
 
     def __len__(self):
         """How many slots belong to a ring, one that is here or one still to be adopted."""
@@ -165,6 +177,50 @@ cdef class Journal:
         os.rename(new, self.path)
         return 0
 
+    cdef int open_losses(self) except -1:
+        cdef long long at = 0, end
+        path = f"{self.path}.lost"
+        try:
+            if self.slots == 0:             # a new journal: what stands there is of another
+                os.unlink(path)
+            self.lost_fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            end = os.fstat(self.lost_fd).st_size
+            while at < end:
+                at = os.lseek(self.lost_fd, at, os.SEEK_DATA)
+                self.with_losses.add(at // DR_LOST_BYTES)
+                at = (at // DR_LOST_BYTES + 1) * DR_LOST_BYTES
+        except OSError:
+            pass                            # not there; ENXIO: no more data; else as without room for it
+        return 0
+
+    def keep_lost(self, DataRing ring not None):
+        """What the ring's producer has counted as lost is in the numbers of its events."""
+        cdef Py_ssize_t i = self.index_of(ring)
+        try:
+            if self.lost_fd < 0:            # made with the first loss
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                self.lost_fd = os.open(f"{self.path}.lost", flags, 0o600)
+            os.pwrite(self.lost_fd, <bytes>(<char *>ring.lost_seen_of)[:DR_LOST_BYTES], i * DR_LOST_BYTES)
+            self.with_losses.add(i)
+        except OSError:
+            pass
+
+    cdef int resume_lost(self, DataRing ring, Py_ssize_t i) except -1:
+        cdef bytes counts = b""
+        if i in self.with_losses:
+            with contextlib.suppress(OSError):
+                counts = os.pread(self.lost_fd, DR_LOST_BYTES, i * DR_LOST_BYTES)
+        memset(ring.lost_seen_of, 0, DR_LOST_BYTES)
+        memcpy(ring.lost_seen_of, <const char *>counts, min(len(counts), <Py_ssize_t>DR_LOST_BYTES))
+        ring.lost_seen = <uint64_t>-1       # look at each
+        return 0
+
+    cdef int forget_lost(self, Py_ssize_t i) except -1:
+        if i in self.with_losses:
+            with contextlib.suppress(OSError):
+                os.pwrite(self.lost_fd, bytes(DR_LOST_BYTES), i * DR_LOST_BYTES)
+        return 0
+
     cdef int map_it(self, int fd) except -1:
         # For the largest size that it may reach, so that slots never move; only what the file has is touched.
         cdef void *at = map_file(NULL, self.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
@@ -190,6 +246,7 @@ cdef class Journal:
 
     cdef int give(self, DataRing ring, object key, Py_ssize_t i) except -1:
         self.numbers += 1
+        self.forget_lost(i)
         jr_give_slot(self.at(i), key[0], key[1], ring.c.tail, self.numbers)
         ring.journal = self
         ring.slot = self.at(i)
@@ -226,6 +283,7 @@ cdef class Journal:
         ring.journal = self
         ring.slot = slot
         ring.judged = slot.tail & JR_JUDGED
+        self.resume_lost(ring, i)
         # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
         dr_advance(&ring.c, <uint32_t>(tail - told))
         dr_publish(&ring.c)

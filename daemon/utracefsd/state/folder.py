@@ -8,6 +8,7 @@ The folder of the status file (server/runtime.py: ours alone, mode 0700, locked 
                            replaced (another sub-buffer size). None when there is no room for it: then it is
                            in the daemon's own memory and ends with it
     journal                how far each data ring is consumed (intake/include/journal.h)
+    journal.lost           what producers had counted as lost when that was last added to events' numbers
     set-aside/             the last state that a daemon could not use
 
 Whether a buffer folder is in use is for the log to say. A new one is filled, named in the log, and only then
@@ -96,7 +97,7 @@ class StateFolder:
 
     def _make_way(self) -> None:
         """Move what is no file and stands where one of ours belongs."""
-        for name in (LOG, JOURNAL, f"{LOG}.new", f"{JOURNAL}.new"):
+        for name in (LOG, JOURNAL, f"{LOG}.new", f"{JOURNAL}.new", f"{JOURNAL}.lost"):
             path = self.path / name
             try:
                 if stat.S_ISREG(path.lstat().st_mode):
@@ -135,6 +136,7 @@ class StateFolder:
         """The daemon ends and hands nothing over."""
         self._buffers.clear()
         self.remove_former_state()
+        remove(self.path / f"{JOURNAL}.lost")
         for name in (LOG, JOURNAL):
             remove(self.path / name)
             remove(self.path / f"{name}.new")
