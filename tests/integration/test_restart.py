@@ -31,7 +31,7 @@ from utracefsd.server.runtime import locate
 SIZE = 64 << 10
 COMMITTED = 1 << 31
 DATA = 65536
-HEAD, TAIL, NEED_WAKEUP = 64, 128, 256
+HEAD, TAIL, LOST, NEED_WAKEUP = 64, 128, 192, 256
 
 
 class Producer:
@@ -106,6 +106,14 @@ class Producer:
                 struct.pack_into("<I", self.memory, NEED_WAKEUP, 0)
                 assert self.ring is not None
                 os.eventfd_write(self.ring[1], 1)
+
+    def lose(self, count: int) -> None:
+        """Count so many as lost, as a producer does that finds its ring full."""
+        lost_of = DATA + SIZE
+        struct.pack_into(
+            "<I", self.memory, lost_of, struct.unpack_from("<I", self.memory, lost_of)[0] + count
+        )
+        self.words[LOST // 8] += count
 
     def close(self) -> None:
         self.sock.close()
@@ -450,3 +458,40 @@ def test_killed_again_while_it_waits(daemon: DaemonProcess, producer: Producer) 
         other.close()
     assert re.findall(rb" (a|b): n=", trace) == [b"a", b"b"] * 15
     assert b"late events" not in stats
+
+
+def test_what_is_lost_while_nobody_looks_is_counted(daemon: DaemonProcess, producer: Producer) -> None:
+    """By the daemon that looks again, once; what the one before had counted went with its numbers."""
+
+    def lost() -> tuple[int, ...]:
+        found = re.match(
+            rb"emitted: (\d+)\n(?:lost in data rings: \d+\n)?ftrace: .* lost (\d+)",
+            read(daemon, "events/user_events/a/stats")[0],
+        )
+        assert found is not None
+        return tuple(map(int, found.groups()))
+
+    def restart() -> None:
+        daemon.stop(kill=True)
+        daemon.start()
+        producer.sock.close()
+        producer.connect()
+
+    write(daemon, events__enable=b"1")
+    producer.lose(7)
+    assert lost() == (7, 7)
+    daemon.stop(kill=True)
+    producer.lose(5)
+    daemon.start()
+    producer.sock.close()
+    producer.connect()
+    assert lost() == (5, 5)
+    producer.lose(1)
+    assert lost() == (6, 6)
+    restart()
+    assert lost() == (0, 0)
+    other = Producer(daemon.directory, "b")
+    other.lose(3)
+    other.close()
+    restart()
+    assert lost() == (0, 0)
