@@ -220,6 +220,9 @@ class House:
             with self.tree() as tree:
                 tree.read_file("tracing_on")
         except OSError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may be ending just now
+                if self.process is not None:
+                    self.process.wait(1)
             self.must_be_alive(context)
             stuck = self._stuck()
             self.report.stop(
