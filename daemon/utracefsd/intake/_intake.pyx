@@ -33,6 +33,8 @@ from utracefsd.machine.machine cimport machine_clock_ns
 cdef enum:
     # Give space back to the producer about this often, so that a full ring can go on during a round.
     PUBLISH_BYTES = 65536
+    # Whether known threads still are the peer's costs a look into /proc for each.
+    KNOWN_NS = 1000000000
 
 
 @cython.final
@@ -82,6 +84,9 @@ cdef class Intake:
                 if ring.limit - ring.c.tail > ring.c.ring.size:
                     ring.corrupt = True     # behind our tail (then huge), or further than the ring is long
                 if ring.refill():
+                    if now - ring.known_since > KNOWN_NS:
+                        ring.known_since = now
+                        ring.check_known_threads()
                     heads[live] = <PyObject *>ring
                     live += 1
             while live and done < budget:

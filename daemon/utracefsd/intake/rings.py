@@ -43,6 +43,9 @@ LINGER_ROUNDS = 10
 ROUND_RECORDS = 50_000
 
 
+_DESCRIPTORS_OF_A_RING = 2
+
+
 def _nothing() -> None:
     return None
 
@@ -50,7 +53,7 @@ def _nothing() -> None:
 @attrs.define(eq=False)
 class _Owned:
     ring: DataRing
-    uid: int
+    share: int
     failed: Callable[[TraceError], None]
 
 
@@ -80,6 +83,7 @@ class Rings:
         self._handing_over = False
         self._shares = Shares() if shares is None else shares
         self._owned: dict[DataRing, _Owned] = {}
+        self._keys: set[tuple[int, int]] = set()
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Ours alone: wakes the edge as a doorbell does."""
@@ -102,7 +106,7 @@ class Rings:
         TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
         machine's).
         """
-        self._shares.check(Resource.RING_BYTES, peer.uid, size, privileged=peer.privileged)
+        self._check_shares(peer, size)
         try:
             ring = DataRing.create(table, peer.pid, size)
             if self._journal is not None:
@@ -122,15 +126,20 @@ class Rings:
         connection has this ring, ENOMEM as for `create`.
         """
         try:
-            ring = DataRing.adopt(table, peer.pid, os.dup(fd), os.dup(doorbell))
+            mine = os.dup(fd)
+            try:
+                doorbell = os.dup(doorbell)
+            except OSError:
+                os.close(mine)
+                raise
+            ring = DataRing.adopt(table, peer.pid, mine, doorbell)
         except ValueError as error:
             raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
-        key = ring.key()
-        if any(owned.key() == key for owned in self._owned):
+        if ring.key() in self._keys:
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
-        self._shares.check(Resource.RING_BYTES, peer.uid, ring.size, privileged=peer.privileged)
+        self._check_shares(peer, ring.size)
         if self._journal is not None:
             try:
                 self._journal.resume(ring)
@@ -138,9 +147,15 @@ class Rings:
                 raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
         return self._own(ring, peer, failed)
 
+    def in_use(self, fd: int) -> bool:
+        """Whether a connection has the ring of this memory."""
+        found = os.fstat(fd)
+        return (found.st_dev, found.st_ino) in self._keys
+
     def drop(self, ring: DataRing) -> None:
         """Its producer is gone: take what it committed, and forget it."""
         owned = self._owned.pop(ring)
+        self._keys.discard(ring.key())
         if not self._handing_over:
             ring.dead = True
             self.take_in()
@@ -148,7 +163,8 @@ class Rings:
         if self._journal is not None:
             (self._journal.leave if self._handing_over else self._journal.end)(ring)
         self._epoll.unregister(ring.doorbell)
-        self._shares.drop(Resource.RING_BYTES, owned.uid, ring.size)
+        self._shares.drop(Resource.RING_BYTES, owned.share, ring.size)
+        self._shares.drop(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
 
     def round(self, budget: int | None = None) -> int:
         """`take_in`, and end the connections of rings that turned out corrupt. Not from inside a
@@ -198,6 +214,13 @@ class Rings:
         self._epoll.close()
         os.close(self._bell)
 
+    def _check_shares(self, peer: Peer, size: int) -> None:
+        for resource, amount in (
+            (Resource.RING_BYTES, size),
+            (Resource.DESCRIPTORS, _DESCRIPTORS_OF_A_RING),
+        ):
+            self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
+
     def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> DataRing:
         try:
             # Edge-triggered, and never read or written here: the producer has the same open file, may make it
@@ -209,9 +232,12 @@ class Rings:
             raise TraceError(errno.ENOMEM, f"no room to watch a doorbell: {error.strerror}") from error
         # From here on nothing fails.
         ring.new_thread = self._new_thread
+        ring.peer_lives = peer.lives
         self._intake.add(ring)
-        self._owned[ring] = _Owned(ring, peer.uid, failed)
-        self._shares.add(Resource.RING_BYTES, peer.uid, ring.size)
+        self._owned[ring] = _Owned(ring, peer.share, failed)
+        self._keys.add(ring.key())
+        self._shares.add(Resource.RING_BYTES, peer.share, ring.size)
+        self._shares.add(Resource.DESCRIPTORS, peer.share, _DESCRIPTORS_OF_A_RING)
         # The daemon may be asleep: the next commit shall ring the doorbell.
         ring.want_wakeup(True)
         os.eventfd_write(self._bell, 1)  # and look at once at what an adopted one holds

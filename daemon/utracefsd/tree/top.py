@@ -40,6 +40,7 @@ utracefs: tracefs for events that programs declare
   buffer_size_kb        KiB of buffer for each cpu
   trace_options         how text looks and what is recorded; each is a file in options/, too
   set_event_pid         thread ids to record, nobody else's
+  daemon_stats          what the daemon holds for its clients; faults: mistakes of its own, the log has them
   consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text
 """
 
@@ -63,6 +64,9 @@ class Parts:
     now_ns: Callable[[], int]
     """CLOCK_MONOTONIC."""
 
+    stats_text: Callable[[], bytes]
+    """What the daemon holds, and what went wrong in it."""
+
 
 def _available_events(parts: Parts) -> bytes:
     return b"".join(
@@ -81,6 +85,7 @@ def _refuse_data(parts: Parts, data: bytes, peer: Peer) -> None:
 _TOP_FILES: RowTable[Parts] = RowTable(
     Row(b"README", READ_ONLY, lambda parts: _README),
     Row(b"available_events", READ_ONLY, _available_events),
+    Row(b"daemon_stats", READ_ONLY, lambda parts: parts.stats_text()),
     Row(
         b"dynamic_events",
         READ_WRITE,
