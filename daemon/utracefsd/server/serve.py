@@ -98,7 +98,7 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         for sock in given.values():
             stack.callback(sock.close)
-        place.prepare(reachable=data_gid is not None or tracefs_gid is not None)
+        place = place.prepare(reachable=data_gid is not None or tracefs_gid is not None)
         stack.enter_context(place.locked())
         stack.callback(place.remove_status_folder)
         daemon = Daemon(
