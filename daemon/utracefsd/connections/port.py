@@ -64,7 +64,7 @@ SMALL_PIECE_BYTES = 4 << 10
 TURN_BYTES = 256 << 10
 
 # How long the requests of producers may hold up an operation on the tree.
-TAKE_IN_NS = 20_000_000
+TAKE_IN_NS = 10_000_000
 
 # And how long those of one connection before others are looked at.
 SLICE_NS = 1_000_000
@@ -73,7 +73,7 @@ SLICE_NS = 1_000_000
 # but for no longer than this: each costs some 50 us.
 TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
-ACCEPT_NS = 10_000_000
+ACCEPT_NS = 5_000_000
 
 # Descriptors of one user that threads are still to close (machine/closing.py). Beyond, nothing is received
 # from that user any more; and beyond the second nobody is accepted, since each could bring 253.

@@ -25,6 +25,7 @@ from utracefsd.connections.port import (
     SMALL_PIECE_BYTES,
     TAKE_IN_NS,
 )
+from utracefsd.connections.turns import HALF_LIFE_NS
 from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
@@ -75,6 +76,7 @@ class TestFloods:
         """It used nothing lately; those who flood did, and what is new of theirs came later."""
         program = around.connect()
         around.turn()
+        around.now_ns += HALF_LIFE_NS
         flood = [around.connect() for _ in range(100)]
         around.turn()
         for made in around.made[1:]:
