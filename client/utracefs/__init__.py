@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from utracefs.session import Session
     from utracefs.totals import Stats
 
+    __version__: str
+
 
 if TYPE_CHECKING or CAN_TRACE:
     from utracefs._event import Event
 
 else:
     from utracefs.without_tracing import Event
-
-    __version__: str
 
 __all__ = [
     "Event",

@@ -14,7 +14,8 @@ this one was, unless this one was told that it is over (`remove_state`).
 
 Four rules hold the parts together:
 
-1. Every operation on the tree starts with `take_in_all`, so what was written before it is in its answer.
+1. Every operation on the tree starts with `take_in_all`, so what was written before it is in its answer
+   (docs/architecture.md says what a flood of requests changes about that: nothing for records).
 2. Consumers that take records in batches, and reads that wait for records, get them in `hand_on`.
 3. What is due later has a deadline (the end of an event without references, a notification that was held
    back). Without a deadline the daemon can sleep.
@@ -34,8 +35,9 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefsd.connections.accepted import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
-from utracefsd.connections.port import DATA, TRACEFS, Port
+from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
@@ -47,6 +49,8 @@ from utracefsd.events.status_file import StatusFile
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._journal import Journal
 from utracefsd.intake.rings import DescriptorStore, Rings
+from utracefsd.machine import closing
+from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import (
     current_cpu,
@@ -54,9 +58,8 @@ from utracefsd.machine.procfs import (
     is_running,
     make_comm_table,
     possible_cpus,
-    read_task,
 )
-from utracefsd.machine.shares import Shares
+from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.living import State, restore_events, restore_instances
 from utracefsd.state.log import StateError, Taken
@@ -95,7 +98,7 @@ class Daemon:
 
     status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when
     something is enabled. user_events_max: events at once. plugins: the names of those that may be used, None
-    for all that are installed. max_connections: producers at once. data_rings: offer them; without,
+    for all that are installed. max_descriptors: for producers, all together. data_rings: offer them; without,
     everything comes over the socket.
 
     state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked.
@@ -116,7 +119,7 @@ class Daemon:
         buffer_size_kb: int | None = None,
         user_events_max: int = USER_EVENTS_MAX,
         plugins: Collection[str] | None = None,
-        max_connections: int = 1 << 20,
+        max_descriptors: int = 1 << 20,
         data_rings: bool = True,
         state_folder: str | os.PathLike[str] | None = None,
         discard_state: bool = False,
@@ -130,7 +133,12 @@ class Daemon:
 
         self.now_ns = now_ns
         self.status_file = StatusFile(status_path, status_pages)
-        self.shares = Shares()
+        # Whoever takes the last index from all others, an administrator finds one.
+        room = min(self.status_file.capacity, user_events_max)
+        self.shares = Shares(
+            in_all={Resource.DESCRIPTORS: max_descriptors, Resource.EVENTS: room - room // 16}
+        )
+        self.faults = Faults()
         self.table = EventTable(
             self.status_file, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
         )
@@ -193,7 +201,6 @@ class Daemon:
                 end_failed=lambda: self.data.end_failed(),
                 known=None if taken is None else taken.rings,
                 is_running=is_running,
-                start_time=_start_time,
                 hold=self._hold,
                 let_go=self._let_go,
                 store=store,
@@ -208,15 +215,15 @@ class Daemon:
             logger.info("went on with %d events of the daemon before this one", len(restored))
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
         self.plugins = Plugins(self.table, entry_points=offered)
-        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns)
+        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns, self._stats_text)
         self.data = Port(
             DATA,
             self._open_data,
             now_ns=now_ns,
             shares=self.shares,
-            max_connections=max_connections,
             before_sending=self.save,
             closed=self._data_closed,
+            faults=self.faults,
         )
         self.tracefs = Port(
             TRACEFS,
@@ -224,6 +231,7 @@ class Daemon:
             now_ns=now_ns,
             max_connections=MAX_TRACEFS_CONNECTIONS,
             before_sending=self.save,
+            faults=self.faults,
         )
         self._handles = itertools.count(1)
 
@@ -247,7 +255,7 @@ class Daemon:
         connection.
         """
         self.table.process_connected(peer.pid)
-        self.comms.remember(peer.pid)  # it may write markers
+        self._remember(peer)  # it may write markers
         return TracefsConnection(
             self.tree,
             self.perf,
@@ -255,6 +263,7 @@ class Daemon:
             take_in_all=self.take_in_all,
             new_handle=self._handles.__next__,
             closed=lambda: self._tracefs_closed(peer),
+            faults=self.faults,
         )
 
     def _tracefs_closed(self, peer: Peer) -> None:
@@ -365,8 +374,12 @@ class Daemon:
         self.plugins.close(self.now_ns())
         self.status_file.close()
 
+    def _remember(self, peer: Peer) -> None:
+        if peer.start_time is not None:
+            self.comms.remember(peer.pid)
+
     def _open_data(self, peer: Peer) -> DataConnection:
-        self.comms.remember(peer.pid)
+        self._remember(peer)
         return DataConnection(
             self.table,
             peer,
@@ -379,10 +392,18 @@ class Daemon:
 
     def _data_closed(self, peer: Peer) -> None:
         # A process that ended is a zombie for a moment, and /proc still tells how it was called in the end.
-        self.comms.remember(peer.pid)
+        # One that ended long ago, its connection being with a child, may have left its number to a stranger.
+        if peer.lives():
+            self.comms.remember(peer.pid)
 
-
-def _start_time(pid: int) -> int:
-    """When a process began, in clock ticks since boot; 0: it cannot be seen."""
-    task = read_task(pid)
-    return 0 if task is None else task.start_time
+    def _stats_text(self) -> bytes:
+        """The file daemon_stats."""
+        held = self.shares.total
+        return (
+            f"faults: {self.faults.count}\n"
+            f"connections: {held(Resource.CONNECTIONS)}\n"
+            f"descriptors: {held(Resource.DESCRIPTORS)}\n"
+            f"descriptors to be closed: {closing.waiting()}\n"
+            f"bytes of messages: {held(Resource.MESSAGE_BYTES)}\n"
+            f"bytes of data rings: {held(Resource.RING_BYTES)}\n"
+        ).encode()

@@ -49,6 +49,7 @@ __all__ = [
     "encode_record",
     "encode_request",
     "encode_response",
+    "is_record_head",
 ]
 
 _REQUEST: Final = 0
@@ -115,11 +116,18 @@ class Connection:
         self._buffer = bytearray()
         self._offset = 0
         self._error: ProtocolError | None = None
+        self.records_only = False
+        """Requests, responses and notifications are passed over."""
 
     @property
     def bytes_pending(self) -> int:
         """Bytes that were received and not yet handed out: at end of file, half a message when not 0."""
         return len(self._buffer) - self._offset
+
+    @property
+    def pending_head(self) -> int | None:
+        """The first byte of them; None when there are none."""
+        return self._buffer[self._offset] if self._offset < len(self._buffer) else None
 
     def receive(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
         """Take in bytes; iterate to get the messages that are complete with them.
@@ -128,6 +136,11 @@ class Connection:
         next call goes on where it stopped. Raises ProtocolError at the first object that is broken or over a
         limit, and again whenever more is asked for.
         """
+        return (message for message in self.receive_in_turns(data) if message is not None)
+
+    def receive_in_turns(self, data: bytes | bytearray | memoryview) -> Iterator[Message | None]:
+        """As `receive`, with None before each message but records: who breaks off there holds no decoded
+        object, which may be fifty times as large as its bytes."""
         if self._error is None:
             if self._offset == len(self._buffer):
                 self._buffer.clear()
@@ -135,15 +148,21 @@ class Connection:
             self._buffer += data
         return self._messages()
 
-    def _messages(self) -> Iterator[Message]:
+    def _messages(self) -> Iterator[Message | None]:
         try:
             while True:
                 if self._error is not None:
                     raise self._error
-                message = self._next_message()
-                if message is None:
+                end = self._next_object()
+                if not end:
                     return
-                yield message
+                if 0xC4 <= self._buffer[self._offset] <= 0xC6:
+                    yield EventRecord(_decode(self._take_object(end)))
+                elif self.records_only:
+                    self._offset = end
+                else:
+                    yield None
+                    yield _message(_decode(self._take_object(end)))
         except ProtocolError as error:
             self._error = error
             self._buffer.clear()
@@ -155,16 +174,22 @@ class Connection:
                 del self._buffer[: self._offset]
                 self._offset = 0
 
-    def _next_message(self) -> Message | None:
+    def _take_object(self, end: int) -> bytes:
+        with memoryview(self._buffer) as view:
+            data = bytes(view[self._offset : end])
+        self._offset = end
+        return data
+
+    def _next_object(self) -> int:
+        """Where the object ends that stands next, behind a run of records; 0: it is not complete."""
         buffer = self._buffer
         if self._offset < len(buffer) and 0xC4 <= buffer[self._offset] <= 0xC6 and self._take_records:
             self._take_run(self._take_records)
         start = self._offset
         if start == len(buffer):
-            return None
+            return 0
         kind = buffer[start]
-        is_record = 0xC4 <= kind <= 0xC6
-        if is_record:
+        if 0xC4 <= kind <= 0xC6:
             if not self._allow_records:
                 raise ProtocolError(
                     errno.EPROTO, "event record on a connection that takes none; use the data socket"
@@ -173,14 +198,7 @@ class Connection:
             raise ProtocolError(
                 errno.EPROTO, f"object beginning with {kind:#04x} is neither an array nor bin"
             )
-        end = self._scanner.scan(buffer, start)
-        if not end:
-            return None
-        self._offset = end
-        with memoryview(buffer) as view:
-            data = bytes(view[start:end])
-        value = _decode(data)
-        return EventRecord(value) if is_record else _message(value)
+        return self._scanner.scan(buffer, start)
 
     def _take_run(self, take_records: TakeRecords) -> None:
         """Hand over the complete records that stand next; what is too large stays for the scanner to
@@ -193,6 +211,11 @@ class Connection:
                     if not self._offset < taken <= end:
                         raise RuntimeError(f"take_records went from {self._offset} to {taken} of {end}")
                     self._offset = taken
+
+
+def is_record_head(byte: int | None) -> bool:
+    """Whether an object that begins with this byte is an event record: bin 8, 16 and 32."""
+    return byte is not None and 0xC4 <= byte <= 0xC6
 
 
 def _decode(data: bytes) -> Any:

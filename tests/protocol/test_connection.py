@@ -367,3 +367,42 @@ def test_a_response_in_pieces_is_what_the_packer_would_make_of_it(msgid: int, si
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     pieces = [data[at : at + 1000] for at in range(0, size, 1000)]
     assert b"".join(encode_bin_response(msgid, pieces)) == msgpack.packb([1, msgid, None, data])
+
+
+def test_in_turns_nothing_is_decoded_before_it_is_asked_for() -> None:
+    """What is decoded may take fifty times as much memory as its bytes."""
+    connection = Connection(max_object=1 << 16, take_records=lambda run, at: len(run))
+    broken = b"\x94\0\1\xa1x\x91\xc7\x03\xff\0\0\0"  # a timestamp that cannot be
+    turns = connection.receive_in_turns(encode_record(b"1234") + encode_request(1, "a", []) + broken)
+    assert next(turns) is None
+    assert next(turns) == Request(1, "a", [])
+    assert next(turns) is None
+    with pytest.raises(ProtocolError):
+        next(turns)
+
+
+def test_broken_off_in_a_turn_it_goes_on() -> None:
+    connection = Connection(max_object=1 << 16)
+    turns = connection.receive_in_turns(encode_request(1, "a", []) + encode_request(2, "b", []))
+    assert next(turns) is None
+    del turns
+    assert connection.pending_head == 0x94
+    assert list(connection.receive(b"")) == [Request(1, "a", []), Request(2, "b", [])]
+    assert connection.pending_head is None
+
+
+def test_all_but_records_is_passed_over() -> None:
+    taken: list[bytes] = []
+
+    def take(run: bytes | bytearray | memoryview, at: int) -> int:
+        taken.append(bytes(run[at:]))
+        return len(run)
+
+    connection = Connection(max_object=1 << 16, take_records=take)
+    connection.records_only = True
+    record, request = encode_record(b"1234"), encode_request(1, "a", [])
+    assert list(connection.receive(request + record + request * 2 + record + request[:2])) == []
+    assert taken == [record, record]
+    assert connection.bytes_pending == 2
+    with pytest.raises(ProtocolError):
+        list(connection.receive(b"\xc1" * 9))

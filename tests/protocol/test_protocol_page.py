@@ -58,7 +58,7 @@ def test_sizes_of_the_types(layout: tuple[str, str]) -> None:
         ),
         (
             limits.MAX_UNANSWERED,
-            "| requests of one connection that wait for their response | {} | EMSGSIZE |",
+            "| reads and polls of one tracefs connection that wait for data | {} | EMSGSIZE |",
         ),
         (limits.MAX_READ_FILE >> 20, "a `read_file` result may have {} MiB"),
         (limits.MAX_READ_FILE >> 20, "EFBIG above {} MiB"),

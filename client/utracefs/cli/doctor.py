@@ -172,12 +172,25 @@ def _mode(path: str) -> str:
 def _examine_tree(tree: Tracefs, patterns: tuple[str, ...]) -> Iterator[Finding]:
     state = buffer_state(tree)
     yield Finding("ok", "daemon", f"answers in {tree.directory}")
+    yield from _examine_faults(tree)
     events = available_events(tree)
     keeps_away = list(_examine_what_keeps_away(tree, state))
     filtering = any(finding.level != "ok" for finding in keeps_away)
     yield from _examine_events(tree, patterns, events, standing_events(tree), filtering=filtering)
     yield from keeps_away
     yield from _examine_buffer(tree, state)
+
+
+def _examine_faults(tree: Tracefs) -> Iterator[Finding]:
+    """Errors of the daemon's own; an older daemon has no such file."""
+    try:
+        lines = tree.read_file("daemon_stats").decode().splitlines()
+    except FileNotFoundError:
+        return
+    faults = next((line.partition(":")[2].strip() for line in lines if line.startswith("faults:")), "0")
+    if faults != "0":
+        text = f"{faults} unexpected errors in the daemon; its log has them, please report them"
+        yield Finding("FAIL", "faults", text)
 
 
 def _examine_events(

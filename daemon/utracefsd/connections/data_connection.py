@@ -27,18 +27,21 @@ largest count first. Those in a data ring are told with the next bytes that come
 **Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
 them. A request uses those that came with or before its first byte and after the last byte of the message
 before the packet; `enable_fd` is an index into them. They are closed when the packet's messages are done,
-unless its last message is incomplete and may be the one that needs them.
+unless its last message is incomplete and may be the one that needs them. Then two at most are kept, as many
+as a request needs, and for HALF_MESSAGE_NS at most.
+
+**Turns.** Between two messages `receive` hands out None, where its port may let others have their turn.
 
 **Limits.** 64 KiB an object, nesting 8, 16 descriptors waiting. Beyond them, or when the framing breaks: the
 notification `["error", [errno, text]]`, and `closing` is set; the port sends what is left and closes. Every
-request is answered at once, so what waits unanswered are responses that a socket did not take, and those the
-port counts and bounds, as it does the connections of one user.
+request is answered at once, so what waits unanswered are requests behind responses that the peer does not
+read; the port leaves those alone.
 """
 
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from utracefs_protocol.connection import (
@@ -61,6 +64,7 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource
 
 Outgoing = list[tuple[bytes, list[int]]]
 """One message each, in order; descriptors go beside the first byte of their message, and the port closes them
@@ -70,9 +74,18 @@ MAX_WAITING_DESCRIPTORS = 16
 """Descriptors that a connection may have waiting: a registration needs one, and each is one of the
 daemon's."""
 
+MAX_KEPT_DESCRIPTORS = 2
+"""Descriptors that an incomplete message may keep: `adopt_ring` needs two, no request more."""
+
+HALF_MESSAGE_NS = 5_000_000_000
+"""And for how long: a program sends a message in one go, so only a stop (a debugger) comes between."""
+
 WRITE_ERROR_INTERVAL_NS = 1_000_000_000
 """At most one `write_error` notification in this time, so that a program that writes nonsense is not answered
 record by record."""
+
+REGISTRATIONS_AT_ONCE = 32
+"""Registrations are counted as the user's in such numbers: counting each would cost as much as the rest."""
 
 # Refused records of one connection are told apart by reason up to this number; a program has a few reasons,
 # an attacker as many as there are indexes.
@@ -91,9 +104,9 @@ logger = logging.getLogger("utracefsd")
 class DataConnection:
     """The daemon's side of one connection to the data socket.
 
-    table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL, to take in what
-    all connections sent before (a close among it); it may call `receive` of this very connection, whose bytes
-    then wait their turn. flush: called for `sync`, to hand the consumers what waits for them in batches.
+    table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL by an
+    administrator, to take in what all other connections sent before (a close among it). flush: called for
+    `sync`, to hand the consumers what waits for them in batches.
     rings: where data rings are made; None offers none (ENOSYS). save: called before records are taken in, to
     write down their events for a daemon that comes after this one. wrote: told the peer's pid when it has
     sent records.
@@ -125,12 +138,15 @@ class DataConnection:
         self._ring: DataRing | None = None
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self._write_index_of: dict[Event, int] = {}
+        self._room = 0
+        """How many of these are counted as its user's."""
         self._outgoing: Outgoing = []
         self._fds: list[int] = []  # what the next message may use
         self._coming_fds: list[int] = []  # for what follows the message that is incomplete now
         self._straddling = False  # a message begun in an earlier packet is still incomplete
-        self._busy = False
-        self._waiting: list[tuple[bytes, Sequence[int]]] = []
+        self._kept = 0
+        """Descriptors that are counted as its user's, for an incomplete message."""
+        self._kept_until_ns: int | None = None
         self._refused: dict[tuple[int, int], int] = {}
         self._next_write_error_ns: int | None = None
         self._closed = False
@@ -149,35 +165,81 @@ class DataConnection:
 
     # What the port calls
 
-    def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Outgoing:
-        """Take in one packet: bytes, and the descriptors that came with them, which are this object's from
-        now on.
+    @property
+    def bytes_pending(self) -> int:
+        """Bytes received and not yet carried out."""
+        return self._connection.bytes_pending
 
-        Returns what to send. Never raises for anything that a peer sends; it answers, or sets `closing`.
+    @property
+    def pending_head(self) -> int | None:
+        """The first of them."""
+        return self._connection.pending_head
+
+    def receive(
+        self, data: bytes, fds: Sequence[int], now_ns: int
+    ) -> Iterator[tuple[bytes, list[int]] | None]:
+        """Take in one packet: bytes, and the descriptors that came with them, which are this object's from
+        now on. The packet before has been taken in to its end.
+
+        Hands out what to send, and None before each message but records. Raises nothing for anything that a
+        peer sends; it answers, or sets `closing`.
         """
-        if self.closing or self._closed:
-            close_foreign(fds)
-            return self._take_outgoing()
-        self._waiting.append((data, fds))
-        if self._busy:
-            return []
-        self._busy = True
+        if self.closing:
+            close_foreign(fds, self.peer.share)
+            return
+        self._straddling = self._connection.bytes_pending > 0
+        if fds:
+            (self._coming_fds if self._straddling else self._fds).extend(fds)
+            if len(self._fds) + len(self._coming_fds) > MAX_WAITING_DESCRIPTORS:
+                self._fail(
+                    TraceError(errno.EPROTO, f"more than {MAX_WAITING_DESCRIPTORS} descriptors at once")
+                )
+                yield from self._take_outgoing()
+                return
         try:
-            while self._waiting:
-                self._packet(*self._waiting.pop(0), now_ns)
-        finally:
-            self._busy = False
-        self._note_refused()
-        self._tell_refused(now_ns)
-        return self._take_outgoing()
+            for message in self._connection.receive_in_turns(data):
+                if message is None:
+                    yield None
+                    if self.closing:  # its ring turned out invalid meanwhile
+                        break
+                    continue
+                if isinstance(message, Request):
+                    self._request(message, now_ns)
+                elif not isinstance(message, Notification):
+                    raise ProtocolError(errno.EPROTO, "a response, but the daemon asked nothing")
+                if self._straddling:
+                    self._message_done()
+                if self._outgoing:
+                    yield from self._take_outgoing()
+                if self.closing:
+                    break
+        except ProtocolError as error:
+            self._fail(error)
+        if not self.closing:
+            self._packet_done(now_ns)
+            self._note_refused()
+            self._tell_refused(now_ns)
+        yield from self._take_outgoing()
+
+    def pass_over_requests(self) -> None:
+        """The peer is gone and had its time: from now on only records are taken in."""
+        self._connection.records_only = True
 
     def next_timer_ns(self) -> int | None:
         """When `speak` has something to say; None: nothing waits."""
-        return self._next_write_error_ns if self._refused and not self.closing else None
+        if self.closing:
+            return None
+        due_ns = self._next_write_error_ns if self._refused else None
+        if self._kept_until_ns is not None and (due_ns is None or self._kept_until_ns < due_ns):
+            due_ns = self._kept_until_ns
+        return due_ns
 
     def speak(self, now_ns: int) -> Outgoing:
         """What to send because time has passed, or because the ring of this connection turned out invalid."""
         if not self.closing:
+            if self._kept_until_ns is not None and self._kept_until_ns <= now_ns:
+                text = "a message with descriptors stays incomplete; send it in one go"
+                self._fail(TraceError(errno.ETIMEDOUT, text))
             self._tell_refused(now_ns)
         return self._take_outgoing()
 
@@ -187,9 +249,6 @@ class DataConnection:
             return
         self._closed = self.closing = True
         self._drop_fds()
-        for _, fds in self._waiting:
-            close_foreign(fds)
-        self._waiting.clear()
         for _, fds in self._outgoing:
             for fd in fds:
                 os.close(fd)
@@ -199,6 +258,8 @@ class DataConnection:
             self._ring = None
         self.index_table.clear()
         self.table.release_all(self._write_index_of, now_ns)
+        self.table.shares.drop(Resource.REGISTRATIONS, self.peer.share, self._room)
+        self._room = 0
         self._write_index_of.clear()
         self.table.process_disconnected(self.peer.pid, now_ns)
 
@@ -209,32 +270,39 @@ class DataConnection:
 
     # Packets, messages, descriptors
 
-    def _packet(self, data: bytes, fds: Sequence[int], now_ns: int) -> None:
-        if self.closing:
-            close_foreign(fds)
-            return
-        self._straddling = self._connection.bytes_pending > 0
-        (self._coming_fds if self._straddling else self._fds).extend(fds)
-        if len(self._fds) + len(self._coming_fds) > MAX_WAITING_DESCRIPTORS:
-            self._fail(TraceError(errno.EPROTO, f"more than {MAX_WAITING_DESCRIPTORS} descriptors at once"))
-            return
-        try:
-            for message in self._connection.receive(data):
-                if isinstance(message, Request):
-                    self._request(message, now_ns)
-                elif not isinstance(message, Notification):
-                    raise ProtocolError(errno.EPROTO, "a response, but the daemon asked nothing")
-                if self.closing:
-                    return
-                self._message_done()
-        except ProtocolError as error:
-            self._fail(error)
-            return
-        if self._straddling:
+    def _packet_done(self, now_ns: int) -> None:
+        """Keep the descriptors of a message that is incomplete, close all others."""
+        if self._straddling and self._coming_fds:
             self._fds += self._coming_fds
             self._coming_fds = []
-        elif not self._connection.bytes_pending:
+        if not self._fds and not self._kept:
+            return
+        if not self._connection.bytes_pending:
             self._drop_fds()
+            return
+        share = self.peer.share
+        try:
+            if len(self._fds) > MAX_KEPT_DESCRIPTORS:
+                text = f"an incomplete message with more than {MAX_KEPT_DESCRIPTORS} descriptors"
+                raise TraceError(errno.EPROTO, text + "; send it in one go")
+            self._keep(0)
+            self.table.shares.check(
+                Resource.DESCRIPTORS, share, len(self._fds), privileged=self.peer.privileged
+            )
+        except TraceError as error:
+            self._fail(error)
+            return
+        self._keep(len(self._fds))
+        if self._kept_until_ns is None:
+            self._kept_until_ns = now_ns + HALF_MESSAGE_NS
+
+    def _keep(self, number: int) -> None:
+        shares, share = self.table.shares, self.peer.share
+        if self._kept:
+            shares.drop(Resource.DESCRIPTORS, share, self._kept)
+        if number:
+            shares.add(Resource.DESCRIPTORS, share, number)
+        self._kept = number
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
         self._save()
@@ -251,11 +319,15 @@ class DataConnection:
         if self._straddling:
             self._straddling = False
             done, self._fds, self._coming_fds = self._fds, self._coming_fds, []
-            close_foreign(done)
+            self._keep(0)
+            self._kept_until_ns = None
+            close_foreign(done, self.peer.share)
 
     def _drop_fds(self) -> None:
         dropped, self._fds, self._coming_fds = self._fds + self._coming_fds, [], []
-        close_foreign(dropped)
+        self._keep(0)
+        self._kept_until_ns = None
+        close_foreign(dropped, self.peer.share)
 
     def _fail(self, error: TraceError) -> None:
         """The last thing this peer hears."""
@@ -290,8 +362,18 @@ class DataConnection:
         if reg.enabler is not None:
             enable_fd = self._fd(reg.enabler.fd, "enable_fd")
             place = self.table.enablers.check(enable_fd, reg.enabler)
+        if len(self._write_index_of) == self._room:
+            shares = self.table.shares
+            shares.check(
+                Resource.REGISTRATIONS,
+                self.peer.share,
+                REGISTRATIONS_AT_ONCE,
+                privileged=self.peer.privileged,
+            )
+            shares.add(Resource.REGISTRATIONS, self.peer.share, REGISTRATIONS_AT_ONCE)
+            self._room += REGISTRATIONS_AT_ONCE
         event = self.table.register(
-            reg.name_args, reg.flags, privileged=self.peer.privileged, owner_uid=self.peer.uid
+            reg.name_args, reg.flags, privileged=self.peer.privileged, owner_uid=self.peer.share
         )
         write_index = self._write_index_of.get(event)
         if write_index is None:
@@ -307,7 +389,8 @@ class DataConnection:
         self._send(encode_response(msgid, result.to_wire()))
 
     def _delete(self, msgid: int, deletion: messages.EventDeletion, now_ns: int) -> None:
-        self._take_in_all()
+        if self.peer.privileged:  # to others nothing is ever deleted, so what they ask holds up nobody
+            self._take_in_all()
         self.table.delete(deletion.name, privileged=self.peer.privileged)
         self._send(encode_response(msgid, None))
 
@@ -339,8 +422,9 @@ class DataConnection:
 
     def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
         # Everything sent before this request was carried out before it; what is left is what was committed to
-        # the ring, and the batches of plug-ins.
-        if self._ring is not None and self._rings is not None:
+        # the ring, and the batches of plug-ins. Records of other rings that are older come first, so that no
+        # time is moved; but nobody is looked at for an empty ring.
+        if self._ring is not None and self._rings is not None and self._ring.pending_bytes:
             self._rings.take_in()
         self._flush()
         self._send(encode_response(msgid, None))
@@ -348,13 +432,25 @@ class DataConnection:
     def _mmap_ring(self, msgid: int, wanted: messages.MmapRing, now_ns: int) -> None:
         rings = self._may_have_ring()
         ring = self._ring = rings.create(self.index_table, self.peer, wanted.size, self._ring_failed)
-        result = messages.RingMapped(ring.size).to_wire()
-        self._send(encode_response(msgid, result), [os.dup(ring.fd), os.dup(ring.doorbell)])
+        fds: list[int] = []
+        try:
+            fds.append(os.dup(ring.fd))
+            fds.append(os.dup(ring.doorbell))
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            self._ring = None
+            rings.drop(ring)
+            raise TraceError(
+                error.errno or errno.EIO, f"no descriptor for the ring: {error.strerror}"
+            ) from error
+        self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()), fds)
 
     def _adopt_ring(self, msgid: int, _: messages.AdoptRing, now_ns: int) -> None:
         rings = self._may_have_ring()
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
-        self._take_in_all()  # sees the end of a connection that had this ring until a moment ago
+        if rings.in_use(fd):
+            self._take_in_all()  # sees the end of a connection that had it until a moment ago
         ring = self._ring = rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
         rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))

@@ -15,7 +15,6 @@ import contextlib
 import fcntl
 import os
 import socket
-import struct
 import termios
 from collections import deque
 from collections.abc import Sequence
@@ -30,21 +29,27 @@ from utracefsd.machine.peer import Peer
 DESCRIPTORS_IN_A_MESSAGE = 253
 _ANCILLARY_SIZE = socket.CMSG_SPACE(DESCRIPTORS_IN_A_MESSAGE * 4)
 
-# Messages and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer
-# holds.
-_GATHER_MESSAGES = 512
+# Buffers and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer holds.
+_GATHER_BUFFERS = 512
 _GATHER_BYTES = 256 << 10
+
+# Messages are put together up to this size, so that a response of five bytes costs five bytes. A larger one
+# is kept as it is: joining it would copy it.
+_BUFFER_BYTES = 32 << 10
 
 
 @attrs.define
 class _Outgoing:
-    """A message that waits, or the rest of it."""
+    """Messages that wait, or the rest of them."""
 
-    data: memoryview
-    """Bytes not yet taken by the socket."""
+    data: bytes | bytearray
+    """A bytearray may get more at its end."""
 
-    fds: list[int]
+    fds: Sequence[int]
     """Descriptors that go with the first byte; empty once it went."""
+
+    sent: int = 0
+    """Bytes that the socket has taken."""
 
 
 class Link:
@@ -61,11 +66,6 @@ class Link:
     def fileno(self) -> int:
         """-1 once closed."""
         return self.sock.fileno()
-
-    @property
-    def waiting_messages(self) -> int:
-        """Messages that the socket has not taken completely."""
-        return len(self._queue)
 
     def bytes_readable(self) -> int:
         """Bytes that have arrived and were not received (FIONREAD); 0 also at end of file."""
@@ -92,14 +92,28 @@ class Link:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
         return data, list(fds)
 
+    def peek(self) -> int | None:
+        """The first byte that would be received now; None: nothing, or the end."""
+        try:
+            data = self.sock.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return None
+        return data[0] if data else None
+
     def queue(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Put a message behind those that wait; `flush` sends. On a closed link it vanishes, its descriptors
         closed."""
         if self.closed or not data:
             _close_all(fds)
             return
-        self._queue.append(_Outgoing(memoryview(data), list(fds)))
         self.waiting_bytes += len(data)
+        if not fds and self._queue and not self._queue[-1].fds:
+            last = self._queue[-1].data
+            if isinstance(last, bytearray) and len(last) + len(data) <= _BUFFER_BYTES:
+                last += data
+                return
+        kept = bytearray(data) if len(data) <= _BUFFER_BYTES else data
+        self._queue.append(_Outgoing(kept, list(fds)))
 
     def flush(self) -> bool:
         """Send what the socket takes; True when nothing waits any more.
@@ -146,10 +160,21 @@ class Link:
             self.sock.shutdown(socket.SHUT_RDWR)
         while piece := self.receive(1 << 16):
             data, fds = piece
-            close_foreign(fds)
+            close_foreign(fds, self.peer.share)
+            if fds:  # there may be thousands more
+                self.abandon()
+                return
             if not data:
                 break
         self.close()
+
+    def abandon(self) -> None:
+        """Close without a look at what has arrived. Descriptors in it are closed with the socket, which may
+        block, so that is not done here."""
+        if not self.closed:
+            self.closed = True
+            self._drop_queue()
+            close_foreign([self.sock.detach()], self.peer.share)
 
     def _send_some(self) -> int:
         first = self._queue[0]
@@ -157,25 +182,26 @@ class Link:
             sent = socket.send_fds(self.sock, [first.data], first.fds)
             # The descriptors are with the first byte, which is gone.
             _close_all(first.fds)
-            first.fds = []
+            first.fds = ()
             return sent
         gathered: list[memoryview] = []
         size = 0
-        for message in self._queue:
-            if message.fds or size >= _GATHER_BYTES or len(gathered) == _GATHER_MESSAGES:
+        for waiting in self._queue:
+            if waiting.fds or size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
                 break
-            gathered.append(message.data)
-            size += len(message.data)
+            gathered.append(memoryview(waiting.data)[waiting.sent :])
+            size += len(gathered[-1])
         return self.sock.sendmsg(gathered)
 
     def _sent(self, size: int) -> None:
         self.waiting_bytes -= size
         while size:
             first = self._queue[0]
-            if size < len(first.data):
-                first.data = first.data[size:]
+            left = len(first.data) - first.sent
+            if size < left:
+                first.sent += size
                 return
-            size -= len(first.data)
+            size -= left
             self._queue.popleft()
 
     def _drop_queue(self) -> None:
@@ -183,13 +209,6 @@ class Link:
             _close_all(message.fds)
         self._queue.clear()
         self.waiting_bytes = 0
-
-
-def peer_of(sock: socket.socket, *, owner_uid: int) -> Peer:
-    """Who connected: the kernel's word at connect time (SO_PEERCRED, struct ucred)."""
-    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    # uid and gid are unsigned in the kernel
-    return Peer.from_credentials(pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, owner_uid=owner_uid)
 
 
 def _close_all(fds: Sequence[int]) -> None:

@@ -6,18 +6,27 @@ TracefsConnection.
 
 All connections of a port hang on one epoll(7) instance. So one system call answers, however many producers
 there are, the question at the start of every operation on the tree: has anything been sent that was not taken
-in? `take_in_all` takes exactly that, including connections that were not accepted yet and including the end
-of those that are gone.
+in?
 
-The edge (server/serve.py) waits for the epoll descriptor, unless `has_more`, and calls `ready` and `pump`,
-which are fair: a connection gets a bounded share of a turn. Nothing here waits and nothing here reads a
-clock: `now_ns` is given.
+The edge (server/serve.py) waits for the epoll descriptor, unless `has_more`, and calls `ready` and `pump`. A
+connection gets a bounded share of bytes and of time, in an order that is fair to users (turns.py).
+Nothing here waits and nothing here reads a clock: `now_ns` is given.
+
+**What `take_in_all` takes in** is what was sent before it: connections that were not accepted yet, records,
+requests, ends. All of it, if TAKE_IN_NS are enough. They are, unless somebody floods the daemon with
+requests; and then those who had least of its time come first, so what waits for a turn of its own is the
+flood. Of a connection that waits, records that no request stands before are taken in nevertheless. What a
+connection sent is always carried out in its order.
 
     accept ──> OPEN ──────── end of file, reset ────────────────> closed: references dropped at once
                  └── over a limit, broken framing ──> ENDING ───> closed: last words sent, or not read in time
 
-Slow readers: a producer is ENDING once too many responses wait for it. An administrator may ask for large
-files, so its further requests are left alone until it has read what waits.
+Slow readers: while much waits to be read, a connection's further requests are left in its socket, whose
+buffer fills, so the peer waits for itself. What is kept for a user in all is bounded
+(`Resource.MESSAGE_BYTES`).
+
+Mistakes of ours: an exception that nobody expected costs the connection in whose handling it was raised,
+and is counted and logged (machine/faults.py).
 
 When accept(2) fails for the want of a descriptor (EMFILE, ENFILE), a reserve is given up to take the
 connection from the queue and close it, so that its client learns at once; when the kernel has no memory
@@ -31,153 +40,70 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
-import attrs
-
-from utracefs_protocol.connection import encode_notification
+from utracefs_protocol.connection import encode_notification, is_record_head
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import MAX_UNANSWERED
-from utracefsd.connections.link import Link, peer_of
-from utracefsd.machine.peer import Peer
+from utracefsd.connections.accepted import READ, Accepted, Connection, Message, Rules
+from utracefsd.connections.link import Link
+from utracefsd.connections.turns import Turns
+from utracefsd.machine import closing
+from utracefsd.machine.faults import Faults
+from utracefsd.machine.peer import Peer, peer_of
 from utracefsd.machine.shares import Resource, Shares
 
 logger = logging.getLogger("utracefsd")
 
-# One recvmsg(2): what malloc hands out without asking the kernel.
+# One recvmsg(2), and one where the user's messages take much memory, or where only records are wanted.
 PIECE_BYTES = 64 << 10
+SMALL_PIECE_BYTES = 4 << 10
 
 # What one connection may have taken in before others have their turn: about what a Unix socket's buffer
 # holds.
 TURN_BYTES = 256 << 10
 
-# And how long it may be answered before that, where it lets others have their turn: an operation on the tree
-# takes some 30 us, and a tool sends a hundred at once. Another client waits that much longer.
-TURN_NS = 1_000_000
+# How long the requests of producers may hold up an operation on the tree.
+TAKE_IN_NS = 10_000_000
 
-# New connections in one turn; take_in_all wants all that stand in the queue, which somaxconn (4096) bounds.
+# And how long those of one connection before others are looked at.
+SLICE_NS = 1_000_000
+
+# New connections in one turn. take_in_all wants all that stand in the queue, which somaxconn (4096) bounds,
+# but for no longer than this: each costs some 50 us.
 TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
+ACCEPT_NS = 5_000_000
 
-# Beyond what the socket's own buffer holds, this much may wait to be read before a port's rule for slow
-# readers applies. For producers MAX_UNANSWERED responses have to wait, too: registering thousands of events
-# in one round trip is welcome, never reading is not. For administrators one reply may be larger (read_file up
-# to 64 MiB).
-MAX_WAITING_BYTES = 1 << 20
-
-# Every descriptor that is sent and not received counts against the daemon's user (ETOOMANYREFS, unix(7)); a
-# producer maps the status page once.
-MAX_DESCRIPTORS_SENT = 64
+# Descriptors of one user that threads are still to close (machine/closing.py). Beyond, nothing is received
+# from that user any more; and beyond the second nobody is accepted, since each could bring 253.
+MAX_CLOSING = 64
+MAX_CLOSING_IN_ALL = 2048
 
 # A connection that ends has this long to read its last words.
 LAST_WORDS_NS = 1_000_000_000
 
+# What a peer that is gone had asked for is carried out for this long. A flood that it left is then passed
+# over, but for its records.
+LAST_REQUESTS_NS = 2_000_000_000
+
 ACCEPT_PAUSE_NS = 100_000_000
 _CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
-_READ = select.EPOLLIN | select.EPOLLRDHUP
+# A budget beyond what a socket can hold.
+_TO_THE_END = 1 << 62
+
+_OF_A_CONNECTION = (Resource.CONNECTIONS, Resource.DESCRIPTORS)
+
+_GONE = select.EPOLLHUP | select.EPOLLERR
 _HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-
-Message = tuple[bytes, Sequence[int]]
-"""What is sent as a whole, and the descriptors that go with its first byte."""
-
-
-class Connection(Protocol):
-    """What stands behind a socket: bytes and descriptors in, messages out."""
-
-    @property
-    def closing(self) -> bool:
-        """It has said its last words."""
-
-    @property
-    def waiting(self) -> bool:
-        """A request waits for something to happen: `speak` may answer it after any step."""
-
-    def receive(self, data: bytes, fds: Sequence[int], now_ns: int, /) -> Iterable[Message | None]:
-        """What to send in answer, and None where others may have their turn before it goes on. The
-        descriptors are its own from now on."""
-
-    def next_timer_ns(self) -> int | None:
-        """When `speak` has something to say without being asked."""
-
-    def speak(self, now_ns: int, /) -> Iterable[Message]:
-        """What there is to say without being asked."""
-
-    def close(self, now_ns: int, /) -> None:
-        """The client is gone: drop what it holds."""
-
-
-@attrs.frozen
-class Rules:
-    """What differs between the two ports."""
-
-    name: str
-    """For the log."""
-
-    slow_readers_wait: bool
-    """While many bytes wait to be read, requests are left alone. Else a client that does not read is
-    ended."""
-
-    resource: Resource | None
-    """What a connection counts as; None: they are not counted for each user."""
-
-    max_descriptors_sent: int | None
-    """To one connection; None: no limit."""
-
-    full: str
-    """Why a connection too many is refused; `{}` is how many there are."""
-
-
-DATA = Rules(
-    name="user_events_data",
-    slow_readers_wait=False,
-    resource=Resource.CONNECTIONS,
-    max_descriptors_sent=MAX_DESCRIPTORS_SENT,
-    full="the daemon has {} connections, which is its limit",
-)
-
-TRACEFS = Rules(
-    name="tracefs",
-    slow_readers_wait=True,
-    resource=None,
-    max_descriptors_sent=None,
-    full="{} connections to the tree are open, which is the limit",
-)
-
-
-@attrs.define(eq=False)
-class Accepted:
-    """An accepted socket together with the connection behind it."""
-
-    link: Link
-    connection: Connection
-    mask: int = _READ
-    """What epoll watches."""
-
-    pumping: bool = False
-    """Being pumped: an operation in it must not pump it again."""
-
-    answers: Iterator[Message | None] | None = None
-    """The rest of the answers to what was received, to be carried out; None when there is no rest."""
-
-    descriptors_sent: int = 0
-
-    ending_ns: int | None = None
-    """ENDING: closed at this time at the latest; None while OPEN."""
-
-    @property
-    def open(self) -> bool:
-        """Whether it is listened to."""
-        return self.ending_ns is None and not self.link.closed
 
 
 class Port:
     """`new_connection` makes the connection behind a socket. `close` closes every socket.
 
-    `shares` counts the connections of each user; `max_connections` bounds all of them, administrators' too,
-    so that descriptors are left for everything else. `before_sending` is called before anything is sent.
-    `closed` is told who left.
+    `shares` counts what each user holds, where that is limited; `max_connections` bounds all connections.
+    `before_sending` is called before anything is sent. `closed` is told who left, `faults` what went wrong.
     """
 
     def __init__(
@@ -191,6 +117,7 @@ class Port:
         max_connections: int = 1 << 20,
         before_sending: Callable[[], None] | None = None,
         closed: Callable[[Peer], None] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.max_connections = max_connections
         self._rules = rules
@@ -200,6 +127,8 @@ class Port:
         self._shares = Shares() if shares is None else shares
         self._before_sending = before_sending
         self._closed = closed
+        self._faults = Faults() if faults is None else faults
+        self._turns = Turns()
         self._epoll = select.epoll()
         self._listener: socket.socket | None = None
         self._listen_again_ns: int | None = None
@@ -209,6 +138,8 @@ class Port:
         """Those with `answers`, in the order in which they have their turns."""
         self._speaking: set[Accepted] = set()
         """Those that wait for something to happen, or for a time."""
+        self._due_ns: int | None = None
+        """When the first of them may have something to say, or sooner."""
         self._taking_in = False
         self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -236,24 +167,42 @@ class Port:
 
     def add(self, sock: socket.socket) -> Accepted | None:
         """A new connection; None, and `sock` is told EMFILE and closed, when there are too many."""
-        peer = peer_of(sock, owner_uid=self._owner_uid)
+        try:
+            peer = peer_of(sock, owner_uid=self._owner_uid)
+        except OSError:
+            sock.close()
+            return None
         link = Link(sock, peer)
-        resource = self._rules.resource
         try:
             if len(self._accepted) >= self.max_connections:
                 raise TraceError(errno.EMFILE, self._rules.full.format(len(self._accepted)))
-            if resource is not None:
-                self._shares.check(resource, peer.uid, privileged=peer.privileged)
+            if self._rules.limited:
+                for resource in _OF_A_CONNECTION:
+                    self._shares.check(resource, peer.share, privileged=peer.privileged)
         except TraceError as refusal:
             link.queue(encode_notification("error", [refusal.errno, refusal.text]))
             link.flush()
             link.finish()
             return None
-        if resource is not None:
-            self._shares.add(resource, peer.uid)
-        accepted = Accepted(link, self._new_connection(peer))
+        if self._rules.limited:
+            if closing.waiting_of(peer.share) > MAX_CLOSING:
+                link.abandon()
+                return None
+            for resource in _OF_A_CONNECTION:
+                self._shares.add(resource, peer.share)
+        connection = None
+        try:
+            connection = self._new_connection(peer)
+            accepted = Accepted(link, connection, link.fileno(), SLICE_NS, self._now_ns())
+            self._epoll.register(link.fileno(), accepted.mask)
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
+            if connection is not None:
+                self._close_connection(connection)
+            self._drop_shares(peer)
+            link.abandon()
+            return None
         self._accepted[link.fileno()] = accepted
-        self._epoll.register(link.fileno(), accepted.mask)
         return accepted
 
     def ready(self) -> list[Accepted]:
@@ -263,45 +212,74 @@ class Port:
             accepted = self._accepted.get(fd)
             if accepted is None:
                 continue
-            if events & select.EPOLLOUT or self._paused(accepted):
-                self._flush(accepted)
-            if events & ~select.EPOLLOUT:
-                found[accepted] = None
-        return [accepted for accepted in found if not self._paused(accepted)]
+            with self._at_its_cost(accepted):
+                if events & select.EPOLLOUT or self._paused(accepted):
+                    self._flush(accepted)
+                self._note_gone(accepted, events)
+                if events & ~select.EPOLLOUT:
+                    found[accepted] = None
+        ready = [accepted for accepted in found if not self._paused(accepted)]
+        return self._turns.in_order(ready, self._now_ns()) if len(ready) > 1 else ready
 
-    def pump(self, accepted: Accepted, budget_bytes: int = TURN_BYTES) -> bool:
-        """Take in what has arrived, at most `budget_bytes`; closes the connection when its end is read.
+    def pump(self, accepted: Accepted, budget_bytes: int = TURN_BYTES) -> None:
+        """Its turn: take in what has arrived, at most `budget_bytes` and until its time is over; closes the
+        connection when its end is read."""
+        self._pump(accepted, budget_bytes, self._now_ns() + self._rules.turn_ns)
 
-        Stops where its connection lets others have their turn. True when more may be there.
-        """
+    def _pump(self, accepted: Accepted, budget_bytes: int, until_ns: int) -> int:
+        """Returns how many of the bytes are left for want of time; 0: it is done."""
         if accepted.pumping:
-            return False
+            return 0
+        began_ns, left = self._now_ns(), 0
+        accepted.pumping = True
+        with self._at_its_cost(accepted):
+            left = self._serve(accepted, budget_bytes, until_ns)
+            self._count(accepted)
+        accepted.pumping = False
+        self._turns.served(accepted, began_ns, self._now_ns())
+        return left
+
+    def _serve(self, accepted: Accepted, budget_bytes: int, until_ns: int) -> int:
         if accepted.ending_ns is not None:
             self._close(accepted)  # it is only reported here when the peer hung up
-            return False
-        accepted.pumping = True
-        try:
-            while budget_bytes > 0 and accepted.open and not self._paused(accepted):
-                if accepted.answers is None:
-                    piece = accepted.link.receive(min(budget_bytes, PIECE_BYTES))
-                    if piece is None:
-                        return False
-                    data, fds = piece
-                    if not data:
-                        self._end_of_file(accepted)
-                        return False
-                    budget_bytes -= len(data)
-                    self._carry_out(accepted, data, fds)
-                else:
-                    self._carry_out(accepted)
-                if accepted.answers is not None:
-                    break
-            return accepted.open
-        finally:
-            accepted.pumping = False
+        while accepted.open and not self._paused(accepted):
+            if accepted.answers is not None:
+                self._carry_out(accepted, until_ns)
+            elif budget_bytes <= 0:
+                break
+            elif self._now_ns() >= until_ns:
+                return budget_bytes
+            else:
+                budget_bytes -= self._receive(accepted, min(budget_bytes, self._piece(accepted)), until_ns)
+            if accepted.answers is not None:
+                return max(budget_bytes, 1)
+        return 0
+
+    def _receive(self, accepted: Accepted, size: int, until_ns: int) -> int:
+        """Receive once and carry that out; returns how many bytes it was, all there may be when nothing is
+        there."""
+        if self._rules.limited and closing.waiting_of(accepted.share) > MAX_CLOSING:
+            self._end(accepted, TraceError(errno.EMFILE, "descriptors of this user wait to be closed"))
+            self._close(accepted)
+            return 0
+        piece = accepted.link.receive(size)
+        if piece is None:
+            return _TO_THE_END
+        data, fds = piece
+        if data:
+            self._carry_out(accepted, until_ns, data, fds)
+            return len(data)
+        self._end_of_file(accepted)
+        return 0
+
+    def _piece(self, accepted: Accepted) -> int:
+        if self._rules.limited and self._shares.scarce(Resource.MESSAGE_BYTES, accepted.share):
+            return SMALL_PIECE_BYTES
+        return PIECE_BYTES
 
     def take_in_all(self) -> None:
-        """Take in everything that had been sent, and see every end that had come, before this call.
+        """Take in what had been sent, and see the ends that had come, before this call: see the head of the
+        file.
 
         What arrives meanwhile waits for the next turn, so a flooding producer does not hold up the caller. An
         operation on a data connection may call this: that connection itself is left alone, it is being
@@ -311,15 +289,32 @@ class Port:
             return
         self._taking_in = True
         try:
-            for fd, events in self._poll(ALL_ACCEPTS):
+            now_ns = self._now_ns()
+            until_ns = now_ns + TAKE_IN_NS
+            found = self._poll(ALL_ACCEPTS, now_ns + ACCEPT_NS)
+            if not found and not self._unfinished:
+                return
+            left = dict.fromkeys(self._unfinished, 0)
+            for fd, events in found:
                 if (accepted := self._accepted.get(fd)) is None:
                     continue
-                if events & _HUNG_UP:
-                    # nothing can be added any more, so this comes to an end, and it is the connection's own
-                    while self.pump(accepted):
-                        pass
-                elif events & select.EPOLLIN:
-                    self.pump(accepted, accepted.link.bytes_readable())
+                with self._at_its_cost(accepted):
+                    if self._paused(accepted):
+                        self._flush(accepted)
+                    self._note_gone(accepted, events)
+                    if events & _HUNG_UP:
+                        # nothing can be added any more, so this ends, and it is the connection's own
+                        left[accepted] = _TO_THE_END
+                    elif events & select.EPOLLIN:
+                        left[accepted] = accepted.link.bytes_readable()
+            waiting = deque(self._turns.in_order(left, now_ns))
+            while waiting and (now_ns := self._now_ns()) < until_ns:
+                accepted = waiting.popleft()
+                left[accepted] = self._pump(accepted, left[accepted], min(until_ns, now_ns + SLICE_NS))
+                if left[accepted]:
+                    waiting.append(accepted)
+            for accepted in waiting:
+                self._take_records(accepted, left[accepted])
         finally:
             self._taking_in = False
 
@@ -333,44 +328,73 @@ class Port:
             return
         self._taking_in = True
         try:
+            until_ns = self._now_ns() + TAKE_IN_NS
             for fd, events in self._epoll.poll(0, len(self._accepted) + 1):
                 accepted = self._accepted.get(fd)
-                if accepted is not None and events & _HUNG_UP:
-                    while not self._paused(accepted) and self.pump(accepted):
-                        pass
+                if accepted is not None and events & _HUNG_UP and not self._paused(accepted):
+                    self._pump(accepted, _TO_THE_END, until_ns)
         finally:
             self._taking_in = False
 
+    def _note_gone(self, accepted: Accepted, events: int) -> None:
+        if not events & _GONE:
+            return
+        now_ns = self._now_ns()
+        if accepted.gone_ns is None:
+            accepted.gone_ns = now_ns
+        elif now_ns - accepted.gone_ns > LAST_REQUESTS_NS:
+            accepted.connection.pass_over_requests()
+
+    def _take_records(self, accepted: Accepted, budget_bytes: int) -> None:
+        """Of what has arrived, the records that no request stands before."""
+        if accepted.pumping:
+            return
+        accepted.pumping = True
+        with self._at_its_cost(accepted):
+            while budget_bytes > 0 and accepted.open and accepted.answers is None:
+                head = accepted.connection.pending_head
+                if not is_record_head(accepted.link.peek() if head is None else head):
+                    break
+                budget_bytes -= self._receive(accepted, min(budget_bytes, SMALL_PIECE_BYTES), 0)
+            self._count(accepted)
+        accepted.pumping = False
+
     def answer_waiting(self) -> None:
         """After a step: answer the requests for which something has come meanwhile."""
-        for accepted in [accepted for accepted in self._speaking if accepted.connection.waiting]:
-            self._speak(accepted)
+        for accepted in list(self._speaking):
+            with self._at_its_cost(accepted):
+                if accepted.connection.waiting:
+                    self._speak(accepted)
 
     def end_failed(self) -> None:
         """End connections that failed outside of a pump: their data ring is invalid."""
         for accepted in self:
             if accepted.connection.closing and accepted.open and not accepted.pumping:
-                self._speak(accepted)
-                self._end(accepted, None)
+                with self._at_its_cost(accepted):
+                    self._speak(accepted)
+                    self._end(accepted, None)
 
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None while nothing has a deadline."""
-        if not self._ending and not self._speaking:
-            return self._listen_again_ns  # asked after every step
         deadlines = [accepted.ending_ns for accepted in self._ending]
-        deadlines += [accepted.connection.next_timer_ns() for accepted in self._speaking]
         deadlines.append(self._listen_again_ns)
+        if self._speaking:
+            deadlines.append(self._due_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_time(self, now_ns: int) -> None:
         """Do what is due."""
         for accepted in list(self._ending):
             if accepted.ending_ns is not None and accepted.ending_ns <= now_ns:
-                self._close(accepted)
+                with self._at_its_cost(accepted):
+                    self._close(accepted)
+        self._due_ns = None
         for accepted in list(self._speaking):
-            due_ns = accepted.connection.next_timer_ns()
-            if due_ns is not None and due_ns <= now_ns:
-                self._speak(accepted)
+            with self._at_its_cost(accepted):
+                due_ns = accepted.connection.next_timer_ns()
+                if due_ns is not None and due_ns <= now_ns:
+                    self._speak(accepted)
+                self._note_timer(accepted)
         if self._listen_again_ns is not None and self._listen_again_ns <= now_ns:
             self._listen_again_ns = None
             if self._listener is not None:
@@ -379,8 +403,9 @@ class Port:
     def close(self) -> None:
         """Close every connection and the epoll instance; their references drop."""
         for accepted in self:
-            self._flush(accepted)
-            self._close(accepted)
+            with self._at_its_cost(accepted):
+                self._flush(accepted)
+                self._close(accepted)
         self._epoll.close()
         if self._reserve is not None:
             os.close(self._reserve)
@@ -388,17 +413,22 @@ class Port:
 
     # Accepting
 
-    def _poll(self, max_accepts: int) -> list[tuple[int, int]]:
+    def _poll(self, max_accepts: int, until_ns: int | None = None) -> list[tuple[int, int]]:
         """(descriptor, events) of every connection with something to do; accepts what waits before that."""
         # one more than there are connections: the listener; so one call tells all
         found = self._epoll.poll(0, len(self._accepted) + 1)
         if self._listener is not None and any(fd == self._listener.fileno() for fd, _ in found):
-            self._accept(self._listener, max_accepts)
+            self._accept(self._listener, max_accepts, until_ns)
             found = self._epoll.poll(0, len(self._accepted) + 1)
         return found
 
-    def _accept(self, listener: socket.socket, max_accepts: int) -> None:
+    def _accept(self, listener: socket.socket, max_accepts: int, until_ns: int | None) -> None:
         for _ in range(max_accepts):
+            if until_ns is not None and self._now_ns() >= until_ns:
+                return
+            if self._rules.limited and closing.waiting() > MAX_CLOSING_IN_ALL:
+                self._pause(listener, "too many descriptors wait to be closed")
+                return
             try:
                 sock, _address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -427,43 +457,46 @@ class Port:
                     "%s: a connection was turned away: %s (raise LimitNOFILE=)", name, error.strerror
                 )
                 return True
-        logger.error("%s: accepting pauses: %s", name, error.strerror)
+        self._pause(listener, error.strerror)
+        return False
+
+    def _pause(self, listener: socket.socket, why: str | None) -> None:
+        logger.error("%s: accepting pauses: %s", self._rules.name, why)
         self._listen_again_ns = self._now_ns() + ACCEPT_PAUSE_NS
         self._epoll.modify(listener, 0)
-        return False
 
     # Carrying out and answering
 
-    def _carry_out(self, accepted: Accepted, data: bytes = b"", fds: Sequence[int] = ()) -> None:
+    def _carry_out(
+        self, accepted: Accepted, until_ns: int, data: bytes = b"", fds: Sequence[int] = ()
+    ) -> None:
         """What was received, up to where others may have their turn and it has had its own."""
-        connection = accepted.connection
-        try:
-            if accepted.answers is None:
-                accepted.answers = iter(connection.receive(data, fds, self._now_ns()))
-                self._unfinished[accepted] = None
-            until_ns = self._now_ns() + TURN_NS
-            for message in accepted.answers:
-                if message is not None:
-                    self._queue(accepted, message)
-                elif self._now_ns() >= until_ns or accepted.link.waiting_bytes > MAX_WAITING_BYTES:
-                    break
-            else:
-                self._finished(accepted)
-        except Exception:
-            logger.exception(
-                "a request of pid %d failed by a mistake of ours; its connection ends", accepted.link.peer.pid
-            )
-            self._end(accepted, TraceError(errno.EIO, "internal error; the daemon's log tells more"))
-            return
+        connection, link, most = accepted.connection, accepted.link, self._rules.max_waiting_bytes
+        if accepted.answers is None:
+            accepted.answers = iter(connection.receive(data, fds, self._now_ns()))
+            self._unfinished[accepted] = None
+        for message in accepted.answers:
+            if message is not None:
+                self._queue(accepted, message)
+            elif self._now_ns() >= until_ns or link.waiting_bytes > most:
+                break
+        else:
+            self._finished(accepted)
         self._send(accepted)
         if connection.closing:
             self._end(accepted, None)
         elif connection.waiting or connection.next_timer_ns() is not None:
             self._speaking.add(accepted)
+            self._note_timer(accepted)
 
     def _finished(self, accepted: Accepted) -> None:
         accepted.answers = None
         self._unfinished.pop(accepted, None)
+
+    def _note_timer(self, accepted: Accepted) -> None:
+        due_ns = accepted.connection.next_timer_ns()
+        if due_ns is not None and (self._due_ns is None or due_ns < self._due_ns):
+            self._due_ns = due_ns
 
     def _speak(self, accepted: Accepted) -> None:
         connection = accepted.connection
@@ -473,12 +506,14 @@ class Port:
                 self._send(accepted)
                 if not accepted.open or self._paused(accepted):
                     break
+            if connection.closing:
+                self._end(accepted, None)
         if not connection.waiting and connection.next_timer_ns() is None:
             self._speaking.discard(accepted)
 
     def _paused(self, accepted: Accepted) -> bool:
         """It has to read before it is listened to again."""
-        return self._rules.slow_readers_wait and accepted.link.waiting_bytes > MAX_WAITING_BYTES
+        return accepted.link.waiting_bytes > self._rules.max_waiting_bytes
 
     def _queue(self, accepted: Accepted, message: Message) -> None:
         data, fds = message
@@ -486,22 +521,31 @@ class Port:
         accepted.descriptors_sent += len(fds)
 
     def _send(self, accepted: Accepted) -> None:
-        """Send what can be sent of what is queued, and end the connection when too much waits."""
+        """Send what can be sent of what is queued."""
         link, most = accepted.link, self._rules.max_descriptors_sent
-        if link.waiting_messages and self._before_sending is not None:
+        if link.waiting_bytes and self._before_sending is not None:
             self._before_sending()
         self._flush(accepted)
-        if not accepted.open:
-            return
-        if (
-            not self._rules.slow_readers_wait
-            and link.waiting_messages > MAX_UNANSWERED
-            and link.waiting_bytes > MAX_WAITING_BYTES
-        ):
-            text = f"{link.waiting_messages} responses wait to be read; read them, or ask for less"
-            self._end(accepted, TraceError(errno.EMSGSIZE, text))
-        elif most is not None and accepted.descriptors_sent > most:
+        if accepted.open and most is not None and accepted.descriptors_sent > most:
             self._end(accepted, TraceError(errno.EMSGSIZE, "asked for too many descriptors; once is enough"))
+
+    def _count(self, accepted: Accepted) -> None:
+        """Count what is kept for it, and end it if that is too much."""
+        if not self._rules.limited or accepted.link.closed:
+            return
+        held = accepted.link.waiting_bytes
+        if accepted.ending_ns is None:
+            held += accepted.connection.bytes_pending
+        more, peer = held - accepted.held_bytes, accepted.link.peer
+        accepted.held_bytes = held
+        if more < 0:
+            self._shares.drop(Resource.MESSAGE_BYTES, peer.share, -more)
+        elif more > 0:
+            try:
+                self._shares.check(Resource.MESSAGE_BYTES, peer.share, more, privileged=peer.privileged)
+            except TraceError as refusal:
+                self._end(accepted, refusal)
+            self._shares.add(Resource.MESSAGE_BYTES, peer.share, more)
 
     def _flush(self, accepted: Accepted) -> None:
         link = accepted.link
@@ -512,11 +556,13 @@ class Port:
             self._close(accepted)
             return
         # A client that is not listened to is not watched either: epoll would report it again and again.
-        mask = _READ if accepted.open and not self._paused(accepted) else 0
+        mask = READ if accepted.open and not self._paused(accepted) else 0
         mask |= 0 if done else select.EPOLLOUT
         if mask != accepted.mask:
             accepted.mask = mask
             self._epoll.modify(link.fileno(), mask)
+        if not accepted.pumping:
+            self._count(accepted)
 
     # Ending
 
@@ -533,10 +579,9 @@ class Port:
             return
         if reason is not None:
             accepted.link.queue(encode_notification("error", [reason.errno, reason.text]))
-        now_ns = self._now_ns()
-        accepted.connection.close(now_ns)
+        accepted.ending_ns = self._now_ns() + LAST_WORDS_NS
+        self._close_connection(accepted.connection)
         accepted.link.stop_receiving()
-        accepted.ending_ns = now_ns + LAST_WORDS_NS
         self._ending.add(accepted)
         self._finished(accepted)
         self._speaking.discard(accepted)
@@ -545,16 +590,53 @@ class Port:
     def _close(self, accepted: Accepted) -> None:
         if accepted.link.closed:
             return
-        fd, peer = accepted.link.fileno(), accepted.link.peer
-        del self._accepted[fd]
-        self._epoll.unregister(fd)
+        self._epoll.unregister(accepted.link.fileno())
+        if accepted.ending_ns is None:
+            accepted.ending_ns = self._now_ns()
+            self._close_connection(accepted.connection)
+        accepted.link.finish()
+        self._discard(accepted)
+        if self._closed is not None:
+            self._closed(accepted.link.peer)
+
+    def _drop_shares(self, peer: Peer) -> None:
+        if self._rules.limited:
+            for resource in _OF_A_CONNECTION:
+                self._shares.drop(resource, peer.share)
+
+    def _close_connection(self, connection: Connection) -> None:
+        try:
+            connection.close(self._now_ns())
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._faults.note(error, "the end of a connection may have left something behind")
+
+    @contextlib.contextmanager
+    def _at_its_cost(self, accepted: Accepted) -> Iterator[None]:
+        """A mistake of ours while `accepted` is handled ends it, and the rest goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._faults.note(error, f"a connection of pid {accepted.link.peer.pid} ends")
+            try:
+                if accepted.ending_ns is not None:
+                    self._discard(accepted)
+                self._end(accepted, TraceError(errno.EIO, "internal error; the daemon's log tells more"))
+            except Exception as again:  # noqa: BLE001 - counted and logged
+                self._faults.note(again, "a connection could not be ended in good order")
+                self._discard(accepted)
+
+    def _discard(self, accepted: Accepted) -> None:
+        """`_close` of what is in disorder: nothing here fails."""
         self._finished(accepted)
         self._speaking.discard(accepted)
-        if accepted.ending_ns is None:
-            accepted.connection.close(self._now_ns())
         self._ending.discard(accepted)
-        accepted.link.finish()
-        if self._rules.resource is not None:
-            self._shares.drop(self._rules.resource, peer.uid)
-        if self._closed is not None:
-            self._closed(peer)
+        was_there = self._accepted.pop(accepted.fd, None)
+        if not accepted.link.closed:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(accepted.link.fileno())
+            accepted.link.abandon()
+        peer = accepted.link.peer
+        self._shares.drop(Resource.MESSAGE_BYTES, peer.share, accepted.held_bytes)
+        accepted.held_bytes = 0
+        if was_there is not None:
+            self._drop_shares(peer)

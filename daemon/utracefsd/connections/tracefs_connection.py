@@ -34,6 +34,7 @@ from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.params import Params
 from utracefsd.machine.closing import close_foreign
+from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
 
 logger = logging.getLogger("utracefsd")
@@ -140,6 +141,7 @@ class TracefsConnection:
         take_in_all: Callable[[], None],
         new_handle: Callable[[], int],
         closed: Callable[[], None] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self._files = files
         self._perf = perf
@@ -147,6 +149,7 @@ class TracefsConnection:
         self._take_in_all = take_in_all
         self._new_handle = new_handle
         self._closed = closed
+        self._faults = Faults() if faults is None else faults
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
         self._handles: dict[int, FileHandle | PerfHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
@@ -171,6 +174,16 @@ class TracefsConnection:
         self.closing = False
 
     @property
+    def bytes_pending(self) -> int:
+        """Bytes received and not yet carried out."""
+        return self._connection.bytes_pending
+
+    @property
+    def pending_head(self) -> int | None:
+        """The first of them."""
+        return self._connection.pending_head
+
+    @property
     def waiting(self) -> bool:
         """Whether a request waits, that is whether `speak` may have something."""
         return bool(self._waiting)
@@ -186,17 +199,21 @@ class TracefsConnection:
         close_foreign(fds)
         try:
             first = True
-            for message in self._connection.receive(data):
-                if isinstance(message, Request):
+            for message in self._connection.receive_in_turns(data):
+                if message is None:
                     if not first:
                         yield None
                     first = False
+                elif isinstance(message, Request):
                     yield from self._answer(message)
                 # Responses and notifications: nothing was asked and none is known. Ignored, for what is to
                 # come.
         except ProtocolError as error:
             self.closing = True
             yield Reply(encode_notification("error", [error.errno, error.text]))
+
+    def pass_over_requests(self) -> None:
+        """The peer is gone and had its time. Requests here are few, since each is answered in its turn."""
 
     def next_timer_ns(self) -> None:
         """Nothing here waits for a time."""
@@ -223,8 +240,8 @@ class TracefsConnection:
                     still_empty.add(waiting.handle)
                     continue
                 reply = Reply(encode_error(waiting.msgid, error.errno, error.text))
-            except Exception:
-                logger.exception("a request of pid %d that waited failed unexpectedly", self._peer.pid)
+            except Exception as error:  # noqa: BLE001 - counted and logged
+                self._faults.note(error, f"a request of pid {self._peer.pid} that waited failed")
                 reply = Reply(encode_error(waiting.msgid, errno.EIO, _INTERNAL))
             self._waiting.remove(waiting)
             yield reply
@@ -238,8 +255,8 @@ class TracefsConnection:
                 self._handles.pop(handle).close()
             except TraceError as error:
                 logger.debug("closing handle %d: %s", handle, error)
-            except Exception:
-                logger.exception("closing handle %d failed", handle)
+            except Exception as error:  # noqa: BLE001 - counted and logged
+                self._faults.note(error, f"closing handle {handle} failed")
         self._file_handles.clear()
         self._perf_handles.clear()
         closed, self._closed = self._closed, None
@@ -268,8 +285,8 @@ class TracefsConnection:
             raise
         except TraceError as error:
             parts = [encode_error(request.msgid, error.errno, error.text)]
-        except Exception:
-            logger.exception("%s for pid %d failed unexpectedly", request.method, self._peer.pid)
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._faults.note(error, f"{request.method} for pid {self._peer.pid} failed")
             parts = [encode_error(request.msgid, errno.EIO, _INTERNAL)]
         for part in parts:
             yield Reply(part, fds)

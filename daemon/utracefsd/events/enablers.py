@@ -81,6 +81,7 @@ class _Page:
 
     words: WordPage
     uid: int
+    """In whose share it is counted."""
     users: int = 0
 
 
@@ -93,6 +94,7 @@ class Enabler:
     pid: int
     """The process that registered it."""
     uid: int
+    """In whose share it is counted."""
     _page: _Page
 
     def write(self, value: bool) -> None:
@@ -141,17 +143,17 @@ class EnablerTable:
         The descriptor is not needed afterwards. Raises TraceError(ENOMEM) when the word cannot be written
         (a descriptor opened for reading, memory sealed against writing) or the user has too many of them.
         """
-        self._shares.check(Resource.ENABLERS, peer.uid, privileged=peer.privileged)
+        self._shares.check(Resource.ENABLERS, peer.share, privileged=peer.privileged)
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
             # Mapping would say so, too, but not where the page is mapped for another process already.
             raise _not_writable(place, os.strerror(errno.EACCES))
         page = self._pages.get(place.page) or self._map(place, fd, peer)
         page.users += 1
-        enabler = Enabler(place, event, peer.pid, peer.uid, page)
+        enabler = Enabler(place, event, peer.pid, peer.share, page)
         self._enablers[place.key] = enabler
         self._by_event.setdefault(event, {})[enabler] = None
         self._by_pid.setdefault(peer.pid, {})[enabler] = None
-        self._shares.add(Resource.ENABLERS, peer.uid)
+        self._shares.add(Resource.ENABLERS, peer.share)
         enabler.write(on)
 
     def remove(self, fd: int, offset: int, bit: int) -> Event:
@@ -212,13 +214,13 @@ class EnablerTable:
             self._forget(enabler)
 
     def _map(self, place: Place, fd: int, peer: Peer) -> _Page:
-        self._shares.check(Resource.ENABLER_PAGES, peer.uid, privileged=peer.privileged)
+        self._shares.check(Resource.ENABLER_PAGES, peer.share, privileged=peer.privileged)
         try:
             words = WordPage(fd, place.offset // PAGE_SIZE)
         except OSError as error:
             raise _not_writable(place, error.strerror) from error
-        page = self._pages[place.page] = _Page(words, peer.uid)
-        self._shares.add(Resource.ENABLER_PAGES, peer.uid)
+        page = self._pages[place.page] = _Page(words, peer.share)
+        self._shares.add(Resource.ENABLER_PAGES, peer.share)
         return page
 
     def _forget(self, enabler: Enabler) -> None:

@@ -59,6 +59,9 @@ from utracefsd.machine.shares import Resource, Shares
 # common_type is a u16 (include/linux/trace_events.h, TRACE_EVENT_TYPE_MAX).
 MAX_EVENT_ID = 0xFFFF
 
+# Fields of an event that its user's share of events pays for; more are counted.
+FREE_FIELDS = 8
+
 
 class EventTable:
     """All events of one daemon.
@@ -102,6 +105,7 @@ class EventTable:
         self._single: dict[bytes, Event] = {}
         # By name and fields: a user may make thousands of one name, and each registration looks for one.
         self._multi: dict[tuple[bytes, bytes], Event] = {}
+        # All of one name in the order of creation, for names that have several formats.
         self._named: dict[bytes, dict[Event, None]] = {}
         self._next_multi_id = 0
         self._ids = LowestFree(first_id, MAX_EVENT_ID)
@@ -124,7 +128,9 @@ class EventTable:
 
     def named(self, name: bytes) -> list[Event]:
         """The events registered under this name, single and multi-format, in the order of their creation."""
-        return list(self._named.get(name, ()))
+        if name in self._named:
+            return list(self._named[name])
+        return [self._single[name]] if name in self._single else []
 
     def by_id(self, event_id: int) -> Event | None:
         """The event with this trace event id."""
@@ -186,7 +192,7 @@ class EventTable:
             tracepoint_name, system = b"%s.%x" % (name, self._next_multi_id), SYSTEM_MULTI
             self._next_multi_id += 1
         declaration = Declaration(name, parse_fields(args))
-        self._check_room(owner_uid, privileged)
+        self._check_room(owner_uid, privileged, len(declaration.fields))
         event_id = self._ids.allocate()
         if event_id is None:
             raise TraceError(errno.ENODEV, "no trace event id is free")
@@ -211,11 +217,16 @@ class EventTable:
         if event.multi_format:
             # Fields that no text can ask for (a tab in a type) may be there twice; nobody looks for them.
             self._multi[event.name, event.declaration.fields_text()] = event
+            if event.name not in self._named:
+                self._named[event.name] = dict.fromkeys(self.named(event.name))
         else:
             self._single[event.name] = event
-        self._named.setdefault(event.name, {})[event] = None
+        if event.name in self._named:
+            self._named[event.name][event] = None
         self.system_sizes[event.system] += 1
         self.shares.add(Resource.EVENTS, event.owner_uid)
+        if (fields := len(event.declaration.fields)) > FREE_FIELDS:
+            self.shares.add(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
 
     def restore(self, saved: Collection[SavedEvent]) -> list[Event]:
         """Fill an empty table with a predecessor's events, in the order of their creation, without
@@ -271,12 +282,14 @@ class EventTable:
         self._next_multi_id = next_multi_id
         return events
 
-    def _check_room(self, owner_uid: int, privileged: bool) -> None:
+    def _check_room(self, owner_uid: int, privileged: bool, fields: int) -> None:
         if len(self._events) >= self.user_events_max:
             raise TraceError(
                 errno.EMFILE, f"there are {len(self._events)} events, and user_events_max allows no more"
             )
         self.shares.check(Resource.EVENTS, owner_uid, privileged=privileged)
+        if fields > FREE_FIELDS:
+            self.shares.check(Resource.FIELDS, owner_uid, fields - FREE_FIELDS, privileged=privileged)
 
     # References
 
@@ -324,12 +337,15 @@ class EventTable:
             self._multi.pop((event.name, event.declaration.fields_text()), None)
         else:
             del self._single[event.name]
-        named = self._named[event.name]
-        del named[event]
-        if not named:
-            del self._named[event.name]
+        named = self._named.get(event.name)
+        if named is not None:
+            del named[event]
+            if not named:
+                del self._named[event.name]
         self.system_sizes[event.system] -= 1
         self.shares.drop(Resource.EVENTS, event.owner_uid)
+        if (fields := len(event.declaration.fields)) > FREE_FIELDS:
+            self.shares.drop(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
         self._to_reap.pop(event, None)
         for removed in self.on_removed:
             removed(event)

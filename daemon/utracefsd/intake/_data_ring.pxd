@@ -17,6 +17,7 @@ cdef class DataRing:
     cdef readonly IndexTable table
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
     cdef public object new_thread       # called with a thread id when it is first seen
+    cdef public object peer_lives       # says whether `pid` still is the process that connected
     cdef public bint dead               # the connection is gone: step over what is not committed
     cdef readonly bint corrupt
     cdef readonly uint64_t taken        # records taken in, those refused included
@@ -31,6 +32,7 @@ cdef class DataRing:
     cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to be of the process
     cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
     cdef uint64_t unknown_since
+    cdef uint64_t known_since           # when they were looked at last
     cdef int lookups                    # in /proc, in this round
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
@@ -44,3 +46,5 @@ cdef class DataRing:
     cdef int fold_lost(self, uint64_t position) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1
+    cdef bint is_thread(self, uint32_t tid)
+    cpdef check_known_threads(self)

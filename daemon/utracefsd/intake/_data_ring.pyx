@@ -53,6 +53,7 @@ cdef class DataRing:
 
     pid: The peer's process, by SO_PEERCRED.
     new_thread: Called with a thread id when it is first seen, while the thread's name can still be read.
+    peer_lives: Says whether `pid` still is the process that connected; None: it is.
     dead: The connection is gone: take in what is there, step over what will never be committed.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, those refused included.
@@ -254,15 +255,29 @@ cdef class DataRing:
         if self.unknown[slot] == tid or self.lookups >= LOOKUPS_IN_A_ROUND:
             return self.pid
         self.lookups += 1
-        if tid == <uint32_t>self.pid or (
-            0 < tid < 0x7fffffff and os.path.exists(f"/proc/{self.pid}/task/{tid}")
-        ):
+        if self.is_thread(tid):
             self.known[slot] = tid
             if self.new_thread is not None:
                 self.new_thread(<int32_t>tid)
             return <int32_t>tid
         self.unknown[slot] = tid
         return self.pid
+
+    cdef bint is_thread(self, uint32_t tid):
+        """Whether it is a thread of the peer, and not of a stranger who got the peer's pid after it."""
+        return (
+            0 < tid < 0x7fffffff
+            and os.path.exists(f"/proc/{self.pid}/task/{tid}")
+            and (self.peer_lives is None or self.peer_lives())
+        )
+
+    cpdef check_known_threads(self):
+        """Forget thread ids that ended and were given to another process. One that nobody has stays known:
+        what waits in the ring may be its."""
+        for slot in range(KNOWN_TIDS):
+            tid = self.known[slot]
+            if tid and not self.is_thread(tid) and os.path.exists(f"/proc/{tid}"):
+                self.known[slot] = 0
 
     def threads(self):
         """The threads whose records were taken in last, at most a few dozen."""

@@ -38,6 +38,8 @@ from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_no
 cdef enum:
     # Give space back to the producer about this often, so that a full ring can go on during a round.
     PUBLISH_BYTES = 65536
+    # Whether known threads still are the peer's costs a look into /proc for each.
+    KNOWN_NS = 1000000000
 
 
 @cython.final
@@ -121,6 +123,9 @@ cdef class Intake:
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 if self.next_of(ring, now):
+                    if now - ring.known_since > KNOWN_NS:
+                        ring.known_since = now
+                        ring.check_known_threads()
                     heads[live] = <PyObject *>ring
                     live += 1
             while live and done < budget:

@@ -51,6 +51,7 @@ from utracefsd.machine import tsc
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
+from utracefsd.machine.subordinates import share_of
 
 # A record is visible after this long at most while the daemon is awake (the promise is 20 ms).
 POLL_S = 0.002
@@ -86,6 +87,9 @@ class NoStore:
         pass
 
 
+_DESCRIPTORS_OF_A_RING = 2
+
+
 def _nothing() -> None:
     return None
 
@@ -107,6 +111,7 @@ class _Owned:
     ring: DataRing
     key: Key
     uid: int
+    share: int
     start_time: int
     failed: Callable[[TraceError], None]
 
@@ -118,7 +123,7 @@ class Rings:
     writing. save: called before records are taken in, to write down their events for a daemon that comes
     after this one. end_failed: called when owners of corrupt rings were told.
 
-    known: rings of the daemon before. is_running, start_time: ask /proc. hold, let_go: take and drop
+    known: rings of the daemon before. is_running: asks /proc. hold, let_go: take and drop
     references on events, by id; hold answers the table of their tracepoints, None when one of them is gone.
     store: keeps the rings beyond this process. stored: descriptors that it kept, ours from now on.
     """
@@ -134,7 +139,6 @@ class Rings:
         end_failed: Callable[[], None] = _nothing,
         known: Mapping[Key, KnownRing] | None = None,
         is_running: Callable[[int, int], bool] = lambda pid, start_time: False,
-        start_time: Callable[[int], int] = lambda pid: 0,
         hold: Callable[[Sequence[int]], IndexTable | None] = lambda event_ids: None,
         let_go: Callable[[Sequence[int]], None] = _ignore,
         store: DescriptorStore | None = None,
@@ -147,7 +151,6 @@ class Rings:
         """Told of each that is given up, or not waited for any more."""
         self._awaited = dict(known or {})
         self._is_running = is_running
-        self._start_time = start_time
         self._hold = hold
         self._let_go = let_go
         self._store = NoStore() if store is None else store
@@ -211,7 +214,7 @@ class Rings:
                 continue
             del self._awaited[key]
             ring.dead = not known.may_come_back(self._is_running)
-            owned = _Owned(ring, key, known.uid, known.start_time, _ignore)
+            owned = _Owned(ring, key, known.uid, share_of(known.uid), known.start_time, _ignore)
             self._enter(owned)
             self._orphan(owned)
         self.look_again()
@@ -253,10 +256,10 @@ class Rings:
         machine's).
         """
         while DATA_RING_SIZE < size <= MAX_DATA_RING and not peer.privileged:
-            if size <= self._shares.left(Resource.RING_BYTES, peer.uid) // PART_OF_THE_REST:
+            if size <= self._shares.left(Resource.RING_BYTES, peer.share) // PART_OF_THE_REST:
                 break
             size //= 2
-        self._shares.check(Resource.RING_BYTES, peer.uid, size, privileged=peer.privileged)
+        self._check_shares(peer, size)
         try:
             ring = DataRing.create(table, peer.pid, size)
             if self._journal is not None:
@@ -280,7 +283,13 @@ class Rings:
         connection has this ring, ENOMEM as for `create`.
         """
         try:
-            ring = DataRing.adopt(table, peer.pid, os.dup(fd), os.dup(doorbell))
+            mine = os.dup(fd)
+            try:
+                doorbell = os.dup(doorbell)
+            except OSError:
+                os.close(mine)
+                raise
+            ring = DataRing.adopt(table, peer.pid, mine, doorbell)
         except ValueError as error:
             raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
         except (OSError, MemoryError) as error:
@@ -292,7 +301,7 @@ class Rings:
                     errno.EBUSY, "this data ring is in use by another connection; close that first"
                 )
             self._forget(other, for_another=True)
-        self._shares.check(Resource.RING_BYTES, peer.uid, ring.size, privileged=peer.privileged)
+        self._check_shares(peer, ring.size)
         if self._journal is not None:
             try:
                 self._journal.resume(ring)
@@ -303,6 +312,12 @@ class Rings:
         if self._awaited.pop(key, None) is not None:
             self._wait_no_more(())
         return ring
+
+    def in_use(self, fd: int) -> bool:
+        """Whether a connection has the ring of this memory."""
+        found = os.fstat(fd)
+        owned = self._by_key.get((found.st_dev, found.st_ino))
+        return owned is not None and owned not in self._orphans
 
     def drop(self, ring: DataRing) -> None:
         """Its producer is gone: take what it committed, and forget it."""
@@ -333,7 +348,8 @@ class Rings:
             self._let_go(ring.table.event_ids())
         if ring.doorbell >= 0:
             self._epoll.unregister(ring.doorbell)
-        self._shares.drop(Resource.RING_BYTES, owned.uid, ring.size)
+        self._shares.drop(Resource.RING_BYTES, owned.share, ring.size)
+        self._shares.drop(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
 
     def _orphan_failed(self, owned: _Owned, error: TraceError) -> None:
         logger.warning("a data ring of pid %d that has no connection ends: %s", owned.ring.pid, error.text)
@@ -417,6 +433,13 @@ class Rings:
     def _known(self, owned: _Owned) -> KnownRing:
         return KnownRing(owned.ring.pid, owned.start_time, owned.uid, owned.ring.table.event_ids())
 
+    def _check_shares(self, peer: Peer, size: int) -> None:
+        for resource, amount in (
+            (Resource.RING_BYTES, size),
+            (Resource.DESCRIPTORS, _DESCRIPTORS_OF_A_RING),
+        ):
+            self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
+
     def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> None:
         try:
             # Edge-triggered, and never read or written here: the producer has the same open file, may make it
@@ -426,7 +449,8 @@ class Rings:
             if self._journal is not None:
                 self._journal.end(ring)
             raise TraceError(errno.ENOMEM, f"no room to watch a doorbell: {error.strerror}") from error
-        self._enter(_Owned(ring, ring.key(), peer.uid, self._start_time(peer.pid), failed))
+        ring.peer_lives = peer.lives
+        self._enter(_Owned(ring, ring.key(), peer.uid, peer.share, peer.start_time or 0, failed))
 
     def _enter(self, owned: _Owned) -> None:
         """From here on nothing fails."""
@@ -434,7 +458,8 @@ class Rings:
         ring.new_thread = self._new_thread
         self._intake.add(ring)
         self._owned[ring] = self._by_key[owned.key] = owned
-        self._shares.add(Resource.RING_BYTES, owned.uid, ring.size)
+        self._shares.add(Resource.RING_BYTES, owned.share, ring.size)
+        self._shares.add(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
         self.on_kept(owned.key, self._known(owned))
         # The daemon may be asleep: the next commit shall ring the doorbell.
         ring.want_wakeup(True)

@@ -4,32 +4,49 @@ close(2) of a last reference does what the file says. A socket with SO_LINGER wa
 for its server, both as long as they like, and a file system may answer with an error. So foreign descriptors
 are closed by threads, errors ignored, as systemd and dbus-broker do it. What cannot block is closed at once:
 memory files and eventfds, which are what honest clients send.
+
+Each user's descriptors that wait here, or are being closed, are counted (`waiting_of`), so that who sends
+what never closes can be kept from sending more.
 """
 
 import _thread
 import contextlib
 import fcntl
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 MAX_THREADS = 32
 """Closes that may hang at once; what comes behind them waits with its descriptor open."""
 
-_waiting: deque[int] = deque()
+_waiting: deque[tuple[int, int]] = deque()
+_counts: Counter[int] = Counter()
 _threads = 0
 _lock = _thread.allocate_lock()
 
 
-def close_foreign(fds: Iterable[int]) -> None:
-    """Close them, now or soon. Never blocks and never raises."""
+def close_foreign(fds: Iterable[int], uid: int = 0) -> None:
+    """Close them, now or soon. Never blocks and never raises. uid: whose share they are counted in."""
     for fd in fds:
         if _cannot_block(fd):
             _close(fd)
         else:
-            _waiting.append(fd)
+            with _lock:
+                _counts[uid] += 1
+            _waiting.append((fd, uid))
     for _ in range(len(_waiting)):  # any of them may hang
         _start_thread()
+
+
+def waiting_of(uid: int) -> int:
+    """Descriptors of this user that are not closed yet."""
+    return _counts.get(uid, 0)
+
+
+def waiting() -> int:
+    """Descriptors that are not closed yet, of all users."""
+    with _lock:
+        return _counts.total()
 
 
 def _cannot_block(fd: int) -> bool:
@@ -67,7 +84,7 @@ def _work() -> None:
     global _threads
     while True:
         try:
-            fd = _waiting.popleft()
+            fd, uid = _waiting.popleft()
         except IndexError:
             with _lock:
                 if _waiting:
@@ -75,3 +92,7 @@ def _work() -> None:
                 _threads -= 1
                 return
         _close(fd)
+        with _lock:
+            _counts[uid] -= 1
+            if not _counts[uid]:
+                del _counts[uid]

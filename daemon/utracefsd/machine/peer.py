@@ -4,11 +4,26 @@ The kernel vouches for pid, uid and gid (SO_PEERCRED, taken when the connection 
 from them (docs/protocol.md, section 1): the daemon's owner and root are administrators, which stands for the
 kernel's CAP_PERFMON; all others on the data socket are plain producers, limited by `shares`.
 
+A connection may outlive the process that made it, and then the pid may be given to a stranger. So the start
+time of the process belongs to its identity: `lives` says whether the pid still means it.
+
 Effective capabilities from /proc are deliberately not asked: a process in a user namespace of its own shows a
 full set there without having any power over the daemon.
 """
 
+import errno
+import os
+import signal
+import socket
+import struct
+
 import attrs
+
+from utracefsd.machine.procfs import read_task
+from utracefsd.machine.subordinates import share_of
+
+# asm-generic/socket.h, Linux 6.5; Python has no name for it.
+_SO_PEERPIDFD = 77
 
 
 @attrs.frozen
@@ -20,7 +35,7 @@ class Peer:
     do not see."""
 
     uid: int
-    """User id; limits are counted by it."""
+    """User id."""
 
     gid: int
     """Group id."""
@@ -28,7 +43,49 @@ class Peer:
     privileged: bool
     """Administrator: may make and delete persistent events (the kernel asks for CAP_PERFMON there)."""
 
+    start_time: int | None = None
+    """When the process began, in clock ticks since boot; None when it was gone or hidden from us already."""
+
+    share: int = attrs.field(default=attrs.Factory(lambda peer: peer.uid, takes_self=True))
+    """The user in whose share it is counted: `uid`, or whose subordinate that is."""
+
     @classmethod
     def from_credentials(cls, pid: int, uid: int, gid: int, *, owner_uid: int) -> "Peer":
         """The peer behind SO_PEERCRED's three numbers; `owner_uid` is the daemon's own user."""
-        return cls(pid, uid, gid, uid in (0, owner_uid))
+        task = read_task(pid) if pid > 0 else None
+        start_time = None if task is None else task.start_time
+        return cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid))
+
+    def lives(self) -> bool:
+        """Whether the pid still is the process that connected."""
+        if self.start_time is None:
+            return False
+        task = read_task(self.pid)
+        return task is not None and task.start_time == self.start_time
+
+
+def peer_of(sock: socket.socket, *, owner_uid: int) -> Peer:
+    """Who connected: the kernel's word at connect time (SO_PEERCRED, struct ucred)."""
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    # uid and gid are unsigned in the kernel
+    peer = Peer.from_credentials(pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, owner_uid=owner_uid)
+    # The start time may be that of a stranger already, unless the process lives after we read it.
+    return peer if _still_lives(sock) else attrs.evolve(peer, start_time=None)
+
+
+def _still_lives(sock: socket.socket) -> bool:
+    """Whether the process that connected is there, whoever has its pid; True where the kernel cannot tell."""
+    try:
+        pidfd = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # EPERM: it lives and is somebody else's
+        return True
+    else:
+        return True
+    finally:
+        os.close(pidfd)

@@ -12,7 +12,15 @@ Naming one of the standard directories replaces nothing: the unit file, whose da
 
 /tmp and /dev/shm belong to everybody, so a folder there may have been made by somebody else before us, in
 order to read what is recorded or to answer in the daemon's place. Such a folder is used only when it is a
-real directory of ours with mode 0700. A daemon holds a lock on both folders as long as it runs; the kernel
+real directory of ours with mode 0700. Nobody looks for the status file by its name, so where somebody else
+has taken that of its folder, a further part that cannot be foreseen is added, and a successor finds the
+folder by its owner. The sockets' directory has to be where programs look: the error says how to choose
+another.
+
+The same care is taken with a chosen directory: nothing on the way to it that lies in a directory of
+everybody's may belong to somebody else, since who owns it can put other sockets there.
+
+A daemon holds a lock on both folders as long as it runs; the kernel
 drops it with the process, however that ends.
 """
 
@@ -21,7 +29,9 @@ import enum
 import errno
 import fcntl
 import hashlib
+import logging
 import os
+import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,11 +42,15 @@ from utracefs_protocol import places
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
+logger = logging.getLogger("utracefsd")
+
 STATUS_FILE = "user_events_status"
 LOCK_FILE = "utracefsd.lock"
 
 SYSTEM_DIRECTORY = Path(places.SYSTEM_DIRECTORY)
 SHARED_MEMORY = Path("/dev/shm")
+
+_ANOTHER_DIRECTORY = "name another one with --dir, and to programs with UTRACEFS_DIR"
 
 # sizeof(sockaddr_un.sun_path) is 108 with the closing NUL (unix(7)).
 MAX_SOCKET_PATH = 107
@@ -79,8 +93,9 @@ class Runtime:
     def status_file(self) -> Path:
         return self.status_folder / STATUS_FILE
 
-    def prepare(self, *, reachable: bool = False) -> None:
-        """Make both folders where they are missing and refuse those that are not safe.
+    def prepare(self, *, reachable: bool = False) -> "Runtime":
+        """Make both folders where they are missing and refuse those that are not safe; returns where they
+        are, which is elsewhere when somebody else has taken the status folder's name.
 
         `reachable`: others than the owner may connect to a socket, so a directory made here lets them through
         (0755).
@@ -98,7 +113,10 @@ class Runtime:
         match self.kind:
             case Kind.TEMPORARY:
                 _make(self.directory, 0o700)
-                _check_private(self.directory, self.uid)
+                try:
+                    _check_private(self.directory, self.uid)
+                except TraceError as error:
+                    raise TraceError(error.errno, f"{error.text}; {_ANOTHER_DIRECTORY}") from None
             case Kind.USER:
                 _make(self.directory, 0o700)
                 _check_not_open_to_all(self.directory)
@@ -106,10 +124,13 @@ class Runtime:
                 _make(self.directory, 0o755)
                 _check_not_open_to_all(self.directory)
             case Kind.CHOSEN:
+                _check_way(self.directory, self.uid)
                 _make(self.directory, 0o755 if reachable else 0o700, parents=True)
                 _check_not_open_to_all(self.directory)
-        _make(self.status_folder, 0o700)
-        _check_private(self.status_folder, self.uid)
+        found = attrs.evolve(self, status_folder=_free_name(self.status_folder, self.uid))
+        _make(found.status_folder, 0o700)
+        _check_private(found.status_folder, self.uid)
+        return found
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -178,8 +199,49 @@ def _make(directory: Path, mode: int, *, parents: bool = False) -> None:
     except OSError as error:
         raise _failure(error, directory) from error
     # mkdir(2) takes the umask away from the mode; a strict umask must not lock the group out of
-    # /run/utracefs.
-    os.chmod(directory, mode)
+    # /run/utracefs. Who may write to the parent may have put something else there meanwhile.
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_uid != os.geteuid():
+                raise TraceError(errno.EPERM, f"{directory}: somebody else replaced it while it was made")
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _failure(error, directory) from error
+
+
+def _free_name(folder: Path, uid: int) -> Path:
+    """`folder`, or another name when somebody else has that one: the one that was taken before, or a new
+    one."""
+    for entry in sorted(folder.parent.glob(f"{folder.name}.*")):
+        with contextlib.suppress(OSError, TraceError):
+            _check_private(entry, uid)
+            return entry
+    try:
+        owner = os.lstat(folder).st_uid
+    except OSError:
+        return folder
+    if owner == uid:
+        return folder
+    logger.warning("%s is taken by uid %d; another name is used", folder, owner)
+    return folder.with_name(f"{folder.name}.{secrets.token_hex(8)}")
+
+
+def _check_way(directory: Path, uid: int) -> None:
+    """Nothing on the way to `directory`, itself included, that stands in a directory of everybody's may be
+    somebody else's."""
+    for path in (*reversed(directory.parents), directory):
+        try:
+            above, found = os.stat(path.parent), os.lstat(path)
+        except OSError:
+            return  # to be made, or refused when it is
+        if above.st_mode & stat.S_IWOTH and found.st_uid not in (0, uid):
+            raise TraceError(
+                errno.EPERM,
+                f"{path}: belongs to uid {found.st_uid}, who could replace the sockets; {_ANOTHER_DIRECTORY}",
+            )
 
 
 def _check_private(folder: Path, uid: int) -> None:

@@ -11,7 +11,8 @@ producer's records, or carries out one request, so neither a flooding producer n
 the others waiting for long. An idle daemon waits for its descriptors and has no timer.
 
 Errors: a client's mistakes are answered or end its connection, and are no news for the log. A mistake of ours
-in a request is logged with its traceback, answered with EIO, and the daemon goes on. Accepting survives what
+costs the request, the connection or the step that it is in, is counted and logged with its traceback
+(machine/faults.py), and the daemon goes on. Accepting survives what
 trio's serve_listeners survives (connections/port.py). Only what makes the daemon useless ends it: its
 directory, its lock, its sockets.
 """
@@ -41,8 +42,15 @@ logger = logging.getLogger("utracefsd")
 
 DEFAULT_GROUP = "tracing"
 
-# Descriptors kept from producers: listeners, status file, administrators' connections, perf rings, plug-ins.
-RESERVED_DESCRIPTORS = 256
+# Descriptors kept from producers: listeners, status file, 256 connections of administrators, perf rings,
+# plug-ins; 253 that one message may bring, and those that wait to be closed. Where there are few it is half.
+RESERVED_DESCRIPTORS = 4096
+
+# How long connections are served before new ones are looked for.
+ROUND_S = 0.02
+
+# After a mistake of ours, so that one that repeats itself takes no cpu.
+PAUSE_S = 0.1
 
 # Until a busy service manager is asked again. (Its socket can be written to before there is room for another
 # descriptor, ETOOMANYREFS, so it is not waited for.)
@@ -101,7 +109,7 @@ async def serve(
             stack.callback(store.close)
         for sock in given.values():
             stack.callback(sock.close)
-        place.prepare(reachable=data_gid is not None or tracefs_gid is not None)
+        place = place.prepare(reachable=data_gid is not None or tracefs_gid is not None)
         stack.enter_context(place.locked())
         stack.callback(place.remove_status_folder)
         daemon = Daemon(
@@ -110,7 +118,7 @@ async def serve(
             buffer_size_kb=buffer_size_kb,
             user_events_max=user_events_max,
             plugins=plugins,
-            max_connections=_max_connections(),
+            max_descriptors=_max_descriptors(),
             now_ns=time.monotonic_ns,
             state_folder=place.status_folder,
             discard_state=discard_state,
@@ -177,11 +185,18 @@ class Server:
         while True:
             if not port.has_more:
                 await trio.lowlevel.wait_readable(port.fileno())
-            ready = port.ready()
+            try:
+                ready = port.ready()
+            except Exception as error:  # noqa: BLE001 - counted and logged
+                await self._fault(error, "waiting for clients failed")
+                continue
+            until_s = time.monotonic() + ROUND_S
             for accepted in ready:
                 port.pump(accepted)
                 self.step_done()
                 await trio.lowlevel.checkpoint()
+                if time.monotonic() >= until_s:
+                    break
             if not ready:  # something was accepted, read or closed
                 self.step_done()
 
@@ -198,7 +213,7 @@ class Server:
             empty_rounds = 0
             while True:
                 rings.answer_doorbells()
-                taken = rings.round(ROUND_RECORDS)
+                taken = self._round(rings, ROUND_RECORDS)
                 self.step_done()
                 if taken == ROUND_RECORDS:
                     await trio.lowlevel.checkpoint()
@@ -207,13 +222,20 @@ class Server:
                 if empty_rounds > LINGER_ROUNDS:
                     rings.want_wakeup(True)
                     # What was committed before producers could see that is found now; a later commit rings.
-                    if not rings.round() and not rings.has_more:
+                    if not self._round(rings) and not rings.has_more:
                         break
                     rings.want_wakeup(False)
                     self.step_done()
                     empty_rounds = 0
                 with trio.move_on_after(POLL_S):
                     await trio.lowlevel.wait_readable(rings.fileno())
+
+    def _round(self, rings: Rings, budget: int | None = None) -> int:
+        try:
+            return rings.round(budget)
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self.daemon.faults.note(error, "taking in from data rings failed")
+            return 0
 
     async def timers(self) -> None:
         """Be there when something is due; sleep without a timer while nothing is."""
@@ -225,8 +247,15 @@ class Server:
                 wait_s = max(0.0, (self._planned_ns - time.monotonic_ns()) / 1e9)
             with trio.move_on_after(wait_s):
                 await self._plan_changed.wait()
-            self.daemon.on_time(time.monotonic_ns())
-            self._note_gathered()
+            try:
+                self.daemon.on_time(time.monotonic_ns())
+                self._note_gathered()
+            except Exception as error:  # noqa: BLE001 - counted and logged
+                await self._fault(error, "what was due failed")
+
+    async def _fault(self, error: Exception, what: str) -> None:
+        self.daemon.faults.note(error, what)
+        await trio.sleep(PAUSE_S)
 
     async def store(self, store: FdStore) -> None:
         """What could not be said at once is said when the service manager reads again."""
@@ -240,15 +269,18 @@ class Server:
 
     def step_done(self) -> None:
         """Hand on what a step brought, and plan what is due."""
-        self.daemon.hand_on()
-        self._note_gathered()
+        try:
+            self.daemon.hand_on()
+            self._note_gathered()
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self.daemon.faults.note(error, "handing on what a step brought failed")
         deadline_ns = self.daemon.next_deadline_ns()
         if deadline_ns is not None and (self._planned_ns is None or deadline_ns < self._planned_ns):
             self._plan_changed.set()
 
 
-def _max_connections() -> int:
+def _max_descriptors() -> int:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 1 << 20
-    return max(16, soft - RESERVED_DESCRIPTORS)
+    return soft - min(RESERVED_DESCRIPTORS, soft // 2)

@@ -51,6 +51,7 @@ utracefs: tracefs for events that programs declare
   trace_options         how text looks and what is recorded; each is a file in options/, too
   set_event_pid         thread ids to record, nobody else's
   instances/            mkdir makes another ring buffer with switches of its own, rmdir removes it
+  daemon_stats          what the daemon holds for its clients; faults: mistakes of its own, the log has them
   consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text
 """
 
@@ -74,6 +75,9 @@ class Parts:
     now_ns: Callable[[], int]
     """CLOCK_MONOTONIC."""
 
+    stats_text: Callable[[], bytes]
+    """What the daemon holds, and what went wrong in it."""
+
 
 def _available_events(parts: Parts) -> bytes:
     return b"".join(
@@ -92,6 +96,7 @@ def _refuse_data(parts: Parts, data: bytes, peer: Peer) -> None:
 _TOP_FILES: RowTable[Parts] = RowTable(
     Row(b"README", READ_ONLY, lambda parts: _README),
     Row(b"available_events", READ_ONLY, _available_events),
+    Row(b"daemon_stats", READ_ONLY, lambda parts: parts.stats_text()),
     Row(
         b"dynamic_events",
         READ_WRITE,

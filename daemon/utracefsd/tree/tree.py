@@ -47,9 +47,10 @@ class Tree:
         plugins: Plugins,
         comms: CommTable,
         now_ns: Callable[[], int],
+        stats_text: Callable[[], bytes],
     ) -> None:
         """now_ns: CLOCK_MONOTONIC."""
-        self._root = TopDirectory(Parts(table, instances, plugins, comms, now_ns))
+        self._root = TopDirectory(Parts(table, instances, plugins, comms, now_ns, stats_text))
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile:
         """Open a file (or a directory, which can only be closed again).

@@ -2,8 +2,12 @@
 
 import json
 import subprocess
+from typing import cast
+
+import pytest
 
 from tests.client.cli.kit import Cli
+from utracefs.cli.doctor import _examine_faults
 from utracefs.tracefs import Tracefs
 
 
@@ -78,3 +82,32 @@ def test_doctor_names_what_others_do(traced: Cli) -> None:
     if cpus > 1:
         assert "not all of" in said["tracing_cpumask"]
         assert "nothing does now" not in said["user_events:ev"]
+
+
+class Stats:
+    """A tree with a file daemon_stats, or without."""
+
+    directory = "/d"
+
+    def __init__(self, text: bytes | None) -> None:
+        self.text = text
+
+    def read_file(self, name: str) -> bytes:
+        assert name == "daemon_stats"
+        if self.text is None:
+            raise FileNotFoundError(name)
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, []),
+        (b"faults: 0\nconnections: 7\n", []),
+        (b"", []),
+        (b"connections: 7\nfaults: 3\n", ["FAIL 3 unexpected errors in the daemon"]),
+    ],
+)
+def test_doctor_tells_of_the_daemons_own_errors(text: bytes | None, found: list[str]) -> None:
+    findings = list(_examine_faults(cast(Tracefs, Stats(text))))
+    assert [f"{one.level} {one.text.partition(';')[0]}" for one in findings] == found

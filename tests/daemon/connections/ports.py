@@ -9,13 +9,11 @@ from typing import Any
 
 import msgpack
 
-from utracefsd.connections.port import (
-    DATA,
-    Accepted,
-    Port,
-    Rules,
-)
+from utracefsd.connections.accepted import DATA, Accepted, Rules
+from utracefsd.connections.port import Port
+from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Shares
 
 
 class FakeConnection:
@@ -27,6 +25,9 @@ class FakeConnection:
         self.fds: list[int] = []
         self.closing = False
         self.waiting = False
+        self.bytes_pending = 0
+        self.pending_head: int | None = None
+        self.passes_over = False
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
         self.said: list[tuple[bytes, Sequence[int]]] = [(b"due", [])]
@@ -38,6 +39,9 @@ class FakeConnection:
         self.data += data
         self.fds += fds
         return self.answer(data)
+
+    def pass_over_requests(self) -> None:
+        self.passes_over = True
 
     def next_timer_ns(self) -> int | None:
         return self.timer_ns
@@ -63,7 +67,16 @@ class Around:
         self.listener.bind(str(path))
         self.listener.listen(1024)
         self.path = str(path)
-        self.port = Port(rules, self._open, now_ns=lambda: self.now_ns, closed=self.left.append, **options)
+        self.faults = Faults()
+        self.shares: Shares = options.get("shares", Shares())
+        self.port = Port(
+            rules,
+            self._open,
+            now_ns=lambda: self.now_ns,
+            closed=self.left.append,
+            faults=self.faults,
+            **options,
+        )
         self.port.listen(self.listener)
 
     def _open(self, peer: Peer) -> FakeConnection:

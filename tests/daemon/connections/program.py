@@ -5,6 +5,7 @@ import fcntl
 import mmap
 import os
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,10 +18,7 @@ from utracefs_protocol.connection import (
     encode_request,
 )
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.data_connection import (
-    DataConnection,
-    Outgoing,
-)
+from utracefsd.connections.data_connection import DataConnection
 from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.peer import Peer
@@ -46,9 +44,12 @@ class Client:
         """Bytes, and descriptors as the kernel would hand them over: duplicates."""
         return self.take(self.connection.receive(data, [os.dup(fd) for fd in fds], self.now_ns))
 
-    def take(self, outgoing: Outgoing) -> list[Response]:
+    def take(self, outgoing: Iterable[tuple[bytes, list[int]] | None]) -> list[Response]:
         responses = []
-        for data, fds in outgoing:
+        for sent in outgoing:
+            if sent is None:
+                continue
+            data, fds = sent
             self.fds += fds
             for message in self._reader.receive(data):
                 if isinstance(message, Response):

@@ -12,6 +12,7 @@ import pytest
 from tests.daemon.connections.program import (
     PAGE,
     PLAIN,
+    ROOT,
     SECOND_NS,
     Client,
     enabler,
@@ -20,14 +21,18 @@ from tests.daemon.connections.program import (
     record,
     word,
 )
+from tests.daemon.intake.producing import Producer
 from utracefs_protocol.connection import (
     encode_notification,
     encode_response,
 )
+from utracefsd.connections import data_connection
 from utracefsd.connections.data_connection import (
     WRITE_ERROR_INTERVAL_NS,
 )
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake.rings import Rings
+from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
@@ -206,19 +211,76 @@ def test_delete(client: Client, table: EventTable) -> None:
     plain.connection.close(0)
 
 
-def test_delete_first_takes_in_what_others_sent(table: EventTable) -> None:
-    """Also what came on this connection meanwhile, which waits until the delete is answered."""
+@pytest.mark.parametrize("peer", [ROOT, PLAIN])
+def test_an_administrators_delete_first_takes_in_what_others_sent(table: EventTable, peer: Peer) -> None:
+    """For anybody else it deletes nothing, and must not cost what others sent."""
     a = Client(table)
     a.reg("kept", flags=1)
-
-    def take_in_all() -> None:
-        a.connection.close(0)
-        assert b.send(b.request("DIAG_IOCQLOCOFFSET")) == []
-
-    b = Client(table, take_in_all=take_in_all)
-    responses = b.send(b.request("DIAG_IOCSDEL", "kept"))
-    assert [(response.error, response.result) for response in responses] == [(None, None), (None, 8)]
+    b = Client(table, peer, take_in_all=lambda: a.connection.close(0))
+    (response,) = b.send(b.request("DIAG_IOCSDEL", "kept"))
+    assert (response.error and response.error[0]) == (None if peer is ROOT else errno.EBUSY)
+    a.connection.close(0)
     b.connection.close(0)
+
+
+def test_a_user_has_so_many_registrations(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_connection, "REGISTRATIONS_AT_ONCE", 1)
+    table.shares.most[Resource.REGISTRATIONS] = 3
+    a, b = Client(table, PLAIN), Client(table, PLAIN)
+    for name in ("x", "y"):
+        a.reg(name)
+    b.reg("x")
+    assert b.reg_fails({"name_args": "new"}) == "EMFILE"
+    assert table.named(b"new") == []
+    a.connection.close(0)
+    b.reg("new")
+    b.connection.close(0)
+    assert table.shares.total(Resource.REGISTRATIONS) == 0
+
+
+def test_an_empty_ring_costs_nobody_a_look(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may sync a thousand times in a packet, and there may be a thousand rings."""
+    rings = Rings(2, shares=table.shares)
+    client = Client(table, rings=rings)
+    client.call("mmap_ring", {"size": 65536})
+    taken: list[None] = []
+    monkeypatch.setattr(rings, "take_in", lambda: taken.append(None))
+    client.call("sync")
+    assert taken == []
+    ring = client.connection._ring
+    assert ring is not None
+    producer = Producer(ring)
+    producer.emit(0, bytes(8), 1)
+    client.call("sync")
+    assert taken == [None]
+    producer.close()
+    monkeypatch.undo()
+    client.connection.close(0)
+    rings.close()
+    for fd in client.fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_no_descriptor_for_a_ring(table: EventTable, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rings = Rings(2, shares=table.shares)
+    client = Client(table, rings=rings)
+    dup, times = os.dup, iter(range(left))
+
+    def failing(fd: int) -> int:
+        if next(times, None) is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return dup(fd)
+
+    monkeypatch.setattr(os, "dup", failing)
+    assert client.fails("mmap_ring", {"size": 65536}) == "EMFILE"
+    monkeypatch.undo()
+    assert (len(rings), table.shares.total(Resource.DESCRIPTORS)) == (0, 0)
+    client.call("mmap_ring", {"size": 65536})
+    client.connection.close(0)
+    rings.close()
+    for fd in client.fds:
+        os.close(fd)
 
 
 def test_unregister(client: Client, table: EventTable, memory: int) -> None:

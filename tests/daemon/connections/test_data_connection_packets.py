@@ -6,15 +6,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.connections.program import SECOND_NS, Client, enabler, listen, make_memory, record, word
+from tests.daemon.connections.program import (
+    PLAIN,
+    SECOND_NS,
+    Client,
+    enabler,
+    listen,
+    make_memory,
+    record,
+    word,
+)
 from utracefs_protocol.connection import (
     encode_request,
 )
+from utracefs_protocol.messages import data as messages
 from utracefsd.connections.data_connection import (
+    HALF_MESSAGE_NS,
+    MAX_KEPT_DESCRIPTORS,
     MAX_WAITING_DESCRIPTORS,
-    Outgoing,
 )
 from utracefsd.events.event_table import EventTable
+from utracefsd.machine.shares import Resource
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
 
@@ -90,16 +102,55 @@ def test_descriptors_wait_for_the_end_of_a_message_in_three_packets(client: Clie
     assert response.error is None
 
 
-@pytest.mark.parametrize("split", [False, True])
-def test_too_many_descriptors(client: Client, memory: int, split: bool) -> None:
-    if split:
-        data = client.request("DIAG_IOCQLOCOFFSET")
-        for byte in data[: MAX_WAITING_DESCRIPTORS + 1]:
-            client.send(bytes([byte]), memory)
-        client.send(data[-1:], *[memory] * MAX_WAITING_DESCRIPTORS)
-    else:
-        client.send(client.request("DIAG_IOCQLOCOFFSET"), *[memory] * (MAX_WAITING_DESCRIPTORS + 1))
+def test_too_many_descriptors(client: Client, memory: int) -> None:
+    client.send(client.request("DIAG_IOCQLOCOFFSET"), *[memory] * (MAX_WAITING_DESCRIPTORS + 1))
     assert client.dead() == "EPROTO"
+
+
+@pytest.mark.parametrize("packets", [1, MAX_KEPT_DESCRIPTORS + 1])
+def test_an_incomplete_message_keeps_as_many_as_a_request_needs(
+    client: Client, table: EventTable, memory: int, packets: int
+) -> None:
+    data = client.request("DIAG_IOCQLOCOFFSET")
+    for n in range(packets):
+        client.send(data[n : n + 1], *[memory] * ((MAX_KEPT_DESCRIPTORS + 1) // packets))
+    assert client.dead() == "EPROTO"
+    assert table.shares.total(Resource.DESCRIPTORS) == 0
+
+
+def test_what_an_incomplete_message_keeps_is_its_users(table: EventTable, memory: int) -> None:
+    table.shares.most[Resource.DESCRIPTORS] = 3
+    clients = [Client(table, PLAIN) for _ in range(3)]
+    for client in clients:
+        client.send(client.request("DIAG_IOCQLOCOFFSET")[:3], memory, memory)
+    assert [client.connection.closing for client in clients] == [False, True, True]
+    assert clients[1].dead() == "EMFILE"
+    assert table.shares.held(Resource.DESCRIPTORS, PLAIN.share) == 2
+    clients[0].connection.close(0)
+    assert table.shares.total(Resource.DESCRIPTORS) == 0
+
+
+def test_half_a_message_with_descriptors_has_its_time(client: Client, table: EventTable, memory: int) -> None:
+    begun = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler()})
+    client.send(begun[:3], memory)
+    assert client.connection.next_timer_ns() == HALF_MESSAGE_NS
+    client.now_ns = HALF_MESSAGE_NS - 1
+    client.send(begun[3:5])
+    assert client.take(client.connection.speak(client.now_ns)) == []
+    (response,) = client.send(begun[5:])
+    assert response.error is None
+    assert client.connection.next_timer_ns() is None
+    client.send(begun[:3], memory)
+    client.now_ns += HALF_MESSAGE_NS
+    client.take(client.connection.speak(client.now_ns))
+    assert client.dead() == "ETIMEDOUT"
+    assert client.connection.next_timer_ns() is None
+    assert table.shares.total(Resource.DESCRIPTORS) == 0
+
+
+def test_half_a_message_without_descriptors_may_take_as_long_as_it_likes(client: Client) -> None:
+    client.send(client.request("DIAG_IOCQLOCOFFSET")[:3])
+    assert client.connection.next_timer_ns() is None
 
 
 def test_sixteen_descriptors_are_not_too_many(client: Client, memory: int) -> None:
@@ -148,20 +199,16 @@ def test_half_a_message_and_the_end(table: EventTable, memory: int) -> None:
     assert len(table) == 0
 
 
-def test_what_was_not_sent_is_closed(table: EventTable) -> None:
-    """mmap_status answered while the connection is being pumped from within another operation."""
-    client = Client(table)
-    inner: list[Outgoing] = []
-
-    def close_within() -> None:
-        inner.append(client.connection.receive(client.request("mmap_status"), [], 0))
-        client.connection.close(0)
-
-    client.connection._take_in_all = close_within
-    client.send(client.request("mmap_status") + client.request("DIAG_IOCSDEL", "nobody"))
-    assert inner == [[]]
-    for fd in client.fds:
-        os.close(fd)
+def test_what_was_not_sent_is_closed(client: Client) -> None:
+    """It is closed between two of its messages."""
+    answers = client.connection.receive(client.request("mmap_status") * 2, [], 0)
+    assert next(answers) is None
+    [fd] = next(answers)[1]  # type: ignore[index]
+    client.fds.append(fd)
+    assert next(answers) is None
+    client.connection._mmap_status(1, messages.MmapStatus(), 0)
+    client.connection.close(0)
+    assert list(answers) == []
 
 
 # Anything at all

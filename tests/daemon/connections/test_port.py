@@ -16,14 +16,7 @@ import pytest
 
 from tests.daemon.connections.ports import Around, error_in, fill, read_all
 from utracefs_protocol.connection import encode_notification
-from utracefs_protocol.limits import MAX_UNANSWERED
-from utracefsd.connections.port import (
-    LAST_WORDS_NS,
-    MAX_DESCRIPTORS_SENT,
-    MAX_WAITING_BYTES,
-    TRACEFS,
-    TURN_NS,
-)
+from utracefsd.connections.accepted import MAX_DESCRIPTORS_SENT, TRACEFS
 
 
 class TestTurns:
@@ -213,57 +206,6 @@ class TestTakeInAll:
 
 
 class TestSlowReaders:
-    def test_others_are_not_held_up_and_memory_is_bounded(self, around: Around) -> None:
-        slow, other = around.connect(), around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
-        around.made[1].answer = lambda data: [(b"quick", [])]
-        while not around.made[0].closed_ns:
-            slow.sendall(bytes(10))
-            other.sendall(b"?")
-            around.turn()
-            assert other.recv(100) == b"quick"
-        [deadline_ns] = [around.port.next_deadline_ns()]
-        assert deadline_ns == around.now_ns + LAST_WORDS_NS
-        asked = len(around.made[0].data) * 10_000
-        # both limits are broken, by one step at most, and the socket's own buffer holds some
-        assert MAX_WAITING_BYTES < asked < (MAX_UNANSWERED + 10) * 10_000 + 500_000
-        # it comes to its senses: all answers, the reason, the end
-        got = bytearray()
-        while len(around.port) == 2:
-            got += slow.recv(1 << 20)
-            around.turn()
-        got += read_all(slow)
-        assert got[:asked] == bytes(asked)
-        number, text = error_in(bytes(got[asked:]))
-        assert number == errno.EMSGSIZE
-        assert "responses wait" in text
-        assert around.port.next_deadline_ns() is None
-
-    def test_it_is_closed_when_it_never_reads(self, around: Around) -> None:
-        slow = around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
-        slow.sendall(bytes(1000))
-        around.turn()
-        assert len(around.port) == 1
-        around.port.on_time(around.now_ns + LAST_WORDS_NS - 1)
-        assert len(around.port) == 1
-        around.port.on_time(around.now_ns + LAST_WORDS_NS)
-        assert len(around.port) == 0
-        assert around.made[0].closed_ns == [around.now_ns]
-
-    def test_it_is_closed_when_it_goes_away(self, around: Around) -> None:
-        slow = around.connect()
-        around.turn()
-        around.made[0].answer = lambda data: [(bytes(10_000), []) for _ in range(len(data))]
-        slow.sendall(bytes(1000))
-        around.turn()
-        slow.close()
-        around.turn()
-        assert len(around.port) == 0
-        assert around.idle()
-
     def test_thousands_of_small_replies_are_welcome(self, around: Around) -> None:
         """Registering everything in one round trip, and reading only then."""
         client = around.connect()
@@ -277,7 +219,6 @@ class TestSlowReaders:
         while got < 8000 * 60:
             got += len(client.recv(1 << 20))
             around.turn()
-        assert MAX_UNANSWERED < 8000
 
     def test_asking_for_descriptors_for_ever(self, around: Around) -> None:
         client = around.connect()
@@ -323,7 +264,7 @@ class TestOneByOne:
         def answer(client: int, data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
             for request in data:
                 order.append((request, client))
-                tree.now_ns += TURN_NS
+                tree.now_ns += TRACEFS.turn_ns
                 yield b"%d" % request, []
                 if request < 3:
                     yield None

@@ -14,7 +14,7 @@ from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.consumers.plugins._batch import BatchProbe
-from utracefsd.events import dynamic_events
+from utracefsd.events import dynamic_events, event_table
 from utracefsd.events._tracepoint import Probe
 from utracefsd.events.event_table import MAX_EVENT_ID, EventTable
 from utracefsd.events.status_file import StatusFile
@@ -285,6 +285,20 @@ def test_one_of_thousands_of_formats_is_found_without_a_look_at_the_others(
     assert table.named(b"test") == made
 
 
+def test_the_events_of_a_name_in_the_order_of_their_creation(table: EventTable) -> None:
+    for order in ("mms", "msm", "smm", "s", "m"):
+        made = [
+            register(table, b"test u32 a%d" % i, REG_MULTI_FORMAT if kind == "m" else 0)
+            for i, kind in enumerate(order)
+        ]
+        assert table.named(b"test") == made, order
+        for event in reversed(made):
+            table.release(event, 0)
+        table.reap(SECOND_NS)
+        assert table.named(b"test") == [], order
+    assert table._named == {}
+
+
 def test_fields_that_no_text_can_ask_for(table: EventTable) -> None:
     """A tab in a type: each registration makes another event, as in the kernel."""
     made = [register(table, b"test struct a\tb c 8", REG_MULTI_FORMAT) for _ in range(3)]
@@ -540,3 +554,27 @@ def test_a_delete_takes_all_kinds_newest_first_up_to_the_first_error(table: Even
     table.release(busy, 0)
     table.delete(b"test", privileged=True)
     assert len(table) == 0
+
+
+def test_one_user_has_so_many_fields(status: StatusFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what a large event costs in memory."""
+    monkeypatch.setattr(event_table, "FREE_FIELDS", 0)
+    table = EventTable(status, shares=Shares({Resource.FIELDS: 3}))
+    event = register(table, b"a u32 x; u32 y", privileged=False, uid=1000)
+    with refused(errno.EMFILE) as caught:
+        table.register(b"b u32 x; u32 y", privileged=False, owner_uid=1000)
+    assert "fields" in caught.text
+    assert len(table) == 1
+    register(table, b"c u32 x", privileged=False, uid=1000)
+    table.release(event, 0)
+    table.reap(SECOND_NS)
+    register(table, b"b u32 x; u32 y", privileged=False, uid=1000)
+
+
+def test_who_takes_all_indexes_leaves_some_to_administrators(status: StatusFile) -> None:
+    table = EventTable(status, shares=Shares(in_all={Resource.EVENTS: 1}))
+    register(table, b"a", privileged=False, uid=1000)
+    with refused(errno.EMFILE) as caught:
+        table.register(b"b", privileged=False, owner_uid=1001)
+    assert "all users" in caught.text
+    register(table, b"b", uid=0)

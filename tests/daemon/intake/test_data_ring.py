@@ -383,3 +383,42 @@ class TestAdopting:
         taken = new.intake.take_in()
         assert new.seen.tracepoint.emitted == taken + 2
         assert new.seen.probe.lost == 2
+
+
+def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:
+    ring = world.rings[0]
+    ring.peer_lives = lambda: False
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    assert thread.native_id
+    world.producers[0].emit(0, number(1), 1, tid=thread.native_id)
+    world.intake.take_in()
+    done.set()
+    thread.join()
+    world.seen.probe.flush()
+    assert [record[2] for record in world.seen.records] == [os.getpid()]
+    assert ring.threads() == []
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_a_known_thread_id_is_looked_at_again(
+    world: World, taken_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a stranger has it now it is not believed; when nobody has it, what waited is its."""
+    ring = world.rings[0]
+    ring.peer_lives = lambda: True
+    tid = 12345678
+    there = {f"/proc/{os.getpid()}/task/{tid}", f"/proc/{tid}"}
+    monkeypatch.setattr("os.path.exists", lambda path: path in there)
+    world.producers[0].emit(0, number(1), 1, tid=tid)
+    world.intake.take_in()
+    assert ring.threads() == [tid]
+    there.clear()
+    if taken_over:
+        there.add(f"/proc/{tid}")
+    ring.check_known_threads()
+    world.producers[0].emit(0, number(2), 2, tid=tid)
+    world.intake.take_in()
+    world.seen.probe.flush()
+    assert [record[2] for record in world.seen.records] == [tid, os.getpid() if taken_over else tid]

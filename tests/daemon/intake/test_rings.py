@@ -311,7 +311,7 @@ class Bells:
 
     def __init__(self) -> None:
         self.rings = Rings(2)
-        self.peer = Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid(), privileged=True)
+        self.peer = Peer.from_credentials(os.getpid(), os.getuid(), os.getgid(), owner_uid=os.getuid())
 
     def woken(self) -> bool:
         return bool(select.select([self.rings.fileno()], [], [], 0)[0])
@@ -358,3 +358,47 @@ def test_an_adopted_doorbell_may_hold_any_count(bells: Bells, flags: int, count:
         assert len(os.listdir("/proc/self/fd")) == before
     finally:
         os.close(doorbell)
+
+
+def test_an_adopted_ring_is_found_among_others_without_a_look_at_them(
+    bells: Bells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand programs come back at once after a restart."""
+    rings = [bells.rings.create(IndexTable(), bells.peer, SIZE, lambda error: None) for _ in range(20)]
+    looked_at: list[int] = []
+    fstat = os.fstat
+
+    def counting(fd: int) -> os.stat_result:
+        looked_at.append(fd)
+        return fstat(fd)
+
+    doorbell = os.eventfd(0)
+    monkeypatch.setattr(os, "fstat", counting)
+    adopted = bells.adopt(doorbell)
+    assert not set(looked_at) & {ring.fd for ring in rings}
+    with pytest.raises(TraceError) as caught:
+        bells.rings.adopt(IndexTable(), bells.peer, adopted.fd, doorbell, lambda error: None)
+    assert caught.value.errno == errno.EBUSY
+    assert bells.rings.in_use(adopted.fd)
+    bells.rings.drop(adopted)
+    assert not bells.rings.in_use(adopted.fd)
+    os.close(doorbell)
+
+
+def test_no_descriptor_is_left_when_there_is_none_for_the_doorbell(
+    bells: Bells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = DataRing.create(IndexTable(), os.getpid(), SIZE)
+    before = len(os.listdir("/proc/self/fd"))
+    dup, times = os.dup, iter([True])
+
+    def failing(fd: int) -> int:
+        if next(times, None):
+            return dup(fd)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "dup", failing)
+    with pytest.raises(TraceError) as caught:
+        bells.rings.adopt(IndexTable(), bells.peer, made.fd, made.doorbell, lambda error: None)
+    assert caught.value.errno == errno.ENOMEM
+    assert len(os.listdir("/proc/self/fd")) == before

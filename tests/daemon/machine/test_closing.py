@@ -91,3 +91,16 @@ def test_without_threads_it_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) 
     assert all(map(is_open, first))
     close_foreign(second)
     wait_until_closed(*first, *second)
+
+
+def test_what_waits_is_counted_as_its_users(lingering: list[int]) -> None:
+    one, other = lingering
+    close_foreign([one], 1000)
+    close_foreign([other, os.memfd_create("x")], 1001)
+    assert (closing.waiting_of(1000), closing.waiting_of(1001), closing.waiting_of(1002)) == (1, 1, 0)
+    assert closing.waiting() == 2
+    wait_until_closed(one, other)
+    deadline = time.monotonic() + 10
+    while closing.waiting():
+        assert time.monotonic() < deadline
+    assert closing.waiting_of(1000) == 0

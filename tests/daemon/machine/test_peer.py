@@ -1,12 +1,60 @@
 """Who counts as an administrator."""
 
 import os
+import socket
+import subprocess
+import sys
 
+import attrs
 import pytest
 
-from utracefsd.machine.peer import Peer
+from utracefsd.machine import peer as peer_module
+from utracefsd.machine.peer import Peer, peer_of
 
 
 @pytest.mark.parametrize(("uid", "privileged"), [(0, True), (1000, True), (1001, False), (65534, False)])
 def test_owner_and_root_are_administrators(uid: int, privileged: bool) -> None:
     assert Peer.from_credentials(os.getpid(), uid, 1, owner_uid=1000).privileged is privileged
+
+
+def test_peer_of() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with one, other:
+        peer = peer_of(one, owner_uid=os.geteuid())
+        assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
+        assert peer.privileged
+        assert peer_of(one, owner_uid=os.geteuid() + 1).privileged == (os.geteuid() == 0)
+
+
+def test_a_number_that_was_given_to_another_process_is_not_the_peer() -> None:
+    peer = Peer.from_credentials(os.getpid(), 7, 7, owner_uid=0)
+    assert peer.lives()
+    assert peer.start_time is not None
+    assert not attrs.evolve(peer, start_time=peer.start_time - 1).lives(), "the same pid, another process"
+    assert not attrs.evolve(peer, start_time=None).lives()
+    assert not Peer.from_credentials(0, 7, 7, owner_uid=0).lives(), "in a namespace that we do not see"
+
+
+def test_a_process_that_was_gone_before_it_was_accepted() -> None:
+    """Its connection is its child's. Whoever has the pid now is not asked for a start time."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(b"\0utracefs-test-%d" % os.getpid())
+        listener.listen()
+        program = (
+            "import os, socket, time; s = socket.socket(socket.AF_UNIX); "
+            f"s.connect(b'\\0utracefs-test-{os.getpid()}'); os.fork() and os._exit(0); s.recv(1)"
+        )
+        process = subprocess.Popen([sys.executable, "-c", program])
+        accepted, _ = listener.accept()
+        with accepted:
+            process.wait()
+            peer = peer_of(accepted, owner_uid=0)
+            assert peer.pid == process.pid
+            assert peer.start_time is None
+            assert not peer.lives()
+
+
+def test_subordinate_users_have_their_owners_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "share_of", lambda uid: 1000)
+    assert Peer.from_credentials(os.getpid(), 100001, 7, owner_uid=0).share == 1000
+    assert Peer(1, 7, 7, privileged=False).share == 7

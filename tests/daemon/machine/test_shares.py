@@ -20,6 +20,7 @@ def test_the_limit_is_the_last_that_fits(resource: Resource) -> None:
     assert caught.value.errno == LIMITS[resource].errno
     assert "user 1000" in caught.value.text
     assert "{" not in caught.value.text
+    assert ";" in caught.value.text, "and what to do about it"
     shares.check(resource, 1000, privileged=True)
     shares.check(resource, 1001)
     shares.drop(resource, 1000)
@@ -30,7 +31,11 @@ def test_the_limit_is_the_last_that_fits(resource: Resource) -> None:
 def test_the_errors_that_the_protocol_promises() -> None:
     assert {resource: limit.errno for resource, limit in LIMITS.items()} == {
         Resource.CONNECTIONS: errno.EMFILE,
+        Resource.DESCRIPTORS: errno.EMFILE,
+        Resource.MESSAGE_BYTES: errno.ENOBUFS,
         Resource.EVENTS: errno.EMFILE,
+        Resource.FIELDS: errno.EMFILE,
+        Resource.REGISTRATIONS: errno.EMFILE,
         Resource.ENABLERS: errno.ENOMEM,
         Resource.ENABLER_PAGES: errno.ENOMEM,
         Resource.RING_BYTES: errno.ENOMEM,
@@ -56,3 +61,40 @@ def test_what_is_not_held_is_not_dropped() -> None:
         shares.drop(Resource.EVENTS, 7, 2)
     shares.drop(Resource.EVENTS, 7)
     assert shares.held(Resource.EVENTS, 7) == 0
+
+
+@pytest.mark.parametrize("resource", Resource)
+def test_the_limit_in_all_is_for_many_users(resource: Resource) -> None:
+    """Administrators find room beyond it, but for descriptors: those are kept for the tree's socket."""
+    shares = Shares(in_all={resource: 3})
+    for uid in (1000, 1001, 1002):
+        shares.check(resource, uid)
+        shares.add(resource, uid)
+    with pytest.raises(TraceError) as caught:
+        shares.check(resource, 1003)
+    assert caught.value.errno == LIMITS[resource].errno
+    assert f"3 {resource.value}" in caught.value.text
+    if resource is Resource.DESCRIPTORS:
+        with pytest.raises(TraceError):
+            shares.check(resource, 0, privileged=True)
+    else:
+        shares.check(resource, 0, privileged=True)
+    shares.drop(resource, 1001)
+    shares.check(resource, 1003)
+    assert shares.total(resource) == 2
+
+
+def test_no_user_may_have_all() -> None:
+    for resource, limit in LIMITS.items():
+        assert limit.most <= limit.in_all // 2, resource
+
+
+def test_scarce_is_more_than_half_of_ones_own_or_of_all() -> None:
+    shares = Shares({Resource.EVENTS: 4}, {Resource.EVENTS: 8})
+    shares.add(Resource.EVENTS, 1, 2)
+    assert not shares.scarce(Resource.EVENTS, 1)
+    shares.add(Resource.EVENTS, 1)
+    assert shares.scarce(Resource.EVENTS, 1)
+    assert not shares.scarce(Resource.EVENTS, 2)
+    shares.add(Resource.EVENTS, 3, 2)
+    assert shares.scarce(Resource.EVENTS, 2)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from utracefs_protocol.errors import TraceError
@@ -120,18 +121,77 @@ class TestAFolderInEverybodysDirectory:
         folder.write_bytes(b"")
         assert refused(temporary).errno == errno.ENOTDIR
 
-    def test_of_somebody_else(self, temporary: Runtime, which: str) -> None:
-        folder: Path = getattr(temporary, which)
-        if os.geteuid() == 0:
-            os.chown(folder, 12345, -1)
-            asking = temporary
-        else:
-            asking = Runtime(
-                temporary.directory, temporary.status_folder, Kind.TEMPORARY, uid=os.geteuid() + 1
-            )
-        error = refused(asking)
-        assert error.errno == errno.EPERM
-        assert "belongs to uid" in error.text
+
+def test_a_sockets_directory_of_somebody_else(temporary: Runtime) -> None:
+    error = refused(of_somebody_else(temporary, temporary.directory))
+    assert error.errno == errno.EPERM
+    assert "belongs to uid" in error.text
+    assert "--dir" in error.text, "and the way out"
+
+
+def of_somebody_else(temporary: Runtime, folder: Path) -> Runtime:
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, -1)
+        return temporary
+    return attrs.evolve(temporary, uid=os.geteuid() + 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to others")
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_a_status_folder_whose_name_is_taken_is_elsewhere(temporary: Runtime, kind: str) -> None:
+    """Nobody looks for it by its name, but a successor has to find it."""
+    taken = temporary.status_folder
+    if kind != "folder":
+        taken.rmdir()
+        taken.write_bytes(b"") if kind == "file" else taken.symlink_to("/etc")
+    os.chown(taken, 12345, -1, follow_symlinks=False)
+    squatted = taken.with_name("status.0000000000000000")
+    squatted.mkdir()
+    os.chown(squatted, 12345, -1)
+    first, second = temporary.prepare(), temporary.prepare()
+    assert first == second
+    assert first.status_folder.parent == taken.parent
+    assert first.status_folder not in (taken, squatted)
+    assert mode(first.status_folder) == 0o700
+    first.remove_status_folder()
+    assert not first.status_folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to others")
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_a_chosen_directory_that_somebody_else_made_first(tmp_path: Path, below: str) -> None:
+    everybodys = tmp_path / "tmp"
+    everybodys.mkdir()
+    everybodys.chmod(0o1777)
+    traces = everybodys / "traces"
+    traces.mkdir()
+    chosen = Runtime(traces / below, tmp_path / "status", Kind.CHOSEN, 0)
+    chosen.prepare()
+    os.chown(traces, 12345, -1)
+    error = refused(chosen)
+    assert error.errno == errno.EPERM
+    assert str(traces) in error.text
+    everybodys.chmod(0o755)
+    chosen.prepare()  # then an administrator gave it away
+
+
+def test_what_replaces_a_new_directory_keeps_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a parent of somebody else's a link may come between mkdir(2) and chmod(2)."""
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o711)
+    made = os.mkdir
+
+    def mkdir(path: Path, mode: int) -> None:
+        made(path, mode)
+        os.rmdir(path)
+        os.symlink(victim, path)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(TraceError):
+        runtime._make(tmp_path / "new", 0o755)
+    assert mode(victim) == 0o711
 
 
 def test_a_directory_that_everybody_writes_is_refused(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import errno
 import itertools
 import logging
 import mmap
+import operator
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ import trio
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
-from utracefsd.daemon import Daemon
+from utracefsd.connections.accepted import MAX_WAITING_BYTES
+from utracefsd.connections.port import PIECE_BYTES
 from utracefsd.server import runtime
-from utracefsd.server.serve import Serving, serve
+from utracefsd.server.serve import Server, Serving, serve
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -444,16 +446,24 @@ class TestHostileClients:
         await until(only_the_good_one)
         await good()
 
-    async def test_never_reading_responses(self, daemon: Running, good: Emit) -> None:
+    async def test_who_reads_no_responses_is_not_read_from(self, daemon: Running, good: Emit) -> None:
+        """Its own socket fills, and so it waits; what the daemon keeps is bounded."""
         client = await daemon.data()
-        with contextlib.suppress(BrokenPipeError):
-            for _ in range(10_000):
-                await client.send(encode_request(1, "x" * 60, []) * 100)
-                await good()
-        # some answers are in its socket's buffer; what follows is the end, or the reason and then the end
-        while (message := await client.message()) is not None and message[0] == 1:
-            pass
-        assert message is None or message[2][0] == errno.EMSGSIZE
+        await client.call("sync")
+        [slow, *_] = list(daemon.serving.daemon.data)[-1:]
+        sent, full = 0, False
+        while not full:
+            with trio.move_on_after(0.05) as scope:
+                await client.send(encode_request(1, "x" * 60, []) * 10)
+                sent += 10
+            full = scope.cancelled_caught and slow.link.waiting_bytes > MAX_WAITING_BYTES
+        await good()
+        assert slow.link.waiting_bytes < MAX_WAITING_BYTES + PIECE_BYTES * 4
+        assert sum(len(one.data) for one in slow.link._queue) < MAX_WAITING_BYTES + PIECE_BYTES * 4
+        for _ in range(sent):
+            message = await client.message()
+            assert message is not None
+            assert message[2][0] == errno.ENOSYS
 
     async def test_not_reading_a_large_file(self, daemon: Running, good: Emit) -> None:
         producer, lazy = await daemon.producer(), await daemon.tree()
@@ -611,20 +621,60 @@ class TestBeginningAndEnd:
     ) -> None:
         directory = tmp_path / "d"
 
-        def fail(daemon: Daemon, now_ns: int) -> None:
+        def fail(server: Server) -> None:
             raise RuntimeError("an error of ours")
 
         with monkeypatch.context() as patched, pytest.raises(ExceptionGroup) as caught:
-            patched.setattr(Daemon, "on_time", fail)
             async with daemon_at(directory) as daemon:
-                kept, gone = await daemon.data(), await daemon.data()
+                kept = await daemon.data()
                 await kept.call("DIAG_IOCSREG", {"name_args": "precious u32 n"})
-                await gone.call("DIAG_IOCSREG", {"name_args": "gone u32 n"})
-                gone.close()  # which makes something due
+                patched.setattr(Server, "step_done", fail)
+                await kept.send(b"\xc4\0")
                 await trio.sleep_forever()
         assert caught.group_contains(RuntimeError, match="an error of ours")
         async with daemon_at(directory) as daemon:
             assert len(daemon.serving.daemon.table.named(b"precious")) == 1
+
+    @pytest.mark.parametrize("place", ["hand_on", "on_time", "save", "ready", "round"])
+    async def test_an_error_of_ours_costs_a_step_and_is_told(
+        self, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        failures = iter(range(3))
+
+        def failing(right: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                if next(failures, None) is not None:
+                    raise RuntimeError("an error of ours")
+                return right(*args)
+
+            return call
+
+        with caplog.at_level(logging.ERROR):
+            async with daemon_at(tmp_path / "d") as daemon:
+                producer, gone, tree = await daemon.producer(), await daemon.data(), await daemon.tree()
+                await gone.call("DIAG_IOCSREG", {"name_args": "gone u32 n"})
+                inside = daemon.serving.daemon
+                owner: Any = {"ready": inside.data, "round": inside.rings}.get(place, inside)
+                monkeypatch.setattr(owner, place, failing(getattr(owner, place)))
+                if place == "save":
+                    monkeypatch.setattr(inside.data, "_before_sending", inside.save)
+                gone.close()
+                await until(lambda: self.nothing_fails_any_more(failures, daemon))
+                await producer.send(record(1))
+                again = await daemon.tree() if place == "save" else tree
+                assert numbers(await again.call("read_file", "trace")) == [1]
+                assert b"faults: 3\n" in await again.call("read_file", "daemon_stats")
+        assert sum(record.exc_info is not None for record in caplog.records) == 1, "each place is told once"
+
+    async def nothing_fails_any_more(self, failures: Iterator[int], daemon: Running) -> bool:
+        """Each step may fail; what makes one is a connection that comes and sends."""
+        client = await daemon.data()
+        with contextlib.suppress(OSError, TraceError, AssertionError):
+            await client.call("sync")
+        client.close()
+        with contextlib.suppress(OSError, TraceError, AssertionError):
+            await (await daemon.tree()).call("read_file", "tracing_on")
+        return operator.length_hint(failures) == 0
 
     async def test_a_failed_start_leaves_nothing(self, tmp_path: Path) -> None:
         directory = tmp_path / "d"

@@ -110,6 +110,7 @@ def test_a_further_instance_has_the_same_files(world: World) -> None:
     assert only_top == {
         b"README",
         b"available_events",
+        b"daemon_stats",
         b"dynamic_events",
         b"options/printk-msg-only",
         b"options/record-cmd",

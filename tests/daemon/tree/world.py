@@ -40,7 +40,9 @@ class World:
         )
         self.instance = self.instances.top
         self.plugins = plugins(self.table) if plugins else Plugins(self.table, entry_points=list)
-        self.tree = Tree(self.table, self.instances, self.plugins, self.comms, self.now_ns)
+        self.tree = Tree(
+            self.table, self.instances, self.plugins, self.comms, self.now_ns, lambda: b"faults: 0\n"
+        )
 
     def now_ns(self) -> int:
         return self.now

@@ -1,0 +1,64 @@
+"""Who is served next: the user who had least of the daemon's time lately, and of that user the connection
+that had least.
+
+A program that does what programs do uses almost nothing of it, so it comes first however many connections of
+others have work for the daemon. A flood of new connections gains nothing: they begin with what their user has
+used, and each as if it had had a turn.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+HALF_LIFE_NS = 1_000_000_000
+"""After this time what was used counts half."""
+
+
+class Served(Protocol):
+    """What is served, and for whom."""
+
+    used_ns: int
+    """How long it had been served at `served_ns`, what is long ago counting less."""
+
+    served_ns: int
+    """When it was served last."""
+
+    @property
+    def share(self) -> int:
+        """The user in whose share it is counted."""
+
+
+T = TypeVar("T", bound=Served)
+
+
+class Turns:
+    """What the users of one port have used."""
+
+    def __init__(self) -> None:
+        self._used: Counter[int] = Counter()
+        self._halved_ns = 0
+
+    def used_ns(self, share: int) -> int:
+        """How much time this user was served lately."""
+        return self._used.get(share, 0)
+
+    def served(self, one: Served, began_ns: int, now_ns: int) -> None:
+        """`one` was served from `began_ns` to `now_ns`."""
+        one.used_ns = _left(one, now_ns) + now_ns - began_ns
+        one.served_ns = now_ns
+        self._used[one.share] += now_ns - began_ns
+        if now_ns - self._halved_ns >= HALF_LIFE_NS:
+            self._halved_ns = now_ns
+            self._used = Counter({share: half for share, used in self._used.items() if (half := used // 2)})
+
+    def in_order(self, waiting: Iterable[T], now_ns: int) -> list[T]:
+        """Those that wait, first who is served first."""
+        return sorted(
+            waiting, key=lambda one: (self._used.get(one.share, 0), _left(one, now_ns), one.served_ns)
+        )
+
+
+def _left(one: Served, now_ns: int) -> int:
+    """How much of what it used counts now."""
+    # It may have been accepted after `now_ns`.
+    return one.used_ns >> min(max(now_ns - one.served_ns, 0) // HALF_LIFE_NS, 63)

@@ -1,0 +1,353 @@
+"""A port under attack: floods, memory, descriptors that nobody closes, mistakes of ours."""
+
+import errno
+import functools
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.connections.ports import Around, FakeConnection, error_in, read_all
+from utracefs_protocol.connection import encode_record, encode_request
+from utracefsd.connections import port as port_module
+from utracefsd.connections.accepted import DATA
+from utracefsd.connections.port import (
+    ACCEPT_NS,
+    ACCEPT_PAUSE_NS,
+    LAST_REQUESTS_NS,
+    LAST_WORDS_NS,
+    MAX_CLOSING,
+    MAX_CLOSING_IN_ALL,
+    SMALL_PIECE_BYTES,
+    TAKE_IN_NS,
+)
+from utracefsd.connections.turns import HALF_LIFE_NS
+from utracefsd.machine import closing
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
+
+
+class TestFloods:
+    """What hostile programs have waiting; counted in what is done in one operation on the tree."""
+
+    def many(self, around: Around, cost_ns: int, connections: int = 200) -> list[int]:
+        """Connections with 1000 requests each, of this cost; how many were carried out for each."""
+        clients = [around.connect() for _ in range(connections)]
+        while len(around.port) < connections:
+            around.turn()
+        done = [0] * connections
+
+        def answer(n: int, data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
+            for _ in data:
+                yield None
+                around.now_ns += cost_ns
+                done[n] += 1
+
+        for n, made in enumerate(around.made[:connections]):
+            made.answer = functools.partial(answer, n)
+        for client in clients:
+            client.sendall(bytes(1000))
+        return done
+
+    @pytest.mark.parametrize("cost_ns", [1_000, 27_000, 300_000])
+    def test_an_operation_waits_for_requests_no_longer_than_it_should(
+        self, around: Around, cost_ns: int
+    ) -> None:
+        self.many(around, cost_ns)
+        before_ns = around.now_ns
+        around.port.take_in_all()
+        assert TAKE_IN_NS <= around.now_ns - before_ns <= TAKE_IN_NS + cost_ns
+
+    def test_turns_are_bounded_in_time(self, around: Around) -> None:
+        done = self.many(around, 27_000, 3)
+        before_ns = around.now_ns
+        around.turn()
+        assert around.now_ns - before_ns <= 3 * (DATA.turn_ns + 27_000)
+        assert min(done) > 0
+        while around.port.has_more:
+            around.turn()
+        assert done == [1000] * 3
+
+    def test_an_ordinary_program_comes_first(self, around: Around) -> None:
+        """It used nothing lately; those who flood did, and what is new of theirs came later."""
+        program = around.connect()
+        around.turn()
+        around.now_ns += HALF_LIFE_NS
+        flood = [around.connect() for _ in range(100)]
+        around.turn()
+        for made in around.made[1:]:
+            made.answer = lambda data: self.endless(around)
+        for client in flood:
+            client.sendall(b"x")
+        for _ in range(3):
+            around.port.take_in_all()
+        program.sendall(b"unregister")
+        around.port.take_in_all()
+        assert around.made[0].data == b"unregister"
+        program.close()
+        around.port.take_in_all()
+        assert around.made[0].closed_ns
+
+    def endless(self, around: Around, cost_ns: int = 100_000) -> Iterator[tuple[bytes, Sequence[int]] | None]:
+        while True:
+            yield None
+            around.now_ns += cost_ns
+
+    def test_records_are_taken_in_however_late_it_is(self, around: Around) -> None:
+        flood, *programs = [around.connect() for _ in range(4)]
+        around.turn()
+        around.made[0].answer = lambda data: self.endless(around)
+        flood.sendall(b"x")
+        around.port.take_in_all()
+
+        def slow(data: bytes) -> list[tuple[bytes, Sequence[int]]]:
+            around.now_ns += TAKE_IN_NS
+            return []
+
+        record = encode_record(bytes(14))  # none is cut by a piece
+        for program, made in zip(programs, around.made[1:], strict=True):
+            made.answer = slow
+            program.sendall(record * 1000)
+        around.port.take_in_all()
+        assert [len(made.data) for made in around.made[1:]] == [1000 * len(record)] * 3
+
+    def test_requests_are_not_touched_when_it_is_late(self, around: Around) -> None:
+        first, second = around.connect(), around.connect()
+        around.turn()
+        for made in around.made:
+            made.answer = lambda data: self.endless(around, TAKE_IN_NS)
+        for client in (first, second):
+            client.sendall(encode_request(1, "sync", []) * 10_000)
+        around.port.take_in_all()
+        assert sorted(bool(made.data) for made in around.made) == [False, True]
+
+    def test_accepting_is_bounded_in_time(self, around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = around._open
+
+        def slow(peer: Peer) -> FakeConnection:
+            around.now_ns += 1_000_000
+            return opened(peer)
+
+        monkeypatch.setattr(around.port, "_new_connection", slow)
+        for _ in range(100):
+            around.connect()
+        around.port.take_in_all()
+        assert len(around.port) == ACCEPT_NS // 1_000_000
+        while not around.idle():
+            around.turn()
+        assert len(around.port) == 100
+
+    def test_what_a_peer_left_that_is_gone_has_its_time(self, around: Around) -> None:
+        done = self.many(around, 1_000_000, 1)
+        around.clients[0].close()
+        around.turn()
+        assert not around.made[0].passes_over
+        around.now_ns += LAST_REQUESTS_NS
+        around.turn()
+        assert around.made[0].passes_over
+        assert 0 < done[0] < 10
+        while len(around.port):
+            around.turn()
+
+    def test_half_closed_is_not_gone(self, around: Around) -> None:
+        self.many(around, 1_000_000, 1)
+        around.clients[0].shutdown(socket.SHUT_WR)
+        for _ in range(3):
+            around.turn()
+            around.now_ns += LAST_REQUESTS_NS
+        assert not around.made[0].passes_over
+
+
+class TestWhatIsKept:
+    """Bytes of messages: counted for each user, and not more than his share."""
+
+    @pytest.fixture
+    def limited(self, tmp_path: Path) -> Iterator[Around]:
+        shares = Shares({Resource.MESSAGE_BYTES: 100_000})
+        made = Around(tmp_path / "limited", shares=shares, owner_uid=12345)
+        yield made
+        made.close()
+        assert shares.total(Resource.MESSAGE_BYTES) == 0
+        assert shares.total(Resource.CONNECTIONS) == 0
+        assert shares.total(Resource.DESCRIPTORS) == 0
+
+    @pytest.fixture(autouse=True)
+    def plain(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            port_module, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
+        )
+
+    def test_half_messages(self, limited: Around) -> None:
+        clients = [limited.connect() for _ in range(4)]
+        limited.turn()
+        for client, made in zip(clients, limited.made, strict=True):
+            made.bytes_pending = 40_000
+            client.sendall(b"x")
+            limited.turn()
+        assert [bool(made.closed_ns) for made in limited.made] == [False, False, True, True]
+        number, text = error_in(read_all(clients[2]))
+        assert number == errno.ENOBUFS
+        assert "user 7" in text
+        assert limited.shares.held(Resource.MESSAGE_BYTES, 7) == 80_000
+        limited.made[0].bytes_pending = 0
+        clients[0].sendall(b"x")
+        limited.turn()
+        assert limited.shares.held(Resource.MESSAGE_BYTES, 7) == 40_000
+
+    def test_what_is_read_is_small_when_much_is_kept(self, limited: Around) -> None:
+        keeping, other = limited.connect(), limited.connect()
+        limited.turn()
+        limited.made[0].bytes_pending = 60_000
+        keeping.sendall(b"x")
+        limited.turn()
+        pieces: list[int] = []
+
+        def answer(data: bytes) -> list[tuple[bytes, Sequence[int]]]:
+            pieces.append(len(data))
+            return []
+
+        limited.made[1].answer = answer
+        other.sendall(bytes(20_000))
+        limited.turn()
+        assert max(pieces) == SMALL_PIECE_BYTES
+        assert sum(pieces) == 20_000
+
+    def test_answers_that_are_not_read(self, limited: Around) -> None:
+        client = limited.connect()
+        limited.turn()
+        limited.made[0].answer = lambda data: [(bytes(1000), []) for _ in data]
+        client.sendall(bytes(300))
+        limited.turn()
+        held = limited.shares.held(Resource.MESSAGE_BYTES, 7)
+        assert 0 < held == next(iter(limited.port)).link.waiting_bytes
+        read = 0
+        while read < 300_000:
+            read += len(client.recv(1 << 20))
+            limited.turn()
+        assert limited.shares.held(Resource.MESSAGE_BYTES, 7) == 0
+
+
+class TestDescriptorsThatAreNotClosed:
+    @pytest.fixture(autouse=True)
+    def waiting(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        monkeypatch.setattr(closing, "waiting_of", lambda uid: counts.get(uid, 0))
+        monkeypatch.setattr(closing, "waiting", lambda: sum(counts.values()))
+        return counts
+
+    def test_nothing_more_is_received_from_their_user(self, around: Around, waiting: dict[int, int]) -> None:
+        client = around.connect()
+        around.turn()
+        waiting[os.geteuid()] = MAX_CLOSING + 1
+        client.sendall(b"more")
+        around.turn()
+        assert around.made[0].data == b""
+        assert around.made[0].closed_ns
+        assert len(around.port) == 0
+        around.connect()
+        around.turn()
+        assert len(around.made) == 1, "nor is he accepted"
+
+    def test_nobody_is_accepted_when_there_are_too_many(
+        self, around: Around, waiting: dict[int, int], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        waiting[54321] = MAX_CLOSING_IN_ALL + 1
+        around.connect()
+        with caplog.at_level(logging.ERROR):
+            around.turn()
+        assert (len(around.port), around.idle()) == (0, True)
+        waiting.clear()
+        around.port.on_time(around.now_ns + ACCEPT_PAUSE_NS)
+        around.turn()
+        assert len(around.port) == 1
+
+
+class TestOurMistakes:
+    """Whatever fails in the handling of a connection costs that connection, is told and counted."""
+
+    PLACES = ("receive", "close", "speak", "next_timer_ns", "bytes_pending", "pass_over_requests")
+
+    @pytest.mark.parametrize("place", PLACES)
+    def test_in_a_connection(
+        self, around: Around, place: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bad, other = around.connect(), around.connect()
+        around.turn()
+
+        def fail(*args: Any) -> None:
+            raise RuntimeError("a mistake")
+
+        class Bad(FakeConnection):
+            pass
+
+        setattr(Bad, place, property(fail) if place == "bytes_pending" else fail)
+        made = around.made[0]
+        made.__dict__.pop(place, None)
+        made.__class__ = Bad
+        with caplog.at_level(logging.ERROR):
+            if place == "speak":
+                monkeypatch.setattr(made, "waiting", True)
+            bad.sendall(b"x")
+            around.turn()
+            around.port.answer_waiting()
+            around.port.on_time(around.now_ns)
+            bad.close()
+            around.turn()
+            around.now_ns += LAST_REQUESTS_NS + 1
+            around.turn()
+            around.port.on_time(around.now_ns)
+            assert len(around.port) == 1
+            other.sendall(b"y")
+            around.turn()
+        assert around.made[1].data == b"y"
+        if place != "pass_over_requests":
+            assert around.faults.count > 0
+            assert "a mistake" in caplog.text
+
+    def test_in_a_connection_that_is_not_made(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
+        def fail(peer: Peer) -> FakeConnection:
+            raise RuntimeError("a mistake")
+
+        right = around.port._new_connection
+        around.port._new_connection = fail
+        refused = around.connect()
+        with caplog.at_level(logging.ERROR):
+            around.turn()
+        around.port._new_connection = right
+        assert read_all(refused) == b""
+        around.connect()
+        around.turn()
+        assert (len(around.port), around.faults.count) == (1, 1)
+
+    @pytest.mark.parametrize("method", ["queue", "flush", "finish", "receive", "peek"])
+    def test_in_a_link(
+        self, around: Around, method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bad, other = around.connect(), around.connect()
+        around.turn()
+        link = next(iter(around.port)).link
+        peer = link.peer
+
+        def fail(*args: Any) -> None:
+            raise RuntimeError("a mistake")
+
+        monkeypatch.setattr(link, method, fail)
+        around.made[0].answer = lambda data: [(b"answer", [])]
+        with caplog.at_level(logging.ERROR):
+            bad.sendall(b"x")
+            around.turn()
+            around.port.take_in_all()
+            bad.close()
+            around.turn()
+            around.port.on_time(around.now_ns + 2 * LAST_WORDS_NS)
+            other.sendall(b"y")
+            around.turn()
+        assert around.made[1].data == b"y"
+        assert len(around.port) == 1
+        assert link.closed
+        assert around.port._shares.held(Resource.CONNECTIONS, peer.share) == 1
+        assert method == "peek" or around.faults.count > 0
