@@ -5,6 +5,7 @@ Those marked are faults that are still there; whoever mends one takes its mark a
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -38,6 +39,32 @@ def send(house: House, fds: list[int], times: int) -> None:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(os.path.join(house.directory, "user_events_data"))
             socket.send_fds(sock, [msgpack.packb([0, 1, "sync", []])], fds)
+
+
+@root
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)], ids=["as memory", "as doorbell"])
+def test_a_file_whose_close_hangs_is_offered_as_a_ring(
+    house: House, tmp_path: Path, places: tuple[int, int]
+) -> None:
+    """The loop closed the duplicates that it had made of them."""
+    files = FuseFiles(os.fspath(tmp_path / "fuse"))
+    memory = os.memfd_create("memory", os.MFD_ALLOW_SEALING)
+    hanging = os.open(tmp_path / "fuse" / "hangs", os.O_RDWR)
+    try:
+        files.watch(house.pid)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(5)
+            sock.connect(os.path.join(house.directory, "user_events_data"))
+            fds = [(hanging, memory)[place] for place in places]
+            socket.send_fds(sock, [msgpack.packb([0, 1, "adopt_ring", [{}]])], fds)
+            answer = msgpack.unpackb(sock.recv(4096))
+            assert answer[2][0] == errno.EINVAL, answer
+        house.probe()
+    finally:
+        os.close(hanging)
+        os.close(memory)
+        files.close()
+    assert not house.report.findings
 
 
 @root

@@ -39,12 +39,25 @@ from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake.journal cimport jr_done
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_ns
 
+from utracefsd.machine.closing import close_foreign
+
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 cdef enum:
     LOOKUPS_IN_A_ROUND = 32
     UNKNOWN_NS = 1000000000
     MARKS_A_LAP = 32
+
+
+cdef object what_is_foreign(int fd, int doorbell):
+    """Which of the two is no memory, or no eventfd (-1: none is given); None: both are what they should be."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return "the first descriptor is not a memfd"
+    if doorbell >= 0 and not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
+        return "the second descriptor is not an eventfd"
+    return None
 
 
 @cython.final
@@ -108,16 +121,18 @@ cdef class DataRing:
         ValueError, with what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
         invalid positions. The next round takes in what the ring still holds.
         """
-        cdef DataRing ring = DataRing.__new__(DataRing)
+        cdef DataRing ring
         cdef uint64_t size
+        wrong = what_is_foreign(fd, doorbell)
+        if wrong:
+            close_foreign((fd, doorbell))  # any file there is, and its close may block
+            raise ValueError(wrong)
+        ring = DataRing.__new__(DataRing)
         ring.fd = fd
         ring.doorbell = doorbell
         ring.table = table
         ring.pid = pid
-        try:
-            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-        except OSError:
-            raise ValueError("the first descriptor is not a memfd") from None
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if seals & SEALS != SEALS:
             raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
         # Sealed: the length cannot change any more, so no access to the mapping can fault.
@@ -125,8 +140,6 @@ cdef class DataRing:
         size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)
         if not dr_valid_size(size) or length != dr_file_bytes(<uint32_t>size):
             raise ValueError("the ring's memory has an invalid length")
-        if doorbell >= 0 and not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
-            raise ValueError("the second descriptor is not an eventfd")
         ring.map_it(<uint32_t>size)
         header = ring.c.ring.header
         if (

@@ -34,7 +34,7 @@ def close_foreign(fds: Iterable[int], uid: int = 0) -> None:
             with _lock:
                 _counts[uid] += 1
             _waiting.append((fd, uid))
-    for _ in range(len(_waiting)):  # any of them may hang
+    for _ in range(min(len(_waiting), MAX_THREADS)):  # any of them may hang
         _start_thread()
 
 
