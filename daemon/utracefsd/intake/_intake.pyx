@@ -101,16 +101,14 @@ cdef class Intake:
         if heads == NULL:
             raise MemoryError
         try:
+            # Before any ring: what is from before this is found in all of them.
+            self.look_at_clock()
+            now = self.clock.to.ns
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.lookups = 0
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
-            # After that look: no honest record of this round is from later.
-            self.look_at_clock()
-            now = self.clock.to.ns
-            for i in range(n):
-                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 if ring.refill(&self.clock):
                     heads[live] = <PyObject *>ring
                     live += 1
