@@ -22,9 +22,10 @@ def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folders: set[Path] = set()
     prepare = Runtime.prepare
 
-    def note(place: Runtime, *, reachable: bool = False) -> None:
-        folders.add(place.status_folder)
-        prepare(place, reachable=reachable)
+    def note(place: Runtime, *, reachable: bool = False) -> Runtime:
+        prepared = prepare(place, reachable=reachable)
+        folders.add(prepared.status_folder)
+        return prepared
 
     monkeypatch.setattr(Runtime, "prepare", note)
     yield

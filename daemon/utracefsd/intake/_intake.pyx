@@ -112,16 +112,14 @@ cdef class Intake:
         if heads == NULL:
             raise MemoryError
         try:
+            # Before any ring: what is from before this is found in all of them.
+            self.look_at_clock()
+            now = self.clock.to.ns
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.lookups = 0
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
-            # After that look: what has no place by now is later than this round.
-            self.look_at_clock()
-            now = self.clock.to.ns
-            for i in range(n):
-                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 if self.next_of(ring, now):
                     if now - ring.known_since > KNOWN_NS:
                         ring.known_since = now

@@ -4,16 +4,18 @@
  * time goes in a straight line: what lies there is off by no more than the looks themselves are, however
  * the kernel steers its clock (adjtime), and its time lies between theirs, whatever the counter did. What
  * is older than the look before, because its producer was stopped between stamp and commit, or because no
- * daemon lived, is counted back with the rate of a longer while. What is later than the last look is as
- * late as that.
+ * daemon lived, is counted back with the rate of a longer while. What is later than the last look is
+ * counted on with it.
  *
- *          ns |                         .____ to          later: as late as `to`
+ *          ns |                         .____ to          later: on from `to`, by `rate`
  *             |             .-----------'
  *             |     .-------' from                        between: on the line
  *             |  .-'                                      older: back from `from`, by `rate`
  *             +------------------------------ tsc
  *
- * So a producer may claim any count: its time lies between 0 and the last look, and nothing is divided by it.
+ * So a producer may claim any count: nothing is divided by it, and it becomes some time between 0 and
+ * UINT64_MAX. Whether that has come yet is for the caller to say, as with any other time that a producer
+ * claims.
  *
  * A line that is steeper or flatter than the rate by more than a thousandth, or a counter that went back,
  * means that the machine was suspended or moved, or that its counter is broken: tsc_clock_look says so, and
@@ -75,10 +77,12 @@ static inline int tsc_clock_look(struct tsc_clock *c, struct tsc_clock_pair now)
 /* CLOCK_MONOTONIC of a count that somebody claims. */
 static inline uint64_t tsc_clock_ns(const struct tsc_clock *c, uint64_t tsc)
 {
-    unsigned __int128 back;
+    unsigned __int128 later, back;
 
-    if (tsc >= c->to.tsc)
-        return c->to.ns;
+    if (tsc >= c->to.tsc) {
+        later = ((unsigned __int128)(tsc - c->to.tsc) * c->rate) >> 32;
+        return later < UINT64_MAX - c->to.ns ? c->to.ns + (uint64_t)later : UINT64_MAX;
+    }
     if (tsc >= c->from.tsc)
         return c->from.ns + (uint64_t)(((unsigned __int128)(tsc - c->from.tsc) * c->line) >> 32);
     back = ((unsigned __int128)(c->from.tsc - tsc) * c->rate) >> 32;
