@@ -226,7 +226,8 @@ def test_a_full_ring_loses_and_counts(
     assert found == list(range(len(found)))
     assert len(found) + event.lost == 100_000
     assert (
-        f"emitted: 100000\nlost in data rings: {event.lost}\nftrace: recorded {len(found)} filtered 0 lost {event.lost}"
+        f"emitted: 100000\nlost in data rings: {event.lost}\n"
+        f"ftrace: recorded {len(found)} filtered 0 lost {event.lost}"
         in tree.read_file("events/user_events/ring/stats").decode()
     )
 
