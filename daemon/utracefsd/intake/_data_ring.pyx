@@ -50,7 +50,7 @@ cdef enum:
 
 
 cdef object what_is_foreign(int fd, int doorbell):
-    """Which of the two is no memory, or no eventfd (-1: none is given); None: both are what they should be."""
+    """Which of the two is no memory, or no eventfd (-1: none is given); None: both are right."""
     try:
         fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
