@@ -421,7 +421,7 @@ def test_when_no_thread_can_be_started_events_are_off(tmp_path: Path, daemon: Fa
     daemon.enabled_from_start = {ONE}
     program = """
 import resource, utracefs
-from utracefs import _event, session_thread, session, _native, connection
+from utracefs import _event, session_thread, session, _native, connection, totals
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 10), resource.RLIM_INFINITY))
 event = utracefs.event("one u32 number")
