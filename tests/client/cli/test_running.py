@@ -53,6 +53,23 @@ def test_steps_come_until_the_command_ends(tmp_path: Path) -> None:
     assert steps >= 5
 
 
+def test_stopped_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sigtimedwait of CPython returns what lay on its stack when EINTR came after the time had passed."""
+    wait = signal.sigtimedwait
+    stopped = 0
+
+    def interrupted(taken: frozenset[signal.Signals], seconds: float) -> object:
+        nonlocal stopped
+        stopped += 1
+        if stopped > 3:
+            return wait(taken, seconds)
+        return signal.struct_siginfo((-1574777808, 0, 0, 0, 0, 0, 0))
+
+    monkeypatch.setattr(signal, "sigtimedwait", interrupted)
+    assert run("sh", "-c", "sleep 0.1; exit 7") == 7
+    assert stopped > 3
+
+
 def test_the_end_of_the_time_is_success() -> None:
     assert run(duration_s=0.01) == 0
     assert run("sleep", "60", duration_s=0.01) == 0
