@@ -25,7 +25,7 @@ cdef class DataRing:
     cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
     cdef bint has_head
     cdef unsigned char *copy            # its payload, out of the producer's reach
-    # (position, sink, n), in order: n records are missing in that sink's ring buffer in front of the first
+    # (position, {sink: n}), in order: n records are missing in that sink's ring buffer in front of the first
     # one that ends behind the position. The first one's position; without any UINT64_MAX.
     cdef list marks
     cdef uint64_t marked_at
@@ -44,6 +44,7 @@ cdef class DataRing:
     cdef bint refill(self, const tsc_clock *clock) noexcept
     cdef int publish(self) except -1
     cdef int fold_lost(self, uint64_t position) except -1
+    cdef int add_marks(self, uint64_t position, dict missing) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1
     cdef bint is_thread(self, uint32_t tid)

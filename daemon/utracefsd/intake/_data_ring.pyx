@@ -233,22 +233,29 @@ cdef class DataRing:
                 if probe.lose(n) and isinstance(probe, FtraceProbe):
                     sink = (<FtraceProbe>probe).sink
                     missing[sink] = missing.get(sink, 0) + n
-        # A mark begins a page: not more than some of them a lap.
+        if missing:
+            self.add_marks(position, missing)
+        return 0
+
+    cdef int add_marks(self, uint64_t position, dict missing) except -1:
+        """A mark begins a page: not more than some of them a lap. So there are never more than that, also of
+        a producer that says all the time that it has lost something."""
         if self.marks:
-            last = self.marks[len(self.marks) - 1][0]
-            if position - last < self.c.ring.size // MARKS_A_LAP:
-                position = last
-        for sink, lost in missing.items():
-            self.marks.append((position, sink, lost))
-        if self.marks:
-            self.marked_at = self.marks[0][0]
+            last, more = self.marks[len(self.marks) - 1]
+            if position < last + self.c.ring.size // MARKS_A_LAP:
+                for sink, lost in missing.items():
+                    more[sink] = more.get(sink, 0) + lost
+                return 0
+        self.marks.append((position, missing))
+        self.marked_at = self.marks[0][0]
         return 0
 
     cdef int mark_lost(self, uint64_t upto) except -1:
         """The next record ends at `upto`: show what is missing in front of it, on its cpu."""
         while self.marks and self.marks[0][0] < upto:
-            _, sink, lost = self.marks.pop(0)
-            (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
+            _, missing = self.marks.pop(0)
+            for sink, lost in missing.items():
+                (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
         return 0
 

@@ -7,6 +7,7 @@ import os
 import struct
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -251,6 +252,27 @@ def test_losses_at_the_end_of_a_ring_stand_before_whatever_comes_next(world: Wor
     world.intake.remove(world.rings[0])
     world.seen.tracepoint.write(number(2), ts_ns=5, cpu=3, pid=1)
     assert [n for n in recorded.told() if n != 1] == [-1, 2]
+
+
+def test_who_tells_of_losses_all_the_time_takes_no_memory_and_no_time(world: World) -> None:
+    """Each look finds something lost, and never a record to show it in front of."""
+    recorded, producer = Recorded(world), world.producers[0]
+
+    def look(n: int) -> None:
+        for _ in range(n):
+            struct.pack_into("<I", producer.memory, (64 << 10) + SIZE, 1)
+            producer.set_u64(LOST, 1)
+            world.intake.take_in()
+
+    look(1000)
+    tracemalloc.start()
+    look(50_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000
+    producer.emit(0, number(1), 1)
+    world.intake.take_in()
+    assert recorded.told() == [-51_000, 1]
 
 
 def test_nothing_is_lost_where_nobody_listens(world: World) -> None:
