@@ -130,8 +130,8 @@ class _Loop:
         """Until a signal comes, or that time has passed."""
         due = min(self._end, self._grace_end) - time.monotonic()
         info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
-        # CPython (3.11 to 3.13, signal_sigtimedwait_impl) returns what lay on its stack when it was stopped and
-        # went on after the time had passed: EINTR, and nothing left to wait for.
+        # Stopped, and going on after the time has passed, signal_sigtimedwait_impl of CPython 3.11 to 3.13
+        # returns what lay on its stack: EINTR, and nothing left to wait for.
         if info is not None and info.si_signo in self._taken and info.si_signo != signal.SIGCHLD:
             self._asked_to_end(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
         now = time.monotonic()
