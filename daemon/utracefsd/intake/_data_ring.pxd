@@ -10,6 +10,11 @@ from utracefsd.machine.tsc_clock cimport tsc_clock
 cdef enum:
     KNOWN_TIDS = 64
 
+cdef class Lookups:
+    cdef object __weakref__
+    cdef int done                       # in this round
+    cdef DataRing stalest               # whose known threads were looked at longest ago, in this round
+
 cdef class DataRing:
     cdef dr_consumer c
     cdef readonly int fd
@@ -34,7 +39,7 @@ cdef class DataRing:
     cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
     cdef uint64_t unknown_since
     cdef uint64_t known_since           # when they were looked at last
-    cdef int lookups                    # in /proc, in this round
+    cdef public Lookups lookups         # in /proc, in this round, for all rings of its user
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
     cdef object journal                 # the Journal, which keeps the slot mapped
@@ -49,4 +54,6 @@ cdef class DataRing:
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1
     cdef bint is_thread(self, uint32_t tid)
+    cdef bint has_thread(self, uint32_t tid)
+    cdef bint is_of_peer(self)
     cpdef check_known_threads(self)

@@ -2,6 +2,8 @@ from collections.abc import Callable
 
 from utracefsd.intake._index_table import IndexTable
 
+class Lookups: ...
+
 class DataRing:
     fd: int
     doorbell: int
@@ -9,6 +11,7 @@ class DataRing:
     pid: int
     new_thread: Callable[[int], None] | None
     peer_lives: Callable[[], bool] | None
+    lookups: Lookups
     dead: bool
     corrupt: bool
     taken: int

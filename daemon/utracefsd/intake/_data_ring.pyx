@@ -63,12 +63,20 @@ cdef object what_is_foreign(int fd, int doorbell):
 
 
 @cython.final
+cdef class Lookups:
+    """What the rings of one user may ask of /proc in a round: so many new threads (LOOKUPS_IN_A_ROUND), and
+    of one ring whether its known ones are still there. All of that may be due in each of a thousand rings at
+    once, and a look takes as long as a hundred records."""
+
+
+@cython.final
 cdef class DataRing:
     """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it.
 
     pid: The peer's process, by SO_PEERCRED.
     new_thread: Called with a thread id when it is first seen, while the thread's name can still be read.
     peer_lives: Says whether `pid` still is the process that connected; None: it is.
+    lookups: Shared by the rings of one user.
     dead: The connection is gone: take in what is there, step over what will never be committed.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, those refused included.
@@ -86,6 +94,7 @@ cdef class DataRing:
             raise MemoryError
         self.marks = []
         self.marked_at = UINT64_MAX
+        self.lookups = Lookups()
 
     def __dealloc__(self):
         dr_unmap(&self.c.ring)
@@ -275,7 +284,7 @@ cdef class DataRing:
 
         Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a
         producer in another pid namespace never names a thread that we can see), and a round asks a bounded
-        number of times.
+        number of times for each user.
         """
         cdef uint32_t slot = tid % KNOWN_TIDS
         if self.known[slot] == tid and tid != 0:
@@ -283,9 +292,9 @@ cdef class DataRing:
         if now - self.unknown_since > UNKNOWN_NS:
             memset(self.unknown, 0, sizeof(self.unknown))
             self.unknown_since = now
-        if self.unknown[slot] == tid or self.lookups >= LOOKUPS_IN_A_ROUND:
+        if self.unknown[slot] == tid or self.lookups.done >= LOOKUPS_IN_A_ROUND:
             return self.pid
-        self.lookups += 1
+        self.lookups.done += 1
         if self.is_thread(tid):
             self.known[slot] = tid
             if self.new_thread is not None:
@@ -296,18 +305,21 @@ cdef class DataRing:
 
     cdef bint is_thread(self, uint32_t tid):
         """Whether it is a thread of the peer, and not of a stranger who got the peer's pid after it."""
-        return (
-            0 < tid < 0x7fffffff
-            and os.path.exists(f"/proc/{self.pid}/task/{tid}")
-            and (self.peer_lives is None or self.peer_lives())
-        )
+        return self.has_thread(tid) and self.is_of_peer()
+
+    cdef bint has_thread(self, uint32_t tid):
+        return 0 < tid < 0x7fffffff and os.path.exists(f"/proc/{self.pid}/task/{tid}")
+
+    cdef bint is_of_peer(self):
+        return self.peer_lives is None or self.peer_lives()
 
     cpdef check_known_threads(self):
         """Forget thread ids that ended and were given to another process. One that nobody has stays known:
         what waits in the ring may be its."""
+        cdef bint is_of_peer = self.is_of_peer()
         for slot in range(KNOWN_TIDS):
             tid = self.known[slot]
-            if tid and not self.is_thread(tid) and os.path.exists(f"/proc/{tid}"):
+            if tid and not (is_of_peer and self.has_thread(tid)) and os.path.exists(f"/proc/{tid}"):
                 self.known[slot] = 0
 
     def threads(self):

@@ -117,15 +117,23 @@ cdef class Intake:
             now = self.clock.to.ns
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
-                ring.lookups = 0
+                ring.lookups.done = 0
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
                 if self.next_of(ring, now):
-                    if now - ring.known_since > KNOWN_NS:
-                        ring.known_since = now
-                        ring.check_known_threads()
                     heads[live] = <PyObject *>ring
                     live += 1
+                    best = ring.lookups.stalest
+                    if now - ring.known_since > KNOWN_NS and (
+                        best is None or ring.known_since < best.known_since
+                    ):
+                        ring.lookups.stalest = ring
+            for i in range(live):
+                ring = <DataRing>heads[i]
+                if ring.lookups.stalest is ring:
+                    ring.lookups.stalest = None
+                    ring.known_since = now
+                    ring.check_known_threads()
             while live and done < budget:
                 # The ring with the oldest record; a linear search, because few producers write at one moment.
                 # Records come from it until that of another ring is older.

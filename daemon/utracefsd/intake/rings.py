@@ -36,12 +36,13 @@ import os
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING
-from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._data_ring import DataRing, Lookups
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
@@ -165,6 +166,8 @@ class Rings:
         self._owned: dict[DataRing, _Owned] = {}
         self._by_key: dict[Key, _Owned] = {}
         self._orphans: dict[_Owned, None] = {}
+        self._lookups: WeakValueDictionary[int, Lookups] = WeakValueDictionary()
+        """By user."""
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Ours alone: wakes the edge as a doorbell does."""
@@ -474,6 +477,7 @@ class Rings:
         """From here on nothing fails."""
         ring = owned.ring
         ring.new_thread = self._new_thread
+        ring.lookups = self._lookups.setdefault(owned.share, ring.lookups)
         self._intake.add(ring)
         self._owned[ring] = self._by_key[owned.key] = owned
         self._shares.add(Resource.RING_BYTES, owned.share, ring.size)

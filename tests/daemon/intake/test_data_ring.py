@@ -447,3 +447,35 @@ def test_a_known_thread_id_is_looked_at_again(
     world.intake.take_in()
     world.seen.probe.flush()
     assert [record[2] for record in world.seen.records] == [tid, os.getpid() if taken_over else tid]
+
+
+def test_all_rings_of_a_user_ask_for_threads_no_more_than_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has 60 new threads at once, and later 60 that may have ended."""
+    world = World(rings=20)
+    asked: list[str] = []
+    for ring in world.rings:
+        ring.lookups = world.rings[0].lookups
+        ring.peer_lives = lambda: bool(asked.append("process")) or True
+    monkeypatch.setattr("os.path.exists", lambda path: bool(asked.append(path)) or True)
+
+    def emit() -> None:
+        for producer in world.producers:
+            for tid in range(1000, 1060):
+                producer.emit(0, number(tid), 1, tid=tid)
+
+    most = 0
+    while not all(len(ring.threads()) == 60 for ring in world.rings):
+        asked.clear()
+        emit()
+        world.intake.take_in()
+        most = max(most, len(asked))
+    assert most <= 2 * 32 + 1 + 60
+    checked = 0
+    while checked < len(world.rings):
+        asked.clear()
+        emit()
+        world.intake.take_in()
+        assert len(asked) <= 1 + 60, "one ring, when it is due"
+        checked += len(asked) == 1 + 60
+    for producer in world.producers:
+        producer.close()
