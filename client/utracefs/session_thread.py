@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     ToPump: TypeAlias = tuple[Descriptor | None, int]
     """A socket, and how long to wait without one, in ms."""
 
-__all__ = ["PATIENCE_S", "SessionThread"]
+__all__ = ["LONGEST_PATIENCE_S", "PATIENCE_S", "SessionThread", "wanted_patience_s", "wanted_ring_size"]
 
 NEW: Final = "new"
 CONNECTING: Final = "connecting"

@@ -191,9 +191,10 @@ def test_a_step_that_fails_ends_neither_the_thread_nor_the_process(steps: Steps)
     before, sys.unraisablehook = sys.unraisablehook, lambda info: seen.append(info.exc_value)
     try:
         assert failing.start()
-        for count in range(1, 4):
-            wait_for(lambda count=count: len(seen) == count)
-            steps.fifo.wake()
+        wait_for(lambda: len(seen) == 1)
+        steps.fifo.wake()
+        wait_for(lambda: len(seen) == 2)
+        steps.fifo.wake()
         wait_for(lambda: not left)
         assert failing.is_running
         assert failing.stop(10)

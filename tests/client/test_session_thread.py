@@ -28,7 +28,13 @@ from utracefs import Session
 from utracefs._descriptors import Descriptor
 from utracefs._outlets import ring_file_bytes
 from utracefs.connection import MapRing
-from utracefs.session_thread import PATIENCE_S, SessionThread, wanted_ring_size
+from utracefs.session_thread import (
+    LONGEST_PATIENCE_S,
+    PATIENCE_S,
+    SessionThread,
+    wanted_patience_s,
+    wanted_ring_size,
+)
 from utracefs_protocol.connection import encode_response
 from utracefs_protocol.errors import ProtocolError
 
@@ -98,6 +104,47 @@ def test_a_daemon_that_does_not_answer_costs_a_quarter_of_a_second_in_all(
     daemon.kick()
     wait_for(lambda: all(events))
     assert late.registered
+
+
+def test_a_program_with_patience_waits_for_a_slow_daemon(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
+    daemon.answering.clear()
+    daemon.enabled_from_start = {ONE}
+    event = new_session().event(ONE)
+
+    def answer() -> None:
+        daemon.answering.set()
+        daemon.kick()
+
+    timer = threading.Timer(PATIENCE_S * 2, answer)
+    timer.start()
+    event.emit(1)
+    timer.join()
+    assert event
+    wait_for(lambda: numbers(daemon.last.payloads(ONE)) == [1])
+
+
+@pytest.mark.parametrize(
+    ("text", "patience_s"),
+    [
+        ("", PATIENCE_S),
+        ("5", 5),
+        ("0.5", 0.5),
+        ("0", 0),
+        ("999999", LONGEST_PATIENCE_S),
+        *(
+            (nonsense, PATIENCE_S)
+            for nonsense in ("-1", "1e9", "inf", "nan", ".", "1.2.3", "\u0663", "0" * 99)
+        ),
+    ],
+)
+def test_the_patience_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str, patience_s: float
+) -> None:
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", text)
+    assert wanted_patience_s() == patience_s
 
 
 def test_an_import_that_takes_longer_than_a_daemon_may_is_not_the_daemons_fault(
@@ -262,8 +309,9 @@ def test_a_logging_handler_that_fails_costs_the_message(
         warned_of(session, daemon)
     finally:
         logger.removeHandler(failing)
-    assert f"event one is off: one exists with other fields (EADDRINUSE) (and logging failed: {raised!r})" in (
-        capsys.readouterr().err
+    assert (
+        f"event one is off: one exists with other fields (EADDRINUSE) (and logging failed: {raised!r})"
+        in (capsys.readouterr().err)
     )
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from utracefs.cli import Failure
-from utracefs.cli.running import NOT_EXECUTABLE, NOT_FOUND, ROOM_KB, environment, run_steps, signals_blocked
+from utracefs.cli.running import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    PATIENCE_S,
+    ROOM_KB,
+    environment,
+    run_steps,
+    signals_blocked,
+)
 
 
 def run(*command: str, step: Callable[[], float] = lambda: 0.01, duration_s: float | None = None) -> int:
@@ -110,3 +118,11 @@ def test_a_recorded_command_has_room_in_its_ring(monkeypatch: pytest.MonkeyPatch
     assert environment(".")["UTRACEFS_RING_KB"] == str(ROOM_KB)
     monkeypatch.setenv("UTRACEFS_RING_KB", "64")
     assert environment(".")["UTRACEFS_RING_KB"] == "64", "what somebody chose"
+
+
+def test_a_recorded_command_waits_longer_for_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it emits before the daemon's first answer is in nobody's numbers."""
+    monkeypatch.delenv("UTRACEFS_PATIENCE_S", raising=False)
+    assert environment(".")["UTRACEFS_PATIENCE_S"] == str(PATIENCE_S)
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.1")
+    assert environment(".")["UTRACEFS_PATIENCE_S"] == "0.1", "what somebody chose"
