@@ -358,6 +358,13 @@ class Port:
             self._count(accepted)
         accepted.pumping = False
 
+    def go_on(self) -> None:
+        """Nothing is held any more: `ready` comes to what was."""
+        for accepted in self._unfinished:
+            if accepted.open and not self._paused(accepted):
+                # A socket that can be written to makes the epoll descriptor readable, whatever has come.
+                self._watch(accepted, READ | select.EPOLLOUT)
+
     def answer_waiting(self) -> None:
         """After a step: answer the requests for which something has come meanwhile."""
         for accepted in list(self._speaking):
@@ -484,7 +491,7 @@ class Port:
         for message in accepted.answers:
             if message is not None:
                 self._queue(accepted, message)
-            elif self._now_ns() >= until_ns or link.waiting_bytes > most:
+            elif self._now_ns() >= until_ns or link.waiting_bytes > most or connection.held:
                 break
         else:
             self._finished(accepted)
@@ -518,8 +525,8 @@ class Port:
             self._speaking.discard(accepted)
 
     def _paused(self, accepted: Accepted) -> bool:
-        """It has to read before it is listened to again."""
-        return accepted.link.waiting_bytes > self._rules.max_waiting_bytes
+        """It has to read before it is listened to again, or is held."""
+        return accepted.link.waiting_bytes > self._rules.max_waiting_bytes or accepted.connection.held
 
     def _queue(self, accepted: Accepted, message: Message) -> None:
         data, fds = message
@@ -561,14 +568,20 @@ class Port:
         if done and accepted.ending_ns is not None:
             self._close(accepted)
             return
-        # A client that is not listened to is not watched either: epoll would report it again and again.
+        # A client that is not listened to is not watched either: epoll would report it again and again. So it
+        # would the end of one that is held.
         mask = READ if accepted.open and not self._paused(accepted) else 0
         mask |= 0 if done else select.EPOLLOUT
-        if mask != accepted.mask:
-            accepted.mask = mask
-            self._epoll.modify(link.fileno(), mask)
+        if accepted.open and accepted.connection.held:
+            mask |= select.EPOLLET
+        self._watch(accepted, mask)
         if not accepted.pumping:
             self._count(accepted)
+
+    def _watch(self, accepted: Accepted, mask: int) -> None:
+        if mask != accepted.mask:
+            accepted.mask = mask
+            self._epoll.modify(accepted.fd, mask)
 
     # Ending
 

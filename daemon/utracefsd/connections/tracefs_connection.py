@@ -184,6 +184,10 @@ class TracefsConnection:
         return self._connection.pending_head
 
     @property
+    def held(self) -> bool:
+        return False
+
+    @property
     def waiting(self) -> bool:
         """Whether a request waits, that is whether `speak` may have something."""
         return bool(self._waiting)

@@ -159,7 +159,7 @@ class Rings:
         self._save = save
         self._end_failed = end_failed
         self._new_thread = new_thread
-        self._intake = Intake(nr_cpus, tsc.trusted())
+        self._intake = Intake(nr_cpus, tsc.trusted(), journal)
         self._journal = journal
         self._handing_over = False
         self._shares = Shares() if shares is None else shares
@@ -409,6 +409,14 @@ class Rings:
             if self._intake.clock_jumped:
                 self._intake.clock_jumped = False
                 self._intake.tsc = self._intake.tsc and tsc.trusted()
+
+    def take_in_before_others(self) -> int | None:
+        """Take in what was committed before this; the time of what comes another way now, so that none of these
+        is older. None: that has to wait, since older ones may come back."""
+        if self._awaited:
+            return None
+        self.take_in()
+        return self._intake.looked_ns
 
     @property
     def has_more(self) -> bool:
