@@ -406,4 +406,5 @@ class Daemon:
             f"descriptors to be closed: {closing.waiting()}\n"
             f"bytes of messages: {held(Resource.MESSAGE_BYTES)}\n"
             f"bytes of data rings: {held(Resource.RING_BYTES)}\n"
+            f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n"
         ).encode()

@@ -7,7 +7,9 @@ whose memory is invalid is `corrupt`; its connection is ended.
 
 Losses: a producer that finds its ring full counts there, in all and per write_index. Those numbers are taken
 before anything else happens to an event and go into its `emitted` and into `lost` of every probe that is
-attached: the record was emitted, and no consumer got it.
+attached: the record was emitted, and no consumer got it. The last of the counters is for all write_indexes
+from it on; where a table has more than one of these, what it says goes into no event's numbers, but into
+`lost_of_unknown`.
 
 Where in the stream they were lost need not be said by the producer: a ring is full only when head is within
 a record of `told + size`, where `told` is the tail that producers know. So the numbers are taken each time
@@ -71,6 +73,7 @@ cdef class DataRing:
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, those refused included.
     size: Bytes of the data area.
+    lost_of_unknown: Records lost for want of room, of events that the ring does not tell apart.
     lost_to_death: Records that were reserved and never committed, because the producer died.
     pending_bytes: Bytes reserved and not yet taken in, as the producer's memory says; not to be trusted.
     """
@@ -114,20 +117,25 @@ cdef class DataRing:
         return ring
 
     @staticmethod
-    def adopt(IndexTable table not None, int pid, int fd, int doorbell):
+    def adopt(IndexTable table not None, int pid, int fd, int doorbell, share):
         """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
 
-        doorbell: -1 for a ring that comes without one; nobody can ring for it.
+        doorbell: -1 for a ring that comes without one; nobody can ring for it. share: whose they are, for
+        `close_foreign`.
         ValueError, with what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
         invalid positions. The next round takes in what the ring still holds.
         """
         cdef DataRing ring
         cdef uint64_t size
-        wrong = what_is_foreign(fd, doorbell)
-        if wrong:
-            close_foreign((fd, doorbell))  # any file there is, and its close may block
-            raise ValueError(wrong)
-        ring = DataRing.__new__(DataRing)
+        try:
+            wrong = what_is_foreign(fd, doorbell)
+            if wrong:
+                raise ValueError(wrong)
+            ring = DataRing.__new__(DataRing)
+        except BaseException:
+            # Any file there is, and its close may block.
+            close_foreign([one for one in (fd, doorbell) if one >= 0], share)
+            raise
         ring.fd = fd
         ring.doorbell = doorbell
         ring.table = table
@@ -223,6 +231,9 @@ cdef class DataRing:
         for i in range(DR_LOST_COUNTERS):
             n = dr_take_lost_of(&self.c, i)
             if n == 0 or i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
+                continue
+            if i == DR_LOST_COUNTERS - 1 and PyList_GET_SIZE(self.table.tracepoints) > DR_LOST_COUNTERS:
+                self.lost_of_unknown += n
                 continue
             tp = <Tracepoint>PyList_GET_ITEM(self.table.tracepoints, i)
             if not tp._probes:

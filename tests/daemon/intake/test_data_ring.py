@@ -300,7 +300,7 @@ def test_a_dead_producer_s_open_record_is_stepped_over(world: World) -> None:
 
 def adopt(ring: DataRing) -> DataRing:
     """As the next daemon would; the descriptors are its own."""
-    return DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell))
+    return DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell), 0)
 
 
 class TestAdopting:
@@ -313,7 +313,7 @@ class TestAdopting:
         new = World(0)
         table = IndexTable()
         table.append(new.seen.tracepoint)
-        ring = DataRing.adopt(table, os.getpid(), fd, bell)
+        ring = DataRing.adopt(table, os.getpid(), fd, bell, 0)
         new.intake.add(ring)
         assert new.intake.take_in() == 6
         assert new.seen.numbers() == [4, 5, 6, 7, 8, 9]
@@ -337,14 +337,14 @@ class TestAdopting:
         ]
         for make, message in cases:
             with pytest.raises(ValueError, match=message):
-                DataRing.adopt(IndexTable(), os.getpid(), make(), os.eventfd(0))
+                DataRing.adopt(IndexTable(), os.getpid(), make(), os.eventfd(0), 0)
         ring = DataRing.create(IndexTable(), os.getpid(), SIZE)
         with pytest.raises(ValueError, match="eventfd"):
-            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.open("/dev/null", os.O_RDWR))
+            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.open("/dev/null", os.O_RDWR), 0)
         producer = Producer(ring)
         producer.set_u64(HEAD, SIZE * 2)
         with pytest.raises(ValueError, match="positions"):
-            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell))
+            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell), 0)
         producer.close()
 
     @pytest.mark.parametrize("offset", [0, 4, 8, 12])
@@ -359,7 +359,7 @@ class TestAdopting:
     def test_what_is_refused_is_closed(self) -> None:
         before = os.listdir("/proc/self/fd")
         with pytest.raises(ValueError):
-            DataRing.adopt(IndexTable(), os.getpid(), os.open("/dev/null", os.O_RDWR), os.eventfd(0))
+            DataRing.adopt(IndexTable(), os.getpid(), os.open("/dev/null", os.O_RDWR), os.eventfd(0), 0)
         deadline = time.monotonic() + 10
         while os.listdir("/proc/self/fd") != before:  # by a thread: it may be any file
             assert time.monotonic() < deadline
