@@ -196,7 +196,7 @@ class TracefsConnection:
         Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and
         `closing`.
         """
-        close_foreign(fds)
+        close_foreign(fds, self._peer.share)
         try:
             first = True
             for message in self._connection.receive_in_turns(data):
