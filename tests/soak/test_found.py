@@ -37,12 +37,22 @@ def house(tmp_path: Path) -> Iterator[House]:
     made.clear()
 
 
-def send(house: House, fds: list[int], times: int) -> None:
+@contextlib.contextmanager
+def as_user(uid: int) -> Iterator[None]:
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def send(house: House, fds: list[int], times: int, uid: int = 0) -> None:
     """Each time a connection of its own, which ends at once."""
     for _ in range(times):
         # From the folder itself, since another user may not search those above it.
         with socket.socket(socket.AF_UNIX) as sock, contextlib.chdir(house.directory):
-            sock.connect("user_events_data")
+            with as_user(uid):
+                sock.connect("user_events_data")
             socket.send_fds(sock, [msgpack.packb([0, 1, "sync", []])], fds)
 
 
@@ -89,13 +99,14 @@ def test_closes_that_hang_do_not_keep_others_from_being_closed(
     """Nor use up the daemon's descriptors, nor its time. Of the attacker's own what one message brings may
     wait, where that makes too many."""
     files = FuseFiles(os.fspath(tmp_path / "fuse"))
+    Path(house.directory).chmod(0o755)
+    (Path(house.directory) / "user_events_data").chmod(0o666)
     try:
         files.watch(house.pid)
         before = len(os.listdir(f"/proc/{house.pid}/fd"))
         for _ in range(10):
             fds = [os.open(tmp_path / "fuse" / "hangs", os.O_RDWR) for _ in range(4)]
-            with as_user(attacker):
-                send(house, fds, 1)
+            send(house, fds, 1, attacker)
             for fd in fds:
                 os.close(fd)
         pipes = os.pipe()

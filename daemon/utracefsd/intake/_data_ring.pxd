@@ -26,7 +26,7 @@ cdef class DataRing:
     cdef public bint dead               # the connection is gone: step over what is not committed
     cdef readonly bint corrupt
     cdef readonly uint64_t taken        # records taken in, those refused included
-    cdef readonly uint64_t lost_of_unknown  # lost for want of room, of events that the ring does not tell apart
+    cdef readonly uint64_t lost_of_unknown  # for want of room, of events that the ring does not tell apart
     cdef uint64_t holes                 # reserved and never committed by a producer that died
     cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
     cdef bint has_head
