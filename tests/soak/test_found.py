@@ -82,15 +82,6 @@ def test_a_file_whose_close_hangs_is_offered_as_a_ring(
     assert not house.report.findings
 
 
-@contextlib.contextmanager
-def as_user(uid: int) -> Iterator[None]:
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 @root
 @pytest.mark.parametrize("attacker", [0, 54321], ids=["own", "of another user"])
 def test_closes_that_hang_do_not_keep_others_from_being_closed(
