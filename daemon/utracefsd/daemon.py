@@ -284,6 +284,7 @@ class Daemon:
             for tid in self.rings.threads():
                 self.comms.wrote(tid)
         self.plugins.flush()
+        self.data.answer_waiting()
         self.tracefs.answer_waiting()
         self.save()
 
