@@ -410,3 +410,18 @@ def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
     one, two, other = [rings.create(IndexTable(), peer, SIZE, lambda error: None) for peer in users]
     assert one.lookups is two.lookups is not other.lookups
     rings.close()
+
+
+async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
+    serving: Serving, producer: Producer
+) -> None:
+    """This is asked after each step, and a thousand rings may know 64 threads each."""
+    rings = serving.daemon.rings
+    assert rings is not None
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    for n in range(2):
+        producer.emit(index, struct.pack("<Q", n))
+        await producer.call("sync")
+        assert list(rings.writers()) == [(os.getpid(), os.getpid())]
+        assert list(rings.writers()) == []
