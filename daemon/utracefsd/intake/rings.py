@@ -300,13 +300,13 @@ class Rings:
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
         key = ring.key()
-        if (other := self._by_key.get(key)) is not None:
-            if other not in self._orphans:
-                raise TraceError(
-                    errno.EBUSY, "this data ring is in use by another connection; close that first"
-                )
+        if (other := self._by_key.get(key)) is None:
+            self._check_shares(peer, ring.size)
+        elif other in self._orphans:
+            # Counted already; and from here on a refusal would lose what it holds.
             self._forget(other, for_another=True)
-        self._check_shares(peer, ring.size)
+        else:
+            raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         if self._journal is not None:
             try:
                 self._journal.resume(ring)
