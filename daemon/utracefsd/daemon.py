@@ -283,9 +283,10 @@ class Daemon:
     def hand_on(self) -> None:
         """A step is done: hand on what it brought, to consumers, to reads that wait, to a successor."""
         if self.comms.record_tgid and self.rings is not None:
-            for tid in self.rings.threads():
-                self.comms.wrote(tid)
+            for tid, pid in self.rings.writers():
+                self.comms.wrote(tid, pid)
         self.plugins.flush()
+        self.data.answer_waiting()
         self.tracefs.answer_waiting()
         if self._hold_records and not self.gathering:
             self._hold_records = False

@@ -34,8 +34,9 @@ as a request needs, and for HALF_MESSAGE_NS at most.
 
 **Limits.** 64 KiB an object, nesting 8, 16 descriptors waiting. Beyond them, or when the framing breaks: the
 notification `["error", [errno, text]]`, and `closing` is set; the port sends what is left and closes. Every
-request is answered at once, so what waits unanswered are requests behind responses that the peer does not
-read; the port leaves those alone.
+request is answered at once (but for a `sync` directly after a restart, which waits until data rings are taken
+in from), so what waits unanswered are requests behind responses that the peer does not read; the port leaves
+those alone.
 """
 
 import errno
@@ -84,6 +85,9 @@ WRITE_ERROR_INTERVAL_NS = 1_000_000_000
 """At most one `write_error` notification in this time, so that a program that writes nonsense is not answered
 record by record."""
 
+MAX_WAITING_SYNCS = 64
+"""`sync` requests that wait while data rings of the daemon before this one may still come back."""
+
 REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted as the user's in such numbers: counting each would cost as much as the rest."""
 
@@ -131,7 +135,6 @@ class DataConnection:
         self.table = table
         self.peer = peer
         self.closing = False
-        self.waiting = False  # every request is answered at once
         self.index_table = IndexTable()
         self._take_in_all = take_in_all
         self._flush = flush
@@ -153,6 +156,8 @@ class DataConnection:
         self._kept = 0
         """Descriptors that are counted as its user's, for an incomplete message."""
         self._kept_until_ns: int | None = None
+        self._syncs: list[int] = []
+        """msgids of those that wait until rings are taken in from."""
         self._refused: dict[tuple[int, int], int] = {}
         self._next_write_error_ns: int | None = None
         self._closed = False
@@ -170,6 +175,11 @@ class DataConnection:
         table.process_connected(peer.pid)
 
     # What the port calls
+
+    @property
+    def waiting(self) -> bool:
+        """A `sync` waits for the rings of the daemon before this one: all else is answered at once."""
+        return bool(self._syncs)
 
     @property
     def bytes_pending(self) -> int:
@@ -261,6 +271,10 @@ class DataConnection:
             if self._kept_until_ns is not None and self._kept_until_ns <= now_ns:
                 text = "a message with descriptors stays incomplete; send it in one go"
                 self._fail(TraceError(errno.ETIMEDOUT, text))
+            if self._syncs and not self._waits_for_rings():
+                syncs, self._syncs = self._syncs, []
+                for msgid in syncs:
+                    self._synced(msgid)
             self._tell_refused(now_ns)
         return self._take_outgoing()
 
@@ -448,6 +462,23 @@ class DataConnection:
         self._send(encode_response(msgid, taken))
 
     def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
+        if not self._waits_for_rings():
+            self._synced(msgid)
+        elif len(self._syncs) < MAX_WAITING_SYNCS:
+            self._syncs.append(msgid)
+        else:
+            raise TraceError(errno.EAGAIN, f"{MAX_WAITING_SYNCS} of these wait already for data rings")
+
+    def _waits_for_rings(self) -> bool:
+        """Whether this connection's ring holds something that cannot be taken in yet."""
+        return (
+            self._ring is not None
+            and self._rings is not None
+            and self._rings.gathering
+            and self._ring.pending_bytes > 0
+        )
+
+    def _synced(self, msgid: int) -> None:
         # Everything sent before this request was carried out before it; what is left is what was committed to
         # the ring, and the batches of plug-ins. Records of other rings that are older come first, so that no
         # time is moved; but nobody is looked at for an empty ring.

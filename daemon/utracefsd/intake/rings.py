@@ -116,6 +116,8 @@ class _Owned:
     share: int
     start_time: int
     failed: Callable[[TraceError], None]
+    taken: int = 0
+    """What its ring had `taken` when `writers` was asked last."""
 
 
 class Rings:
@@ -428,9 +430,14 @@ class Rings:
         """Records lost for want of room that are in no event's numbers (`DataRing`)."""
         return self._lost_of_unknown + sum(ring.lost_of_unknown for ring in self._owned)
 
-    def threads(self) -> set[int]:
-        """Threads that were seen writing."""
-        return {tid for ring in self._owned for tid in ring.threads()}
+    def writers(self) -> Iterator[tuple[int, int]]:
+        """(thread id, process id) of threads that were seen writing, of rings that something was taken in
+        from since this was asked last."""
+        for ring, owned in self._owned.items():
+            if owned.taken != ring.taken:
+                owned.taken = ring.taken
+                for tid in ring.threads():
+                    yield tid, ring.pid
 
     def answer_doorbells(self) -> None:
         """Note those that rang: one that rings again wakes again."""

@@ -87,12 +87,15 @@ class CommTable:
         if pid > 0 and (task := self._read_task(pid)) is not None:
             self._keep(pid, task)
 
-    def wrote(self, pid: int) -> None:
-        """Records of this thread have been taken in."""
+    def wrote(self, pid: int, tgid: int | None = None) -> None:
+        """Records of this thread have been taken in. tgid: its process, where that is known."""
         if self.record_tgid and pid not in self._tgids and pid > 0:
-            tgid = self._read_tgid(pid)
+            if tgid is None:
+                tgid = self._read_tgid(pid)
             if tgid is not None:
                 self._tgids[pid] = tgid
+                if len(self._tgids) > _MAX_CAPACITY:
+                    del self._tgids[next(iter(self._tgids))]
 
     def want_tgids(self, who: object, wanted: bool) -> None:
         """The option record-tgid of one instance; thread groups are learned while any has it on."""

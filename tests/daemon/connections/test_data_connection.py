@@ -31,6 +31,7 @@ from utracefsd.connections.data_connection import (
     WRITE_ERROR_INTERVAL_NS,
 )
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
@@ -510,3 +511,40 @@ def test_an_object_of_64_kib_passes(client: Client, table: EventTable) -> None:
     flush(table)
     assert len(payloads) == 1
     assert client.notifications == []
+
+
+def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
+    table: EventTable,
+) -> None:
+    """What is in the ring has reached no consumer before that."""
+    rings = Rings(1, known={(0, 0): KnownRing(4711, 1, 0, [])}, is_running=lambda pid, start: True)
+    client = Client(table, ROOT, rings=rings, flush=lambda: flushed.append(1))
+    flushed: list[int] = []
+    client.reg("test u32 a")
+    client.call("mmap_ring", {"size": 65536})
+    assert client.call("sync") is None, "nothing is in the ring"
+    flushed.clear()
+    ring = client.connection._ring
+    assert ring is not None
+    producer = Producer(ring)
+    producer.emit(0, bytes(4), 1)
+    assert client.send(client.request("sync") + client.request("sync")) == []
+    assert client.connection.waiting
+    assert client.take(client.connection.speak(0)) == []
+    client.call("DIAG_IOCQLOCOFFSET")
+    for _ in range(data_connection.MAX_WAITING_SYNCS - 2):
+        client.send(client.request("sync"))
+    assert client.fails("sync") == "EAGAIN"
+    assert (ring.taken, flushed) == (0, [])
+    rings.stop_waiting()
+    responses = client.take(client.connection.speak(0))
+    assert [response.error for response in responses] == [None] * data_connection.MAX_WAITING_SYNCS
+    assert ring.taken == 1
+    assert flushed
+    assert not client.connection.waiting
+    producer.close()
+    client.connection.close(0)
+    for fd in client.fds:
+        os.close(fd)
+    rings.close()
+    del ring  # the frame stays with the exception of `fails`

@@ -20,8 +20,10 @@ import trio
 from utracefs_protocol.errors import TraceError
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 from utracefsd.server.serve import Serving, serve
 
 SIZE = 64 << 10
@@ -409,4 +411,46 @@ def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
     users = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1000, 1001)]
     one, two, other = [rings.create(IndexTable(), peer, SIZE, lambda error: None) for peer in users]
     assert one.lookups is two.lookups is not other.lookups
+    rings.close()
+
+
+async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
+    serving: Serving, producer: Producer
+) -> None:
+    """This is asked after each step, and a thousand rings may know 64 threads each."""
+    rings = serving.daemon.rings
+    assert rings is not None
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    for n in range(2):
+        producer.emit(index, struct.pack("<Q", n))
+        await producer.call("sync")
+        assert list(rings.writers()) == [(os.getpid(), os.getpid())]
+        assert list(rings.writers()) == []
+
+
+def test_a_ring_without_a_connection_is_adopted_whatever_its_new_user_has_left() -> None:
+    """Its memory is counted already; refused, what it holds would be lost and counted nowhere."""
+    shares = Shares(limits={Resource.RING_BYTES: SIZE})
+    rings = Rings(
+        2,
+        shares=shares,
+        known={(0, 0): KnownRing(4711, 1, 0, [])},
+        is_running=lambda pid, start: True,
+        hold=lambda ids: IndexTable(),
+    )
+    first, second = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1001)]
+    rings.create(IndexTable(), second, SIZE, lambda error: None)
+    ring = rings.create(IndexTable(), first, SIZE, lambda error: None)
+    memory, doorbell = os.dup(ring.fd), os.dup(ring.doorbell)
+    rings.drop(ring)
+    assert rings.has_orphans, "while rings are waited for"
+    adopted = rings.adopt(IndexTable(), second, memory, doorbell, lambda error: None)
+    assert not rings.has_orphans
+    assert len(rings) == 2
+    assert shares.held(Resource.RING_BYTES, 1001) == 2 * SIZE
+    assert shares.held(Resource.RING_BYTES, 1000) == 0
+    assert adopted.size == SIZE
+    os.close(memory)
+    os.close(doorbell)
     rings.close()
