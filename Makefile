@@ -71,9 +71,12 @@ check: build test-tools
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-# The same suite on the other Pythons that this machine has, if it has any (noxfile.py).
+# The same suite on the other Pythons that this machine has, if it has any (noxfile.py), two at a time; each one's
+# output comes when it is done.
 others: build
-	$(BIN)/nox
+	@mkdir -p .nox
+	$(BIN)/python noxfile.py | xargs -r -P 2 -I% sh -c \
+		'$(BIN)/nox -s "tests(%)" >.nox/%.log 2>&1; status=$$?; cat .nox/%.log; exit $$status'
 
 # Ten minutes, or SECONDS=; SOAK= for options of `python -m tests.soak --help`. What is found prints its seed.
 SECONDS := 600

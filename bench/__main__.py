@@ -8,7 +8,7 @@ import sys
 
 from bench import measure
 
-NAMES = ["loops", "application", "core", "first_event", "intake", "report", "rings", "tree"]
+NAMES = ["loops", "application", "core", "first_event", "fork", "intake", "report", "rings", "tree"]
 
 
 def main(args: list[str]) -> int:

@@ -143,8 +143,8 @@ cdef class NativeThread:
     """A thread that turns between `fifo.pump_until` and `step`.
 
     step(happened): what the pump said, 0 at first; runs in the thread and returns the (socket or None,
-    timeout_ms) to pump next, or None when it was the last. What it raises is unraisable, and the next step comes
-    after a second. To wake the thread one wakes the FIFO.
+    timeout_ms) to pump next, or None when it was the last. What it raises is unraisable, and the next step
+    comes after a second. To wake the thread one wakes the FIFO.
     """
 
     cdef ut_thread thread

@@ -43,8 +43,8 @@ none of them waits for a lock that another could hold: state changes in steps th
 step, but not for ever.
 
 **Faults.** Whatever fails here costs the connection, and the next attempt is made after the back-off. What
-there is to say goes to the program's log if it has one: nothing is imported for it, because a program may have
-lost its right to, or its modules (chroot), or somebody else may have put his own there.
+there is to say goes to the program's log if it has one: nothing is imported for it, because a program may
+have lost its right to, or its modules (chroot), or somebody else may have put his own there.
 """
 
 from __future__ import annotations

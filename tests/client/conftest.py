@@ -33,8 +33,8 @@ def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDae
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs wait for the daemon's first answer as long as a busy machine may take; what they emit before it goes
-    nowhere."""
+    """Programs wait for the daemon's first answer as long as a busy machine may take: what they emit before
+    it goes nowhere."""
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
 
 

@@ -186,8 +186,8 @@ so this is how long the daemon may be kept from its cpu: 30 ms. Only what is wri
 
 
 PATIENCE_S = 5
-"""What a command may wait for the first answer of a daemon that is there, because it was started to be recorded.
-What it emits before the answer goes nowhere. On an idle machine that is a millisecond."""
+"""What a command may wait for the first answer of a daemon that is there, because it was started to be
+recorded: what it emits before the answer goes nowhere. On an idle machine that is a millisecond."""
 
 
 def environment(directory: str) -> dict[str, str]:
