@@ -188,9 +188,13 @@ class Connection:
         """Where the object ends that stands next, behind a run of records; 0: it is not complete; None: these
         have to wait."""
         buffer = self._buffer
-        if self._offset < len(buffer) and 0xC4 <= buffer[self._offset] <= 0xC6 and self._take_records:
-            if not self._take_run(self._take_records):
-                return None
+        if (
+            self._offset < len(buffer)
+            and 0xC4 <= buffer[self._offset] <= 0xC6
+            and self._take_records
+            and not self._take_run(self._take_records)
+        ):
+            return None
         start = self._offset
         if start == len(buffer):
             return 0
