@@ -82,9 +82,9 @@ soak: build
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(SOAK)
 
 # A seed of its own, since whether a change passes must not be left to chance. Left out is what tests/soak/test_found.py
-# marks as a fault that is still there, and `order`, which a killed daemon's successor does not always keep.
+# marks as a fault that is still there.
 test: lint check others
-	$(MAKE) soak SECONDS=60 SOAK='--seed test --without hang,itself,flood --ignore order'
+	$(MAKE) soak SECONDS=60 SOAK='--seed test --without hang,itself,flood'
 
 bench: build
 	$(BIN)/python -m bench
