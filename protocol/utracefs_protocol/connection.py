@@ -98,8 +98,8 @@ class Connection:
     max_object: bytes of the largest object that is accepted; None for a client that trusts its daemon.
     allow_records: whether bare bin objects may come (the data socket's daemon side).
     take_records: takes complete bare bin objects out of a buffer from an offset on and returns the offset
-    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each. When it
-    takes none, they have to wait, and all behind them.
+    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each. When
+    it takes none, they have to wait, and all behind them.
     """
 
     def __init__(

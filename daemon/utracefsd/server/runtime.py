@@ -23,8 +23,8 @@ everybody's may belong to somebody else, since who owns it can put other sockets
 A daemon holds a lock on both folders as long as it runs; the kernel
 drops it with the process, however that ends.
 
-A daemon that ends with its parent keeps nothing for anybody. It marks its status folder, and when it is killed
-the next daemon of the same user, whatever its directory, removes marked folders whose locks are free
+A daemon that ends with its parent keeps nothing for anybody. It marks its status folder, and when it is
+killed the next daemon of the same user, whatever its directory, removes marked folders whose locks are free
 (`remove_left_over`), with the sockets. Folders without the mark may hold somebody's records and stay.
 """
 
@@ -185,7 +185,8 @@ class Runtime:
 
 
 def remove_left_over(uid: int) -> None:
-    """Remove what killed daemons of this user left that ended with their parent; what cannot be removed stays."""
+    """Remove what killed daemons of this user left that ended with their parent; what cannot be
+    removed stays."""
     for mark in sorted(SHARED_MEMORY.glob(f"utracefs-*/{MARK}")):
         with contextlib.suppress(OSError, TraceError):
             _check_private(mark.parent, uid)

@@ -92,8 +92,8 @@ async def serve(
 
     What a daemon left in the same directory that died is gone on with, unless `discard_state`.
 
-    `ends_with_parent`: when it is killed, nobody goes on with what it leaves; the next daemon of the same user
-    removes that.
+    `ends_with_parent`: when it is killed, nobody goes on with what it leaves; the next daemon of the same
+    user removes that.
 
     At the end, however it comes, the sockets made here are removed and every status byte is zero. What has
     been recorded and set stays for a successor, unless the daemon's `remove_state` was set before it is

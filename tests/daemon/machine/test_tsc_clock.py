@@ -184,8 +184,8 @@ def test_on_this_machine(clock: Clock) -> None:
 
 
 def test_going_on_with_the_clock_of_another(clock: Clock) -> None:
-    """What waited while nobody looked gets the times that it would have got. A clock that has looked once, 20 ns
-    off, and then again after a millisecond would move what is two seconds old by 40 us."""
+    """What waited while nobody looked gets the times that it would have got. A clock that has looked once,
+    20 ns off, and then again after a millisecond would move what is two seconds old by 40 us."""
     first, last, now = BEGIN_NS, BEGIN_NS + 60_000 * MS, BEGIN_NS + 62_000 * MS
     clock.ask("resume", tsc_at(first), first, tsc_at(last), last)
     assert clock.look(tsc_at(now), now + 20) == 0

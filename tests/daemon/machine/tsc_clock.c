@@ -1,6 +1,6 @@
 /* tsc_clock.h for a judge: each line of stdin is `look TSC NS`, answered with 1 when a clock jumped and 0
- * otherwise, or `ns TSC`, answered with nanoseconds. `now` says both clocks at once; `resume TSC NS TSC NS` is a new
- * clock that goes on with another one's, answered with nothing. */
+ * otherwise, or `ns TSC`, answered with nanoseconds. `now` says both clocks at once; `resume TSC NS TSC NS` is a
+ * new clock that goes on with another one's, answered with nothing. */
 #include "tsc_clock.h"
 
 #include <inttypes.h>
@@ -20,7 +20,8 @@ int main(void)
             printf("%d\n", tsc_clock_look(&clock, now));
         } else if (sscanf(line, "ns %" SCNu64, &tsc) == 1) {
             printf("%" PRIu64 "\n", tsc_clock_ns(&clock, tsc));
-        } else if (sscanf(line, "resume %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &tsc, &ns, &last_tsc, &last_ns) == 4) {
+        } else if (sscanf(line, "resume %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &tsc, &ns, &last_tsc,
+                          &last_ns) == 4) {
             struct tsc_clock_pair first = {tsc, ns}, last = {last_tsc, last_ns};
             memset(&clock, 0, sizeof(clock));
             tsc_clock_resume(&clock, first, last);

@@ -354,11 +354,11 @@ class TestLeftOver:
         place = self.killed(tmp_path / "d")
         mark = place.status_folder / "ends-with-parent"
         mark.unlink()
-        make = {
-            "link": lambda: mark.symlink_to("state"),
-            "pipe": lambda: os.mkfifo(mark),
-            "folder": mark.mkdir,
-        }
-        make[what]()
+        if what == "link":
+            mark.symlink_to("state")
+        elif what == "pipe":
+            os.mkfifo(mark)
+        else:
+            mark.mkdir()
         runtime.remove_left_over(place.uid)
         assert (place.status_folder / "state").exists()
