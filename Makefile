@@ -84,10 +84,9 @@ SOAK :=
 soak: build
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(SOAK)
 
-# A seed of its own, since whether a change passes must not be left to chance. Left out is `order`, which a killed
-# daemon's successor does not always keep.
+# A seed of its own, since whether a change passes must not be left to chance.
 test: lint check others
-	$(MAKE) soak SECONDS=60 SOAK='--seed test --ignore order'
+	$(MAKE) soak SECONDS=60 SOAK='--seed test'
 
 bench: build
 	$(BIN)/python -m bench

@@ -264,6 +264,7 @@ def main(
         listen_fds=listen_fds,
         discard_state=discard_state,
         store=store,
+        ends_with_parent=exit_with_parent,
     )
     gc.freeze()  # the modules are here to stay: a full collection need not look at their 60,000 objects
     try:

@@ -98,8 +98,8 @@ class Connection:
     max_object: bytes of the largest object that is accepted; None for a client that trusts its daemon.
     allow_records: whether bare bin objects may come (the data socket's daemon side).
     take_records: takes complete bare bin objects out of a buffer from an offset on and returns the offset
-    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each. When it
-    takes none, they have to wait, and all behind them.
+    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each. When
+    it takes none, they have to wait, and all behind them.
     """
 
     def __init__(
@@ -188,9 +188,13 @@ class Connection:
         """Where the object ends that stands next, behind a run of records; 0: it is not complete; None: these
         have to wait."""
         buffer = self._buffer
-        if self._offset < len(buffer) and 0xC4 <= buffer[self._offset] <= 0xC6 and self._take_records:
-            if not self._take_run(self._take_records):
-                return None
+        if (
+            self._offset < len(buffer)
+            and 0xC4 <= buffer[self._offset] <= 0xC6
+            and self._take_records
+            and not self._take_run(self._take_records)
+        ):
+            return None
         start = self._offset
         if start == len(buffer):
             return 0

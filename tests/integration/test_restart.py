@@ -26,6 +26,7 @@ import msgpack
 import pytest
 
 from tests.integration.conftest import DaemonProcess
+from tests.soak.plain import PlainConnection
 from utracefsd.server.runtime import locate
 
 SIZE = 64 << 10
@@ -378,6 +379,50 @@ def test_times_and_order_are_those_of_the_records(daemon: DaemonProcess, order: 
     assert [(int(s) * 10**6 + int(us), name, int(n)) for s, us, name, n in found] == [
         (ns // 1000, name, n) for ns, name, n in expected
     ]
+
+
+@pytest.mark.parametrize("method", [None, "write"])
+def test_what_comes_over_the_socket_stands_behind_older_records(
+    daemon: DaemonProcess, producer: Producer, method: str | None
+) -> None:
+    """Also when the ring with those comes back later."""
+    write(daemon, events__enable=b"1")
+    other = Producer(daemon.directory, "a")
+    record = struct.pack("<iQ", 0, 10**6)
+    try:
+        daemon.stop(kill=True)
+        producer.emit(50)
+        daemon.start()
+        other.sock.close()
+        other.connect()
+        request = record if method is None else [0, 2, method, [record]]
+        other.sock.send(msgpack.packb(request))
+        # a connection that comes later is served after it: this one's records have been read
+        later = PlainConnection(daemon.directory)
+        later.call("sync")
+        later.close()
+        producer.sock.close()
+        producer.connect()
+        trace, *stats = read(daemon, "trace", *(f"per_cpu/cpu{n}/stats" for n in range(os.cpu_count() or 1)))
+    finally:
+        other.close()
+    assert numbers(trace) == [*range(50), 10**6]
+    assert not any(b"late events" in text for text in stats)
+
+
+def test_what_comes_over_the_socket_makes_no_record_of_a_ring_late(
+    daemon: DaemonProcess, producer: Producer
+) -> None:
+    """Rings are looked at before."""
+    write(daemon, events__enable=b"1")
+    for n in range(200):
+        producer.emit(1)
+        producer.sock.send(msgpack.packb(struct.pack("<iQ", 0, 1000 + n)))
+        if n % 20 == 0:
+            producer.call("sync")
+    trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
+    assert len(numbers(trace)) == 400
+    assert b"late events" not in stats
 
 
 def test_a_program_that_ended_meanwhile_is_not_waited_for(daemon: DaemonProcess, producer: Producer) -> None:

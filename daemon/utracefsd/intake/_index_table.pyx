@@ -115,8 +115,8 @@ cdef class IndexTable:
     def take_in(self, buffer, Py_ssize_t offset, int pid, uint64_t ts_ns):
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
 
-        All get the time that is given, and this cpu: they arrived at one moment, and one after the other is their
-        order in `trace`.
+        All get the time that is given, and this cpu: they arrived at one moment, and one after the other is
+        their order in `trace`.
 
         Stops at anything else, at an incomplete object, and at one of more than MAX_DATA_OBJECT bytes, which
         the caller answers with EMSGSIZE. ValueError: offset outside the buffer.

@@ -413,8 +413,8 @@ class Rings:
                 self._intake.tsc = self._intake.tsc and tsc.trusted()
 
     def take_in_before_others(self) -> int | None:
-        """Take in what was committed before this; the time of what comes another way now, so that none of these
-        is older. None: that has to wait, since older ones may come back."""
+        """Take in what was committed before this; the time of what comes another way now, so that none of
+        these is older. None: that has to wait, since older ones may come back."""
         if self._awaited:
             return None
         self.take_in()

@@ -22,6 +22,10 @@ everybody's may belong to somebody else, since who owns it can put other sockets
 
 A daemon holds a lock on both folders as long as it runs; the kernel
 drops it with the process, however that ends.
+
+A daemon that ends with its parent keeps nothing for anybody. It marks its status folder, and when it is
+killed the next daemon of the same user, whatever its directory, removes marked folders whose locks are free
+(`remove_left_over`), with the sockets. Folders without the mark may hold somebody's records and stay.
 """
 
 import contextlib
@@ -41,11 +45,13 @@ import attrs
 from utracefs_protocol import places
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
+from utracefsd.state.folder import remove
 
 logger = logging.getLogger("utracefsd")
 
 STATUS_FILE = "user_events_status"
 LOCK_FILE = "utracefsd.lock"
+MARK = "ends-with-parent"
 
 SYSTEM_DIRECTORY = Path(places.SYSTEM_DIRECTORY)
 SHARED_MEMORY = Path("/dev/shm")
@@ -149,12 +155,75 @@ class Runtime:
                 )
             yield
 
+    def mark(self, *, ends_with_parent: bool) -> None:
+        """Say whether a daemon that is killed here leaves anything to a successor; call while `locked`.
+
+        A folder that holds something without having been marked is not: that may be somebody's. OSError.
+        """
+        path = self.status_folder / MARK
+        may = path.exists() or not any(self.status_folder.iterdir())
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        if ends_with_parent and may:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as file:
+                file.write(os.fsencode(self.directory))
+
+    def unmark(self) -> None:
+        """The daemon ends: nothing is left to mark, unless an error kept it."""
+        path = self.status_folder / MARK
+        with contextlib.suppress(OSError):
+            if list(self.status_folder.iterdir()) == [path]:
+                path.unlink()
+
     def remove_status_folder(self) -> None:
         """Remove the folder if it is empty; the system's own stays, tmpfiles.d made it for the service's
         user."""
         if self.status_folder != SHARED_MEMORY / "utracefs":
             with contextlib.suppress(OSError):
                 self.status_folder.rmdir()
+
+
+def remove_left_over(uid: int) -> None:
+    """Remove what killed daemons of this user left that ended with their parent; what cannot be
+    removed stays."""
+    for mark in sorted(SHARED_MEMORY.glob(f"utracefs-*/{MARK}")):
+        with contextlib.suppress(OSError, TraceError):
+            _check_private(mark.parent, uid)
+            _remove_marked(mark, uid)
+
+
+def _remove_marked(mark: Path, uid: int) -> None:
+    folder = mark.parent
+    fd = os.open(mark, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        directory = Path(os.fsdecode(file.read(MAX_SOCKET_PATH)))
+    if not folder.name.startswith(f"utracefs-{directory_hash(directory)}"):
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            ours = os.lstat(directory).st_uid == uid and not directory.is_symlink()
+        except FileNotFoundError:
+            ours = False
+        if ours:  # in the order in which a daemon takes them that starts there
+            stack.enter_context(_lock_file(directory / LOCK_FILE, directory))
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stack.callback(os.close, folder_fd)
+        if not _try_lock(folder_fd) or not mark.exists():
+            return
+        logger.info("removing %s: its daemon was killed, and ended with its parent", folder)
+        if ours:
+            for name in (DATA_SOCKET, TRACEFS_SOCKET):
+                with contextlib.suppress(OSError):
+                    (directory / name).unlink()
+        # The mark goes last: what is interrupted is done again.
+        for path in folder.iterdir():
+            if path != mark:
+                remove(path)
+        mark.unlink()
+        folder.rmdir()
+    if ours:
+        directory.rmdir()
 
 
 def locate(

@@ -80,6 +80,7 @@ async def serve(
     listen_fds: Sequence[sd_notify.ListenFd] = (),
     discard_state: bool = False,
     store: FdStore | None = None,
+    ends_with_parent: bool = False,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
@@ -90,6 +91,9 @@ async def serve(
     `store`, which is ours to close.
 
     What a daemon left in the same directory that died is gone on with, unless `discard_state`.
+
+    `ends_with_parent`: when it is killed, nobody goes on with what it leaves; the next daemon of the same
+    user removes that.
 
     At the end, however it comes, the sockets made here are removed and every status byte is zero. What has
     been recorded and set stays for a successor, unless the daemon's `remove_state` was set before it is
@@ -112,6 +116,9 @@ async def serve(
         place = place.prepare(reachable=data_gid is not None or tracefs_gid is not None)
         stack.enter_context(place.locked())
         stack.callback(place.remove_status_folder)
+        place.mark(ends_with_parent=ends_with_parent)
+        stack.callback(place.unmark)
+        runtime.remove_left_over(place.uid)
         daemon = Daemon(
             status_path=place.status_file,
             status_pages=status_pages,

@@ -1,6 +1,7 @@
 """A daemon of one's own: where it lives, and that it ends."""
 
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -50,4 +51,30 @@ def test_it_does_not_start(
         raise AssertionError
     assert caught.value.reason == "did not start (exit status 2)"
     assert "--no-such-option" in capfd.readouterr().err, "what it says is for the user"
+    assert list(home.iterdir()) == []
+
+
+def test_what_one_left_that_was_killed_is_removed_by_the_next(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its parent: a cgroup is killed as a whole."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    ready, ready_w = os.pipe()
+    pid = os.fork()
+    if not pid:
+        with embedded_daemon("--buffer-size-kb", "64") as directory:
+            lock = Path(directory, "utracefsd.lock").read_bytes()
+            os.write(ready_w, lock + directory.encode())
+            signal.pause()
+    os.close(ready_w)
+    daemon, _, directory = os.read(ready, 4096).decode().partition("\n")
+    os.close(ready)
+    folder = locate(directory).status_folder
+    os.kill(int(daemon), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert folder.is_dir()
+    with embedded_daemon("--buffer-size-kb", "64"):
+        assert not folder.exists()
+        assert not os.path.exists(directory)
     assert list(home.iterdir()) == []

@@ -24,12 +24,14 @@ from tests.daemon.connections.program import (
 from tests.daemon.intake.producing import Producer
 from utracefs_protocol.connection import (
     encode_notification,
+    encode_record,
     encode_response,
 )
 from utracefsd.connections import data_connection
 from utracefsd.connections.data_connection import (
     WRITE_ERROR_INTERVAL_NS,
 )
+from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
@@ -548,3 +550,40 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
         os.close(fd)
     rings.close()
     del ring  # the frame stays with the exception of `fails`
+
+
+class TestTimeOfRecords:
+    """Whoever knows the data rings says when records over the socket are from."""
+
+    def test_records_and_all_behind_them_wait(self, table: EventTable) -> None:
+        times: list[int | None] = [None]
+        client = Client(table, time_of_records=lambda: times[0])
+        event = table.register(b"waits u32 n", 0, privileged=True)
+        seen: list[Any] = []
+        probe = BatchProbe("test", seen.extend, 1 << 20)
+        event.tracepoint.attach(probe)
+        client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
+        record = encode_record(struct.pack("<iI", 0, 7))
+        turns = client.connection.receive(record + client.request("sync"), [], 0)
+        assert [next(turns) for _ in range(3)] == [None] * 3
+        assert client.connection.held
+        assert (seen, event.tracepoint.emitted) == ([], 0)
+        times[0] = 5_000
+        assert not client.connection.held
+        (answer,) = client.take(turns)
+        probe.flush()
+        assert (answer.error, [each[0] for each in seen]) == (None, [5_000])
+
+    def test_an_acknowledged_write_waits_as_well(self, table: EventTable) -> None:
+        times: list[int | None] = [None]
+        client = Client(table, time_of_records=lambda: times[0])
+        client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
+        table.register(b"waits u32 n", 0, privileged=True).tracepoint.attach(
+            BatchProbe("test", lambda records: None, 1)
+        )
+        turns = client.connection.receive(client.request("write", struct.pack("<iI", 0, 7)), [], 0)
+        assert [next(turns) for _ in range(3)] == [None] * 3
+        assert client.connection.held
+        times[0] = 5_000
+        (answer,) = client.take(turns)
+        assert (answer.error, answer.result) == (None, 8)

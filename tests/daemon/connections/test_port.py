@@ -7,14 +7,14 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
-from tests.daemon.connections.ports import Around, error_in, fill, read_all
+from tests.daemon.connections.ports import Around, FakeConnection, error_in, fill, read_all
 from utracefs_protocol.connection import encode_notification
 from utracefsd.connections.accepted import MAX_DESCRIPTORS_SENT, TRACEFS
 
@@ -449,3 +449,55 @@ def test_credentials_are_the_kernels(around: Around) -> None:
     expected = struct.unpack("3i", around.clients[0].getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     peer = around.made[0].peer
     assert (peer.pid, peer.uid, peer.gid) == expected
+
+
+def hold(made: FakeConnection, answers: list[tuple[bytes, Sequence[int]] | None]) -> None:
+    """What comes next has to wait; the answers to it."""
+    rest = iter(answers)
+
+    def answer(data: bytes) -> Iterable[tuple[bytes, Sequence[int]] | None]:
+        made.held = True
+        made.answer = lambda data: []
+        return rest
+
+    made.answer = answer
+
+
+class TestHeld:
+    """A connection whose records have to wait is left alone, and costs nothing, until `go_on`."""
+
+    def test_it_is_not_listened_to(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+        (made,) = around.made
+        hold(made, [None, (b"now", [])])
+        client.send(b"first")
+        around.turn()
+        client.send(b"second")
+        assert not around.port.has_more
+        assert around.idle()
+        assert made.data == b"first"
+        made.held = False
+        around.port.go_on()
+        assert not around.idle()
+        around.turn()
+        around.turn()
+        assert client.recv(100) == b"now"
+        assert made.data == b"firstsecond"
+
+    def test_one_whose_peer_is_gone_is_told_once(self, around: Around) -> None:
+        client = around.connect()
+        around.turn()
+        (made,) = around.made
+        hold(made, [None])
+        client.send(b"first")
+        around.turn()
+        client.close()
+        around.turn()
+        assert around.idle()
+        assert not made.closed_ns
+        made.held = False
+        around.port.go_on()
+        while not around.idle():
+            around.turn()
+        assert made.closed_ns

@@ -20,6 +20,8 @@ from utracefsd.intake._index_table import IndexTable
 TRANSCRIPT = Path(__file__).parents[2] / "conformance" / "6.12.117" / "08_writes.txt"
 ESCAPES = re.compile(rb"\\(0)")
 
+NOW_NS = 5_000_000_000
+
 
 def piece(text: str) -> bytes:
     """A field as the conformance scripts write it.
@@ -75,11 +77,11 @@ class Player:
             case ["write" | "write1", table, index, *fields]:
                 number = self.indices[table, index[1:]] if index.startswith("@") else int(index)
                 record = struct.pack("<i", number) + b"".join(map(piece, fields))
-                return self.tables[table].write(record, PID)
+                return self.tables[table].write(record, PID, NOW_NS)
             case ["pwrite", table, "0", *rest]:
                 return self.play(["write", table, *rest])
             case ["rawwrite", table, data]:
-                return self.tables[table].write(piece(data), PID)
+                return self.tables[table].write(piece(data), PID, NOW_NS)
             case ["w", "events/user_events/enable", on]:
                 for name in self.events:
                     self.enable(name, on == "1")

@@ -451,3 +451,41 @@ def test_an_instance_that_is_removed_leaves_its_answer_to_no_other(folder: Path)
     for number in (3, -1, 1 << 30):
         journal.forget_buffer(number)
     assert struct.unpack_from("<Q", (folder / "journal").read_bytes(), SLOT + 40) == (0b10000,)
+
+
+CLOCK_FIRST, CLOCK_LAST, CLOCK_AT = 16, 32, 64
+
+
+def clock_of(path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(first, last): TSC and nanoseconds of each, as the header has them."""
+    data = path.read_bytes()
+    (at,) = struct.unpack_from("<Q", data, CLOCK_AT)
+    return struct.unpack_from("<QQ", data, CLOCK_FIRST), struct.unpack_from("<QQ", data, CLOCK_LAST + 16 * at)
+
+
+def test_a_successor_goes_on_with_the_clock(folder: Path) -> None:
+    """The while over which the rate is measured is that of all daemons."""
+    first = None
+    for _ in range(3):
+        journal = Journal(folder / "journal")
+        assert journal.refused is None
+        intake = Intake(4, False, journal)
+        for _ in range(3):
+            intake.take_in()
+            began, last = clock_of(folder / "journal")
+            assert last[1] == intake.looked_ns
+        first = first or began
+        assert began == first
+
+
+@pytest.mark.parametrize("header", [bytes(48), b"\xff" * 48, struct.pack("<6Q", 9, 9, 5, 5, 5, 5)])
+@pytest.mark.parametrize("at", [0, 1, 2, (1 << 64) - 1])
+def test_any_clock_in_the_header_is_survived(folder: Path, header: bytes, at: int) -> None:
+    Journal(folder / "journal")
+    with open(folder / "journal", "r+b") as file:
+        file.seek(CLOCK_FIRST)
+        file.write(header + struct.pack("<Q", at))
+    before = time.monotonic_ns()
+    intake = Intake(4, False, Journal(folder / "journal"))
+    intake.take_in()
+    assert before <= intake.looked_ns <= time.monotonic_ns()

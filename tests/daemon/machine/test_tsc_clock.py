@@ -181,3 +181,29 @@ def test_on_this_machine(clock: Clock) -> None:
     told = clock.ns(stamp)
     # A machine that was stopped by its host for a while may take the counter along.
     assert jumped or begin - 50_000 <= told <= end + 50_000
+
+
+def test_going_on_with_the_clock_of_another(clock: Clock) -> None:
+    """What waited while nobody looked gets the times that it would have got. A clock that has looked once,
+    20 ns off, and then again after a millisecond would move what is two seconds old by 40 us."""
+    first, last, now = BEGIN_NS, BEGIN_NS + 60_000 * MS, BEGIN_NS + 62_000 * MS
+    clock.ask("resume", tsc_at(first), first, tsc_at(last), last)
+    assert clock.look(tsc_at(now), now + 20) == 0
+    assert clock.look(tsc_at(now + MS), now + MS) == 0
+    for ns in (last - 2000 * MS, last, last + 1000 * MS, now):
+        assert abs(clock.ns(tsc_at(ns)) - ns) <= 100
+
+
+@pytest.mark.parametrize(
+    "saved", [(0, 0, 0, 0), (5, 5, 5, 5), (9, 1, 5, 5), (1, 9, 5, 5), (1, 1, (1 << 64) - 1, (1 << 64) - 1)]
+)
+def test_a_clock_that_makes_no_sense_is_not_gone_on_with(clock: Clock, saved: tuple[int, ...]) -> None:
+    clock.ask("resume", *saved)
+    clock.look(BEGIN_TSC, BEGIN_NS)
+    clock.look(tsc_at(BEGIN_NS + 10 * MS), BEGIN_NS + 10 * MS)
+    assert abs(clock.ns(tsc_at(BEGIN_NS + 5 * MS)) - BEGIN_NS - 5 * MS) <= 2
+
+
+def test_a_counter_that_began_anew_meanwhile_is_told(clock: Clock) -> None:
+    clock.ask("resume", BEGIN_TSC, BEGIN_NS, tsc_at(BEGIN_NS + 1000 * MS), BEGIN_NS + 1000 * MS)
+    assert clock.look(12345, BEGIN_NS + 2000 * MS) == 1

@@ -1,7 +1,10 @@
 """Where a daemon lives: the table of docs/protocol.md section 1, and the folders that are refused."""
 
+import contextlib
 import errno
+import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -267,3 +270,95 @@ class TestLock:
         assert (here.directory / runtime.LOCK_FILE).exists()
         with here.locked():
             assert (here.directory / runtime.LOCK_FILE).read_text() == f"{os.getpid()}\n"
+
+
+class TestLeftOver:
+    """What a killed daemon left that ended with its parent."""
+
+    @pytest.fixture
+    def memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        memory = tmp_path / "shm"
+        memory.mkdir()
+        monkeypatch.setattr(runtime, "SHARED_MEMORY", memory)
+        return memory
+
+    def killed(self, directory: Path, *, ends_with_parent: bool = True) -> Runtime:
+        place = locate(directory, environ={}).prepare()
+        with place.locked():
+            place.mark(ends_with_parent=ends_with_parent)
+            for path in (place.data_socket, place.tracefs_socket, place.status_folder / "state"):
+                path.write_bytes(b"")
+            buffer = place.status_folder / "buffer.0.1"
+            buffer.mkdir(exist_ok=True)
+            (buffer / "cpu0").write_bytes(b"records")
+        (directory / "utracefsd.lock").write_bytes(b"1\n")
+        return place
+
+    def test_is_removed_with_its_directory(self, memory: Path, tmp_path: Path) -> None:
+        place = self.killed(tmp_path / "d")
+        runtime.remove_left_over(place.uid)
+        assert list(memory.iterdir()) == []
+        assert not place.directory.exists()
+
+    def test_also_when_its_directory_is_gone(self, memory: Path, tmp_path: Path) -> None:
+        place = self.killed(tmp_path / "d")
+        shutil.rmtree(place.directory)
+        runtime.remove_left_over(place.uid)
+        assert list(memory.iterdir()) == []
+
+    def test_what_else_is_in_its_directory_stays(self, memory: Path, tmp_path: Path) -> None:
+        place = self.killed(tmp_path / "d")
+        (place.directory / "mine").write_bytes(b"")
+        runtime.remove_left_over(place.uid)
+        assert [path.name for path in place.directory.iterdir()] == ["mine"]
+        assert list(memory.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        "keeps", ["no mark", "locked", "directory locked", "another user", "another name"]
+    )
+    def test_what_may_be_somebodys_stays(self, memory: Path, tmp_path: Path, keeps: str) -> None:
+        place = self.killed(tmp_path / "d", ends_with_parent=keeps != "no mark")
+        before = sorted(memory.rglob("*"))
+        with contextlib.ExitStack() as stack:
+            if keeps == "locked":
+                fd = os.open(place.status_folder, os.O_RDONLY)
+                stack.callback(os.close, fd)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            elif keeps == "directory locked":
+                lock = stack.enter_context(open(place.directory / "utracefsd.lock", "rb"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            elif keeps == "another name":
+                (place.status_folder / "ends-with-parent").write_bytes(os.fsencode(tmp_path / "other"))
+            runtime.remove_left_over(place.uid + (keeps == "another user"))
+        assert sorted(memory.rglob("*")) == before
+        assert place.data_socket.exists()
+
+    def test_a_folder_that_held_something_is_not_marked(self, memory: Path, tmp_path: Path) -> None:
+        self.killed(tmp_path / "d", ends_with_parent=False)
+        place = self.killed(tmp_path / "d")
+        runtime.remove_left_over(place.uid)
+        assert (place.status_folder / "state").exists()
+
+    def test_a_marked_one_stays_marked_until_it_is_another_daemons(
+        self, memory: Path, tmp_path: Path
+    ) -> None:
+        self.killed(tmp_path / "d")
+        place = self.killed(tmp_path / "d")
+        mark = place.status_folder / "ends-with-parent"
+        assert mark.exists()
+        self.killed(tmp_path / "d", ends_with_parent=False)
+        assert not mark.exists()
+
+    @pytest.mark.parametrize("what", ["link", "pipe", "folder"])
+    def test_a_mark_that_is_no_file(self, memory: Path, tmp_path: Path, what: str) -> None:
+        place = self.killed(tmp_path / "d")
+        mark = place.status_folder / "ends-with-parent"
+        mark.unlink()
+        if what == "link":
+            mark.symlink_to("state")
+        elif what == "pipe":
+            os.mkfifo(mark)
+        else:
+            mark.mkdir()
+        runtime.remove_left_over(place.uid)
+        assert (place.status_folder / "state").exists()

@@ -46,10 +46,10 @@
  * and the producer's process lives on and brings the ring back, that ring is stuck: what it holds is not
  * taken in, and nothing is taken in twice.
  *
- * The header also says how counts of the TSC were made times. The successor goes on with that, so a record that
- * waited for it gets the time that it would have got before: counted with a rate that a new daemon has measured
- * for a millisecond, a record of some seconds ago would be off by far more than records are apart. A look is
- * written beside the one before, and then one store says that it holds.
+ * The header also says how counts of the TSC were made times. The successor goes on with that, so a record
+ * that waited for it gets the time that it would have got before: counted with a rate that a new daemon has
+ * measured for a millisecond, a record of some seconds ago would be off by far more than records are apart. A
+ * look is written beside the one before, and then one store says that it holds.
  *
  * Memory order: the reader of these stores is another process that starts after this one is dead. A
  * process is killed between two instructions: all stores before that point are done and reach memory, none

@@ -13,7 +13,7 @@
  *             |  .-'                                      older: back from `from`, by `rate`
  *             +------------------------------ tsc
  *
- * A daemon that takes over goes on with the looks of the one before (tsc_clock_resume; intake/include/journal.h).
+ * A daemon that takes over goes on with the looks of the one before (tsc_clock_resume; journal.h).
  *
  * So a producer may claim any count: nothing is divided by it, and it becomes some time between 0 and
  * UINT64_MAX. Whether that has come yet is for the caller to say, as with any other time that a producer
@@ -76,9 +76,10 @@ static inline int tsc_clock_look(struct tsc_clock *c, struct tsc_clock_pair now)
     return 0;
 }
 
-/* Go on with a clock of somebody before: since when it measured its rate, and its last look. Whatever these say,
- * the next look judges it; what makes no sense is as if there had been none. */
-static inline void tsc_clock_resume(struct tsc_clock *c, struct tsc_clock_pair first, struct tsc_clock_pair last)
+/* Go on with a clock of somebody before: since when it measured its rate, and its last look. Whatever these
+ * say, the next look judges it; what makes no sense is as if there had been none. */
+static inline void tsc_clock_resume(struct tsc_clock *c, struct tsc_clock_pair first,
+                                    struct tsc_clock_pair last)
 {
     if (last.ns <= first.ns || last.tsc <= first.tsc)
         return;
