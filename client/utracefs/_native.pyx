@@ -66,6 +66,8 @@ cdef extern from "Python.h":
 cdef enum:
     # How long hooks of others may put our threads off. They take microseconds.
     HOOKS_NS = 10_000_000
+    # Until the next step after one that failed.
+    FAULT_MS = 1000
 
 
 cdef class Waiter:
@@ -122,10 +124,12 @@ cdef int step_of(NativeThread self, int happened) noexcept with gil:
     try:
         wanted = self.call(happened)
     except BaseException as error:
-        # Said and no more: in a thread like this SystemExit must not end the process.
+        # Said and tried again: in a thread like this SystemExit must not end the process, and no fault the
+        # thread.
         PyErr_SetObject(type(error), error)
         PyErr_WriteUnraisable(self.call)
-        wanted = None
+        self.sock, self.polled, self.timeout_ms = None, NULL, FAULT_MS
+        return 1
     if wanted is None:
         self.is_wanted = False
         return 0
@@ -139,7 +143,8 @@ cdef class NativeThread:
     """A thread that turns between `fifo.pump_until` and `step`.
 
     step(happened): what the pump said, 0 at first; runs in the thread and returns the (socket or None,
-    timeout_ms) to pump next, or None when it was the last. To wake the thread one wakes the FIFO.
+    timeout_ms) to pump next, or None when it was the last. What it raises is unraisable, and the next step comes
+    after a second. To wake the thread one wakes the FIFO.
     """
 
     cdef ut_thread thread

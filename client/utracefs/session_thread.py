@@ -19,9 +19,9 @@ into the data ring or gather in the FIFO.
 
 **What an Event sees.** While CONNECTING a new event is pending: the first look at it (`if event:`, `emit`)
 waits for the answer, so that a short script does not lose its first record; all looks of one connection
-attempt together wait at most PATIENCE_S for the daemon; what talks to it is imported first, once per
-process. In any other state but UP events are off, which costs nothing to
-look at.
+attempt together wait at most PATIENCE_S for the daemon, or what UTRACEFS_PATIENCE_S says (`utracefs record`
+gives its command more); what talks to it is imported first, once per process. After that the event is off
+until the answer comes. In any other state but UP events are off, which costs nothing to look at.
 
 **Reconnect.** The records that were not sent are held until the events that the old connection knew are
 answered on the new one; then, in one step, all events get their new place and the held records their new
@@ -42,7 +42,9 @@ none of them waits for a lock that another could hold: state changes in steps th
 (append, setdefault, one assignment), and a waiter waits on a lock of its own. A fork waits for the end of a
 step, but not for ever.
 
-**Faults.** Whatever fails here costs the connection, and the next attempt is made after the back-off.
+**Faults.** Whatever fails here costs the connection, and the next attempt is made after the back-off. What
+there is to say goes to the program's log if it has one: nothing is imported for it, because a program may have
+lost its right to, or its modules (chroot), or somebody else may have put his own there.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 import time
 
 from utracefs import _event, fork
@@ -73,7 +76,7 @@ if TYPE_CHECKING:
     ToPump: TypeAlias = tuple[Descriptor | None, int]
     """A socket, and how long to wait without one, in ms."""
 
-__all__ = ["PATIENCE_S", "SessionThread"]
+__all__ = ["LONGEST_PATIENCE_S", "PATIENCE_S", "SessionThread", "wanted_patience_s", "wanted_ring_size"]
 
 NEW: Final = "new"
 CONNECTING: Final = "connecting"
@@ -87,6 +90,9 @@ LAST_BACK_OFF_S: Final = 2.0
 
 PATIENCE_S: Final = 0.25
 """What all looks at pending events may wait together, per connection attempt."""
+
+LONGEST_PATIENCE_S: Final = 60.0
+"""The most that UTRACEFS_PATIENCE_S can ask for instead."""
 
 IMPORT_PATIENCE_S: Final = 2.0
 """The same while what talks to the daemon is imported, once per process: some 50 ms on an idle machine."""
@@ -120,7 +126,8 @@ class SessionThread:
         self.closing = False
         self._is_over = False
         """`close` has been waited for, or given up: the thread is to end."""
-        self._patience_s = PATIENCE_S
+        self._full_patience_s = wanted_patience_s()
+        self._patience_s = self._full_patience_s
         self._attempt = 0
         """Counts how often the patience began anew."""
         self._waiters: list[Waiter] = []
@@ -129,6 +136,9 @@ class SessionThread:
         self._native = NativeThread(self.fifo, self._step)
         self._happened = 0
         self._running = self._run()
+        self._back_off_s = FIRST_BACK_OFF_S
+        self._last_fault = ""
+        """Since a daemon last answered: a fault that comes again with each attempt is told once."""
         self._socket: Descriptor | None = None
         self._received: dict[int, Descriptor] = {}
         """Descriptors that came and were not put to use yet, by number."""
@@ -228,20 +238,30 @@ class SessionThread:
         try:
             return next(self._running)
         except StopIteration:
-            return None
-        except Exception as error:  # noqa: BLE001 - no memory, most likely; the program goes on
-            self._running = self._run(FIRST_BACK_OFF_S)
-            self._disconnect()
-            if not isinstance(error, MemoryError | OSError):
-                self._warn("the session begins anew: %r", error)
-            return None, 0
+            if self.state == CLOSED:
+                return None
+        except BaseException as error:  # noqa: BLE001 - in this thread even SystemExit is a fault like others
+            self._note_fault(error)
+        self._running = self._run(self._next_back_off())
+        self._disconnect()
+        return None, 0
+
+    def _note_fault(self, error: BaseException) -> None:
+        fault = repr(error)
+        if fault != self._last_fault and not isinstance(error, MemoryError | OSError):
+            self._last_fault = fault
+            self._warn("the session begins anew: %s", fault)
+
+    def _next_back_off(self) -> float:
+        now_s = self._back_off_s
+        self._back_off_s = min(now_s * 2, LAST_BACK_OFF_S)
+        return now_s
 
     def _run(self, pause_s: float = 0) -> Generator[ToPump]:
         """All that the thread does; `_happened` is what the wait before brought. pause_s: to begin with.
 
         There is no `finally` here: in a forked child it would be carried out when this ends unfinished.
         """
-        back_off_s = FIRST_BACK_OFF_S
         while not self._is_over:
             if pause_s:
                 self.state = WAITING
@@ -249,12 +269,13 @@ class SessionThread:
                 self._wake_waiters()
                 yield from self._wait(pause_s)
             self.state = CONNECTING
-            self._patience_s = PATIENCE_S
-            pause_s, back_off_s = back_off_s, min(back_off_s * 2, LAST_BACK_OFF_S)
+            self._patience_s = self._full_patience_s
             if (yield from self._connect()):
                 if (yield from self._talk()):
-                    pause_s, back_off_s = FIRST_BACK_OFF_S, FIRST_BACK_OFF_S * 2
+                    self._back_off_s = FIRST_BACK_OFF_S
+                    self._last_fault = ""
                 self._disconnect()
+            pause_s = self._next_back_off()
         self._end()
 
     def _wait(self, time_s: float) -> Generator[ToPump]:
@@ -287,7 +308,7 @@ class SessionThread:
 
     def _connect(self) -> Generator[ToPump, None, bool]:
         """Connect to the first daemon that there is."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + self._full_patience_s
         while not self._is_over and self._has_bell():
             busy = False
             for directory in candidates(self._directory):
@@ -344,13 +365,18 @@ class SessionThread:
         return by_index
 
     def _warn(self, message: str, *values: object) -> None:
-        import logging
-        import threading
-
-        logging.getLogger("utracefs").warning(message, *values)
-        if self._native.is_current:
-            # Up to Python 3.11 what current_thread() makes for a thread that it does not know stays for ever.
-            getattr(threading, "_active", {}).pop(threading.get_ident(), None)
+        """To the program's log, else to its standard error, as `logging` does where nothing is set up. What
+        is wrong with either costs the message."""
+        try:
+            logging = sys.modules.get("logging")
+            if logging is None:
+                _tell(message, *values)
+            elif self._native.is_current:
+                _log_under_our_name(logging, message, *values)
+            else:
+                logging.getLogger("utracefs").warning(message, *values)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler of the program's raises
+            _tell(f"{message} (and logging failed: %r)", *values, error)
 
     # -- one connection
 
@@ -358,10 +384,10 @@ class SessionThread:
         """Be a client until the connection ends. Returns whether the daemon ever answered as one."""
         # Only a process that finds a daemon pays for this import, which on a busy machine takes longer than a
         # daemon may: it is no fault of the daemon's.
-        self._patience_s = IMPORT_PATIENCE_S
+        self._patience_s = max(IMPORT_PATIENCE_S, self._full_patience_s)
         from utracefs import connection as wire
 
-        self._patience_s = PATIENCE_S
+        self._patience_s = self._full_patience_s
         self._attempt += 1
         self._wake_waiters()
         deeds: dict[type[wire.Action], Callable[[Any], None]] = {
@@ -435,7 +461,7 @@ class SessionThread:
         if self.closing:
             _event.set_all_off(self.declared)
         if talk.is_idle(self.declared):
-            self._patience_s = PATIENCE_S
+            self._patience_s = self._full_patience_s
         self._wake_waiters()
         return True
 
@@ -550,7 +576,7 @@ class SessionThread:
         self._waiters = []
         self._flushes = []
         self._flushed_records = 0
-        self._patience_s = PATIENCE_S
+        self._patience_s = self._full_patience_s
         self.fifo.start_child()
         if self.state == CLOSED or self.closing or in_a_step:
             self._is_over = True
@@ -561,6 +587,34 @@ class SessionThread:
             _event.start_child(self.declared)
         self.ring = None
         self._close_all(descriptors)
+
+
+def _log_under_our_name(logging: Any, message: str, *values: object) -> None:
+    """From a thread that Python does not know, and so calls Dummy-1."""
+    threading = sys.modules["threading"]
+    thread = threading.current_thread()
+    thread.name = "utracefs"
+    try:
+        logging.getLogger("utracefs").warning(message, *values)
+    finally:
+        # Up to Python 3.11 what current_thread() makes for a thread that it does not know stays for ever.
+        getattr(threading, "_active", {}).pop(threading.get_ident(), None)
+
+
+def _tell(message: str, *values: object) -> None:
+    """On standard error, if it can be written to."""
+    try:
+        sys.stderr.write(f"utracefs: {message % values}\n")
+    except BaseException:  # noqa: BLE001 - closed, replaced, or none
+        return
+
+
+def wanted_patience_s() -> float:
+    """UTRACEFS_PATIENCE_S, in seconds. Nonsense there is not the application's fault: ignored."""
+    text = os.environ.get("UTRACEFS_PATIENCE_S", "")
+    if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 10):
+        return PATIENCE_S
+    return min(float(text), LONGEST_PATIENCE_S)
 
 
 def wanted_ring_size() -> int | None:

@@ -234,6 +234,8 @@ class Daemon:
             faults=self.faults,
         )
         self._handles = itertools.count(1)
+        self._hold_records = self.gathering
+        """Those that come over the socket, while rings of the daemon before may bring older ones."""
 
     def _journal(self, folder: StateFolder, taken: Taken | None) -> Journal:
         buffers = {} if taken is None else taken.buffers()
@@ -285,6 +287,9 @@ class Daemon:
                 self.comms.wrote(tid)
         self.plugins.flush()
         self.tracefs.answer_waiting()
+        if self._hold_records and not self.gathering:
+            self._hold_records = False
+            self.data.go_on()
         self.save()
 
     @property
@@ -355,6 +360,7 @@ class Daemon:
         set or there is nothing that a fresh daemon would not have.
         """
         self.tracefs.close()
+        self._hold_records = False
         if self.rings is not None and self.rings.has_orphans:
             self.rings.stop_waiting()  # nobody would bring those to a successor
         if self.remove_state:
@@ -385,10 +391,19 @@ class Daemon:
             peer,
             take_in_all=self.take_in_all,
             flush=self.plugins.flush,
+            time_of_records=self._time_of_records,
             rings=self.rings,
             save=self.save,
             wrote=self.comms.wrote,
         )
+
+    def _time_of_records(self) -> int | None:
+        """Of records that come over the socket now: no record of a ring is older that is not taken in. None:
+        they wait for the rings of the daemon before."""
+        if self.rings is None:
+            return self.now_ns()
+        time_ns = self.rings.take_in_before_others()
+        return self.now_ns() if time_ns is None and not self._hold_records else time_ns
 
     def _data_closed(self, peer: Peer) -> None:
         # A process that ended is a zombie for a moment, and /proc still tells how it was called in the end.
@@ -406,4 +421,5 @@ class Daemon:
             f"descriptors to be closed: {closing.waiting()}\n"
             f"bytes of messages: {held(Resource.MESSAGE_BYTES)}\n"
             f"bytes of data rings: {held(Resource.RING_BYTES)}\n"
+            f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n"
         ).encode()

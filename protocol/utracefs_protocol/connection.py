@@ -98,7 +98,8 @@ class Connection:
     max_object: bytes of the largest object that is accepted; None for a client that trusts its daemon.
     allow_records: whether bare bin objects may come (the data socket's daemon side).
     take_records: takes complete bare bin objects out of a buffer from an offset on and returns the offset
-    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each.
+    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each. When it
+    takes none, they have to wait, and all behind them.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Connection:
 
     def receive_in_turns(self, data: bytes | bytearray | memoryview) -> Iterator[Message | None]:
         """As `receive`, with None before each message but records: who breaks off there holds no decoded
-        object, which may be fifty times as large as its bytes."""
+        object, which may be fifty times as large as its bytes. Also None while records have to wait."""
         if self._error is None:
             if self._offset == len(self._buffer):
                 self._buffer.clear()
@@ -154,6 +155,9 @@ class Connection:
                 if self._error is not None:
                     raise self._error
                 end = self._next_object()
+                if end is None:
+                    yield None
+                    continue
                 if not end:
                     return
                 if 0xC4 <= self._buffer[self._offset] <= 0xC6:
@@ -180,11 +184,13 @@ class Connection:
         self._offset = end
         return data
 
-    def _next_object(self) -> int:
-        """Where the object ends that stands next, behind a run of records; 0: it is not complete."""
+    def _next_object(self) -> int | None:
+        """Where the object ends that stands next, behind a run of records; 0: it is not complete; None: these
+        have to wait."""
         buffer = self._buffer
         if self._offset < len(buffer) and 0xC4 <= buffer[self._offset] <= 0xC6 and self._take_records:
-            self._take_run(self._take_records)
+            if not self._take_run(self._take_records):
+                return None
         start = self._offset
         if start == len(buffer):
             return 0
@@ -200,17 +206,20 @@ class Connection:
             )
         return self._scanner.scan(buffer, start)
 
-    def _take_run(self, take_records: TakeRecords) -> None:
+    def _take_run(self, take_records: TakeRecords) -> bool:
         """Hand over the complete records that stand next; what is too large stays for the scanner to
-        refuse."""
+        refuse. False: they have to wait."""
         end = record_run(self._buffer, self._offset, self._max_object)
         if end > self._offset:
             with memoryview(self._buffer) as whole, whole[:end] as run:
                 while self._offset < end:
                     taken = take_records(run, self._offset)
+                    if taken == self._offset:
+                        return False
                     if not self._offset < taken <= end:
                         raise RuntimeError(f"take_records went from {self._offset} to {taken} of {end}")
                     self._offset = taken
+        return True
 
 
 def is_record_head(byte: int | None) -> bool:

@@ -35,12 +35,11 @@ _COMMON_FIELDS: Final = (
 )
 
 _FORMAT_LINE: Final = re.compile(
-    rb"\s*field:\s*(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d+);\s*size:\s*(?P<size>\d+);"
+    rb"\s*field:(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d+);\s*size:\s*(?P<size>\d+);"
     rb"(?:\s*signed:\s*(?P<signed>\d+);)?\s*\Z"
 )
-_DECLARED: Final = re.compile(
-    rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]*?)(?P<array>\[[^\]]*\])?\Z", re.DOTALL
-)
+"""As all here it takes time in proportion to the line, whatever that says: files of traces are hostile."""
+_SEPARATOR: Final = re.compile(rb"[ \t*]")
 
 
 @attrs.frozen
@@ -149,17 +148,30 @@ def parse_format(text: bytes) -> EventFormat:
 
 def _parse_format_line(line: bytes) -> Field:
     found = _FORMAT_LINE.match(line)
-    declared = found and _DECLARED.match(found["declared"])
+    declared = found and _split_declared(found["declared"].lstrip())
     if found is None or declared is None:
         raise TraceError(errno.EINVAL, f"format: cannot read the line {shown(line)}")
-    type_, name = declared["type"], declared["name"]
+    type_, name, array = declared
     size = int(found["size"])
     signed = found["signed"] != b"0" if found["signed"] else not type_.startswith(b"u")
-    if declared["array"] and not (type_ in INTEGERS and size == INTEGERS[type_] and b"char" not in type_):
-        type_ += declared["array"]
-    elif declared["array"]:
-        name += declared["array"]  # an integer whose name has brackets: `u32 a[2]` declares one u32
+    if array and not (type_ in INTEGERS and size == INTEGERS[type_] and b"char" not in type_):
+        type_ += array
+    elif array:
+        name += array  # an integer whose name has brackets: `u32 a[2]` declares one u32
     return Field(type_, name, int(found["offset"]), size, signed, _format_kind(type_, size))
+
+
+def _split_declared(text: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Type, name and what stands in brackets at the end; None: there is no type in front of the name."""
+    first = _SEPARATOR.search(text)
+    if first is None:
+        return None
+    end = len(text)
+    if text.endswith(b"]"):
+        bracket = text.find(b"[", max(text.rfind(b"]", 0, -1) + 1, first.end()))
+        end = bracket if bracket >= 0 else end
+    start = max(text.rfind(separator, 0, end) for separator in (b" ", b"\t", b"*")) + 1
+    return text[:start].rstrip(b" \t"), text[start:end], text[end:]
 
 
 def _format_kind(type_: bytes, size: int) -> FieldKind:

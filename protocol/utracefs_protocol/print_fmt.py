@@ -9,6 +9,7 @@ symbols); the records of an event with another print fmt are printed as name=val
 
 import enum
 import re
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -58,9 +59,11 @@ _CONVERSION: Final = re.compile(
 )
 """Of three digits at most: what a file says is not what memory is taken for."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", '"': '"', "r": "\r"}
-_CAST: Final = re.compile(rb"\(\s*(?:unsigned|signed|const|void|char|short|int|long|[us]\d+|\s|\*)+\)\s*")
+_CAST: Final = re.compile(rb"\((?:unsigned|signed|const|void|char|short|int|long|[us]\d+|\s|\*)+\)\s*")
 _MEMBER: Final = re.compile(rb"\(?REC->(?P<name>[^\s,()]+)\)?\Z")
-_STRING_CALL: Final = re.compile(rb"__get(?:_rel)?_str\(\s*(?P<name>[^()]+?)\s*\)\Z")
+_STRING_CALL: Final = re.compile(rb"__get(?:_rel)?_str\((?P<name>[^()]+)\)\Z")
+"""What a file says may be long: no two parts of these match the same blanks, so each takes time in proportion
+to it."""
 
 
 class _NotUnderstoodError(Exception):
@@ -80,17 +83,16 @@ def conversions(event: EventFormat) -> list[Conversion]:
 
 
 def _read(event: EventFormat) -> list[Conversion]:
-    rest = event.print_fmt
-    text = b""
-    found = _STRING.match(rest)
-    if not found:
+    strings: list[bytes] = []
+    end = 0
+    while found := _STRING.match(event.print_fmt, end):
+        strings.append(found[1])
+        end = found.end()
+    if not strings:
         raise _NotUnderstoodError
-    while found:
-        text += found[1]
-        rest = rest[found.end() :]
-        found = _STRING.match(rest)
-    arguments = [argument.strip() for argument in rest.split(b",")]
-    if arguments.pop(0):
+    text = b"".join(strings)
+    arguments = deque(argument.strip() for argument in event.print_fmt[end:].split(b","))
+    if arguments.popleft():
         raise _NotUnderstoodError
     fields = {field.name: field for field in event.fields}
     pieces: list[Conversion] = []
@@ -105,7 +107,7 @@ def _read(event: EventFormat) -> list[Conversion]:
         elif not arguments:
             raise _NotUnderstoodError
         else:
-            pieces.append(_conversion(before, conversion, _field(arguments.pop(0), fields)))
+            pieces.append(_conversion(before, conversion, _field(arguments.popleft(), fields)))
             before = ""
     if arguments:
         raise _NotUnderstoodError
@@ -114,12 +116,13 @@ def _read(event: EventFormat) -> list[Conversion]:
 
 def _field(argument: bytes, fields: Mapping[bytes, Field]) -> Field:
     """The field that an argument reads."""
-    while cast := _CAST.match(argument):
-        argument = argument[cast.end() :]
-    found = _MEMBER.match(argument) or _STRING_CALL.match(argument)
-    if not found or found["name"] not in fields:
+    at = 0
+    while cast := _CAST.match(argument, at):
+        at = cast.end()
+    found = _MEMBER.match(argument, at) or _STRING_CALL.match(argument, at)
+    if not found or (name := found["name"].strip()) not in fields:
         raise _NotUnderstoodError
-    return fields[found["name"]]
+    return fields[name]
 
 
 def _conversion(before: str, conversion: re.Match[str], field: Field) -> Conversion:

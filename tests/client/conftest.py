@@ -31,6 +31,13 @@ def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDae
     yield from running(directory)
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs wait for the daemon's first answer as long as a busy machine may take; what they emit before it goes
+    nowhere."""
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
+
+
 def descriptors() -> set[str]:
     """Number and file of all that this process has open."""
     found = set()

@@ -13,6 +13,8 @@ import pytest
 
 from tests.client.fake_daemon import FakeDaemon, wait_for
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 EVENT = b"work u32 who; u32 number"
 
 

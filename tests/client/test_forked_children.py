@@ -7,6 +7,8 @@ import pytest
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import Work
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 ENDS = {
     "_exit": "os._exit(0)",
     "kill": "os.kill(os.getpid(), signal.SIGKILL)",

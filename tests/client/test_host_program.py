@@ -12,6 +12,8 @@ import pytest
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import PROLOGUE, Work
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 FILES = """
 folder = os.path.dirname(os.path.abspath(__file__))
 def files(count):

@@ -177,19 +177,30 @@ def test_its_signals_are_blocked_but_for_faults(steps: Steps) -> None:
         assert not mask >> (kind - 1) & 1, kind
 
 
-def test_a_step_that_fails_ends_the_thread_and_not_the_process(steps: Steps) -> None:
-    def fail(_: int) -> None:
-        raise SystemExit("no")
+def test_a_step_that_fails_ends_neither_the_thread_nor_the_process(steps: Steps) -> None:
+    faults: list[BaseException] = [SystemExit("no"), ValueError("no"), KeyboardInterrupt()]
+    left = [*faults]
+
+    def fail(_: int) -> tuple[None, int]:
+        if left:
+            raise left.pop(0)
+        return None, 10_000
 
     failing = NativeThread(steps.fifo, fail)
     seen: list[object] = []
     before, sys.unraisablehook = sys.unraisablehook, lambda info: seen.append(info.exc_value)
     try:
         assert failing.start()
-        wait_for(lambda: not failing.is_running)
+        wait_for(lambda: len(seen) == 1)
+        steps.fifo.wake()
+        wait_for(lambda: len(seen) == 2)
+        steps.fifo.wake()
+        wait_for(lambda: not left)
+        assert failing.is_running
+        assert failing.stop(10)
     finally:
         sys.unraisablehook = before
-    assert isinstance(seen[0], SystemExit)
+    assert seen == faults
 
 
 def test_it_belongs_to_one_process(steps: Steps) -> None:

@@ -28,7 +28,13 @@ from utracefs import Session
 from utracefs._descriptors import Descriptor
 from utracefs._outlets import ring_file_bytes
 from utracefs.connection import MapRing
-from utracefs.session_thread import PATIENCE_S, SessionThread, wanted_ring_size
+from utracefs.session_thread import (
+    LONGEST_PATIENCE_S,
+    PATIENCE_S,
+    SessionThread,
+    wanted_patience_s,
+    wanted_ring_size,
+)
 from utracefs_protocol.connection import encode_response
 from utracefs_protocol.errors import ProtocolError
 
@@ -98,6 +104,47 @@ def test_a_daemon_that_does_not_answer_costs_a_quarter_of_a_second_in_all(
     daemon.kick()
     wait_for(lambda: all(events))
     assert late.registered
+
+
+def test_a_program_with_patience_waits_for_a_slow_daemon(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
+    daemon.answering.clear()
+    daemon.enabled_from_start = {ONE}
+    event = new_session().event(ONE)
+
+    def answer() -> None:
+        daemon.answering.set()
+        daemon.kick()
+
+    timer = threading.Timer(PATIENCE_S * 2, answer)
+    timer.start()
+    event.emit(1)
+    timer.join()
+    assert event
+    wait_for(lambda: numbers(daemon.last.payloads(ONE)) == [1])
+
+
+@pytest.mark.parametrize(
+    ("text", "patience_s"),
+    [
+        ("", PATIENCE_S),
+        ("5", 5),
+        ("0.5", 0.5),
+        ("0", 0),
+        ("999999", LONGEST_PATIENCE_S),
+        *(
+            (nonsense, PATIENCE_S)
+            for nonsense in ("-1", "1e9", "inf", "nan", ".", "1.2.3", "\u0663", "0" * 99)
+        ),
+    ],
+)
+def test_the_patience_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str, patience_s: float
+) -> None:
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", text)
+    assert wanted_patience_s() == patience_s
 
 
 def test_an_import_that_takes_longer_than_a_daemon_may_is_not_the_daemons_fault(
@@ -235,6 +282,97 @@ def test_the_daemons_last_words_are_logged(
     daemon.drop(daemon.last)
     wait_for(lambda: len(daemon.clients) == 2)
     assert "I do not like this" in caplog.text
+
+
+def warned_of(session: Session, daemon: FakeDaemon) -> None:
+    """Something to warn of, and the session goes on."""
+    daemon.refuse[ONE] = (errno.EADDRINUSE, "one exists with other fields")
+    daemon.enabled_from_start = {TWO}
+    one = session.event(ONE)
+    wait_for(lambda: one.error)
+    assert session.event(TWO)
+    daemon.drop(daemon.last)
+    wait_for(lambda: len(daemon.clients) == 2 and bool(session.event(TWO)))
+
+
+@pytest.mark.parametrize("raised", [ValueError("broken"), SystemExit(3), KeyboardInterrupt()])
+def test_a_logging_handler_that_fails_costs_the_message(
+    daemon: FakeDaemon, session: Session, raised: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise raised
+
+    logger, failing = logging.getLogger("utracefs"), Failing()
+    logger.addHandler(failing)
+    try:
+        warned_of(session, daemon)
+    finally:
+        logger.removeHandler(failing)
+    assert (
+        f"event one is off: one exists with other fields (EADDRINUSE) (and logging failed: {raised!r})"
+        in (capsys.readouterr().err)
+    )
+
+
+@pytest.mark.parametrize("logging_there", [None, object()], ids=["not imported", "half imported"])
+def test_a_program_without_logging_is_warned_on_its_standard_error(
+    daemon: FakeDaemon,
+    session: Session,
+    logging_there: object,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "logging", logging_there)
+    warned_of(session, daemon)
+    assert sys.modules["logging"] is logging_there
+    said = capsys.readouterr().err
+    assert said.startswith("utracefs: event one is off: one exists with other fields (EADDRINUSE)")
+    assert said.count("\n") == 1
+
+
+def test_a_program_without_logging_and_standard_error(
+    daemon: FakeDaemon, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "logging", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    warned_of(session, daemon)
+
+
+def test_the_session_thread_has_a_name_in_the_log(
+    daemon: FakeDaemon, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = threading.enumerate()
+    warned_of(session, daemon)
+    assert [record.threadName for record in caplog.records] == ["utracefs"]
+    assert threading.enumerate() == before
+
+
+@pytest.mark.parametrize("raised", [ImportError("chroot"), SystemExit(3)])
+def test_a_fault_that_comes_again_is_told_once_and_tried_less_and_less_often(
+    daemon: FakeDaemon,
+    session: Session,
+    raised: BaseException,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = []
+
+    def fail(*_: object) -> None:
+        times.append(time.monotonic())
+        raise raised
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(SessionThread, "_map_status", fail)
+        daemon.enabled_from_start = {ONE}
+        event = session.event(ONE)
+        wait_for(lambda: len(times) >= 4)
+    pauses = [b - a for a, b in itertools.pairwise(times)]
+    assert pauses[0] > 0.04
+    assert pauses[1] > 0.09
+    assert pauses[2] > 0.19
+    wait_for(lambda: bool(event))
+    assert [record.getMessage() for record in caplog.records] == [f"the session begins anew: {raised!r}"]
 
 
 def test_back_off(directory: Path, new_session: NewSession) -> None:
@@ -421,7 +559,7 @@ def test_when_no_thread_can_be_started_events_are_off(tmp_path: Path, daemon: Fa
     daemon.enabled_from_start = {ONE}
     program = """
 import resource, utracefs
-from utracefs import _event, session_thread, session, _native, connection
+from utracefs import _event, session_thread, session, _native, connection, totals
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 10), resource.RLIM_INFINITY))
 event = utracefs.event("one u32 number")

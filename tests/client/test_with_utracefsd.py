@@ -15,6 +15,8 @@ from tests.client.real_daemon import Utracefsd
 from utracefs import LoggingHandler, Session
 from utracefs.tracefs import Tracefs
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 
 @pytest.fixture(params=["ring", "socket"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -10,11 +10,15 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import pytest
 
 from tests.client.recordings import needs_trace_cmd, trace_cmd
@@ -312,14 +316,39 @@ def test_records_that_are_refused_were_not_emitted(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
 ) -> None:
     """Invalid ones (from a program that writes what it likes) are told to that program alone."""
-    recording = Recording(daemon, eventually, tmp_path / "out.dat")
+    recording = Recording(daemon, eventually, tmp_path / "out.dat", "-b", "4096")
     program.run("while not event: pass")
     program.run("emit(10, 40)")
     program.run("utracefs.flush(20)")
-    done = said(daemon, "emit", "told u64 n; __rel_loc char[] s", "5", "fine")
-    assert done == ""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect(os.path.join(daemon.directory, "user_events_data"))
+        answers = msgpack.Unpacker()
+
+        def call(number: int, method: str, *params: object) -> object:
+            sock.sendall(msgpack.packb([0, number, method, params]))
+            while True:
+                for message in answers:
+                    if message[0] == 1 and message[1] == number:
+                        return message[2:]
+                    told.append(message)
+                answers.feed(sock.recv(65536))
+
+        told: list[Any] = []
+        call(1, "DIAG_IOCSREG", {"name_args": "told u64 n; __rel_loc char[] s"})
+        beyond = struct.pack("<IQI", 0, 7, 400 << 16)  # 400 bytes of text that are not there
+        short = struct.pack("<IH", 0, 1)
+        good = struct.pack("<IQI4s", 0, 8, 4 << 16, b"one\0")
+        sock.sendall(b"".join(map(msgpack.packb, [beyond, good, short, beyond, good])))
+        call(2, "sync")
+        told += answers
+        while sum(count for _, _, (_, _, count) in told) < 3:
+            answers.feed(sock.recv(65536))
+            told += answers
+    status = status_of(daemon)
     kept, lost = recording.end()
-    assert (kept, lost) == (11, 0)
+    assert (kept, lost) == (12, 0)
+    assert (status["emitted"], status["recorded"], status["lost"]) == (12, 12, 0)
 
 
 def test_no_daemon_for_a_while(
@@ -353,7 +382,7 @@ def test_no_daemon_for_a_while(
         assert text.count(" told: ") + lost == emitted + 1 == program.emitted
 
 
-def test_perf_and_a_plug_in_beside_ftrace(daemon: DaemonProcess, program: Program) -> None:
+def test_perf_beside_ftrace(daemon: DaemonProcess, program: Program) -> None:
     with daemon.tree() as tree:
         tree.write_file("set_event", b"told")
         perf, fd = tree.perf_event_open(PerfAttr(name=b"user_events:told", sample_period=1, data_pages=1))
@@ -369,3 +398,51 @@ def test_perf_and_a_plug_in_beside_ftrace(daemon: DaemonProcess, program: Progra
         assert int.from_bytes(tree.read(perf, 8), "little") + row["lost_in_rings"] == program.emitted
         if fd is not None:
             os.close(fd)
+
+
+FLAKY = """
+class Flaky:
+    def __init__(self):
+        self.batches = self.records = 0
+    def take(self, batch):
+        self.batches += 1
+        if self.batches % 2:
+            raise RuntimeError("as every other time")
+        self.records += len(batch)
+    def report(self):
+        return f"{self.records}\\n"
+"""
+
+
+def test_a_plug_in_that_fails_beside_ftrace(
+    directory: str, eventually: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flaky.py").write_text(FLAKY)
+    (tmp_path / "flaky-1.dist-info").mkdir()
+    (tmp_path / "flaky-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: flaky\nVersion: 1\n"
+    )
+    (tmp_path / "flaky-1.dist-info" / "entry_points.txt").write_text(
+        "[utracefs.consumers]\nflaky = flaky:Flaky\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    daemon = DaemonProcess(directory)
+    daemon.start()
+    program = Program(directory)
+    try:
+        with daemon.tree() as tree:
+            eventually(lambda: b"told" in tree.read_file("available_events"), "it is registered")
+            tree.write_file("consumers/flaky/set_event", b"user_events:told")
+            program.run("while not event: pass")
+            for _ in range(4):
+                program.run(FLOOD)
+                program.run("utracefs.flush(20)")
+            taken = int(tree.read_file("consumers/flaky/report"))
+            (row,) = json.loads(said(daemon, "status", "--json", "told"))["events"]
+            (counts,) = row["consumers"].values()
+        assert row["emitted"] == program.emitted == sum(counts.values())
+        assert counts["recorded"] == taken > 0
+        assert counts["lost"] > row["lost_in_rings"]
+    finally:
+        program.end(kill=True)
+        daemon.stop()

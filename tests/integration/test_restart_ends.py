@@ -34,7 +34,7 @@ STEPS = [
     "utracefsd.state.living.State._rewrite",
     "utracefsd.daemon.PerfEvents",
     "utracefsd.daemon.Rings",
-    "utracefsd.server.serve._max_connections",
+    "utracefsd.server.serve._max_descriptors",
     "utracefsd.server.serve.listening",
     "utracefsd.connections.port.Port.listen",
     "utracefsd.server.serve.Server",

@@ -210,10 +210,25 @@ def test_take_records_never_sees_one_that_is_too_large() -> None:
     assert records == [bytes(65533)]
 
 
-def test_take_records_must_go_forward() -> None:
-    connection = Connection(max_object=100, take_records=lambda buffer, offset: offset)
-    with pytest.raises(RuntimeError, match="went from 0 to 0"):
+def test_take_records_must_not_go_back() -> None:
+    connection = Connection(max_object=100, take_records=lambda buffer, offset: offset - 1)
+    with pytest.raises(RuntimeError, match="went from 0 to -1"):
         list(connection.receive(encode_record(b"abcd")))
+
+
+def test_records_that_have_to_wait_and_all_behind_them() -> None:
+    records, take = collector()
+    wait = True
+    connection = Connection(
+        max_object=100, take_records=lambda buffer, offset: offset if wait else take(buffer, offset)
+    )
+    request = encode_request(1, "sync", [])
+    messages = connection.receive_in_turns(encode_record(b"abcd") + request)
+    assert [next(messages) for _ in range(3)] == [None] * 3
+    assert (records, connection.bytes_pending) == ([], 6 + len(request))
+    wait = False
+    assert [message for message in messages if message is not None] == [Request(1, "sync", [])]
+    assert records == [b"abcd"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`format` files: as the kernel writes them, and read back."""
 
 import errno
+import re
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.protocol.kernel_types import KERNEL_TYPES
 from utracefs_protocol.declaration import Field, FieldKind, parse
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import format_text, parse_format
+from utracefs_protocol.event_format import _split_declared, format_text, parse_format
 
 COMMON = b"""\
 \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
@@ -180,5 +181,27 @@ def test_fields_of_any_declaration_are_read_back(words: list[bytes]) -> None:
 def test_any_bytes_are_a_format_or_refused(text: bytes) -> None:
     try:
         parse_format(b"name: x\nID: 1\nformat:\n\tfield:" + text)
+    except TraceError as error:
+        assert error.errno == errno.EINVAL
+
+
+SPLIT = re.compile(rb"(?P<type>.*?)[ \t]*(?P<name>(?<=[ \t*])[^ \t*]*?)(?P<array>\[[^\]]*\])?\Z", re.DOTALL)
+"""What the split of a declared field means; for long ones it takes for ever."""
+
+
+@given(st.lists(st.sampled_from([b" ", b"*", b"[", b"]", b"a", b"\t", b"b2"]), max_size=12).map(b"".join))
+def test_type_name_and_array(text: bytes) -> None:
+    text = text.lstrip()
+    found = SPLIT.match(text)
+    assert _split_declared(text) == (found and (found["type"], found["name"], found["array"] or b""))
+
+
+@pytest.mark.parametrize(
+    "declared", [b" " * 50_000, b"x" + b" " * 50_000 + b"[" * 50_000, b" *[" * 50_000 + b"x", b"[" * 50_000]
+)
+@pytest.mark.parametrize("end", [b"", b";", b";\toffset:8;\tsize:4;\tsigned:0;"])
+def test_a_long_line_takes_no_more_time_than_it_is_long(declared: bytes, end: bytes) -> None:
+    try:
+        parse_format(b"name: x\nID: 1\nformat:\n\tfield:" + declared + end)
     except TraceError as error:
         assert error.errno == errno.EINVAL

@@ -141,3 +141,26 @@ def test_text() -> None:
 
 def test_an_event_without_a_format_is_shown_by_its_id() -> None:
     assert conversions(EventFormat(b"?", 77, (), b"")) == [Conversion("id 77")]
+
+
+LONG = 50_000
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        b"(" + b" " * LONG + b"x",
+        b"__get_str(" + b" " * LONG + b"x(",
+        b"__get_str(" + b" " * LONG,
+        b"(int)" * LONG + b"x",
+    ],
+)
+def test_a_long_argument_takes_no_more_time_than_it_is_long(argument: bytes) -> None:
+    """Hours, where blanks may be matched in several ways."""
+    assert read(b'"%d", ' + argument) == BY_NAME
+
+
+def test_many_casts_strings_and_arguments() -> None:
+    assert read(b'"%d", ' + b"(int)" * LONG + b"REC->a")[0].field == A
+    assert read(b'"x" ' * LONG)[0].before == "x" * LONG
+    assert len(read(b'"' + b"%d" * LONG + b'"' + b", REC->a" * LONG)) == LONG + 1

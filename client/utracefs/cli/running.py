@@ -29,7 +29,15 @@ import click
 
 from utracefs.cli import Failure
 
-__all__ = ["NOT_EXECUTABLE", "NOT_FOUND", "ROOM_KB", "environment", "run_steps", "signals_blocked"]
+__all__ = [
+    "NOT_EXECUTABLE",
+    "NOT_FOUND",
+    "PATIENCE_S",
+    "ROOM_KB",
+    "environment",
+    "run_steps",
+    "signals_blocked",
+]
 
 TERM_GRACE_S = 5.0
 
@@ -130,7 +138,9 @@ class _Loop:
         """Until a signal comes, or that time has passed."""
         due = min(self._end, self._grace_end) - time.monotonic()
         info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
-        if info is not None and info.si_signo != signal.SIGCHLD:
+        # Stopped, and going on after the time has passed, signal_sigtimedwait_impl of CPython 3.11 to 3.13
+        # returns what lay on its stack: EINTR, and nothing left to wait for.
+        if info is not None and info.si_signo in self._taken and info.si_signo != signal.SIGCHLD:
             self._asked_to_end(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
         now = time.monotonic()
         if now >= self._grace_end:
@@ -175,7 +185,13 @@ ROOM_KB = 32 * 1024
 so this is how long the daemon may be kept from its cpu: 30 ms. Only what is written to takes memory."""
 
 
+PATIENCE_S = 5
+"""What a command may wait for the first answer of a daemon that is there, because it was started to be recorded.
+What it emits before the answer goes nowhere. On an idle machine that is a millisecond."""
+
+
 def environment(directory: str) -> dict[str, str]:
-    """Ours, and where the command finds the daemon; with room for what it emits, unless that is set."""
-    room = {"UTRACEFS_RING_KB": str(ROOM_KB)}
-    return {**room, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
+    """Ours, and where the command finds the daemon; with room for what it emits, and patience, unless that is
+    set."""
+    ours = {"UTRACEFS_RING_KB": str(ROOM_KB), "UTRACEFS_PATIENCE_S": str(PATIENCE_S)}
+    return {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}

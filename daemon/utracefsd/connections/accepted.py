@@ -44,6 +44,10 @@ class Connection(Protocol):
         """The first of them, which says what they are."""
 
     @property
+    def held(self) -> bool:
+        """What was received has to wait: nothing is carried out until `Port.go_on`."""
+
+    @property
     def waiting(self) -> bool:
         """A request waits for something to happen: `speak` may answer it after any step."""
 

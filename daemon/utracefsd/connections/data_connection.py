@@ -107,6 +107,8 @@ class DataConnection:
     table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL by an
     administrator, to take in what all other connections sent before (a close among it). flush: called for
     `sync`, to hand the consumers what waits for them in batches.
+    time_of_records: called before records are taken in; their time, or None while they have to wait: their
+    connection is `held` then. By default they have that of their packet.
     rings: where data rings are made; None offers none (ENOSYS). save: called before records are taken in, to
     write down their events for a daemon that comes after this one. wrote: told the peer's pid when it has
     sent records.
@@ -121,6 +123,7 @@ class DataConnection:
         *,
         take_in_all: Callable[[], None] = _nothing,
         flush: Callable[[], None] = _nothing,
+        time_of_records: Callable[[], int | None] | None = None,
         rings: Rings | None = None,
         save: Callable[[], None] = _nothing,
         wrote: Callable[[int], None] | None = None,
@@ -132,6 +135,9 @@ class DataConnection:
         self.index_table = IndexTable()
         self._take_in_all = take_in_all
         self._flush = flush
+        self._time_of_records = self._time_of_packet if time_of_records is None else time_of_records
+        self._packet_ns = 0
+        self._held = False
         self._rings = rings
         self._wrote = wrote
         self._save = save
@@ -175,6 +181,18 @@ class DataConnection:
         """The first of them."""
         return self._connection.pending_head
 
+    @property
+    def held(self) -> bool:
+        """Records stand next that have to wait."""
+        return self._held and self._must_wait()
+
+    def _must_wait(self) -> bool:
+        self._held = self._time_of_records() is None
+        return self._held
+
+    def _time_of_packet(self) -> int:
+        return self._packet_ns
+
     def receive(
         self, data: bytes, fds: Sequence[int], now_ns: int
     ) -> Iterator[tuple[bytes, list[int]] | None]:
@@ -187,6 +205,7 @@ class DataConnection:
         if self.closing:
             close_foreign(fds, self.peer.share)
             return
+        self._packet_ns = now_ns
         self._straddling = self._connection.bytes_pending > 0
         if fds:
             (self._coming_fds if self._straddling else self._fds).extend(fds)
@@ -204,6 +223,8 @@ class DataConnection:
                         break
                     continue
                 if isinstance(message, Request):
+                    while message.method == "write" and self._must_wait():
+                        yield None
                     self._request(message, now_ns)
                 elif not isinstance(message, Notification):
                     raise ProtocolError(errno.EPROTO, "a response, but the daemon asked nothing")
@@ -305,8 +326,12 @@ class DataConnection:
         self._kept = number
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
+        time_ns = self._time_of_records()
+        self._held = time_ns is None
+        if time_ns is None:
+            return offset
         self._save()
-        end = self.index_table.take_in(buffer, offset, self.peer.pid)
+        end = self.index_table.take_in(buffer, offset, self.peer.pid, time_ns)
         if self._wrote is not None:
             self._wrote(self.peer.pid)
         if self._straddling:
@@ -413,7 +438,9 @@ class DataConnection:
         self._send(encode_response(msgid, messages.StatusMapped(self.table.status_file.size).to_wire()), [fd])
 
     def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
-        taken = self.index_table.write(write.record, self.peer.pid)
+        time_ns = self._time_of_records()
+        assert time_ns is not None, "receive waits"
+        taken = self.index_table.write(write.record, self.peer.pid, time_ns)
         if taken >= 0 and self._wrote is not None:
             self._wrote(self.peer.pid)
         if taken < 0:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from utracefsd.machine.closing import close_foreign
+from utracefsd.machine.closing import close_foreign, is_behind
 from utracefsd.machine.peer import Peer
 
 # Descriptors taken from one message: all that it can have (SCM_MAX_FD). What does not fit would be closed by
@@ -158,6 +158,9 @@ class Link:
             return
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
+        if is_behind(self.peer.share):  # there may be descriptors in them
+            self.abandon()
+            return
         while piece := self.receive(1 << 16):
             data, fds = piece
             close_foreign(fds, self.peer.share)
@@ -171,9 +174,15 @@ class Link:
     def abandon(self) -> None:
         """Close without a look at what has arrived. Descriptors in it are closed with the socket, which may
         block, so that is not done here."""
-        if not self.closed:
-            self.closed = True
-            self._drop_queue()
+        if self.closed:
+            return
+        self.closed = True
+        self._drop_queue()
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)  # nothing is added any more
+        if self.peek() is None:
+            self.sock.close()
+        else:
             close_foreign([self.sock.detach()], self.peer.share)
 
     def _send_some(self) -> int:

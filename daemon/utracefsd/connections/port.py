@@ -75,10 +75,9 @@ TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
 ACCEPT_NS = 5_000_000
 
-# Descriptors of one user that threads are still to close (machine/closing.py). Beyond, nothing is received
-# from that user any more; and beyond the second nobody is accepted, since each could bring 253.
-MAX_CLOSING = 64
-MAX_CLOSING_IN_ALL = 2048
+# What part of all descriptors for producers may wait to be closed (machine/closing.py) before nobody is
+# accepted for a while. The connections of a user who is behind wait there unread, as many as he makes.
+CLOSING_PART = 4
 
 # A connection that ends has this long to read its last words.
 LAST_WORDS_NS = 1_000_000_000
@@ -185,7 +184,7 @@ class Port:
             link.finish()
             return None
         if self._rules.limited:
-            if closing.waiting_of(peer.share) > MAX_CLOSING:
+            if closing.is_behind(peer.share):
                 link.abandon()
                 return None
             for resource in _OF_A_CONNECTION:
@@ -258,7 +257,7 @@ class Port:
     def _receive(self, accepted: Accepted, size: int, until_ns: int) -> int:
         """Receive once and carry that out; returns how many bytes it was, all there may be when nothing is
         there."""
-        if self._rules.limited and closing.waiting_of(accepted.share) > MAX_CLOSING:
+        if self._rules.limited and closing.is_behind(accepted.share):
             self._end(accepted, TraceError(errno.EMFILE, "descriptors of this user wait to be closed"))
             self._close(accepted)
             return 0
@@ -359,11 +358,18 @@ class Port:
             self._count(accepted)
         accepted.pumping = False
 
+    def go_on(self) -> None:
+        """Nothing is held any more: `ready` comes to what was."""
+        for accepted in self._unfinished:
+            if accepted.open and not self._paused(accepted):
+                # A socket that can be written to makes the epoll descriptor readable, whatever has come.
+                self._watch(accepted, READ | select.EPOLLOUT)
+
     def answer_waiting(self) -> None:
         """After a step: answer the requests for which something has come meanwhile."""
         for accepted in list(self._speaking):
             with self._at_its_cost(accepted):
-                if accepted.connection.waiting:
+                if accepted.connection.waiting and not self._paused(accepted):
                     self._speak(accepted)
 
     def end_failed(self) -> None:
@@ -397,6 +403,7 @@ class Port:
                 self._note_timer(accepted)
         if self._listen_again_ns is not None and self._listen_again_ns <= now_ns:
             self._listen_again_ns = None
+            self._take_reserve()
             if self._listener is not None:
                 self._epoll.modify(self._listener, select.EPOLLIN)
 
@@ -423,10 +430,11 @@ class Port:
         return found
 
     def _accept(self, listener: socket.socket, max_accepts: int, until_ns: int | None) -> None:
+        most_closing = self._shares.in_all[Resource.DESCRIPTORS] // CLOSING_PART
         for _ in range(max_accepts):
             if until_ns is not None and self._now_ns() >= until_ns:
                 return
-            if self._rules.limited and closing.waiting() > MAX_CLOSING_IN_ALL:
+            if self._rules.limited and closing.waiting() > most_closing:
                 self._pause(listener, "too many descriptors wait to be closed")
                 return
             try:
@@ -449,9 +457,9 @@ class Port:
             os.close(self._reserve)
             self._reserve = None
             with contextlib.suppress(OSError):
-                listener.accept()[0].close()
-            with contextlib.suppress(OSError):
-                self._reserve = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+                refused = listener.accept()[0]
+                Link(refused, peer_of(refused, owner_uid=self._owner_uid)).abandon()
+            self._take_reserve()
             if self._reserve is not None:
                 logger.error(
                     "%s: a connection was turned away: %s (raise LimitNOFILE=)", name, error.strerror
@@ -459,6 +467,11 @@ class Port:
                 return True
         self._pause(listener, error.strerror)
         return False
+
+    def _take_reserve(self) -> None:
+        if self._reserve is None:
+            with contextlib.suppress(OSError):
+                self._reserve = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _pause(self, listener: socket.socket, why: str | None) -> None:
         logger.error("%s: accepting pauses: %s", self._rules.name, why)
@@ -478,7 +491,7 @@ class Port:
         for message in accepted.answers:
             if message is not None:
                 self._queue(accepted, message)
-            elif self._now_ns() >= until_ns or link.waiting_bytes > most:
+            elif self._now_ns() >= until_ns or link.waiting_bytes > most or connection.held:
                 break
         else:
             self._finished(accepted)
@@ -500,7 +513,7 @@ class Port:
 
     def _speak(self, accepted: Accepted) -> None:
         connection = accepted.connection
-        if accepted.open and not self._paused(accepted):
+        if accepted.open:
             for message in connection.speak(self._now_ns()):
                 self._queue(accepted, message)
                 self._send(accepted)
@@ -512,8 +525,8 @@ class Port:
             self._speaking.discard(accepted)
 
     def _paused(self, accepted: Accepted) -> bool:
-        """It has to read before it is listened to again."""
-        return accepted.link.waiting_bytes > self._rules.max_waiting_bytes
+        """It has to read before it is listened to again, or is held."""
+        return accepted.link.waiting_bytes > self._rules.max_waiting_bytes or accepted.connection.held
 
     def _queue(self, accepted: Accepted, message: Message) -> None:
         data, fds = message
@@ -555,14 +568,20 @@ class Port:
         if done and accepted.ending_ns is not None:
             self._close(accepted)
             return
-        # A client that is not listened to is not watched either: epoll would report it again and again.
+        # A client that is not listened to is not watched either: epoll would report it again and again. So it
+        # would the end of one that is held.
         mask = READ if accepted.open and not self._paused(accepted) else 0
         mask |= 0 if done else select.EPOLLOUT
-        if mask != accepted.mask:
-            accepted.mask = mask
-            self._epoll.modify(link.fileno(), mask)
+        if accepted.open and accepted.connection.held:
+            mask |= select.EPOLLET
+        self._watch(accepted, mask)
         if not accepted.pumping:
             self._count(accepted)
+
+    def _watch(self, accepted: Accepted, mask: int) -> None:
+        if mask != accepted.mask:
+            accepted.mask = mask
+            self._epoll.modify(accepted.fd, mask)
 
     # Ending
 

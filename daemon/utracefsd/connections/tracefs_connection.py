@@ -184,6 +184,10 @@ class TracefsConnection:
         return self._connection.pending_head
 
     @property
+    def held(self) -> bool:
+        return False
+
+    @property
     def waiting(self) -> bool:
         """Whether a request waits, that is whether `speak` may have something."""
         return bool(self._waiting)
@@ -196,7 +200,7 @@ class TracefsConnection:
         Raises nothing: what breaks the framing or a limit is a last reply, `["error", [errno, text]]`, and
         `closing`.
         """
-        close_foreign(fds)
+        close_foreign(fds, self._peer.share)
         try:
             first = True
             for message in self._connection.receive_in_turns(data):

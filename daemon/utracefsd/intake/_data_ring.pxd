@@ -10,6 +10,11 @@ from utracefsd.machine.tsc_clock cimport tsc_clock
 cdef enum:
     KNOWN_TIDS = 64
 
+cdef class Lookups:
+    cdef object __weakref__
+    cdef int done                       # in this round
+    cdef DataRing stalest               # whose known threads were looked at longest ago, in this round
+
 cdef class DataRing:
     cdef dr_consumer c
     cdef readonly int fd
@@ -21,11 +26,12 @@ cdef class DataRing:
     cdef public bint dead               # the connection is gone: step over what is not committed
     cdef readonly bint corrupt
     cdef readonly uint64_t taken        # records taken in, those refused included
+    cdef readonly uint64_t lost_of_unknown  # for want of room, of events that the ring does not tell apart
     cdef uint64_t holes                 # reserved and never committed by a producer that died
     cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
     cdef bint has_head
     cdef unsigned char *copy            # its payload, out of the producer's reach
-    # (position, sink, n), in order: n records are missing in that sink's ring buffer in front of the first
+    # (position, {sink: n}), in order: n records are missing in that sink's ring buffer in front of the first
     # one that ends behind the position. The first one's position; without any UINT64_MAX.
     cdef list marks
     cdef uint64_t marked_at
@@ -33,7 +39,7 @@ cdef class DataRing:
     cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
     cdef uint64_t unknown_since
     cdef uint64_t known_since           # when they were looked at last
-    cdef int lookups                    # in /proc, in this round
+    cdef public Lookups lookups         # in /proc, in this round, for all rings of its user
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
     cdef object journal                 # the Journal, which keeps the slot mapped
@@ -44,7 +50,10 @@ cdef class DataRing:
     cdef bint refill(self, const tsc_clock *clock) noexcept
     cdef int publish(self) except -1
     cdef int fold_lost(self, uint64_t position) except -1
+    cdef int add_marks(self, uint64_t position, dict missing) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1
     cdef bint is_thread(self, uint32_t tid)
+    cdef bint has_thread(self, uint32_t tid)
+    cdef bint is_of_peer(self)
     cpdef check_known_threads(self)

@@ -2,6 +2,8 @@ from collections.abc import Callable
 
 from utracefsd.intake._index_table import IndexTable
 
+class Lookups: ...
+
 class DataRing:
     fd: int
     doorbell: int
@@ -9,17 +11,19 @@ class DataRing:
     pid: int
     new_thread: Callable[[int], None] | None
     peer_lives: Callable[[], bool] | None
+    lookups: Lookups
     dead: bool
     corrupt: bool
     taken: int
     size: int
     lost_to_death: int
+    lost_of_unknown: int
     pending_bytes: int
 
     @staticmethod
     def create(table: IndexTable, pid: int, size: int) -> DataRing: ...
     @staticmethod
-    def adopt(table: IndexTable, pid: int, fd: int, doorbell: int) -> DataRing: ...
+    def adopt(table: IndexTable, pid: int, fd: int, doorbell: int, share: int) -> DataRing: ...
     def check_known_threads(self) -> None: ...
     def key(self) -> tuple[int, int]: ...
     def threads(self) -> list[int]: ...

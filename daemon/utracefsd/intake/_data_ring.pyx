@@ -7,7 +7,9 @@ whose memory is invalid is `corrupt`; its connection is ended.
 
 Losses: a producer that finds its ring full counts there, in all and per write_index. Those numbers are taken
 before anything else happens to an event and go into its `emitted` and into `lost` of every probe that is
-attached: the record was emitted, and no consumer got it.
+attached: the record was emitted, and no consumer got it. The last of the counters is for all write_indexes
+from it on; where a table has more than one of these, what it says goes into no event's numbers, but into
+`lost_of_unknown`.
 
 Where in the stream they were lost need not be said by the producer: a ring is full only when head is within
 a record of `told + size`, where `told` is the tail that producers know. So the numbers are taken each time
@@ -61,16 +63,25 @@ cdef object what_is_foreign(int fd, int doorbell):
 
 
 @cython.final
+cdef class Lookups:
+    """What the rings of one user may ask of /proc in a round: so many new threads (LOOKUPS_IN_A_ROUND), and
+    of one ring whether its known ones are still there. All of that may be due in each of a thousand rings at
+    once, and a look takes as long as a hundred records."""
+
+
+@cython.final
 cdef class DataRing:
     """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it.
 
     pid: The peer's process, by SO_PEERCRED.
     new_thread: Called with a thread id when it is first seen, while the thread's name can still be read.
     peer_lives: Says whether `pid` still is the process that connected; None: it is.
+    lookups: Shared by the rings of one user.
     dead: The connection is gone: take in what is there, step over what will never be committed.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, those refused included.
     size: Bytes of the data area.
+    lost_of_unknown: Records lost for want of room, of events that the ring does not tell apart.
     lost_to_death: Records that were reserved and never committed, because the producer died.
     pending_bytes: Bytes reserved and not yet taken in, as the producer's memory says; not to be trusted.
     """
@@ -83,6 +94,7 @@ cdef class DataRing:
             raise MemoryError
         self.marks = []
         self.marked_at = UINT64_MAX
+        self.lookups = Lookups()
 
     def __dealloc__(self):
         dr_unmap(&self.c.ring)
@@ -114,20 +126,25 @@ cdef class DataRing:
         return ring
 
     @staticmethod
-    def adopt(IndexTable table not None, int pid, int fd, int doorbell):
+    def adopt(IndexTable table not None, int pid, int fd, int doorbell, share):
         """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
 
-        doorbell: -1 for a ring that comes without one; nobody can ring for it.
+        doorbell: -1 for a ring that comes without one; nobody can ring for it. share: whose they are, for
+        `close_foreign`.
         ValueError, with what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
         invalid positions. The next round takes in what the ring still holds.
         """
         cdef DataRing ring
         cdef uint64_t size
-        wrong = what_is_foreign(fd, doorbell)
-        if wrong:
-            close_foreign((fd, doorbell))  # any file there is, and its close may block
-            raise ValueError(wrong)
-        ring = DataRing.__new__(DataRing)
+        try:
+            wrong = what_is_foreign(fd, doorbell)
+            if wrong:
+                raise ValueError(wrong)
+            ring = DataRing.__new__(DataRing)
+        except BaseException:
+            # Any file there is, and its close may block.
+            close_foreign([one for one in (fd, doorbell) if one >= 0], share)
+            raise
         ring.fd = fd
         ring.doorbell = doorbell
         ring.table = table
@@ -224,6 +241,9 @@ cdef class DataRing:
             n = dr_take_lost_of(&self.c, i)
             if n == 0 or i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
                 continue
+            if i == DR_LOST_COUNTERS - 1 and PyList_GET_SIZE(self.table.tracepoints) > DR_LOST_COUNTERS:
+                self.lost_of_unknown += n
+                continue
             tp = <Tracepoint>PyList_GET_ITEM(self.table.tracepoints, i)
             if not tp._probes:
                 continue
@@ -233,22 +253,29 @@ cdef class DataRing:
                 if probe.lose(n) and isinstance(probe, FtraceProbe):
                     sink = (<FtraceProbe>probe).sink
                     missing[sink] = missing.get(sink, 0) + n
-        # A mark begins a page: not more than some of them a lap.
+        if missing:
+            self.add_marks(position, missing)
+        return 0
+
+    cdef int add_marks(self, uint64_t position, dict missing) except -1:
+        """A mark begins a page: not more than some of them a lap. So there are never more than that, also of
+        a producer that says all the time that it has lost something."""
         if self.marks:
-            last = self.marks[len(self.marks) - 1][0]
-            if position - last < self.c.ring.size // MARKS_A_LAP:
-                position = last
-        for sink, lost in missing.items():
-            self.marks.append((position, sink, lost))
-        if self.marks:
-            self.marked_at = self.marks[0][0]
+            last, more = self.marks[len(self.marks) - 1]
+            if position < last + self.c.ring.size // MARKS_A_LAP:
+                for sink, lost in missing.items():
+                    more[sink] = more.get(sink, 0) + lost
+                return 0
+        self.marks.append((position, missing))
+        self.marked_at = self.marks[0][0]
         return 0
 
     cdef int mark_lost(self, uint64_t upto) except -1:
         """The next record ends at `upto`: show what is missing in front of it, on its cpu."""
         while self.marks and self.marks[0][0] < upto:
-            _, sink, lost = self.marks.pop(0)
-            (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
+            _, missing = self.marks.pop(0)
+            for sink, lost in missing.items():
+                (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
         return 0
 
@@ -257,7 +284,7 @@ cdef class DataRing:
 
         Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a
         producer in another pid namespace never names a thread that we can see), and a round asks a bounded
-        number of times.
+        number of times for each user.
         """
         cdef uint32_t slot = tid % KNOWN_TIDS
         if self.known[slot] == tid and tid != 0:
@@ -265,9 +292,9 @@ cdef class DataRing:
         if now - self.unknown_since > UNKNOWN_NS:
             memset(self.unknown, 0, sizeof(self.unknown))
             self.unknown_since = now
-        if self.unknown[slot] == tid or self.lookups >= LOOKUPS_IN_A_ROUND:
+        if self.unknown[slot] == tid or self.lookups.done >= LOOKUPS_IN_A_ROUND:
             return self.pid
-        self.lookups += 1
+        self.lookups.done += 1
         if self.is_thread(tid):
             self.known[slot] = tid
             if self.new_thread is not None:
@@ -278,18 +305,21 @@ cdef class DataRing:
 
     cdef bint is_thread(self, uint32_t tid):
         """Whether it is a thread of the peer, and not of a stranger who got the peer's pid after it."""
-        return (
-            0 < tid < 0x7fffffff
-            and os.path.exists(f"/proc/{self.pid}/task/{tid}")
-            and (self.peer_lives is None or self.peer_lives())
-        )
+        return self.has_thread(tid) and self.is_of_peer()
+
+    cdef bint has_thread(self, uint32_t tid):
+        return 0 < tid < 0x7fffffff and os.path.exists(f"/proc/{self.pid}/task/{tid}")
+
+    cdef bint is_of_peer(self):
+        return self.peer_lives is None or self.peer_lives()
 
     cpdef check_known_threads(self):
         """Forget thread ids that ended and were given to another process. One that nobody has stays known:
         what waits in the ring may be its."""
+        cdef bint is_of_peer = self.is_of_peer()
         for slot in range(KNOWN_TIDS):
             tid = self.known[slot]
-            if tid and not self.is_thread(tid) and os.path.exists(f"/proc/{tid}"):
+            if tid and not (is_of_peer and self.has_thread(tid)) and os.path.exists(f"/proc/{tid}"):
                 self.known[slot] = 0
 
     def threads(self):

@@ -6,11 +6,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.errno cimport EFAULT, EINVAL, ENOENT
 from libc.string cimport memcpy
-from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
-from utracefsd.machine.machine cimport machine_clock_ns, machine_cpu
+from utracefsd.machine.machine cimport machine_cpu
 
 cdef extern from "bin.h" nogil:
     unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)
@@ -19,7 +18,6 @@ cdef uint64_t max_data_object = _MAX_DATA_OBJECT
 
 cdef enum:
     MAX_REFUSED_KEYS = 256  # the peer chooses the indexes: what it makes us remember must be bounded
-    CPU_EVERY = 64          # records between two looks at which cpu we run on
 
 
 cdef class IndexTable:
@@ -100,8 +98,8 @@ cdef class IndexTable:
         except MemoryError:
             pass  # total_refused has it
 
-    def write(self, bytes record not None, int pid):
-        """The acknowledged form: the size of the record, or -errno.
+    def write(self, bytes record not None, int pid, uint64_t ts_ns):
+        """The acknowledged form: the size of the record, or -errno. Its time is given.
 
         EFAULT: less than 4 bytes. EINVAL, ENOENT: negative or unknown write_index. Else as Tracepoint.write.
         """
@@ -109,13 +107,16 @@ cdef class IndexTable:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(record)
         if size > 0x7fffffff:
             raise ValueError(f"record of {size} bytes")
-        r.ts_ns = machine_clock_ns(CLOCK_MONOTONIC)
+        r.ts_ns = ts_ns
         r.cpu = machine_cpu()
         r.pid = r.tgid = pid
         return self.emit(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
 
-    def take_in(self, buffer, Py_ssize_t offset, int pid):
+    def take_in(self, buffer, Py_ssize_t offset, int pid, uint64_t ts_ns):
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
+
+        All get the time that is given, and this cpu: they arrived at one moment, and one after the other is their
+        order in `trace`.
 
         Stops at anything else, at an incomplete object, and at one of more than MAX_DATA_OBJECT bytes, which
         the caller answers with EMSGSIZE. ValueError: offset outside the buffer.
@@ -127,7 +128,6 @@ cdef class IndexTable:
         cdef uint32_t body
         cdef int32_t write_index
         cdef int code
-        cdef unsigned int n = 0
         cdef Record r
         # While we hold it, nothing that runs below can resize or free the buffer.
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -137,15 +137,13 @@ cdef class IndexTable:
             data = <const uint8_t *>view.buf
             at = offset
             r.pid = r.tgid = pid
+            r.ts_ns = ts_ns
+            r.cpu = machine_cpu()
             while True:
                 left = <size_t>view.len - at
                 head = bin_get_header(data + at, left, &body)
                 if not head or head + <uint64_t>body > max_data_object or body > left - head:
                     break
-                if n % CPU_EVERY == 0:
-                    r.cpu = machine_cpu()
-                n += 1
-                r.ts_ns = machine_clock_ns(CLOCK_MONOTONIC)
                 code = self.emit(data + at + head, body, &r)
                 if code < 0:
                     write_index = -1

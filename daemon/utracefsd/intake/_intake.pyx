@@ -31,6 +31,7 @@ from utracefs_protocol.data_ring cimport *
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint
 from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
+from utracefsd.intake._journal cimport Journal
 from utracefsd.intake.journal cimport jr_done, jr_has_taken, jr_slot
 from utracefsd.machine.machine cimport machine_clock_ns
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_now
@@ -47,6 +48,8 @@ cdef class Intake:
     """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim.
 
     tsc: Producers may stamp with the time stamp counter. Where it is not to be trusted it stays False.
+    journal: Where the clock of a daemon before this one is, and ours for the next.
+    looked_ns: CLOCK_MONOTONIC when take_in was called last: what is from before that is taken in.
     clock_jumped: The counter and the clock went apart since this was last set to False.
     """
 
@@ -56,12 +59,20 @@ cdef class Intake:
     cdef bint may_tsc
     cdef public bint clock_jumped
     cdef tsc_clock clock
+    cdef Journal journal
 
-    def __init__(self, int nr_cpus, bint tsc=False):
+    def __init__(self, int nr_cpus, bint tsc=False, Journal journal=None):
         self.rings = []
         self.nr_cpus = nr_cpus
         self.may_tsc = tsc
+        self.journal = journal
+        if journal is not None:
+            journal.resume_clock(&self.clock)
         self.look_at_clock()
+
+    @property
+    def looked_ns(self):
+        return self.clock.to.ns
 
     @property
     def tsc(self):
@@ -80,6 +91,8 @@ cdef class Intake:
     cdef void look_at_clock(self) noexcept:
         if tsc_clock_look(&self.clock, tsc_clock_now()):
             self.clock_jumped = True
+        if self.journal is not None:
+            self.journal.note_clock(&self.clock)
 
     def add(self, DataRing ring not None):
         self.rings.append(ring)
@@ -106,26 +119,33 @@ cdef class Intake:
         cdef PyObject **heads
         cdef uint64_t now, until
         self.has_more = False
+        self.look_at_clock()    # before any ring: what is from before this is found in all of them
         if n == 0:
             return 0
         heads = <PyObject **>PyMem_Malloc(n * sizeof(PyObject *))
         if heads == NULL:
             raise MemoryError
         try:
-            # Before any ring: what is from before this is found in all of them.
-            self.look_at_clock()
             now = self.clock.to.ns
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
-                ring.lookups = 0
+                ring.lookups.done = 0
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
                 if self.next_of(ring, now):
-                    if now - ring.known_since > KNOWN_NS:
-                        ring.known_since = now
-                        ring.check_known_threads()
                     heads[live] = <PyObject *>ring
                     live += 1
+                    best = ring.lookups.stalest
+                    if now - ring.known_since > KNOWN_NS and (
+                        best is None or ring.known_since < best.known_since
+                    ):
+                        ring.lookups.stalest = ring
+            for i in range(live):
+                ring = <DataRing>heads[i]
+                if ring.lookups.stalest is ring:
+                    ring.lookups.stalest = None
+                    ring.known_since = now
+                    ring.check_known_threads()
             while live and done < budget:
                 # The ring with the oldest record; a linear search, because few producers write at one moment.
                 # Records come from it until that of another ring is older.

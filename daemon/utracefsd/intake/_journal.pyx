@@ -25,9 +25,11 @@ from utracefsd.intake.journal cimport (
     jr_give_slot,
     jr_header,
     jr_judge,
+    jr_note_clock,
     jr_renumber,
     jr_slot,
 )
+from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_resume
 
 cdef enum:
     # More data rings than a process has descriptors for in practice; the file grows by the page.
@@ -52,16 +54,6 @@ cdef class Journal:
 
     refused: What was wrong with the file that was there and has been replaced; None if nothing.
     """
-
-    cdef readonly object path
-    cdef readonly object refused        # str or None
-    cdef dict waiting                   # (st_dev, st_ino) -> slot: left by a dead daemon, not yet adopted
-    cdef list unused
-    cdef int fd
-    cdef unsigned char *map
-    cdef size_t map_bytes
-    cdef Py_ssize_t slots               # in the file
-    cdef uint64_t numbers               # given to data rings so far; see include/journal.h
 
     def __cinit__(self):
         self.fd = -1
@@ -115,7 +107,7 @@ cdef class Journal:
         """How many slots belong to a ring, one that is here or one still to be adopted."""
         return self.slots - len(self.unused)
 
-    cdef inline jr_slot *at(self, Py_ssize_t i) noexcept:
+    cdef jr_slot *at(self, Py_ssize_t i) noexcept:
         return <jr_slot *>(self.map + (1 + i) * JR_SLOT_BYTES)
 
     cdef object open_old(self):
@@ -194,6 +186,15 @@ cdef class Journal:
         ring.journal = self
         ring.slot = self.at(i)
         return 0
+
+    cdef void resume_clock(self, tsc_clock *clock) noexcept:
+        """Make times of counts as the daemon before did."""
+        cdef jr_header *header = <jr_header *>self.map
+        tsc_clock_resume(clock, header.clock_first, header.clock_last[header.clock_at & 1])
+
+    cdef void note_clock(self, const tsc_clock *clock) noexcept:
+        """After each look, so that a successor can."""
+        jr_note_clock(<jr_header *>self.map, &clock.first, &clock.to)
 
     def begin(self, DataRing ring not None):
         """Keep account of a ring that was just made. OSError, MemoryError: there is no room for it."""

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from utracefsd.machine.tsc_clock cimport tsc_clock_pair
+
 cdef extern from "journal.h" nogil:
     const uint64_t JR_MAGIC
     const uint32_t JR_VERSION
@@ -14,6 +16,9 @@ cdef extern from "journal.h" nogil:
         uint64_t magic
         uint32_t version
         uint32_t slot_bytes
+        tsc_clock_pair clock_first
+        tsc_clock_pair *clock_last
+        uint64_t clock_at
     ctypedef struct jr_slot "struct jr_slot":
         uint64_t used
         uint64_t dev
@@ -26,4 +31,5 @@ cdef extern from "journal.h" nogil:
     void jr_renumber(jr_slot *slot, uint64_t number)
     void jr_free_slot(jr_slot *slot)
     void jr_judge(jr_slot *slot, const uint64_t *taken)
+    void jr_note_clock(jr_header *header, const tsc_clock_pair *first, const tsc_clock_pair *last)
     bint jr_has_taken(const jr_slot *slot, int buffer)

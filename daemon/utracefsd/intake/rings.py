@@ -35,14 +35,14 @@ import logging
 import os
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING
-from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._data_ring import DataRing, Lookups
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
@@ -88,6 +88,8 @@ class NoStore:
 
 
 _DESCRIPTORS_OF_A_RING = 2
+
+_CORRUPT = "the memory of the data ring is invalid"
 
 
 def _nothing() -> None:
@@ -157,18 +159,21 @@ class Rings:
         self._save = save
         self._end_failed = end_failed
         self._new_thread = new_thread
-        self._intake = Intake(nr_cpus, tsc.trusted())
+        self._intake = Intake(nr_cpus, tsc.trusted(), journal)
         self._journal = journal
         self._handing_over = False
         self._shares = Shares() if shares is None else shares
         self._owned: dict[DataRing, _Owned] = {}
         self._by_key: dict[Key, _Owned] = {}
         self._orphans: dict[_Owned, None] = {}
+        self._lookups: WeakValueDictionary[int, Lookups] = WeakValueDictionary()
+        """By user."""
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Ours alone: wakes the edge as a doorbell does."""
         self._epoll.register(self._bell, select.EPOLLIN | select.EPOLLET)
         self._taking_in = False
+        self._lost_of_unknown = 0
         self._take_over(stored)
 
     @property
@@ -201,10 +206,10 @@ class Rings:
             table = None if known is None else self._hold(known.event_ids)
             if known is None or table is None:
                 self._store.drop(name_of(key))
-                close_foreign([fd])
+                close_foreign([fd], os.geteuid())
                 continue
             try:
-                ring = DataRing.adopt(table, known.pid, fd, -1)
+                ring = DataRing.adopt(table, known.pid, fd, -1, share_of(known.uid))
                 if self._journal is not None:
                     self._journal.resume(ring)
             except (ValueError, OSError, MemoryError) as error:
@@ -220,7 +225,7 @@ class Rings:
         self.look_again()
 
     def _orphan(self, owned: _Owned) -> None:
-        owned.failed = partial(self._orphan_failed, owned)
+        owned.failed = _ignore  # it holds nothing of its connection, and no circle: forgotten, it is closed
         self._orphans[owned] = None
 
     def stop_telling(self) -> None:
@@ -262,6 +267,7 @@ class Rings:
         self._check_shares(peer, size)
         try:
             ring = DataRing.create(table, peer.pid, size)
+            self._watch(ring)
             if self._journal is not None:
                 self._journal.begin(ring)
         except ValueError as error:
@@ -271,7 +277,6 @@ class Rings:
         self._own(ring, peer, failed)
         # A program that asks for another one does not come back with what it had.
         self._wait_no_more([key for key, known in self._awaited.items() if known.pid == peer.pid != 0])
-        self._store.keep(name_of(self._owned[ring].key), ring.fd)
         return ring
 
     def adopt(
@@ -287,29 +292,31 @@ class Rings:
             try:
                 doorbell = os.dup(doorbell)
             except OSError:
-                os.close(mine)
+                close_foreign([mine], peer.share)
                 raise
-            ring = DataRing.adopt(table, peer.pid, mine, doorbell)
+            ring = DataRing.adopt(table, peer.pid, mine, doorbell, peer.share)
         except ValueError as error:
             raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
         key = ring.key()
-        if (other := self._by_key.get(key)) is not None:
-            if other not in self._orphans:
-                raise TraceError(
-                    errno.EBUSY, "this data ring is in use by another connection; close that first"
-                )
+        other = self._by_key.get(key)
+        if other is not None and other not in self._orphans:
+            raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
+        if other is None or other.share != peer.share:
+            self._check_shares(peer, ring.size)
+        self._watch(ring)
+        if other is not None:
             self._forget(other, for_another=True)
-        self._check_shares(peer, ring.size)
         if self._journal is not None:
             try:
-                self._journal.resume(ring)
+                self._journal.resume(ring)  # one that was here has its slot, so this cannot fail then
             except (OSError, MemoryError) as error:
+                self._epoll.unregister(ring.doorbell)  # the producer keeps it open
                 raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
+        waited_for = self._awaited.pop(key, None) is not None
         self._own(ring, peer, failed)
-        self._store.keep(name_of(key), ring.fd)
-        if self._awaited.pop(key, None) is not None:
+        if waited_for:
             self._wait_no_more(())
         return ring
 
@@ -337,6 +344,7 @@ class Rings:
         ring = owned.ring
         del self._owned[ring], self._by_key[owned.key]
         self._intake.remove(ring)
+        self._lost_of_unknown += ring.lost_of_unknown
         keep = self._handing_over or for_another
         if self._journal is not None:
             (self._journal.leave if keep else self._journal.end)(ring)
@@ -351,8 +359,8 @@ class Rings:
         self._shares.drop(Resource.RING_BYTES, owned.share, ring.size)
         self._shares.drop(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
 
-    def _orphan_failed(self, owned: _Owned, error: TraceError) -> None:
-        logger.warning("a data ring of pid %d that has no connection ends: %s", owned.ring.pid, error.text)
+    def _end_corrupt_orphan(self, owned: _Owned) -> None:
+        logger.warning("a data ring of pid %d that has no connection ends: %s", owned.ring.pid, _CORRUPT)
         self._forget(owned)
 
     def end_orphans(self, *, all_of_them: bool = False) -> None:
@@ -379,7 +387,10 @@ class Rings:
         taken = self.take_in(budget)
         corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
         for owned in corrupt:
-            owned.failed(TraceError(errno.EPROTO, "the memory of the data ring is invalid"))
+            if owned in self._orphans:
+                self._end_corrupt_orphan(owned)
+            else:
+                owned.failed(TraceError(errno.EPROTO, _CORRUPT))
         if corrupt:
             self._end_failed()
         return taken
@@ -399,10 +410,23 @@ class Rings:
                 self._intake.clock_jumped = False
                 self._intake.tsc = self._intake.tsc and tsc.trusted()
 
+    def take_in_before_others(self) -> int | None:
+        """Take in what was committed before this; the time of what comes another way now, so that none of these
+        is older. None: that has to wait, since older ones may come back."""
+        if self._awaited:
+            return None
+        self.take_in()
+        return self._intake.looked_ns
+
     @property
     def has_more(self) -> bool:
         """The last `take_in` saw a record that was committed while it ran, and left it."""
         return self._intake.has_more
+
+    @property
+    def lost_of_unknown(self) -> int:
+        """Records lost for want of room that are in no event's numbers (`DataRing`)."""
+        return self._lost_of_unknown + sum(ring.lost_of_unknown for ring in self._owned)
 
     def threads(self) -> set[int]:
         """Threads that were seen writing."""
@@ -440,22 +464,28 @@ class Rings:
         ):
             self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
 
-    def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> None:
+    def _watch(self, ring: DataRing) -> None:
+        """From now on its doorbell wakes the edge.
+
+        Edge-triggered, and never read or written here: the producer has the same open file, may make it
+        block (O_NONBLOCK is the file's), or fill it, or have it count down one by one (EFD_SEMAPHORE).
+        """
         try:
-            # Edge-triggered, and never read or written here: the producer has the same open file, may make it
-            # block (O_NONBLOCK is the file's), or fill it, or have it count down one by one (EFD_SEMAPHORE).
             self._epoll.register(ring.doorbell, select.EPOLLIN | select.EPOLLET)
         except OSError as error:
-            if self._journal is not None:
-                self._journal.end(ring)
             raise TraceError(errno.ENOMEM, f"no room to watch a doorbell: {error.strerror}") from error
+
+    def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> None:
         ring.peer_lives = peer.lives
-        self._enter(_Owned(ring, ring.key(), peer.uid, peer.share, peer.start_time or 0, failed))
+        owned = _Owned(ring, ring.key(), peer.uid, peer.share, peer.start_time or 0, failed)
+        self._enter(owned)
+        self._store.keep(name_of(owned.key), ring.fd)
 
     def _enter(self, owned: _Owned) -> None:
         """From here on nothing fails."""
         ring = owned.ring
         ring.new_thread = self._new_thread
+        ring.lookups = self._lookups.setdefault(owned.share, ring.lookups)
         self._intake.add(ring)
         self._owned[ring] = self._by_key[owned.key] = owned
         self._shares.add(Resource.RING_BYTES, owned.share, ring.size)

@@ -5,8 +5,9 @@ for its server, both as long as they like, and a file system may answer with an 
 are closed by threads, errors ignored, as systemd and dbus-broker do it. What cannot block is closed at once:
 memory files and eventfds, which are what honest clients send.
 
-Each user's descriptors that wait here, or are being closed, are counted (`waiting_of`), so that who sends
-what never closes can be kept from sending more.
+Each user has a queue and a few threads. So who sends what never closes hangs his own closes and nobody
+else's, and from whom more than MAX_WAITING wait nothing more is received (`is_behind`). Users are those of
+`Peer.share`. Only many of them together could use up the threads; then closes wait, the loop does not.
 """
 
 import _thread
@@ -16,37 +17,57 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterable
 
-MAX_THREADS = 32
-"""Closes that may hang at once; what comes behind them waits with its descriptor open."""
+MAX_THREADS = 4
+"""Of one user: closes of his that may hang before his others wait, each with its descriptor."""
 
-_waiting: deque[tuple[int, int]] = deque()
-_counts: Counter[int] = Counter()
+MAX_THREADS_IN_ALL = 128
+"""Far below what a service may have (TasksMax, 15 % of what the kernel allows)."""
+
+MAX_WAITING = 64
+"""Descriptors of a user that may wait before he is behind."""
+
+_queues: dict[int, deque[int]] = {}
+"""What no thread has begun with. Without empty ones, and who was served last comes last."""
+_closing: Counter[int] = Counter()
+"""Threads that are in a close, by user."""
 _threads = 0
 _lock = _thread.allocate_lock()
+"""For all of these; nothing is waited for under it."""
 
 
-def close_foreign(fds: Iterable[int], uid: int = 0) -> None:
-    """Close them, now or soon. Never blocks and never raises. uid: whose share they are counted in."""
+def close_foreign(fds: Iterable[int], uid: int) -> None:
+    """Close them, now or soon. Never blocks and never raises. uid: whose they are."""
+    waiting = []
     for fd in fds:
         if _cannot_block(fd):
             _close(fd)
         else:
-            with _lock:
-                _counts[uid] += 1
-            _waiting.append((fd, uid))
-    for _ in range(min(len(_waiting), MAX_THREADS)):  # any of them may hang
-        _start_thread()
+            waiting.append(fd)
+    if waiting:
+        with _lock:
+            _queues.setdefault(uid, deque()).extend(waiting)
+    if _queues:
+        for _ in range(MAX_THREADS):  # any of these may hang
+            _start_thread()
 
 
 def waiting_of(uid: int) -> int:
     """Descriptors of this user that are not closed yet."""
-    return _counts.get(uid, 0)
+    if not _queues and not _closing:
+        return 0
+    with _lock:
+        return len(_queues.get(uid, ())) + _closing[uid]
+
+
+def is_behind(uid: int) -> bool:
+    """So much of this user's waits that nothing more shall be received from it."""
+    return waiting_of(uid) > MAX_WAITING
 
 
 def waiting() -> int:
     """Descriptors that are not closed yet, of all users."""
     with _lock:
-        return _counts.total()
+        return sum(map(len, _queues.values())) + _closing.total()
 
 
 def _cannot_block(fd: int) -> bool:
@@ -67,10 +88,15 @@ def _close(fd: int) -> None:
         os.close(fd)
 
 
+def _next_user() -> int | None:
+    """Who may have one more close under way. Those passed over have MAX_THREADS each, so they are few."""
+    return next((uid for uid in _queues if _closing[uid] < MAX_THREADS), None)
+
+
 def _start_thread() -> None:
     global _threads
     with _lock:
-        if _threads == MAX_THREADS:
+        if _threads == MAX_THREADS_IN_ALL or _next_user() is None:
             return
         _threads += 1
     try:
@@ -83,16 +109,18 @@ def _start_thread() -> None:
 def _work() -> None:
     global _threads
     while True:
-        try:
-            fd, uid = _waiting.popleft()
-        except IndexError:
-            with _lock:
-                if _waiting:
-                    continue
+        with _lock:
+            uid = _next_user()
+            if uid is None:
                 _threads -= 1
                 return
+            queue = _queues.pop(uid)
+            fd = queue.popleft()
+            if queue:
+                _queues[uid] = queue
+            _closing[uid] += 1
         _close(fd)
         with _lock:
-            _counts[uid] -= 1
-            if not _counts[uid]:
-                del _counts[uid]
+            _closing[uid] -= 1
+            if not _closing[uid]:
+                del _closing[uid]

@@ -107,4 +107,4 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
             assert process.stdout.readline()
             process.stdout.close()
             assert process.stderr.read() == b""
-            assert process.wait() == 1
+            assert process.wait() == 0

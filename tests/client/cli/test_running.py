@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from utracefs.cli import Failure
-from utracefs.cli.running import NOT_EXECUTABLE, NOT_FOUND, ROOM_KB, environment, run_steps, signals_blocked
+from utracefs.cli.running import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    PATIENCE_S,
+    ROOM_KB,
+    environment,
+    run_steps,
+    signals_blocked,
+)
 
 
 def run(*command: str, step: Callable[[], float] = lambda: 0.01, duration_s: float | None = None) -> int:
@@ -53,6 +61,23 @@ def test_steps_come_until_the_command_ends(tmp_path: Path) -> None:
     assert steps >= 5
 
 
+def test_stopped_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sigtimedwait of CPython returns what lay on its stack when EINTR came after the time had passed."""
+    wait = signal.sigtimedwait
+    stopped = 0
+
+    def interrupted(taken: frozenset[signal.Signals], seconds: float) -> object:
+        nonlocal stopped
+        stopped += 1
+        if stopped > 3:
+            return wait(taken, seconds)
+        return signal.struct_siginfo((-1574777808, 0, 0, 0, 0, 0, 0))
+
+    monkeypatch.setattr(signal, "sigtimedwait", interrupted)
+    assert run("sh", "-c", "sleep 0.1; exit 7") == 7
+    assert stopped > 3
+
+
 def test_the_end_of_the_time_is_success() -> None:
     assert run(duration_s=0.01) == 0
     assert run("sleep", "60", duration_s=0.01) == 0
@@ -93,3 +118,11 @@ def test_a_recorded_command_has_room_in_its_ring(monkeypatch: pytest.MonkeyPatch
     assert environment(".")["UTRACEFS_RING_KB"] == str(ROOM_KB)
     monkeypatch.setenv("UTRACEFS_RING_KB", "64")
     assert environment(".")["UTRACEFS_RING_KB"] == "64", "what somebody chose"
+
+
+def test_a_recorded_command_waits_longer_for_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it emits before the daemon's first answer is in nobody's numbers."""
+    monkeypatch.delenv("UTRACEFS_PATIENCE_S", raising=False)
+    assert environment(".")["UTRACEFS_PATIENCE_S"] == str(PATIENCE_S)
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.1")
+    assert environment(".")["UTRACEFS_PATIENCE_S"] == "0.1", "what somebody chose"

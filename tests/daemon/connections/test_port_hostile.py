@@ -18,17 +18,17 @@ from utracefsd.connections.accepted import DATA
 from utracefsd.connections.port import (
     ACCEPT_NS,
     ACCEPT_PAUSE_NS,
+    CLOSING_PART,
     LAST_REQUESTS_NS,
     LAST_WORDS_NS,
-    MAX_CLOSING,
-    MAX_CLOSING_IN_ALL,
     SMALL_PIECE_BYTES,
     TAKE_IN_NS,
 )
 from utracefsd.connections.turns import HALF_LIFE_NS
 from utracefsd.machine import closing
+from utracefsd.machine.closing import MAX_WAITING
 from utracefsd.machine.peer import Peer
-from utracefsd.machine.shares import Resource, Shares
+from utracefsd.machine.shares import LIMITS, Resource, Shares
 
 
 class TestFloods:
@@ -242,7 +242,7 @@ class TestDescriptorsThatAreNotClosed:
     def test_nothing_more_is_received_from_their_user(self, around: Around, waiting: dict[int, int]) -> None:
         client = around.connect()
         around.turn()
-        waiting[os.geteuid()] = MAX_CLOSING + 1
+        waiting[os.geteuid()] = MAX_WAITING + 1
         client.sendall(b"more")
         around.turn()
         assert around.made[0].data == b""
@@ -255,7 +255,8 @@ class TestDescriptorsThatAreNotClosed:
     def test_nobody_is_accepted_when_there_are_too_many(
         self, around: Around, waiting: dict[int, int], caplog: pytest.LogCaptureFixture
     ) -> None:
-        waiting[54321] = MAX_CLOSING_IN_ALL + 1
+        most = LIMITS[Resource.DESCRIPTORS].in_all // CLOSING_PART
+        waiting[54321] = most + 1
         around.connect()
         with caplog.at_level(logging.ERROR):
             around.turn()

@@ -7,6 +7,7 @@ import os
 import struct
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -253,6 +254,27 @@ def test_losses_at_the_end_of_a_ring_stand_before_whatever_comes_next(world: Wor
     assert [n for n in recorded.told() if n != 1] == [-1, 2]
 
 
+def test_who_tells_of_losses_all_the_time_takes_no_memory_and_no_time(world: World) -> None:
+    """Each look finds something lost, and never a record to show it in front of."""
+    recorded, producer = Recorded(world), world.producers[0]
+
+    def look(n: int) -> None:
+        for _ in range(n):
+            struct.pack_into("<I", producer.memory, (64 << 10) + SIZE, 1)
+            producer.set_u64(LOST, 1)
+            world.intake.take_in()
+
+    look(1000)
+    tracemalloc.start()
+    look(50_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000
+    producer.emit(0, number(1), 1)
+    world.intake.take_in()
+    assert recorded.told() == [-51_000, 1]
+
+
 def test_nothing_is_lost_where_nobody_listens(world: World) -> None:
     world.seen.tracepoint.detach(world.seen.probe)
     while world.producers[0].emit(0, number(1), 1):
@@ -300,7 +322,7 @@ def test_a_dead_producer_s_open_record_is_stepped_over(world: World) -> None:
 
 def adopt(ring: DataRing) -> DataRing:
     """As the next daemon would; the descriptors are its own."""
-    return DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell))
+    return DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell), 0)
 
 
 class TestAdopting:
@@ -313,7 +335,7 @@ class TestAdopting:
         new = World(0)
         table = IndexTable()
         table.append(new.seen.tracepoint)
-        ring = DataRing.adopt(table, os.getpid(), fd, bell)
+        ring = DataRing.adopt(table, os.getpid(), fd, bell, 0)
         new.intake.add(ring)
         assert new.intake.take_in() == 6
         assert new.seen.numbers() == [4, 5, 6, 7, 8, 9]
@@ -337,14 +359,14 @@ class TestAdopting:
         ]
         for make, message in cases:
             with pytest.raises(ValueError, match=message):
-                DataRing.adopt(IndexTable(), os.getpid(), make(), os.eventfd(0))
+                DataRing.adopt(IndexTable(), os.getpid(), make(), os.eventfd(0), 0)
         ring = DataRing.create(IndexTable(), os.getpid(), SIZE)
         with pytest.raises(ValueError, match="eventfd"):
-            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.open("/dev/null", os.O_RDWR))
+            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.open("/dev/null", os.O_RDWR), 0)
         producer = Producer(ring)
         producer.set_u64(HEAD, SIZE * 2)
         with pytest.raises(ValueError, match="positions"):
-            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell))
+            DataRing.adopt(IndexTable(), os.getpid(), os.dup(ring.fd), os.dup(ring.doorbell), 0)
         producer.close()
 
     @pytest.mark.parametrize("offset", [0, 4, 8, 12])
@@ -359,7 +381,7 @@ class TestAdopting:
     def test_what_is_refused_is_closed(self) -> None:
         before = os.listdir("/proc/self/fd")
         with pytest.raises(ValueError):
-            DataRing.adopt(IndexTable(), os.getpid(), os.open("/dev/null", os.O_RDWR), os.eventfd(0))
+            DataRing.adopt(IndexTable(), os.getpid(), os.open("/dev/null", os.O_RDWR), os.eventfd(0), 0)
         deadline = time.monotonic() + 10
         while os.listdir("/proc/self/fd") != before:  # by a thread: it may be any file
             assert time.monotonic() < deadline
@@ -425,3 +447,35 @@ def test_a_known_thread_id_is_looked_at_again(
     world.intake.take_in()
     world.seen.probe.flush()
     assert [record[2] for record in world.seen.records] == [tid, os.getpid() if taken_over else tid]
+
+
+def test_all_rings_of_a_user_ask_for_threads_no_more_than_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has 60 new threads at once, and later 60 that may have ended."""
+    world = World(rings=20)
+    asked: list[str] = []
+    for ring in world.rings:
+        ring.lookups = world.rings[0].lookups
+        ring.peer_lives = lambda: bool(asked.append("process")) or True
+    monkeypatch.setattr("os.path.exists", lambda path: bool(asked.append(path)) or True)
+
+    def emit() -> None:
+        for producer in world.producers:
+            for tid in range(1000, 1060):
+                producer.emit(0, number(tid), 1, tid=tid)
+
+    most = 0
+    while not all(len(ring.threads()) == 60 for ring in world.rings):
+        asked.clear()
+        emit()
+        world.intake.take_in()
+        most = max(most, len(asked))
+    assert most <= 2 * 32 + 1 + 60
+    checked = 0
+    while checked < len(world.rings):
+        asked.clear()
+        emit()
+        world.intake.take_in()
+        assert len(asked) <= 1 + 60, "one ring, when it is due"
+        checked += len(asked) == 1 + 60
+    for producer in world.producers:
+        producer.close()

@@ -2,7 +2,6 @@
 
 import errno
 import struct
-import time
 
 import msgpack
 import pytest
@@ -14,6 +13,8 @@ from utracefs_protocol.limits import MAX_DATA_OBJECT
 from utracefsd.consumers.ftrace._sink import FtraceProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
+
+NOW_NS = 5_000_000_000
 
 
 def table_of(*commands: bytes) -> tuple[IndexTable, list[Tracepoint]]:
@@ -41,19 +42,18 @@ def test_the_acknowledged_write() -> None:
         (struct.pack("<iii", 1, 5, 6), 12),
         (struct.pack("<iii", 0, 5, 6), 12),
     ):
-        assert table.write(record, PID) == result
+        assert table.write(record, PID, NOW_NS) == result
     assert table.total_refused == 0  # the caller was told
-    before = time.monotonic_ns()
-    table.write(struct.pack("<ii", 0, 5), PID)
+    table.write(struct.pack("<ii", 0, 5), PID, NOW_NS)
     probe = event.probes[0]
     assert isinstance(probe, FtraceProbe)
     *_, (_, ts, data, _) = probe.sink.ring_buffer.cursor()
-    assert before <= ts <= time.monotonic_ns()
+    assert ts == NOW_NS
     assert data == struct.pack("<HBBiI", 1039, 0, 0, PID, 5)
     event.detach(probe)
-    assert table.write(struct.pack("<ii", 0, 5), PID) == -errno.EBADF
+    assert table.write(struct.pack("<ii", 0, 5), PID, NOW_NS) == -errno.EBADF
     table.clear()
-    assert table.write(struct.pack("<ii", 0, 5), PID) == -errno.ENOENT
+    assert table.write(struct.pack("<ii", 0, 5), PID, NOW_NS) == -errno.ENOENT
 
 
 def bin_object(data: bytes, width: int = 0) -> bytes:
@@ -70,7 +70,7 @@ def test_taking_in_all_three_sizes() -> None:
     stream = b"".join(map(bin_object, records)) + bin_object(records[0], 2) + bin_object(records[0], 4)
     for buffer in (stream, bytearray(stream), memoryview(b"xx" + stream)[2:]):
         before = event.emitted
-        assert table.take_in(buffer, 0, PID) == len(stream)
+        assert table.take_in(buffer, 0, PID, NOW_NS) == len(stream)
         assert event.emitted - before == 7
     assert table.total_refused == 0
 
@@ -82,17 +82,17 @@ def test_an_incomplete_object_stays() -> None:
         stream = record * 2
         for cut in range(len(stream)):
             before = event.emitted
-            assert table.take_in(stream[:cut], 0, PID) == cut // len(record) * len(record)
+            assert table.take_in(stream[:cut], 0, PID, NOW_NS) == cut // len(record) * len(record)
             assert event.emitted - before == cut // len(record)
-        assert table.take_in(stream, len(record), PID) == len(stream)
+        assert table.take_in(stream, len(record), PID, NOW_NS) == len(stream)
 
 
 @pytest.mark.parametrize("other", [b"\x94\0\1\2\3", b"\xc0", b"\xc7\1\1x", b"\xc3", b"\xd9\1x", b"\0"])
 def test_anything_else_stays(other: bytes) -> None:
     table, (event,) = table_of(b"one u32 a")
     record = bin_object(struct.pack("<ii", 0, 5))
-    assert table.take_in(record + other + record, 0, PID) == len(record)
-    assert table.take_in(record + other + record, len(record), PID) == len(record)
+    assert table.take_in(record + other + record, 0, PID, NOW_NS) == len(record)
+    assert table.take_in(record + other + record, len(record), PID, NOW_NS) == len(record)
     assert event.emitted == 1
 
 
@@ -100,7 +100,7 @@ def test_an_object_that_is_too_large_stays() -> None:
     table, (event,) = table_of(b"one u32 a")
     largest = bin_object(bytes(MAX_DATA_OBJECT - 3))
     assert len(largest) == MAX_DATA_OBJECT
-    assert table.take_in(largest, 0, PID) == len(largest)
+    assert table.take_in(largest, 0, PID, NOW_NS) == len(largest)
     assert event.emitted == 1
     for data in (
         bin_object(bytes(MAX_DATA_OBJECT - 2)),
@@ -109,7 +109,7 @@ def test_an_object_that_is_too_large_stays() -> None:
         b"\xc6\xff\xff\xff\xff" + bytes(100),
         b"\xc6\x7f\xff\xff\xff" + bytes(100000),
     ):
-        assert table.take_in(data, 0, PID) == 0
+        assert table.take_in(data, 0, PID, NOW_NS) == 0
     assert event.emitted == 1
 
 
@@ -126,9 +126,9 @@ def test_what_is_refused_is_counted_by_reason() -> None:
         struct.pack("<iihh", 0, 1, 0, 0),
     ]
     stream = b"".join(map(bin_object, records))
-    assert table.take_in(stream, 0, PID) == len(stream)
+    assert table.take_in(stream, 0, PID, NOW_NS) == len(stream)
     event.detach(event.probes[0])
-    table.take_in(bin_object(records[-1]), 0, PID)
+    table.take_in(bin_object(records[-1]), 0, PID, NOW_NS)
     expected = {
         (errno.EFAULT, -1): 2,
         (errno.EINVAL, -5): 1,
@@ -146,7 +146,7 @@ def test_what_is_refused_is_counted_by_reason() -> None:
 def test_refusals_are_remembered_within_bounds() -> None:
     table, _ = table_of(b"one u32 a")
     stream = b"".join(bin_object(struct.pack("<i", index)) for index in range(1, 2001))
-    table.take_in(stream, 0, PID)
+    table.take_in(stream, 0, PID, NOW_NS)
     assert table.total_refused == 2000
     assert sum(table.refused.values()) == 2000
     assert len(table.refused) <= 257
@@ -156,7 +156,7 @@ def test_refusals_are_remembered_within_bounds() -> None:
 @pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
 def test_an_offset_outside(offset: int) -> None:
     with pytest.raises(ValueError, match="offset"):
-        IndexTable().take_in(bytes(10), offset, PID)
+        IndexTable().take_in(bytes(10), offset, PID, NOW_NS)
 
 
 @settings(deadline=None)
@@ -164,4 +164,4 @@ def test_an_offset_outside(offset: int) -> None:
 def test_any_bytes_are_survived(stream: bytes, offset: int) -> None:
     table, _ = table_of(b"one u32 a; __rel_loc char[] s; __data_loc char[] t")
     if offset <= len(stream):
-        assert offset <= table.take_in(stream, offset, PID) <= len(stream)
+        assert offset <= table.take_in(stream, offset, PID, NOW_NS) <= len(stream)

@@ -402,3 +402,11 @@ def test_no_descriptor_is_left_when_there_is_none_for_the_doorbell(
         bells.rings.adopt(IndexTable(), bells.peer, made.fd, made.doorbell, lambda error: None)
     assert caught.value.errno == errno.ENOMEM
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
+    rings = Rings(2)
+    users = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1000, 1001)]
+    one, two, other = [rings.create(IndexTable(), peer, SIZE, lambda error: None) for peer in users]
+    assert one.lookups is two.lookups is not other.lookups
+    rings.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from utracefsd.machine import closing
-from utracefsd.machine.closing import MAX_THREADS, close_foreign
+from utracefsd.machine.closing import MAX_THREADS, MAX_THREADS_IN_ALL, MAX_WAITING, close_foreign
 
 LINGER_S = 3
 
@@ -50,7 +51,7 @@ def lingering() -> Iterator[list[int]]:
 def test_nothing_waits_for_a_close_that_blocks(lingering: list[int]) -> None:
     before = time.monotonic()
     pipe = os.pipe()
-    close_foreign([*lingering, *pipe])
+    close_foreign([*lingering, *pipe], 7)
     assert time.monotonic() - before < LINGER_S / 2
     wait_until_closed(*pipe, timeout_s=LINGER_S / 2)
 
@@ -59,13 +60,13 @@ def test_a_close_that_fails_is_no_error() -> None:
     gone = os.dup(0)
     os.close(gone)
     pipe = os.pipe()
-    close_foreign([gone, *pipe])
+    close_foreign([gone, *pipe], 7)
     wait_until_closed(*pipe)
 
 
 def test_memory_and_eventfds_are_closed_at_once() -> None:
     fds = [os.memfd_create("x"), os.eventfd(0)]
-    close_foreign(fds)
+    close_foreign(fds, 7)
     assert not any(map(is_open, fds))
 
 
@@ -73,7 +74,7 @@ def test_many() -> None:
     """More than threads; the threads end."""
     fds = [fd for _ in range(4 * MAX_THREADS) for fd in os.pipe()]
     for fd in fds:
-        close_foreign([fd])
+        close_foreign([fd], fd % 3)
     wait_until_closed(*fds)
     deadline = time.monotonic() + 10
     while closing._threads:
@@ -87,9 +88,9 @@ def test_without_threads_it_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) 
     first, second = os.pipe(), os.pipe()
     with monkeypatch.context() as patched:
         patched.setattr("_thread.start_new_thread", refuse)
-        close_foreign(first)
+        close_foreign(first, 7)
     assert all(map(is_open, first))
-    close_foreign(second)
+    close_foreign(second, 8)
     wait_until_closed(*first, *second)
 
 
@@ -104,3 +105,73 @@ def test_what_waits_is_counted_as_its_users(lingering: list[int]) -> None:
     while closing.waiting():
         assert time.monotonic() < deadline
     assert closing.waiting_of(1000) == 0
+
+
+class Hanging:
+    """Closes of some descriptors hang until they are released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fds: set[int] = set()
+        self.begun: list[int] = []
+        self.released = threading.Event()
+        self._close = closing._close
+        monkeypatch.setattr(closing, "_close", self.close)
+
+    def close(self, fd: int) -> None:
+        if fd in self.fds:
+            self.begun.append(fd)
+            assert self.released.wait(30)
+        self._close(fd)
+
+    def make(self, number: int) -> list[int]:
+        made = [os.open("/dev/null", os.O_RDONLY) for _ in range(number)]
+        self.fds |= set(made)
+        return made
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    made = Hanging(monkeypatch)
+    yield made
+    made.released.set()
+    deadline = time.monotonic() + 10
+    while closing.waiting() or closing._threads:
+        assert time.monotonic() < deadline
+
+
+def test_closes_that_hang_are_their_users_alone(hanging: Hanging) -> None:
+    close_foreign(hanging.make(10 * MAX_THREADS), 1000)
+    for _ in range(3 * MAX_THREADS):
+        pipe = os.pipe()
+        close_foreign(pipe, 1001)
+        wait_until_closed(*pipe)
+    assert len(hanging.begun) == MAX_THREADS
+    assert closing.waiting_of(1000) == 10 * MAX_THREADS
+    assert closing.waiting_of(1001) == 0
+
+
+def test_what_comes_behind_closes_that_hang_is_closed_after_them(hanging: Hanging) -> None:
+    close_foreign([*hanging.make(MAX_THREADS), *(pipe := os.pipe())], 1000)
+    assert all(map(is_open, pipe))
+    hanging.released.set()
+    wait_until_closed(*pipe)
+
+
+def test_threads_are_bounded_in_all(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes too late is served when a thread is free, whoever that served before."""
+    monkeypatch.setattr(closing, "MAX_THREADS_IN_ALL", 2 * MAX_THREADS)
+    for uid in range(3):
+        close_foreign(hanging.make(2 * MAX_THREADS), uid)
+    pipe = os.pipe()
+    close_foreign(pipe, 3)
+    assert closing._threads == 2 * MAX_THREADS < MAX_THREADS_IN_ALL
+    assert all(map(is_open, pipe))
+    hanging.released.set()
+    wait_until_closed(*hanging.fds, *pipe)
+
+
+def test_who_is_behind(hanging: Hanging) -> None:
+    close_foreign(hanging.make(MAX_WAITING), 1000)
+    assert not closing.is_behind(1000)
+    close_foreign(hanging.make(1), 1000)
+    assert (closing.is_behind(1000), closing.is_behind(1001)) == (True, False)

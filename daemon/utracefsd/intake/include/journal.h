@@ -46,6 +46,11 @@
  * and the producer's process lives on and brings the ring back, that ring is stuck: what it holds is not
  * taken in, and nothing is taken in twice.
  *
+ * The header also says how counts of the TSC were made times. The successor goes on with that, so a record that
+ * waited for it gets the time that it would have got before: counted with a rate that a new daemon has measured
+ * for a millisecond, a record of some seconds ago would be off by far more than records are apart. A look is
+ * written beside the one before, and then one store says that it holds.
+ *
  * Memory order: the reader of these stores is another process that starts after this one is dead. A
  * process is killed between two instructions: all stores before that point are done and reach memory, none
  * behind it is, in whatever order other processors might have seen them; and the successor gets the
@@ -57,6 +62,8 @@
 #define UTRACEFS_JOURNAL_H
 
 #include <stdint.h>
+
+#include "tsc_clock.h"
 
 #define JR_MAGIC 0x4c4e524a54525455ull /* "UTRTJRNL" as little-endian bytes */
 #define JR_VERSION 2u
@@ -70,7 +77,10 @@ struct jr_header {
     uint64_t magic;
     uint32_t version;
     uint32_t slot_bytes;
-    unsigned char zero[JR_SLOT_BYTES - 16];
+    struct tsc_clock_pair clock_first; /* where the while of the rate began */
+    struct tsc_clock_pair clock_last[2]; /* the last look at both clocks, and room for the next one */
+    uint64_t clock_at; /* which of the two it is */
+    unsigned char zero[JR_SLOT_BYTES - 72];
 };
 
 struct jr_slot {
@@ -137,6 +147,27 @@ static inline void jr_judge(struct jr_slot *slot, const uint64_t *taken)
     for (int i = 0; i < JR_TAKEN_WORDS; i++)
         JR_STORE(slot->taken[i], judged ? slot->taken[i] | taken[i] : taken[i]);
     jr_done(slot, slot->tail | JR_JUDGED);
+}
+
+/* A look at both clocks, and since when their rate is measured. */
+static inline void jr_note_clock(struct jr_header *header, const struct tsc_clock_pair *first,
+                                 const struct tsc_clock_pair *last)
+{
+    uint64_t next = (header->clock_at + 1) & 1;
+
+    if (header->clock_first.ns != first->ns) {
+        /* Clocks that jumped begin anew: nothing of before is of use. */
+        JR_STORE(header->clock_last[0].ns, 0);
+        JR_STORE(header->clock_last[1].ns, 0);
+        JR_ORDER();
+        JR_STORE(header->clock_first.tsc, first->tsc);
+        JR_STORE(header->clock_first.ns, first->ns);
+    }
+    JR_STORE(header->clock_last[next].tsc, last->tsc);
+    JR_STORE(header->clock_last[next].ns, last->ns);
+    JR_ORDER();
+    JR_STORE(header->clock_at, next);
+    JR_ORDER();
 }
 
 static inline int jr_has_taken(const struct jr_slot *slot, int buffer)

@@ -13,6 +13,8 @@
  *             |  .-'                                      older: back from `from`, by `rate`
  *             +------------------------------ tsc
  *
+ * A daemon that takes over goes on with the looks of the one before (tsc_clock_resume; intake/include/journal.h).
+ *
  * So a producer may claim any count: nothing is divided by it, and it becomes some time between 0 and
  * UINT64_MAX. Whether that has come yet is for the caller to say, as with any other time that a producer
  * claims.
@@ -72,6 +74,18 @@ static inline int tsc_clock_look(struct tsc_clock *c, struct tsc_clock_pair now)
     }
     c->rate = tsc_clock_rate(&c->first, &now);
     return 0;
+}
+
+/* Go on with a clock of somebody before: since when it measured its rate, and its last look. Whatever these say,
+ * the next look judges it; what makes no sense is as if there had been none. */
+static inline void tsc_clock_resume(struct tsc_clock *c, struct tsc_clock_pair first, struct tsc_clock_pair last)
+{
+    if (last.ns <= first.ns || last.tsc <= first.tsc)
+        return;
+    c->first = first;
+    c->from = c->to = last;
+    c->rate = tsc_clock_rate(&first, &last);
+    c->line = c->rate;
 }
 
 /* CLOCK_MONOTONIC of a count that somebody claims. */

@@ -1,0 +1,299 @@
+"""What rings hold, in any order of what can happen to them: descriptors, shares, references on events.
+
+Garbage collection is off: an idle daemon makes none, so what needs one is open for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.daemon.intake.producing import HEAD, Seen
+from utracefs_protocol.errors import TraceError
+from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake.known_rings import Key, KnownRing
+from utracefsd.intake.rings import Rings, name_of
+from utracefsd.machine import closing
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
+
+SIZE = 64 << 10
+USERS = (1000, 1001)
+
+
+def peer_of(uid: int) -> Peer:
+    return Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False, start_time=1, share=uid)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Store:
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def keep(self, name: str, fd: int) -> None:
+        self.names.add(name)
+
+    def drop(self, name: str) -> None:
+        self.names.discard(name)
+
+
+@attrs.define(eq=False)
+class Held:
+    """A ring as its program sees it: descriptors of its own."""
+
+    fds: tuple[int, int]
+    key: Key
+    size: int
+    uid: int | None
+    """Who has it in a connection or had it last; None: nobody yet."""
+    ring: DataRing | None = None
+    """While a connection has it."""
+    orphan: int = 0
+    """Descriptors of the daemon that it has without one."""
+    corrupt: bool = False
+
+
+class Model:
+    """Some rings of a daemon before this one, of which some come from the store, and what may happen."""
+
+    def __init__(self, before: int, stored: int) -> None:
+        self.base = open_descriptors()
+        self.references: Counter[int] = Counter()
+        self.shares = Shares(limits={Resource.RING_BYTES: 3 * SIZE})
+        self.store = Store()
+        self.tracepoint = Seen().tracepoint
+        self.all: list[Held] = []
+        known = {}
+        for n in range(before):
+            held = self.forge()
+            known[held.key] = KnownRing(os.getpid(), 1, USERS[n % 2], [20])
+            if n < stored:
+                self.store.names.add(name_of(held.key))
+            held.uid, held.orphan = USERS[n % 2], int(n < stored)
+        self.awaited = {held.key for held in self.all if not held.orphan}
+        self.rings = Rings(
+            2,
+            shares=self.shares,
+            known=known,
+            is_running=lambda pid, start_time: True,
+            hold=self.hold,
+            let_go=self.references.subtract,
+            store=self.store,
+            stored=[os.dup(held.fds[0]) for held in self.all[:stored]],
+        )
+
+    def hold(self, event_ids: Sequence[int]) -> IndexTable:
+        self.references.update(event_ids)
+        return self.table(len(event_ids))
+
+    def table(self, events: int = 1) -> IndexTable:
+        table = IndexTable()
+        for _ in range(events):
+            table.append(self.tracepoint)
+        return table
+
+    def forge(self) -> Held:
+        made = DataRing.create(IndexTable(), os.getpid(), SIZE)
+        held = Held((os.dup(made.fd), os.dup(made.doorbell)), made.key(), SIZE, None)
+        self.all.append(held)
+        return held
+
+    # What may happen; n says to which ring
+
+    def connected(self) -> list[Held]:
+        return [held for held in self.all if held.ring is not None]
+
+    def create(self, n: int) -> None:
+        uid = USERS[n % 2]
+        with contextlib.suppress(TraceError):
+            ring = self.rings.create(self.table(), peer_of(uid), SIZE, lambda error: None)
+            self.awaited.clear()  # one process asks for another ring
+            held = Held((os.dup(ring.fd), os.dup(ring.doorbell)), ring.key(), SIZE, uid, ring)
+            self.all.append(held)
+
+    def adopt(self, n: int) -> None:
+        held, uid = self.all[n % len(self.all)] if self.all else self.forge(), USERS[n // 7 % 2]
+        with contextlib.suppress(TraceError):
+            ring = self.rings.adopt(self.table(), peer_of(uid), *held.fds, lambda error: None)
+            assert held.ring is None
+            held.ring, held.uid, held.orphan = ring, uid, 0
+            self.awaited.discard(held.key)
+
+    def adopt_forged(self, n: int) -> None:
+        self.forge()
+        self.adopt(7 * n + len(self.all) - 1 if len(self.all) == 1 else len(self.all) - 1)
+
+    def adopt_nonsense(self, n: int) -> None:
+        pipe = os.pipe()
+        with pytest.raises(TraceError):
+            self.rings.adopt(self.table(), peer_of(USERS[n % 2]), *pipe, lambda error: None)
+        for fd in pipe:
+            os.close(fd)
+
+    def adopt_without_room(self, n: int) -> None:
+        """The kernel has no room for one more to be watched."""
+        held = self.forge()
+        real, self.rings._epoll = self.rings._epoll, Full()  # type: ignore[assignment]
+        try:
+            for one in (held, self.all[n % len(self.all)]):
+                with contextlib.suppress(TraceError):
+                    self.rings.adopt(self.table(), peer_of(USERS[n % 2]), *one.fds, lambda error: None)
+                    raise AssertionError("adopted")
+            with contextlib.suppress(TraceError):
+                self.rings.create(self.table(), peer_of(USERS[n % 2]), SIZE, lambda error: None)
+                raise AssertionError("created")
+        finally:
+            self.rings._epoll = real
+
+    def end(self, n: int) -> None:
+        if connected := self.connected():
+            self.end_one(connected[n % len(connected)])
+
+    def end_one(self, held: Held) -> None:
+        assert held.ring is not None
+        gathering = self.rings.gathering
+        self.rings.drop(held.ring)
+        held.ring = None
+        held.orphan = 2 if gathering else 0
+
+    def corrupt(self, n: int) -> None:
+        if self.all:
+            held = self.all[n % len(self.all)]
+            held.corrupt = True
+            os.pwrite(held.fds[0], struct.pack("<Q", 1 << 50), HEAD)
+
+    def round(self, n: int) -> None:
+        self.rings.round()
+        if not self.rings.gathering:
+            for held in self.all:
+                if held.corrupt and held.orphan:
+                    held.orphan = 0
+
+    def end_orphans(self, n: int) -> None:
+        self.rings.end_orphans(all_of_them=n % 2 == 0)
+        if not self.rings.gathering:
+            for held in self.all:
+                # Those of connections that ended are dead; those of the store may be asked for again.
+                if held.orphan == 2 or n % 2 == 0 and held.orphan:
+                    held.orphan = 0
+            if any(held.corrupt and held.orphan for held in self.all):
+                self.round(n)
+
+    def stop_waiting(self, n: int) -> None:
+        self.rings.stop_waiting()
+        self.awaited.clear()
+
+    # What must be true
+
+    def check(self) -> None:
+        deadline = time.monotonic() + 10
+        while closing.waiting():
+            assert time.monotonic() < deadline
+        there = [held for held in self.all if held.ring is not None or held.orphan]
+        assert len(self.rings) == len(there)
+        assert self.rings.gathering == bool(self.awaited)
+        descriptors = sum(2 if held.ring is not None else held.orphan for held in there)
+        own = 2 * len(self.all) + 2  # our duplicates; epoll and bell
+        assert open_descriptors() == self.base + own + descriptors
+        for uid in USERS:
+            mine = [held for held in there if held.uid == uid]
+            assert self.shares.held(Resource.RING_BYTES, uid) == SIZE * len(mine)
+            assert self.shares.held(Resource.DESCRIPTORS, uid) == 2 * len(mine)
+        orphans = sum(1 for held in there if held.ring is None)
+        assert self.references.total() == orphans
+        assert self.store.names == {name_of(held.key) for held in there}
+
+    def finish(self) -> None:
+        """Everybody leaves."""
+        for held in self.connected():
+            self.end_one(held)
+        self.stop_waiting(0)
+        self.end_orphans(0)
+        self.check()
+        assert len(self.rings) == 0
+        assert all(not self.shares.total(resource) for resource in Resource)
+        assert not self.store.names
+
+
+class Full:
+    """An epoll instance that has no room."""
+
+    def register(self, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+STEPS = (
+    "create",
+    "adopt",
+    "adopt",
+    "adopt_forged",
+    "adopt_nonsense",
+    "adopt_without_room",
+    "end",
+    "end",
+    "corrupt",
+    "round",
+    "end_orphans",
+    "stop_waiting",
+)
+
+
+@given(
+    before=st.integers(0, 4),
+    stored=st.integers(0, 4),
+    steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 30)), max_size=25),
+)
+def test_any_order(before: int, stored: int, steps: list[tuple[str, int]]) -> None:
+    base = open_descriptors()
+    model = Model(before, min(before, stored))
+    try:
+        model.check()
+        for name, n in steps:
+            getattr(model, name)(n)
+            model.check()
+        model.finish()
+    finally:
+        model.rings.close()
+        for held in model.all:
+            held.ring = None
+            for fd in held.fds:
+                os.close(fd)
+    assert open_descriptors() == base
+
+
+def test_a_ring_whose_connection_ends_after_a_restart_is_closed_when_it_is_empty() -> None:
+    """It stood in a circle, so its descriptors were open until a garbage collection."""
+    model = Model(1, 0)
+    model.adopt_forged(0)
+    model.end(0)
+    before = open_descriptors()
+    model.stop_waiting(0)
+    model.end_orphans(1)
+    assert open_descriptors() == before - 2
+    model.rings.close()
+    for held in model.all:
+        for fd in held.fds:
+            os.close(fd)
