@@ -118,7 +118,7 @@ def record(
         settings["options/overwrite"] = str(int(overwrite))
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(signals_blocked())
-        tree = stack.enter_context(_daemon(directory, embedded, bool(command)))
+        tree, own = stack.enter_context(_daemon(directory, embedded, bool(command)))
         place = TOP if keep else stack.enter_context(own_instance(tree, "record"))
         if not keep:
             settings["options/copy_trace_marker"] = "1"
@@ -146,7 +146,7 @@ def record(
             trace_id=secrets.randbits(63),
             offset_ns=offset_ns,
         )
-    _tell_what_came(output, summary, events, whole=watch.error is None)
+    _tell_what_came(output, summary, events, whole=watch.error is None, own=own)
     if watch.error is not None:
         raise Failure(
             str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
@@ -177,9 +177,9 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def _daemon(directory: str | None, embedded: bool, has_command: bool) -> Iterator[Tracefs]:
-    """The daemon that is running, or one of our own. One that is there and does not answer keeps no command
-    from being run."""
+def _daemon(directory: str | None, embedded: bool, has_command: bool) -> Iterator[tuple[Tracefs, bool]]:
+    """The daemon that is running, or one of our own, and whether it is that. One that is there and does not
+    answer keeps no command from being run."""
     if not embedded:
         try:
             tree = connect(directory)
@@ -194,12 +194,12 @@ def _daemon(directory: str | None, embedded: bool, has_command: bool) -> Iterato
                 raise
         else:
             with tree:
-                yield tree
+                yield tree, False
             return
     from utracefs.cli.embedded import embedded_daemon
 
     with embedded_daemon() as own, connect(own) as tree:
-        yield tree
+        yield tree, True
 
 
 def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
@@ -236,16 +236,18 @@ def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
         click.echo(f"utracefs: recording into {output}; {end}", err=True)
 
 
-def _tell_what_came(output: str, summary: Summary, events: tuple[str, ...], *, whole: bool) -> None:
+def _tell_what_came(
+    output: str, summary: Summary, events: tuple[str, ...], *, whole: bool, own: bool
+) -> None:
+    """`own`: of a daemon that is gone when this is read, so `doctor` would find none."""
     size = f"{summary.size / 1e6:.1f} MB" if summary.size >= 1e5 else f"{summary.size / 1e3:.1f} kB"
     records = "1 record" if summary.records == 1 else f"{summary.records} records"
     text = f"utracefs: {output}: {records}, {size}, {_lost(summary)}"
     if not whole:
         text += " as far as the daemon told before it went away"
     elif not summary.records and not summary.lost:
-        text += (
-            f"; no record{' of ' if events else ''}{' '.join(events)} came, `utracefs doctor` may know why"
-        )
+        text += f"; no record{' of ' if events else ''}{' '.join(events)} came"
+        text += " from the command" if own else ", `utracefs doctor` may know why"
     click.echo(text, err=True)
 
 

@@ -78,8 +78,8 @@ def test_trace_cmd_agrees(cli: Cli) -> None:
 )
 def test_the_exit_status_is_the_command_s(cli: Cli, command: list[str], status: int) -> None:
     done = cli.run("record", "--", *command, status=status)
-    assert b"0 records" in done.stderr
-    assert b"utracefs doctor" in done.stderr
+    assert b": 0 records, " in done.stderr
+    assert done.stderr.endswith(b", nothing lost; no record came from the command\n")
     assert re.fullmatch(r"cpus=\d+\n", cli.out("report"))
 
 
@@ -197,8 +197,15 @@ def test_embedded_beside_a_running_one(traced: Cli) -> None:
 
 
 def test_events_that_are_not_asked_for(cli: Cli) -> None:
-    cli.run("record", "-e", "user_events:tocks", *emitter(10))
+    done = cli.run("record", "-e", "user_events:tocks", *emitter(10))
     assert fields(cli) == []
+    assert b"; no record of user_events:tocks came from the command\n" in done.stderr
+
+
+def test_no_record_from_the_daemon_that_runs(traced: Cli) -> None:
+    """Only a daemon that is still there can be asked why."""
+    done = traced.run("record", "-e", "tocks", "--", "true")
+    assert b"; no record of tocks came, `utracefs doctor` may know why\n" in done.stderr
 
 
 def test_until_ctrl_c_without_a_command(traced: Cli, eventually: Eventually) -> None:
