@@ -183,6 +183,10 @@ class Port:
             link.flush()
             link.finish()
             return None
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
+            link.abandon()
+            return None
         if self._rules.limited:
             for resource in _OF_A_CONNECTION:
                 self._shares.add(resource, peer.share)

@@ -6,8 +6,8 @@ are closed by threads, errors ignored, as systemd and dbus-broker do it. What ca
 memory files and eventfds, which are what honest clients send.
 
 Each user has a queue and a few threads. So who sends what never closes hangs his own closes and nobody
-else's, and of whom more than MAX_WAITING wait no more are received (`is_behind`). Users are those of `Peer.share`.
-Only many of them together could use up the threads; then closes wait, the loop does not.
+else's, and when more than MAX_WAITING of his wait, no more are received (`is_behind`). Users are those of
+`Peer.share`. Only many of them together could use up the threads; then closes wait, the loop does not.
 
 Connections with descriptors in them that nobody received have queues of their own (`close_unread`): of such a
 descriptor only the end can block, not its flush, so they are hardly ever held up.
