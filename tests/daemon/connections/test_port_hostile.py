@@ -360,3 +360,20 @@ class TestOurMistakes:
         assert link.closed
         assert around.port._shares.held(Resource.CONNECTIONS, peer.share) == 1
         assert method == "peek" or around.faults.count > 0
+
+
+def test_who_does_not_read_is_told_in_time_what_it_waits_for(around: Around) -> None:
+    """Its timer was passed over, and the loop did not sleep any more: the time had come for ever."""
+    client = around.connect()
+    around.turn()
+    made = around.made[0]
+    made.answer = lambda data: [(bytes(1 << 20), [])]
+    made.timer_ns = 5_000
+    client.sendall(b"x")
+    around.turn()
+    assert next(iter(around.port)).link.waiting_bytes > DATA.max_waiting_bytes
+    assert around.port.next_deadline_ns() == 5_000
+    around.now_ns = 5_000
+    around.port.on_time(5_000)
+    assert made.said == []
+    assert around.port.next_deadline_ns() is None
