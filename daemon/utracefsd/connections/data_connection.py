@@ -39,6 +39,7 @@ in from), so what waits unanswered are requests behind responses that the peer d
 those alone.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -283,20 +284,23 @@ class DataConnection:
         if self._closed:
             return
         self._closed = self.closing = True
-        self._drop_fds()
-        for _, fds in self._outgoing:
-            for fd in fds:
-                os.close(fd)
-        self._outgoing.clear()
-        if self._ring is not None and self._rings is not None:
-            self._rings.drop(self._ring)
-            self._ring = None
+        with contextlib.ExitStack() as steps:  # from the last to the first, each also when another fails
+            steps.callback(self.table.process_disconnected, self.peer.pid, now_ns)
+            steps.callback(self._drop_references, now_ns)
+            if self._ring is not None and self._rings is not None:
+                ring, self._ring = self._ring, None
+                steps.callback(self._rings.drop, ring)
+            for _, fds in self._take_outgoing():
+                for fd in fds:
+                    steps.callback(os.close, fd)
+            steps.callback(self._drop_fds)
+
+    def _drop_references(self, now_ns: int) -> None:
         self.index_table.clear()
-        self.table.release_all(self._write_index_of, now_ns)
-        self.table.shares.drop(Resource.REGISTRATIONS, self.peer.share, self._room)
-        self._room = 0
-        self._write_index_of.clear()
-        self.table.process_disconnected(self.peer.pid, now_ns)
+        room, self._room = self._room, 0
+        self.table.shares.drop(Resource.REGISTRATIONS, self.peer.share, room)
+        events, self._write_index_of = self._write_index_of, {}
+        self.table.release_all(events, now_ns)
 
     @property
     def events(self) -> list[Event]:
@@ -443,13 +447,14 @@ class DataConnection:
         self._send(encode_response(msgid, ENTRY_HEADER_SIZE))
 
     def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
+        answer = encode_response(msgid, messages.StatusMapped(self.table.status_file.size).to_wire())
         try:
             fd = self.table.status_file.readonly_fd()
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the status file: {error.strerror}"
             ) from error
-        self._send(encode_response(msgid, messages.StatusMapped(self.table.status_file.size).to_wire()), [fd])
+        self._send(answer, [fd])
 
     def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
         time_ns = self._time_of_records()
@@ -490,6 +495,7 @@ class DataConnection:
     def _mmap_ring(self, msgid: int, wanted: messages.MmapRing, now_ns: int) -> None:
         rings = self._may_have_ring()
         ring = self._ring = rings.create(self.index_table, self.peer, wanted.size, self._ring_failed)
+        answer = encode_response(msgid, messages.RingMapped(ring.size).to_wire())
         fds: list[int] = []
         try:
             fds.append(os.dup(ring.fd))
@@ -502,7 +508,7 @@ class DataConnection:
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the ring: {error.strerror}"
             ) from error
-        self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()), fds)
+        self._send(answer, fds)
 
     def _adopt_ring(self, msgid: int, _: messages.AdoptRing, now_ns: int) -> None:
         rings = self._may_have_ring()

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from utracefsd.machine.closing import close_foreign, is_behind
+from utracefsd.machine.closing import close_foreign, close_unread, is_behind
 from utracefsd.machine.peer import Peer
 
 # Descriptors taken from one message: all that it can have (SCM_MAX_FD). What does not fit would be closed by
@@ -99,6 +99,14 @@ class Link:
         except OSError:
             return None
         return data[0] if data else None
+
+    def brings_descriptors(self, size: int) -> bool:
+        """Whether `receive` would return descriptors now."""
+        try:
+            _, _, flags, _ = self.sock.recvmsg(size, 0, socket.MSG_PEEK)
+        except OSError:
+            return False
+        return bool(flags & socket.MSG_CTRUNC)
 
     def queue(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Put a message behind those that wait; `flush` sends. On a closed link it vanishes, its descriptors
@@ -183,7 +191,7 @@ class Link:
         if self.peek() is None:
             self.sock.close()
         else:
-            close_foreign([self.sock.detach()], self.peer.share)
+            close_unread(self.sock.detach(), self.peer.share)
 
     def _send_some(self) -> int:
         first = self._queue[0]

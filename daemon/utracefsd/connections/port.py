@@ -76,7 +76,7 @@ ALL_ACCEPTS = 4096
 ACCEPT_NS = 5_000_000
 
 # What part of all descriptors for producers may wait to be closed (machine/closing.py) before nobody is
-# accepted for a while. The connections of a user who is behind wait there unread, as many as he makes.
+# accepted for a while: unread connections of a user whose sockets linger (SO_LINGER), as many as he makes.
 CLOSING_PART = 4
 
 # A connection that ends has this long to read its last words.
@@ -183,10 +183,11 @@ class Port:
             link.flush()
             link.finish()
             return None
+        except Exception as error:  # noqa: BLE001 - counted and logged
+            self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
+            link.abandon()
+            return None
         if self._rules.limited:
-            if closing.is_behind(peer.share):
-                link.abandon()
-                return None
             for resource in _OF_A_CONNECTION:
                 self._shares.add(resource, peer.share)
         connection = None
@@ -257,7 +258,7 @@ class Port:
     def _receive(self, accepted: Accepted, size: int, until_ns: int) -> int:
         """Receive once and carry that out; returns how many bytes it was, all there may be when nothing is
         there."""
-        if self._rules.limited and closing.is_behind(accepted.share):
+        if closing.is_behind(accepted.share) and accepted.link.brings_descriptors(size):
             self._end(accepted, TraceError(errno.EMFILE, "descriptors of this user wait to be closed"))
             self._close(accepted)
             return 0
@@ -550,15 +551,18 @@ class Port:
         if accepted.ending_ns is None:
             held += accepted.connection.bytes_pending
         more, peer = held - accepted.held_bytes, accepted.link.peer
-        accepted.held_bytes = held
+        refusal = None
         if more < 0:
             self._shares.drop(Resource.MESSAGE_BYTES, peer.share, -more)
         elif more > 0:
             try:
                 self._shares.check(Resource.MESSAGE_BYTES, peer.share, more, privileged=peer.privileged)
-            except TraceError as refusal:
-                self._end(accepted, refusal)
+            except TraceError as error:
+                refusal = error
             self._shares.add(Resource.MESSAGE_BYTES, peer.share, more)
+        accepted.held_bytes = held
+        if refusal is not None:
+            self._end(accepted, refusal)
 
     def _flush(self, accepted: Accepted) -> None:
         link = accepted.link

@@ -338,8 +338,10 @@ class Rings:
             self._orphan(owned)
         else:
             ring.dead = True
-            self.take_in()
-            self._forget(owned)
+            try:
+                self.take_in()
+            finally:
+                self._forget(owned)
 
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
         """Take in nothing more from a ring. for_another: this daemon goes on with it in another object."""

@@ -6,8 +6,11 @@ are closed by threads, errors ignored, as systemd and dbus-broker do it. What ca
 memory files and eventfds, which are what honest clients send.
 
 Each user has a queue and a few threads. So who sends what never closes hangs his own closes and nobody
-else's, and from whom more than MAX_WAITING wait nothing more is received (`is_behind`). Users are those of
+else's, and when more than MAX_WAITING of his wait, no more are received (`is_behind`). Users are those of
 `Peer.share`. Only many of them together could use up the threads; then closes wait, the loop does not.
+
+Connections with descriptors in them that nobody received have queues of their own (`close_unread`): of such a
+descriptor only the end can block, not its flush, so they are hardly ever held up.
 """
 
 import _thread
@@ -27,7 +30,8 @@ MAX_WAITING = 64
 """Descriptors of a user that may wait before he is behind."""
 
 _queues: dict[int, deque[int]] = {}
-"""What no thread has begun with. Without empty ones, and who was served last comes last."""
+"""What no thread has begun with, by user; ~uid for unread connections. Without empty ones, and who was served
+last comes last."""
 _closing: Counter[int] = Counter()
 """Threads that are in a close, by user."""
 _threads = 0
@@ -51,8 +55,13 @@ def close_foreign(fds: Iterable[int], uid: int) -> None:
             _start_thread()
 
 
+def close_unread(connection: int, uid: int) -> None:
+    """`close_foreign` of a socket that was not read to its end."""
+    close_foreign([connection], ~uid)
+
+
 def waiting_of(uid: int) -> int:
-    """Descriptors of this user that are not closed yet."""
+    """Descriptors received from this user that are not closed yet."""
     if not _queues and not _closing:
         return 0
     with _lock:
@@ -60,7 +69,7 @@ def waiting_of(uid: int) -> int:
 
 
 def is_behind(uid: int) -> bool:
-    """So much of this user's waits that nothing more shall be received from it."""
+    """So many of this user's wait that no more shall be received from it."""
     return waiting_of(uid) > MAX_WAITING
 
 

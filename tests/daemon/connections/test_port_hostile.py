@@ -14,7 +14,7 @@ import pytest
 from tests.daemon.connections.ports import Around, FakeConnection, error_in, read_all
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections import port as port_module
-from utracefsd.connections.accepted import DATA
+from utracefsd.connections.accepted import DATA, TRACEFS, Rules
 from utracefsd.connections.port import (
     ACCEPT_NS,
     ACCEPT_PAUSE_NS,
@@ -239,18 +239,26 @@ class TestDescriptorsThatAreNotClosed:
         monkeypatch.setattr(closing, "waiting", lambda: sum(counts.values()))
         return counts
 
-    def test_nothing_more_is_received_from_their_user(self, around: Around, waiting: dict[int, int]) -> None:
-        client = around.connect()
+    @pytest.mark.parametrize("rules", [DATA, TRACEFS], ids=["data", "tracefs"])
+    def test_no_more_are_received_from_their_user(
+        self, tmp_path: Path, waiting: dict[int, int], rules: Rules
+    ) -> None:
+        around = Around(tmp_path / "socket", rules)
+        client, other = around.connect(), around.connect()
         around.turn()
         waiting[os.geteuid()] = MAX_WAITING + 1
-        client.sendall(b"more")
+        client.sendall(b"before")
+        socket.send_fds(client, [b"more"], [0])
+        other.sendall(b"without any")
         around.turn()
-        assert around.made[0].data == b""
+        assert around.made[0].fds == []
         assert around.made[0].closed_ns
-        assert len(around.port) == 0
+        assert [made.data for made in around.made] == [b"", b"without any"]
+        assert len(around.port) == 1
         around.connect()
         around.turn()
-        assert len(around.made) == 1, "nor is he accepted"
+        assert len(around.port) == 2, "what he sends without descriptors is nobody's harm"
+        around.close()
 
     def test_nobody_is_accepted_when_there_are_too_many(
         self, around: Around, waiting: dict[int, int], caplog: pytest.LogCaptureFixture
@@ -352,3 +360,20 @@ class TestOurMistakes:
         assert link.closed
         assert around.port._shares.held(Resource.CONNECTIONS, peer.share) == 1
         assert method == "peek" or around.faults.count > 0
+
+
+def test_who_does_not_read_is_told_in_time_what_it_waits_for(around: Around) -> None:
+    """Its timer was passed over, and the loop did not sleep any more: the time had come for ever."""
+    client = around.connect()
+    around.turn()
+    made = around.made[0]
+    made.answer = lambda data: [(bytes(1 << 20), [])]
+    made.timer_ns = 5_000
+    client.sendall(b"x")
+    around.turn()
+    assert next(iter(around.port)).link.waiting_bytes > DATA.max_waiting_bytes
+    assert around.port.next_deadline_ns() == 5_000
+    around.now_ns = 5_000
+    around.port.on_time(5_000)
+    assert made.said == []
+    assert around.port.next_deadline_ns() is None

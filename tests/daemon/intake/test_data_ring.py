@@ -23,6 +23,7 @@ from tests.daemon.intake.producing import (
     SIZE,
     TAIL,
     Producer,
+    Seen,
     World,
     number,
 )
@@ -479,3 +480,24 @@ def test_all_rings_of_a_user_ask_for_threads_no_more_than_one_does(monkeypatch: 
         checked += len(asked) == 1 + 60
     for producer in world.producers:
         producer.close()
+
+
+@pytest.mark.parametrize(("events", "unknown"), [(4096, 0), (4098, 7)])
+def test_what_the_last_counter_says_of_several_events_is_none_ones(
+    world: World, events: int, unknown: int
+) -> None:
+    """It is for every write_index from it on: emitted = recorded + filtered + lost holds for each event."""
+    table, last = world.tables[0], Seen(b"last u64 n")
+    for _ in range(1, 4095):
+        table.append(world.seen.tracepoint)
+    for _ in range(4095, events):
+        table.append(last.tracepoint)
+    while world.producers[0].emit(0, number(1), 1):
+        pass
+    for _ in range(7):
+        world.producers[0].emit(events - 1, number(2), 2)
+    world.intake.take_in()
+    ring = world.rings[0]
+    assert ring.lost_of_unknown == unknown
+    assert last.tracepoint.lost_in_rings == last.tracepoint.emitted == last.probe.lost == 7 - unknown
+    assert world.seen.tracepoint.lost_in_rings == 1

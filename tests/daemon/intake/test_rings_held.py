@@ -197,7 +197,7 @@ class Model:
         if not self.rings.gathering:
             for held in self.all:
                 # Those of connections that ended are dead; those of the store may be asked for again.
-                if held.orphan == 2 or n % 2 == 0 and held.orphan:
+                if held.orphan == 2 or (n % 2 == 0 and held.orphan):
                     held.orphan = 0
             if any(held.corrupt and held.orphan for held in self.all):
                 self.round(n)

@@ -175,3 +175,14 @@ def test_who_is_behind(hanging: Hanging) -> None:
     assert not closing.is_behind(1000)
     close_foreign(hanging.make(1), 1000)
     assert (closing.is_behind(1000), closing.is_behind(1001)) == (True, False)
+
+
+def test_unread_connections_do_not_wait_for_descriptors_that_hang(hanging: Hanging) -> None:
+    close_foreign(hanging.make(2 * MAX_THREADS), 1000)
+    one, other = socket.socketpair()
+    with other:
+        socket.send_fds(other, [b"x"], [0])
+        fd = one.detach()
+        closing.close_unread(fd, 1000)
+        wait_until_closed(fd)
+    assert closing.waiting_of(1000) == 2 * MAX_THREADS
