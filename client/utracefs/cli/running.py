@@ -138,7 +138,8 @@ class _Loop:
         """Until a signal comes, or that time has passed."""
         due = min(self._end, self._grace_end) - time.monotonic()
         info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
-        if info is not None and info.si_signo != signal.SIGCHLD:
+        # (No signal at all, 0: Python says that when the wait was interrupted and its time was over by then.)
+        if info is not None and info.si_signo in self._taken - {signal.SIGCHLD}:
             self._asked_to_end(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
         now = time.monotonic()
         if now >= self._grace_end:
