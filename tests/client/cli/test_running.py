@@ -126,3 +126,13 @@ def test_a_recorded_command_waits_longer_for_the_daemon(monkeypatch: pytest.Monk
     assert environment(".")["UTRACEFS_PATIENCE_S"] == str(PATIENCE_S)
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.1")
     assert environment(".")["UTRACEFS_PATIENCE_S"] == "0.1", "what somebody chose"
+
+
+def test_a_wait_that_ends_with_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python answers when the wait is interrupted and its time is over by then: signal 0."""
+    nothing = signal.struct_siginfo((0,) * 7)
+    real = signal.sigtimedwait
+    answers = [nothing, nothing]
+    monkeypatch.setattr(signal, "sigtimedwait", lambda *args: answers.pop() if answers else real(*args))
+    assert run("sh", "-c", "sleep 0.2; exit 7") == 7
+    assert not answers
