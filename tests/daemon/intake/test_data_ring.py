@@ -454,10 +454,15 @@ def test_all_rings_of_a_user_ask_for_threads_no_more_than_one_does(monkeypatch: 
     """Each has 60 new threads at once, and later 60 that may have ended."""
     world = World(rings=20)
     asked: list[str] = []
+
+    def note(what: str) -> bool:
+        asked.append(what)
+        return True
+
     for ring in world.rings:
         ring.lookups = world.rings[0].lookups
-        ring.peer_lives = lambda: bool(asked.append("process")) or True
-    monkeypatch.setattr("os.path.exists", lambda path: bool(asked.append(path)) or True)
+        ring.peer_lives = lambda: note("process")
+    monkeypatch.setattr("os.path.exists", note)
 
     def emit() -> None:
         for producer in world.producers:

@@ -429,8 +429,8 @@ async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
         assert list(rings.writers()) == []
 
 
-def test_a_ring_without_a_connection_is_adopted_whatever_its_new_user_has_left() -> None:
-    """Its memory is counted already; refused, what it holds would be lost and counted nowhere."""
+def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -> None:
+    """What it holds is lost to nobody: the check comes before it is given up."""
     shares = Shares(limits={Resource.RING_BYTES: SIZE})
     rings = Rings(
         2,
@@ -440,17 +440,20 @@ def test_a_ring_without_a_connection_is_adopted_whatever_its_new_user_has_left()
         hold=lambda ids: IndexTable(),
     )
     first, second = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1001)]
-    rings.create(IndexTable(), second, SIZE, lambda error: None)
+    other = rings.create(IndexTable(), second, SIZE, lambda error: None)
     ring = rings.create(IndexTable(), first, SIZE, lambda error: None)
     memory, doorbell = os.dup(ring.fd), os.dup(ring.doorbell)
     rings.drop(ring)
     assert rings.has_orphans, "while rings are waited for"
+    with pytest.raises(TraceError, match="ask for smaller ones"):
+        rings.adopt(IndexTable(), second, memory, doorbell, lambda error: None)
+    assert (rings.has_orphans, len(rings)) == (True, 2)
+    rings.stop_waiting()
+    rings.drop(other)
     adopted = rings.adopt(IndexTable(), second, memory, doorbell, lambda error: None)
-    assert not rings.has_orphans
-    assert len(rings) == 2
-    assert shares.held(Resource.RING_BYTES, 1001) == 2 * SIZE
+    assert (rings.has_orphans, len(rings)) == (False, 1)
+    assert shares.held(Resource.RING_BYTES, 1001) == adopted.size == SIZE
     assert shares.held(Resource.RING_BYTES, 1000) == 0
-    assert adopted.size == SIZE
     os.close(memory)
     os.close(doorbell)
     rings.close()
