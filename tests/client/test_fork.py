@@ -495,7 +495,3 @@ def test_importing_changes_nothing(tmp_path: Path) -> None:
         bare=True,
     )
     assert out == "module 'utracefs' has no attribute 'nothing'\n"
-
-
-def test_nothing_of_ours_is_left_in_dev_shm() -> None:
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("utracefs-test-")]

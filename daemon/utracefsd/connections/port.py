@@ -69,6 +69,10 @@ TAKE_IN_NS = 10_000_000
 # And how long those of one connection before others are looked at.
 SLICE_NS = 1_000_000
 
+# Where the daemon does not get a cpu, time passes in which it did nothing. So that many have their slice (and
+# are accepted) whatever the clock says: a program or two that flood nobody are not passed over.
+FEW = 8
+
 # New connections in one turn. take_in_all wants all that stand in the queue, which somaxconn (4096) bounds,
 # but for no longer than this: each costs some 50 us.
 TURN_ACCEPTS = 64
@@ -308,9 +312,14 @@ class Port:
                     elif events & select.EPOLLIN:
                         left[accepted] = accepted.link.bytes_readable()
             waiting = deque(self._turns.in_order(left, now_ns))
-            while waiting and (now_ns := self._now_ns()) < until_ns:
+            slices = 0
+            while waiting and ((now_ns := self._now_ns()) < until_ns or slices < FEW):
+                slices += 1
                 accepted = waiting.popleft()
-                left[accepted] = self._pump(accepted, left[accepted], min(until_ns, now_ns + SLICE_NS))
+                slice_ends_ns = now_ns + SLICE_NS
+                if slices > FEW:
+                    slice_ends_ns = min(slice_ends_ns, until_ns)
+                left[accepted] = self._pump(accepted, left[accepted], slice_ends_ns)
                 if left[accepted]:
                     waiting.append(accepted)
             for accepted in waiting:
@@ -432,8 +441,8 @@ class Port:
 
     def _accept(self, listener: socket.socket, max_accepts: int, until_ns: int | None) -> None:
         most_closing = self._shares.in_all[Resource.DESCRIPTORS] // CLOSING_PART
-        for _ in range(max_accepts):
-            if until_ns is not None and self._now_ns() >= until_ns:
+        for accepts in range(max_accepts):
+            if until_ns is not None and accepts >= FEW and self._now_ns() >= until_ns:
                 return
             if self._rules.limited and closing.waiting() > most_closing:
                 self._pause(listener, "too many descriptors wait to be closed")

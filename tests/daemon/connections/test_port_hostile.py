@@ -19,6 +19,7 @@ from utracefsd.connections.port import (
     ACCEPT_NS,
     ACCEPT_PAUSE_NS,
     CLOSING_PART,
+    FEW,
     LAST_REQUESTS_NS,
     LAST_WORDS_NS,
     SMALL_PIECE_BYTES,
@@ -116,14 +117,15 @@ class TestFloods:
         assert [len(made.data) for made in around.made[1:]] == [1000 * len(record)] * 3
 
     def test_requests_are_not_touched_when_it_is_late(self, around: Around) -> None:
-        first, second = around.connect(), around.connect()
+        """But for a few: time passes, too, while the daemon has no cpu."""
+        clients = [around.connect() for _ in range(FEW + 3)]
         around.turn()
         for made in around.made:
             made.answer = lambda data: self.endless(around, TAKE_IN_NS)
-        for client in (first, second):
+        for client in clients:
             client.sendall(encode_request(1, "sync", []) * 10_000)
         around.port.take_in_all()
-        assert sorted(bool(made.data) for made in around.made) == [False, True]
+        assert sum(bool(made.data) for made in around.made) == FEW
 
     def test_accepting_is_bounded_in_time(self, around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = around._open
@@ -136,7 +138,7 @@ class TestFloods:
         for _ in range(100):
             around.connect()
         around.port.take_in_all()
-        assert len(around.port) == ACCEPT_NS // 1_000_000
+        assert len(around.port) == max(FEW, ACCEPT_NS // 1_000_000)
         while not around.idle():
             around.turn()
         assert len(around.port) == 100
