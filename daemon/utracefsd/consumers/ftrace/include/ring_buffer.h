@@ -603,7 +603,7 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
         return RB_TOO_LARGE;
     uint32_t entry = (uint32_t)size + 8, total = rb_record_size(entry);
     uint64_t late_by = 0;
-    if (ts < b->last_ts) {
+    if (__builtin_expect(ts < b->last_ts, 0)) {
         late_by = b->last_ts - ts;
         ts = b->last_ts;
     }
@@ -644,7 +644,7 @@ static inline int rb_reserve(rb_cpu *b, uint64_t ts, size_t size, rb_place *plac
     place->entry = to;
     place->ts = ts;
     place->end = b->write + extend + total;
-    if (late_by) {
+    if (__builtin_expect(late_by != 0, 0)) {
         struct rb_state *s = rb_state(b);
         s->late++;
         if (s->late_by < late_by)
