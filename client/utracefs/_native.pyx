@@ -13,13 +13,16 @@ count after the hooks for the parent, so the threads are started by a pending ca
 when os.fork() has returned to the frame that called it, before the next instruction there. While that frame
 is not the current one, hooks of others are being run; then the call is put off, for some milliseconds at
 most. Pending calls are made by the main thread, which may wait for long while another one forks: then there
-are two threads anyway, the warning comes with or without ours, and it is started at once.
+are two threads anyway, the warning comes with or without ours, and it is started at once. Python 3.11 does
+not warn, and must not have this: in a program that is traced (coverage, a debugger) it never comes back from
+a pending call that runs Python while another one waits (DO_TRACING in ceval.c).
 """
 
 import os
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.version cimport PY_VERSION_HEX
 from libc.stdint cimport int64_t, uint32_t
 
 from utracefs._descriptors cimport Descriptor, ut_descriptor
@@ -255,7 +258,7 @@ def _after_fork_in_parent():
     if nr_forking:
         return  # one fork of several threads: the last of them starts ours
     forked_at_ns = ut_monotonic_ns()
-    if gettid() != getpid() or Py_AddPendingCall(start_again, NULL) != 0:
+    if PY_VERSION_HEX < 0x030C0000 or gettid() != getpid() or Py_AddPendingCall(start_again, NULL) != 0:
         call_in_parent()
 
 
