@@ -25,7 +25,10 @@ from tests.soak.report import Report
 from utracefsd.connections.data_connection import HALF_MESSAGE_NS
 from utracefsd.machine.closing import MAX_THREADS, MAX_WAITING
 
-root = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system, changes its user")
+root = pytest.mark.skipif(
+    os.getuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK),
+    reason="mounts a file system, changes its user",
+)
 
 
 @pytest.fixture
