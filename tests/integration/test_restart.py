@@ -413,7 +413,7 @@ def test_what_comes_over_the_socket_stands_behind_older_records(
 def test_what_comes_over_the_socket_makes_no_record_of_a_ring_late(
     daemon: DaemonProcess, producer: Producer
 ) -> None:
-    """Rings are looked at before. (Nothing is emitted meanwhile: between stamp and commit it would be late.)"""
+    """Rings are looked at before. Nothing is emitted meanwhile: what is between stamp and commit is late."""
     write(daemon, events__enable=b"1")
     for n in range(200):
         producer.emit(1)
