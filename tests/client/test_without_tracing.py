@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
 import subprocess
 import sys
@@ -55,8 +56,10 @@ except ImportError:
 
 
 def run(program: str) -> None:
+    # Coverage cannot begin in a second interpreter, and says so.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, env=env
     )
     assert (done.returncode, done.stderr) == (0, "")
 
