@@ -23,8 +23,8 @@ MAX_NESTING: Final = 8
 """Arrays and maps within each other. The deepest message that means something has 3. Above: EPROTO."""
 
 MAX_UNANSWERED: Final = 256
-"""Requests of one connection that wait for their response; a client that does not read its responses cannot
-make the daemon store more than these. Above: EMSGSIZE."""
+"""Requests that a client sends before it has read their responses, and those of one connection to the tree
+that wait for data; above, there: EMSGSIZE. What comes behind responses that are not read is left unread."""
 
 MAX_READ_FILE: Final = 64 << 20
 """Bytes that one `read_file` returns. More is EFBIG: open the file and read it in pieces."""

@@ -1,6 +1,7 @@
 """What several tests of the daemon's parts begin with."""
 
 import errno
+import gc
 import logging
 import os
 import shutil
@@ -52,3 +53,12 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(os, "posix_fallocate", allocate)
 
     return set_room
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What is given up must be gone without the collector, which an idle daemon does not run."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

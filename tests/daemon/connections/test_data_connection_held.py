@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import mmap
 import os
 import select
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,7 @@ CLIENTS = 4
 SECONDS_NS = 10**9
 
 
-@pytest.fixture(autouse=True)
-def no_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_collection")
 
 
 class Counting(Faults):
