@@ -9,6 +9,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests wait more than they work.
+WORKERS ?= $(shell expr 2 \* $$(nproc))
 SOURCES := $(shell find protocol client daemon -name '*.pyx' -o -name '*.pxd' -o -name '*.h' 2>/dev/null)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -67,16 +69,13 @@ lint: build
 
 check: build test-tools
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-# The same suite on the other Pythons that this machine has, if it has any (noxfile.py), two at a time; each one's
-# output comes when it is done.
+# The same suite on the other Pythons that this machine has, if it has any (noxfile.py).
 others: build
-	@mkdir -p .nox
-	$(BIN)/python noxfile.py | xargs -r -P 2 -I% sh -c \
-		'$(BIN)/nox -s "tests(%)" >.nox/%.log 2>&1; status=$$?; cat .nox/%.log; exit $$status'
+	$(BIN)/nox -- -n $(WORKERS)
 
 # Ten minutes, or SECONDS=; SOAK= for options of `python -m tests.soak --help`. What is found prints its seed.
 SECONDS := 600

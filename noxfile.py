@@ -1,6 +1,6 @@
 """The whole suite on every Python that this machine has, besides the one of .venv, which `make check` runs it on.
 
-    nox                  all of them, one after the other (`make others`: two at a time)
+    nox                  all of them, one after the other
     nox -s 'tests(3.13)' one
 
 An environment below .nox/ each, which is filled once and then works offline. The compiled modules stand in the
@@ -66,7 +66,3 @@ def tests(session: nox.Session, python_version: str) -> None:
         installed.touch()
     session.run(python, "setup.py", "-q", "build_ext", "--inplace", external=True)
     session.run(python, "-m", "pytest", "-q", *session.posargs, external=True)
-
-
-if __name__ == "__main__":
-    print(*OTHERS, sep="\n")

@@ -248,6 +248,7 @@ def test_what_was_not_sent_is_held_for_the_next_daemon(directory: Path, new_sess
             one.emit(i)
             two.emit(i, "x")
         assert session.stats().lost == 0
+        wait_for(lambda: session.stats().pending < 3 * count)
         daemon.stop()
         daemon.refuse[b"filler char[1000] x"] = (errno.EINVAL, "no more of this")
         logging.getLogger("utracefs").disabled = True

@@ -62,6 +62,10 @@ class DaemonProcess:
         self.log += log
         return log
 
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
     def tree(self) -> Tracefs:
         return Tracefs(self.directory)
 
