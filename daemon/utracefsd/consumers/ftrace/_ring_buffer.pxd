@@ -64,12 +64,12 @@ cdef class RingBuffer:
     cdef int remove_new(self, rb_cpu *made, int spare) except -1
     cdef int adopt_map(self) except -1
     cdef int adopt_cpu(self, rb_cpu *b, int cpu, int which) except -1
-    cdef int replace(self, const uint32_t *wanted, bint leave) except -1
+    cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1
     cdef int which(self, int cpu, bint spare) noexcept
-    # Make the spare's rings the live ones and the live ones the spare's, of one cpu or all (-1). Within a
-    # record: no Python object changes, and the rb_cpu at &cpus[cpu] is another ring from then on (what was
-    # committed before is in the snapshot). key: what asks, SPARE_KEY_WORDS words, see spare.h. False: there is
-    # no spare.
+    # Make the spare's rings the live ones and the live ones the spare's, of one cpu or all (-1). May be
+    # called within a record, not between reserve and commit: no Python object changes, but the rb_cpu at
+    # &cpus[cpu] is another ring from then on; what was committed before is in the snapshot. key: what asks,
+    # SPARE_KEY_WORDS words, see spare.h. False: there is no spare.
     cdef bint swap_rings(self, int cpu, const uint64_t *key) noexcept
     # Whether the last swap was made for `key`.
     cdef bint has_swapped(self, const uint64_t *key) noexcept

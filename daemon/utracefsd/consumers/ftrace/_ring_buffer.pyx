@@ -127,8 +127,8 @@ cdef int adopt_ring(rb_cpu *b, str folder, int cpu, int which) except -1:
 cdef class RingBuffer:
     """A ring of sub-buffers of `subbuf_size` bytes for each of `nr_cpus` cpus.
 
-    With `folder`, the ring of cpu N with all its state is the file folder/cpuN, or with a spare cpuN or cpuN.b
-    (include/spare.h).
+    With `folder`, the ring of cpu N with all its state is the file folder/cpuN, or with a spare cpuN or
+    cpuN.b (include/spare.h).
 
     spare: Another buffer of the same sizes, which a snapshot swaps with this one; None: there is none. It is
     made, resized and given up by this one, and must not be resized itself.
@@ -249,10 +249,11 @@ cdef class RingBuffer:
         return 0
 
     def add_spare(self):
-        """Make the spare, empty and of the same sizes. Nothing if there is one. MemoryError, OSError: as it was
-        before."""
+        """Make the spare, empty and of the same sizes. Nothing if there is one. MemoryError, OSError: as it
+        was before."""
         cdef RingBuffer spare
-        cdef int cpu
+        cdef rb_cpu *live
+        cdef int cpu, which
         if self.spare is not None:
             return
         self.make_map()
@@ -260,14 +261,9 @@ cdef class RingBuffer:
         spare.allocate(self.nr_cpus, self.subbuf_size, None)
         try:
             for cpu in range(self.nr_cpus):
-                self.make(
-                    &spare.cpus[cpu],
-                    cpu,
-                    self.which(cpu, True),
-                    self.cpus[cpu].nr,
-                    rb_overwrite(&self.cpus[cpu]),
-                    self.folder,
-                )
+                live = &self.cpus[cpu]
+                which = self.which(cpu, True)
+                self.make(&spare.cpus[cpu], cpu, which, live.nr, rb_overwrite(live), self.folder)
         except BaseException:
             self.remove_new(spare.cpus, True)
             raise
@@ -300,8 +296,8 @@ cdef class RingBuffer:
         return spare_has_key(&self.map, key)
 
     def swap(self, int cpu=-1):
-        """Take a snapshot: what is recorded, of one cpu or all, becomes what the spare holds, and the other way
-        round. A successor finds it done for all or for none. False: there is no spare."""
+        """Take a snapshot: what is recorded, of one cpu or all, becomes what the spare holds, and the other
+        way round. A successor finds it done for all or for none. False: there is no spare."""
         cdef uint64_t key[SPARE_KEY_WORDS]
         cdef int end
         self.range_of(cpu, &end)
@@ -344,7 +340,7 @@ cdef class RingBuffer:
         cdef rb_cpu first
         cdef int cpu
         folder = os.fspath(folder)
-        # The file cpu0 is there whichever ring is the live one, unless its ring was a spare that was given up.
+        # The file cpu0 is there, unless its ring was a spare that was given up.
         adopt_ring(&first, folder, 0, 0 if os.path.lexists(f"{folder}/cpu0") else 1)
         try:
             buffer.allocate(min(rb_cpu_count(&first), 1 << 16), rb_subbuf_size(&first), folder)
@@ -446,35 +442,23 @@ cdef class RingBuffer:
         in_memory: every cpu's ring moves from its file to anonymous memory with all that is in it; `folder`
         is None then. The files stay as they are: the caller removes them when no successor is to adopt them.
         """
-        cdef int end, first = self.range_of(cpu, &end), i
-        cdef uint32_t n = subbufs(size_kb, self.subbuf_size)
-        cdef uint32_t *wanted = <uint32_t *>calloc(self.nr_cpus, sizeof(uint32_t))
-        if wanted == NULL:
-            raise MemoryError()
-        try:
-            for i in range(self.nr_cpus):
-                wanted[i] = n if first <= i < end else self.cpus[i].nr
-            self.replace(wanted, in_memory and self.folder is not None)
-        finally:
-            free(wanted)
+        cdef int end, first = self.range_of(cpu, &end)
+        self.replace(first, end, subbufs(size_kb, self.subbuf_size), in_memory and self.folder is not None)
 
     def fit_spare(self):
         """Make the spare's rings as large as the live ones, as resize() does it. A process that died while it
         resized left them different."""
-        cdef int i
-        cdef uint32_t *wanted = <uint32_t *>calloc(self.nr_cpus, sizeof(uint32_t))
-        if wanted == NULL:
-            raise MemoryError()
-        try:
-            for i in range(self.nr_cpus):
-                wanted[i] = self.cpus[i].nr
-            self.replace(wanted, False)
-        finally:
-            free(wanted)
+        self.replace(0, 0, 0, False)
 
-    cdef int replace(self, const uint32_t *wanted, bint leave) except -1:
-        """Give each cpu's rings, the spare's too, so many sub-buffers; all are made before the first takes its
-        place. leave: move them all to anonymous memory."""
+    def move_to_memory(self):
+        """Move every ring, the spare's too, from its file to anonymous memory with all that is in it, as
+        resize() does with `in_memory`."""
+        self.replace(0, 0, 0, self.folder is not None)
+
+    cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1:
+        """Give the cpus first..end-1 n sub-buffers, and all spare rings what their live one has; all are made
+        before the first takes its place. leave: move them all to anonymous memory."""
+        cdef uint32_t wanted
         cdef int i, k, rings = 1 if self.spare is None else 2
         cdef rb_cpu *made = <rb_cpu *>calloc(self.nr_cpus * rings, sizeof(rb_cpu))
         cdef rb_cpu *old
@@ -486,9 +470,10 @@ cdef class RingBuffer:
             for k in range(rings):
                 for i in range(self.nr_cpus):
                     old = &self.cpus[i] if k == 0 else &self.spare.cpus[i]
-                    if leave or old.nr != wanted[i]:
+                    wanted = n if first <= i < end else self.cpus[i].nr
+                    if leave or old.nr != wanted:
                         new = &made[k * self.nr_cpus + i]
-                        self.make(new, i, self.which(i, k), wanted[i], rb_overwrite(old), folder)
+                        self.make(new, i, self.which(i, k), wanted, rb_overwrite(old), folder)
             if leave:
                 self.folder = None
             for k in range(rings):
@@ -527,14 +512,7 @@ cdef class RingBuffer:
     def stats(self, int cpu):
         cdef rb_cpu *b = self.one(cpu)
         return BufferStats(
-            rb_entries(b),
-            rb_overrun(b),
-            0,
-            rb_bytes(b),
-            rb_oldest_ts(b),
-            rb_dropped(b),
-            rb_read(b),
-            rb_late(b),
+            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b), rb_late(b),
             rb_late_by(b),
         )
 
@@ -690,8 +668,8 @@ cdef class Cursor:
         cdef rb_iter *it
         if self.peeked:
             # Is the record that was looked at still the next one of its cpu? Another reader may have
-            # consumed it, the writer overwritten it, or a snapshot swapped its ring. (A record with an earlier
-            # time that came on another cpu meanwhile waits.)
+            # consumed it, the writer overwritten it, or a snapshot swapped its ring. (A record with an
+            # earlier time that came on another cpu meanwhile waits.)
             b = self.ring(self.cpu)
             it = &self.iters[self.cpu - self.first_cpu]
             if (

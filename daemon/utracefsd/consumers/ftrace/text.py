@@ -25,6 +25,7 @@ from collections.abc import Container
 import attrs
 
 __all__ = [
+    "TRACER",
     "BufferStats",
     "TextOptions",
     "header",
@@ -102,6 +103,9 @@ class BufferStats:
     late_by: int = 0
     """By how much the time of any of them was moved at most, in trace-clock units."""
 
+
+TRACER = b"# tracer: nop\n#\n"
+"""What every header begins with: nop is the one tracer here."""
 
 # The pictures as the kernel prints them, blanks at the ends of lines included.
 _COLUMNS = b"""\

@@ -1,24 +1,24 @@
 /* Which of two rings of each cpu is the live one, and which the spare that holds a snapshot.
  *
  * With a spare, a cpu has two rings (ring_buffer.h), in the files cpuN and cpuN.b. A snapshot changes their
- * parts: what was recorded becomes the snapshot, and the former snapshot's ring is written to. It is a swap and
- * not a copy, as in update_max_tr() of kernel/trace/trace.c, and may be asked for by a trigger in the middle of
- * a record.
+ * parts: what was recorded becomes the snapshot, and the former snapshot's ring is written to. It is a swap
+ * and not a copy, as in update_max_tr() of kernel/trace/trace.c, and may be asked for by a trigger in the
+ * middle of a record.
  *
  *     header | state 0 | state 1                        file `spare` beside the rings, mode 0600
  *
  * A state says for all cpus at once which file is the live one. As in ring_buffer.h it exists twice: the copy
- * that does not hold is filled in, then ONE store (`active`) makes it valid. So a SIGKILL leaves a swap done for
- * all cpus or for none, and the same is true of making the spare (its rings are whole before the store) and of
- * giving it up (they are removed after it).
+ * that does not hold is filled in, then ONE store (`active`) makes it valid. So a SIGKILL leaves a swap done
+ * for all cpus or for none, and the same is true of making the spare (its rings are whole before the store)
+ * and of giving it up (they are removed after it).
  *
- * `key` names what asked for the last swap: the record and the trigger, as their owner counts them; zeros when
- * it was somebody at the tree. It becomes valid with the same store. A record that was under way when the daemon
- * was killed is handed over again, and a trigger that finds its key here has swapped already (spare_has_key):
- * swapping again would undo it. Only one record is under way, so the last key is enough.
+ * `key` names what asked for the last swap: the record and the trigger, as their owner counts them; zeros
+ * when it was somebody at the tree. It becomes valid with the same store. A record that was under way when
+ * the daemon was killed is handed over again, and a trigger that finds its key here has swapped already
+ * (spare_has_key): swapping again would undo it. Only one record is under way, so the last key is enough.
  *
- * A ring's origin (rb_note_origin) stays with the ring. Whether the record under way was stored is answered by
- * asking both: no other record has its name.
+ * A ring's origin (rb_note_origin) stays with the ring. Whether the record under way was stored is answered
+ * by asking both: no other record has its name.
  */
 #ifndef UTRACEFS_SPARE_H
 #define UTRACEFS_SPARE_H
@@ -88,7 +88,10 @@ static inline void spare_flip(const spare_map *m) { RB_COMMIT(m->header->active,
 
 static inline int spare_allocated(const spare_map *m) { return m->header && spare_now(m)->allocated; }
 
-static inline int spare_live(const spare_map *m, uint32_t cpu) { return m->header ? spare_now(m)->live[cpu] : 0; }
+static inline int spare_live(const spare_map *m, uint32_t cpu)
+{
+    return m->header ? spare_now(m)->live[cpu] : 0;
+}
 
 static inline void spare_unmap(spare_map *m)
 {
@@ -151,7 +154,7 @@ static inline int spare_has_key(const spare_map *m, const uint64_t *key)
     return m->header && memcmp(spare_now(m)->key, key, sizeof spare_now(m)->key) == 0;
 }
 
-/* Swap the rings of the cpus first..end-1 of `live` and `other`, handles included. key: SPARE_KEY_WORDS words. */
+/* Swap the rings of the cpus first..end-1 of `live` and `other`, handles included. */
 static inline void spare_swap(const spare_map *m, rb_cpu *live, rb_cpu *other, int first, int end,
                               const uint64_t *key)
 {
