@@ -15,7 +15,6 @@ may happen: a cursor therefore keeps positions, never pointers, and a copy of th
 import errno
 import os
 
-
 from utracefsd.consumers.ftrace.text import BufferStats
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -512,8 +511,8 @@ cdef class RingBuffer:
     def stats(self, int cpu):
         cdef rb_cpu *b = self.one(cpu)
         return BufferStats(
-            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b), rb_late(b),
-            rb_late_by(b),
+            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b),
+            rb_late(b), rb_late_by(b),
         )
 
     def entries(self, int cpu=-1):
