@@ -359,13 +359,14 @@ class Instance:
         if snapshot and (buffer is None or buffer.is_empty(cpu)):
             return trace_text.TRACER + self.snapshot.help_text(cpu)
         assert buffer is not None
+        # All cpus are counted in the file of one, too, as print_event_info() of kernel/trace/trace.c does it.
         return trace_text.header(
             trace_text.TextOptions.from_names(self.options.on),
-            entries=buffer.entries(cpu),
-            overruns=buffer.overruns(cpu),
+            entries=buffer.entries(),
+            overruns=buffer.overruns(),
+            empty=buffer.is_empty(cpu),
             online_cpus=self.nr_cpus,
             kernel_release=self.comms.kernel_release,
-            cpu=max(cpu, 0),
         )
 
     def renderer(self) -> TextRenderer:
