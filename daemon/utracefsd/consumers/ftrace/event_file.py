@@ -73,7 +73,7 @@ class EventFile:
     """Triggers that turn the storing of this event on or off; each has a soft reference."""
 
     told: SavedEventFile = SavedEventFile(False, False)
-    """What the state knows of it."""
+    """What the state knows of it, or if it is told now, knew before."""
 
     @property
     def enabled(self) -> bool:
@@ -246,9 +246,9 @@ class EventFiles:
     def _tell(self, file: EventFile) -> None:
         saved = file.saved()
         if saved != file.told:
-            file.told = saved
             if self.on_changed is not None:
                 self.on_changed(file)
+            file.told = saved
 
     def set_enabled(self, events: Iterable[Event], value: bool) -> None:
         """Enable or disable all of them; at the first that fails it stops."""

@@ -53,6 +53,8 @@ class Instances:
         """storage: where the ring buffer of the instance of that number lives; None: in memory of this
         process.
 
+        cells: where triggers have their counts; None: in memory of this process.
+
         restored: numbers and names of the further instances of a daemon before this one, which are made
         again. The others are as for `Instance`. ValueError: such a name or number is invalid. MemoryError,
         OSError.
@@ -64,7 +66,8 @@ class Instances:
         self._storage = storage
         self._current_cpu = current_cpu
         self._free_memory_kb = free_memory_kb
-        self._cells = Cells() if cells is None else cells
+        self.cells = Cells() if cells is None else cells
+        """Of all triggers."""
         self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
@@ -177,7 +180,7 @@ class Instances:
             storage=self._storage(number),
             current_cpu=self._current_cpu,
             free_memory_kb=self._free_memory_kb,
-            cells=self._cells,
+            cells=self.cells,
         )
 
 
