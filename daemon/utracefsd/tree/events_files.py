@@ -2,7 +2,7 @@
 
     events/                    enable  header_page  header_event
     events/user_events/        enable          exists while the table has an event of that system
-    events/user_events/EV/     enable  format  id  stats  trigger
+    events/user_events/EV/     enable  format  hist  id  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
 `filter`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
@@ -155,6 +155,12 @@ def _check_alive(event: Event) -> None:
 _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
     Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
+    Row(
+        b"hist",
+        READ_ONLY,
+        lambda ev: ev.instance.triggers.hist_text(ev.event, ev.instance.comms.comm),
+        holds_instance=False,
+    ),
     Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
     Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
     Row(

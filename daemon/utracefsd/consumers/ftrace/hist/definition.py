@@ -91,6 +91,10 @@ class Definition:
             text += b":nohitcount"
         return text
 
+    def actions_text(self) -> bytes:
+        """And its actions."""
+        return b"".join(b":" + action for action in self.parts.actions)
+
     def _sort_text(self, key: SortKey) -> bytes:
         text = b"hitcount" if not key.index else field_text(self.column(key))
         return text + (b".descending" if key.descending else b"")

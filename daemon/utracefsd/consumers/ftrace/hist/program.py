@@ -93,6 +93,11 @@ class Program(NamedTuple):
     values: tuple[tuple[Step, ...], ...]
     """Behind the count of hits."""
 
+    @property
+    def nr_words(self) -> int:
+        """Of each entry of the table."""
+        return 1 + len(self.values)
+
 
 _DIV_CONST_MOST = 1 << 20
 
