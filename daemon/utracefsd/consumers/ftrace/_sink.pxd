@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, uint64_t
 
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_cpu, rb_place
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.events._tracepoint cimport Probe, Record
 
 cdef class FtraceSink:
@@ -18,6 +19,8 @@ cdef class FtraceSink:
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept
     cdef bint wants(self, int cpu, int32_t pid) noexcept
+    cdef bint wants_thread(self, int32_t pid) noexcept
+    cdef bint is_too_large(self, size_t size) noexcept
     cdef bint cpu_is_on(self, int cpu) noexcept
     cdef rb_cpu *ring_of(self, int cpu) noexcept
     cdef void mark_lost(self, int cpu, uint64_t n) noexcept
@@ -26,3 +29,6 @@ cdef class FtraceSink:
 cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
     cdef public bint soft_disabled
+    cdef public Filter filter
+
+    cdef int judge(self, Record *r) noexcept

@@ -1,4 +1,5 @@
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.filter._program import Filter
 from utracefsd.events._tracepoint import Probe
 
 class FtraceSink:
@@ -20,4 +21,5 @@ CLOCKS: tuple[str, ...]
 class FtraceProbe(Probe):
     sink: FtraceSink
     soft_disabled: bool
+    filter: Filter | None
     def __init__(self, sink: FtraceSink, consumer: str = "ftrace") -> None: ...

@@ -17,6 +17,7 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     rb_note_origin,
     rb_reserve,
 )
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
 from utracefsd.machine.machine cimport machine_clock_ns
 
@@ -169,8 +170,9 @@ cdef class FtraceSink:
         return self._cpumask is None or bool(self._cpumask >> cpu & 1)
 
     cdef bint wants(self, int cpu, int32_t pid) noexcept:
-        if not self.tracing_on or not self.cpu_is_on(cpu):
-            return False
+        return self.tracing_on and self.cpu_is_on(cpu) and self.wants_thread(pid)
+
+    cdef inline bint wants_thread(self, int32_t pid) noexcept:
         if self._pids is not None and pid not in <frozenset>self._pids:
             return False
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
@@ -180,6 +182,9 @@ cdef class FtraceSink:
         cdef RingBuffer buffer = self._buffer
         return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
 
+    cdef inline bint is_too_large(self, size_t size) noexcept:
+        return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
+
     cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
         """rb_reserve() at a time in the trace clock.
 
@@ -187,7 +192,7 @@ cdef class FtraceSink:
         `counter` shows, and an entry that is too large is refused before the clock is read.
         """
         cdef int code = RB_AGAIN
-        if size + 8 > RB_MAX_DATA(self._buffer.subbuf_size):
+        if self.is_too_large(size):
             return RB_TOO_LARGE
         while code == RB_AGAIN:
             code = rb_reserve(ring, self.stamp(ts_ns), size, place)
@@ -224,8 +229,9 @@ cdef class FtraceProbe(Probe):
     """The probe of an ftrace instance; sets StatusBit.FTRACE.
 
     soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
+    filter: Which records it takes; None: all.
     recorded: In the ring buffer.
-    filtered: Soft-disabled, or by tracing_on, the cpumask or the pid lists.
+    filtered: Soft-disabled, or by the filter, tracing_on, the cpumask or the pid lists.
     lost: The ring buffer was full, or the record too large for it.
     """
 
@@ -244,14 +250,17 @@ cdef class FtraceProbe(Probe):
         """Store a record, in the order of user_event_ftrace() in the kernel.
 
         What decides against a record by its content comes before `reserve`, which reads the trace clock and
-        may give up the oldest page. The kernel, too, puts a record aside for its filter before it does either
-        (trace_event_buffer_lock_reserve(), trace_buffered_event): a filtered record takes no tick of the
-        clock `counter` (tests/conformance/6.12.117/12_filter.txt). An invalid record is refused after
-        `reserve`: without a place for it, its fault goes unnoticed.
+        may give up the oldest page (`judge`). An invalid record is refused after `reserve`: without a place
+        for it, its fault goes unnoticed.
         """
         cdef FtraceSink sink = self.sink
         cdef rb_cpu *ring
         cdef rb_place place
+        cdef int verdict
+        if self.filter is not None:
+            verdict = self.judge(r)
+            if verdict != RECORDED:
+                return verdict
         if self.soft_disabled or not sink.wants(r.cpu, r.pid):
             return FILTERED
         ring = sink.ring_of(r.cpu)
@@ -264,3 +273,21 @@ cdef class FtraceProbe(Probe):
         rb_fill(&place, common_word(r.id, r.pid), r.payload, r.size)
         rb_commit(ring, &place)
         return RECORDED
+
+    cdef int judge(self, Record *r) noexcept:
+        """RECORDED if the filter lets a record pass, or else what `take` is to return.
+
+        The kernel puts a record for which there is a filter aside before it knows whether there is a place
+        for it (trace_event_buffer_lock_reserve(), trace_buffered_event). So a filtered record takes no tick
+        of the clock `counter`, and an invalid one is refused whatever the filter would say, even while
+        tracing is off (tests/conformance/scripts/12_filter.txt). One that is too large to be put aside goes
+        the way of those without a filter.
+        """
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        if self.soft_disabled or not self.sink.wants_thread(r.pid):
+            return FILTERED
+        if self.sink.is_too_large(r.size):
+            return RECORDED
+        if not r.valid:
+            return -EFAULT
+        return RECORDED if filter.matches(r) else FILTERED
