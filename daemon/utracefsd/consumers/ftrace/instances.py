@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
+from utracefsd.consumers.ftrace.filter import WriterNames
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.trigger._cells import Cells
@@ -62,6 +63,7 @@ class Instances:
         OSError.
         """
         self.nr_cpus = nr_cpus
+        self._names = WriterNames(comms.comm)
         self._table = table
         self._comms = comms
         self._now_ns = now_ns
@@ -184,6 +186,7 @@ class Instances:
             storage=self._storage(number),
             current_cpu=self._current_cpu,
             free_memory_kb=self._free_memory_kb,
+            names=self._names,
             cells=self.cells,
             tables=self.tables,
         )

@@ -18,7 +18,7 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event_file import EventFiles
-from utracefsd.consumers.ftrace.filter import Filter, FilterError, parse_filter
+from utracefsd.consumers.ftrace.filter import Filter, FilterError
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.consumers.ftrace.trigger._cells import Cells
@@ -98,7 +98,7 @@ class Place:
     def make_filter(self, event: Event, text: bytes) -> Filter:
         """The filter of a trigger of that event. Its errors, which are in the error log as well."""
         try:
-            return parse_filter(text, event.declaration.fields)
+            return self.files.parse_filter(event, text)
         except FilterError as error:
             # append_filter_err() of kernel/trace/trace_events_filter.c: `Error` where it has no word for it.
             message = error.message or "Error"
