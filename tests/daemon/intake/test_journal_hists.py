@@ -45,8 +45,9 @@ Kept = dict[str, tuple[int, int]]
 
 
 class World:
-    """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`, which is
-    too small for all keys. The second has one, `other`, and triggers that pause it and let it go on."""
+    """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`,
+    which is too small for all keys. The second has one, `other`, and triggers that pause it and let it go
+    on."""
 
     def __init__(
         self,
