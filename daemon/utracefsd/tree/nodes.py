@@ -123,6 +123,9 @@ class OpenFile:
             raise TraceError(errno.EBADF, "the file is not open for writing")
         return self._write(data)
 
+    def written_by(self, pid: int) -> None:
+        """The next write is this thread's, which markers show; other files do not ask."""
+
     def seek(self, offset: int) -> int:
         """Like lseek(SEEK_SET). ESPIPE on streams, EINVAL for a negative offset."""
         if self.closed:

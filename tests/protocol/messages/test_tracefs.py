@@ -15,6 +15,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.tracefs import (
     METHODS,
+    Cancel,
     Close,
     DirEntry,
     ListDir,
@@ -25,11 +26,14 @@ from utracefs_protocol.messages.tracefs import (
     PerfOpened,
     Read,
     ReadFile,
+    Ready,
     Rmdir,
+    Seek,
     Stat,
     StatPath,
     Write,
     WriteFile,
+    Writer,
 )
 from utracefs_protocol.perf_ring import SampleType
 
@@ -52,7 +56,12 @@ def over_the_wire(params: list[Any]) -> list[Any]:
         (Rmdir(b"instances/a"), ["instances/a"]),
         (Open(b"trace_pipe", 2048), ["trace_pipe", 2048]),
         (Read(3, 4096), [3, 4096]),
+        (Read(3, 4096, 2048), [3, 4096, 2048]),
         (Write(3, b"x"), [3, b"x"]),
+        (Write(3, b"x", Writer(7, 8)), [3, b"x", {"pid": 7, "start_time": 8}]),
+        (Seek(3, 0), [3, 0]),
+        (Ready(3), [3]),
+        (Cancel(9), [9]),
         (Close(3), [3]),
         (PerfAttr(config=20), [{"config": 20}]),
         (PerfIoctl(3, "PERIOD", 7), [3, "PERIOD", 7]),
@@ -101,7 +110,7 @@ def test_str_does_as_well_for_contents() -> None:
         ("open", ["a", "r"], "^flags must be a number"),
         ("read", [True, 5], "^handle must be a number"),
         ("read", [1, None], "^size must be a number"),
-        ("read", [1], r"^read takes \[handle, size\]$"),
+        ("read", [1], r"^read takes \[handle, size, flags\]$"),
         ("write", [1, []], "^bin or str wanted, not list$"),
         ("close", [], r"^close takes \[handle\]$"),
         ("perf_event_open", [], r"^perf_event_open takes \[attr\]$"),
