@@ -235,7 +235,9 @@ def tracefs_message(rng: random.Random) -> tuple[bytes, list[str]]:
         contents = contents.encode("utf-8", "replace") if isinstance(contents, str) else contents
         return request(rng, "write_file", [near(rng, path(rng)), contents, near(rng, rng.random() < 0.5)]), []
     if kind < 0.52:
-        return request(rng, rng.choice(["list_dir", "stat", "mkdir", "rmdir"]), [near(rng, path(rng))]), []
+        method = rng.choice(["list_dir", "stat", "mkdir", "rmdir"])
+        modes = [near(rng, True)] if method == "list_dir" and rng.random() < 0.5 else []
+        return request(rng, method, [near(rng, path(rng)), *modes]), []
     if kind < 0.66:
         flags = near(rng, rng.choice([0, 1, 2, 0x800, 0x801, 0x802, 0x201, 0x401]), 0.05)
         return request(rng, "open", [near(rng, path(rng)), flags]), []

@@ -16,7 +16,8 @@ generator (see operation), so hundreds of them wait at a time, and none holds up
 | write to a marker | `write` on behalf of the thread that writes |
 | close | RELEASE comes when close(2) has returned already. So who opens, or removes an instance, is let in when
   what was closed before is closed at the daemon, too: no EBUSY of one's own making |
-| names | of files of an instance or an event stay valid; of events and instances each walk asks the daemon |
+| names | of files of an instance or an event stay valid; of events and instances each walk asks us, and we the
+  daemon, unless it has shown that name in the last second and nothing was changed through this mount since |
 
 Sizes are 0 and files are read by direct I/O, as tracefs has it. What the kernel itself refuses or does by modes and owners
 (default_permissions) does not come here.
@@ -27,6 +28,7 @@ import logging
 import os
 import select
 import stat
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -62,6 +64,13 @@ _MAX_PAGES: Final = 256
 
 _BACKGROUND: Final = 4096
 """Closes that the kernel sends us before it keeps them back: then an open that follows would come before them."""
+
+SEEN_S: Final = 1.0
+"""How long a name that the daemon has shown, in a lookup or a listing, is believed in: `ls -l` and `cat */enable` look up
+each entry of a listing. What others remove meanwhile is seen for so long; what is changed through this mount never."""
+
+_MAX_SEEN: Final = 20_000
+"""Names that are remembered, and one listing more."""
 
 _STREAMS: Final = frozenset(
     {b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"trace_marker", b"trace_marker_raw"}
@@ -120,12 +129,16 @@ class FileSystem:
         connect: Callable[[], Channel],
         reply: Callable[[bytes], bool],
         start_time_of: Callable[[int], int | None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._main = main
         self._nodes = nodes
         self._connect = connect
         self._reply = reply
         self._start_time_of = start_time_of
+        self._clock = clock
+        self._seen: dict[bytes, tuple[messages.Stat, float]] = {}
+        """By path, what a `stat` said, and how long that is believed."""
         self._operations: dict[int, Operation] = {}
         self._files: dict[int, _OpenFile] = {}
         self._directories: dict[int, _OpenDirectory] = {}
@@ -177,12 +190,17 @@ class FileSystem:
                 if operation is not None:
                     operation.interrupt()
             case opcode if opcode in self._handlers:
-                self._begin(header, self._handlers[opcode](header, body))
+                self._begin(header, self._handlers[opcode](header, body), _changes_names(opcode, body))
             case _:
                 self._answer(header.unique, b"", errno.ENOSYS)
 
-    def _begin(self, header: Header, steps: Steps) -> None:
+    def _begin(self, header: Header, steps: Steps, changes_names: bool) -> None:
+        if changes_names:
+            self._seen.clear()
+
         def done(reply: bytes, error: int) -> None:
+            if changes_names:
+                self._seen.clear()
             self._operations.pop(header.unique, None)
             if not self._answer(header.unique, reply, error) and not error:
                 self._undo(header, reply)
@@ -235,12 +253,20 @@ class FileSystem:
 
     def _look(self, parent: Node, name: bytes) -> Steps:
         path = parent.child(name)
-        answer = yield Ask(self._main, messages.StatPath(path))
-        try:
-            found = messages.Stat.from_wire(answer)
-        except TraceError as error:
-            raise OSError(errno.EPROTO, error.text) from None
+        found, until = self._seen.get(path, (None, 0.0))
+        if found is None or until <= self._clock():
+            answer = yield Ask(self._main, messages.StatPath(path))
+            try:
+                found = messages.Stat.from_wire(answer)
+            except TraceError as error:
+                raise OSError(errno.EPROTO, error.text) from None
+            self._see(path, found)
         return self._nodes.entry_out(self._nodes.looked_up(path, found), _valid_s(parent.path))
+
+    def _see(self, path: bytes, found: messages.Stat) -> None:
+        if len(self._seen) > _MAX_SEEN:
+            self._seen.clear()
+        self._seen[path] = (found, self._clock() + SEEN_S)
 
     def _getattr(self, header: Header, _body: bytes) -> Steps:
         yield from ()
@@ -292,8 +318,25 @@ class FileSystem:
         directory = self._directories[fh]
         if offset == 0:
             node = self._nodes[header.node_id]
-            directory.entries = _dirents(node, (yield Ask(self._main, messages.ListDir(node.path))))
+            answer = yield Ask(self._main, messages.ListDir(node.path, modes=True))
+            directory.entries = self._dirents(node, answer)
         return _fill(directory.entries, offset, size)
+
+    def _dirents(self, node: Node, answer: object) -> list[bytes]:
+        """Encoded, each with the number of the next one as its offset. They are remembered, too."""
+        if not isinstance(answer, list):
+            raise OSError(errno.EPROTO, "a listing is an array")
+        encoded = [_dirent(1, b".", "d", node.path), _dirent(2, b"..", "d", node.path.rpartition(b"/")[0])]
+        for each in answer:
+            try:
+                entry = messages.DirEntry.from_wire(each)
+            except TraceError as error:
+                raise OSError(errno.EPROTO, error.text) from None
+            path = node.child(entry.name)
+            encoded.append(_dirent(len(encoded) + 1, entry.name, entry.kind, path))
+            if entry.mode is not None:
+                self._see(path, messages.Stat(entry.kind, entry.mode))
+        return encoded
 
     def _releasedir(self, _header: Header, body: bytes) -> Steps:
         yield from ()
@@ -447,6 +490,19 @@ def _refusing(number: int) -> Callable[[Header, bytes], Steps]:
     return steps
 
 
+def _changes_names(opcode: int, body: bytes) -> bool:
+    """Whether events or instances may come or go by it: a write or a truncating open (dynamic_events), a close of what was
+    open for writing (remove_on_close)."""
+    match opcode:
+        case Opcode.WRITE | Opcode.MKDIR | Opcode.RMDIR:
+            return True
+        case Opcode.OPEN:
+            return bool(abi.OPEN_IN.unpack_from(body)[0] & os.O_TRUNC)
+        case Opcode.RELEASE:
+            return bool(abi.RELEASE_IN.unpack_from(body)[1] & os.O_ACCMODE != os.O_RDONLY)
+    return False
+
+
 def _name(body: bytes) -> bytes:
     return body[: body.index(b"\0")]
 
@@ -462,23 +518,9 @@ def _valid_s(parent: bytes) -> int:
     return 0
 
 
-def _dirents(node: Node, answer: object) -> list[bytes]:
-    """Encoded, each with the number of the next one as its offset."""
-    if not isinstance(answer, list):
-        raise OSError(errno.EPROTO, "a listing is an array")
-    entries = [(b".", "d", node.path), (b"..", "d", node.path.rpartition(b"/")[0])]
-    try:
-        for each in answer:
-            entry = messages.DirEntry.from_wire(each)
-            entries.append((entry.name, entry.kind, node.child(entry.name)))
-    except TraceError as error:
-        raise OSError(errno.EPROTO, error.text) from None
-    encoded = []
-    for number, (name, kind, path) in enumerate(entries, 1):
-        file_type = stat.S_IFDIR >> 12 if kind == "d" else stat.S_IFREG >> 12
-        head = abi.DIRENT.pack(inode_number(path), number, len(name), file_type)
-        encoded.append(head + name + bytes(-len(name) % 8))
-    return encoded
+def _dirent(number: int, name: bytes, kind: str, path: bytes) -> bytes:
+    file_type = stat.S_IFDIR >> 12 if kind == "d" else stat.S_IFREG >> 12
+    return abi.DIRENT.pack(inode_number(path), number, len(name), file_type) + name + bytes(-len(name) % 8)
 
 
 def _fill(entries: list[bytes], first: int, size: int) -> bytes:

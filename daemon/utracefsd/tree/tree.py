@@ -113,6 +113,16 @@ class Tree:
         """Name and kind (`d`, `f`) of every entry. ENOTDIR for a file."""
         return list(_check_directory(self._walk(path), path).names())
 
+    def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]:
+        """The same with permission bits: what a `stat` of each would say."""
+        directory = _check_directory(self._walk(path), path)
+        entries = []
+        for name, kind in directory.names():
+            node = directory.lookup(name)
+            if node is not None:
+                entries.append((name, kind, node.mode))
+        return entries
+
     def stat(self, path: bytes) -> Stat:
         """Kind, permission bits, size."""
         return self._walk(path).stat()

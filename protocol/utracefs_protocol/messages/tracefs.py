@@ -132,11 +132,26 @@ class ReadFile(_OnePath):
     METHOD: ClassVar[str] = "read_file"
 
 
-class ListDir(_OnePath):
+@attrs.frozen
+class ListDir:
     """list_dir."""
 
-    __slots__ = ()
     METHOD: ClassVar[str] = "list_dir"
+
+    path: bytes
+    modes: bool = False
+    """Each entry has its mode, too."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        if len(params) == 1:
+            params = [*params, False]
+        path, modes = _params(cls.METHOD, params, "path", "modes")
+        return cls(_path(path), wire_bool(modes, "modes"))
+
+    def to_params(self) -> list[Any]:
+        params: list[Any] = [wire_text(self.path)]
+        return [*params, True] if self.modes else params
 
 
 class StatPath(_OnePath):
@@ -167,16 +182,21 @@ class DirEntry:
     name: bytes
     kind: str
     """`d` or `f`."""
+    mode: int | None = None
+    """Permission bits, where they were asked for."""
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
         match value:
             case [name, str() as kind]:
                 return cls(text_bytes(name, "name"), kind)
+            case [name, str() as kind, mode]:
+                return cls(text_bytes(name, "name"), kind, wire_int(mode, "mode"))
         raise TraceError(errno.EINVAL, "entry of a directory must be [name, kind]")
 
-    def to_wire(self) -> list[str | bytes]:
-        return [wire_text(self.name), self.kind]
+    def to_wire(self) -> list[str | bytes | int]:
+        entry: list[str | bytes | int] = [wire_text(self.name), self.kind]
+        return entry if self.mode is None else [*entry, self.mode]
 
 
 @attrs.frozen

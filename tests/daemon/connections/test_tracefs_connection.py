@@ -93,6 +93,10 @@ class FakeTree:
         self._called("list_dir", path)
         return [(b"events", "d"), (b"odd\xff", "f")]
 
+    def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]:
+        self._called("list_modes", path)
+        return [(b"events", "d", 0o755), (b"odd\xff", "f", 0o640)]
+
     def stat(self, path: bytes) -> Stat:
         self._called("stat", path)
         return Stat("f", 0o640)
@@ -227,6 +231,11 @@ class TestWholeFiles:
 
     def test_list_dir_names_are_str_where_they_can_be(self, talk: Talk) -> None:
         assert talk.call("list_dir", "") == [["events", "d"], [b"odd\xff", "f"]]
+
+    def test_list_dir_with_modes(self, talk: Talk) -> None:
+        assert talk.call("list_dir", "", True) == [["events", "d", 0o755], [b"odd\xff", "f", 0o640]]
+        assert talk.call("list_dir", "", False) == [["events", "d"], [b"odd\xff", "f"]]
+        talk.fails(errno.EINVAL, "list_dir", "", 1)
 
     def test_stat(self, talk: Talk) -> None:
         assert talk.call("stat", "trace") == {"kind": "f", "mode": 0o640, "size": 0}

@@ -51,6 +51,7 @@ def over_the_wire(params: list[Any]) -> list[Any]:
         (ReadFile(b"a/\xff"), [b"a/\xff"]),
         (WriteFile(b"tracing_on", b"1\n", True), ["tracing_on", b"1\n", True]),
         (ListDir(b""), [""]),
+        (ListDir(b"events", True), ["events", True]),
         (StatPath(b"trace"), ["trace"]),
         (Mkdir(b"instances/a"), ["instances/a"]),
         (Rmdir(b"instances/a"), ["instances/a"]),
@@ -127,7 +128,7 @@ def test_refused(method: str, params: list[Any], says: str) -> None:
 
 
 def test_results() -> None:
-    for entry in (DirEntry(b"events", "d"), DirEntry(b"odd\xff", "f")):
+    for entry in (DirEntry(b"events", "d"), DirEntry(b"odd\xff", "f", 0o640)):
         assert DirEntry.from_wire(over_the_wire([entry.to_wire()])[0]) == entry
     stat = Stat("f", 0o640, 0)
     assert Stat.from_wire({**stat.to_wire(), "later": 1}) == stat
