@@ -41,6 +41,7 @@ from utracefs.mount.nodes import Node, Nodes, inode_number
 from utracefs.mount.operation import Ask, Gate, Operation, Steps
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import tracefs as messages
+from utracefs_protocol.text import bytes_of
 
 __all__ = ["MAX_WAITED_FILES", "MAX_WAITING_READS", "MAX_WRITE", "REQUEST_BYTES", "FileSystem"]
 
@@ -328,14 +329,15 @@ class FileSystem:
             raise OSError(errno.EPROTO, "a listing is an array")
         encoded = [_dirent(1, b".", "d", node.path), _dirent(2, b"..", "d", node.path.rpartition(b"/")[0])]
         for each in answer:
-            try:
-                entry = messages.DirEntry.from_wire(each)
-            except TraceError as error:
-                raise OSError(errno.EPROTO, error.text) from None
-            path = node.child(entry.name)
-            encoded.append(_dirent(len(encoded) + 1, entry.name, entry.kind, path))
-            if entry.mode is not None:
-                self._see(path, messages.Stat(entry.kind, entry.mode))
+            # DirEntry.from_wire, for one of thousands.
+            match each:
+                case [str() | bytes() as name, str() as kind, int() as mode]:
+                    name = name if isinstance(name, bytes) else bytes_of(name)
+                case _:
+                    raise OSError(errno.EPROTO, "an entry is [name, kind, mode]")
+            path = node.child(name)
+            encoded.append(_dirent(len(encoded) + 1, name, kind, path))
+            self._see(path, messages.Stat(kind, mode))
         return encoded
 
     def _releasedir(self, _header: Header, body: bytes) -> Steps:

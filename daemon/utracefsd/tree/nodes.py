@@ -78,6 +78,13 @@ class Directory(Node):
         """Name and kind of every entry."""
         raise NotImplementedError
 
+    def modes(self) -> Iterator[tuple[bytes, str, int]]:
+        """The same with permission bits: what `lookup` and `stat` of each would say."""
+        for name, kind in self.names():
+            node = self.lookup(name)
+            if node is not None:
+                yield name, kind, node.mode
+
     def stat(self) -> Stat:
         return Stat("d", self.mode)
 

@@ -115,13 +115,7 @@ class Tree:
 
     def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]:
         """The same with permission bits: what a `stat` of each would say."""
-        directory = _check_directory(self._walk(path), path)
-        entries = []
-        for name, kind in directory.names():
-            node = directory.lookup(name)
-            if node is not None:
-                entries.append((name, kind, node.mode))
-        return entries
+        return list(_check_directory(self._walk(path), path).modes())
 
     def stat(self, path: bytes) -> Stat:
         """Kind, permission bits, size."""
