@@ -4,9 +4,11 @@ For each kind of attack (bench/attackers.py) hostile processes of other users ha
 Meanwhile an honest administrator opens a connection and reads a small file, an honest program of yet another
 user registers an event, and both measure how long that takes; 200 times at least.
 
-On a busy machine a part of that is not the daemon's: it waits for a cpu as everything does. So a *control*
-is measured in the same moments: a server that answers one byte with one byte and takes as much cpu time as
-the daemon does (it looks at the daemon's and spins as long). What it needs for an answer is the machine's own noise.
+On a busy machine a part of that is not the daemon's: it waits for a cpu as everything does. How long it did is
+known exactly (`queued_ns`), and what is left without that is shown as *net*, and judged. Beside it stands a
+*control*, asked in the same moments: a server that answers one byte with one byte and takes as much cpu time as
+the daemon does (it looks at the daemon's and spins as long). What that needs is the noise of the machine and of
+this program.
 
 `python -m bench.attack KIND...` runs some kinds alone.
 """
@@ -29,7 +31,7 @@ import attrs
 
 from bench.attackers import KINDS, OF_AN_ADMINISTRATOR, WITH_FUSE, Where, registration
 from bench.measure import Row, at_most_row, daemon
-from tests.soak.crew import Crew, Member, Notes
+from tests.soak.crew import Crew, Job, Notes
 from tests.soak.fuse import FuseFiles
 from tests.soak.house import Usage
 from utracefs.tracefs import Tracefs
@@ -58,16 +60,18 @@ _MOST_DEBT_NS = 20_000_000
 
 @attrs.define
 class Waits:
-    """Nanoseconds that the three kinds of questions took."""
+    """Nanoseconds that the three kinds of questions took, and what is left of those to the daemon without the
+    time in which it could have run and had no cpu."""
 
     read: list[int] = attrs.field(factory=list)
+    net_read: list[int] = attrs.field(factory=list)
     register: list[int] = attrs.field(factory=list)
+    net_register: list[int] = attrs.field(factory=list)
     control: list[int] = attrs.field(factory=list)
 
     def text(self) -> str:
-        return "  ".join(
-            f"{name} {_figures(getattr(self, name))}" for name in ("read", "register", "control")
-        )
+        names = ("read", "net_read", "register", "net_register", "control")
+        return "  ".join(f"{name.replace('_', ' ')} {_figures(getattr(self, name))}" for name in names)
 
 
 def _figures(waits: list[int]) -> str:
@@ -88,7 +92,12 @@ def spun_ns(pid: int) -> int:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
-def echoing(path: str, pid: int) -> None:
+def queued_ns(pid: int) -> int:
+    """How long it waited for a cpu although it could have run (sched_info.run_delay of the kernel)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+
+
+def echoing(path: str, pid: int) -> Job:
     """The control. Never idle while `pid` is not."""
 
     def job(notes: Notes) -> Counter[str]:
@@ -197,14 +206,17 @@ class Bench:
         while (now := time.monotonic()) < begin + seconds or (
             len(waits.read) < least and now < begin + LONGEST_S
         ):
-            for ask, found in (
-                (self._read, waits.read),
-                (self._ask_control, waits.control),
-                (self._register, waits.register),
+            for ask, found, net in (
+                (self._read, waits.read, waits.net_read),
+                (self._ask_control, waits.control, None),
+                (self._register, waits.register, waits.net_register),
             ):
-                asked = time.monotonic_ns()
+                queued, asked = queued_ns(self.pid), time.monotonic_ns()
                 ask()
-                found.append(time.monotonic_ns() - asked)
+                took = time.monotonic_ns() - asked
+                found.append(took)
+                if net is not None:
+                    net.append(took - min(took, queued_ns(self.pid) - queued))
             self.peak_mib = max(self.peak_mib, Usage.of(self.pid).own_mib)
             time.sleep(PAUSE_S)
         return waits
@@ -242,7 +254,7 @@ class Bench:
         return rest_s, Usage.of(self.pid).descriptors - self.at_start.descriptors
 
 
-def _attacking(kind: str, where: Where) -> object:
+def _attacking(kind: str, where: Where) -> Job:
     return lambda notes: KINDS[kind](where, notes)
 
 
@@ -279,7 +291,7 @@ def rows(kinds: list[str] | None = None) -> Iterator[Row]:
 def _judged(kind: str, waits: Waits) -> Iterator[Row]:
     """The worst of what honest ones waited, beside the control's."""
     control = _ms(max(waits.control))
-    for what, found in (("read", waits.read), ("registration", waits.register)):
+    for what, found in (("read", waits.net_read), ("registration", waits.net_register)):
         worst = _ms(max(found))
         yield Row(
             f"{kind}: {what}, worst of {len(found)}",
