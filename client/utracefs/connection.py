@@ -244,7 +244,7 @@ class DataConnection:
         self.state = State.NEW
         self.answered = False
         """Whether the daemon has shown itself to be one, by its status file."""
-        self._by_old_index = by_old_index
+        self.by_old_index = by_old_index
         self._ring_size = ring_size
         self._has_ring = has_ring
         self._messages = Connection(max_object=None)
@@ -424,7 +424,7 @@ class DataConnection:
     def _offer_ring(self) -> Action:
         indexes = {id(event): write_index for event, _, write_index in self._places}
         if all(
-            event is None or indexes.get(id(event)) == index for index, event in enumerate(self._by_old_index)
+            event is None or indexes.get(id(event)) == index for index, event in enumerate(self.by_old_index)
         ):
             self._go(Input.SAME_INDEXES)
             return OfferRing(self._request(AdoptRing()))
