@@ -154,9 +154,9 @@ class SessionThread:
         self._status_map: StatusMap | None = None
         self._path = ""
         self._deeds: dict[type[wire.Action], Callable[[Any], None]] = {}
-        self._first_words: tuple[str, wire.DataConnection, bytes] | None = None
-        """Before a fork, for the child: the socket, a connection and its first requests. Valid as long as
-        all events are what they were."""
+        self._first_words: tuple[str, wire.DataConnection, bytes, wire.Rehearsal] | None = None
+        """Before a fork, for the child: the socket, a connection, its first requests, and what to do until they
+        are answered. Valid as long as all events are what they were."""
 
     # -- what the application's threads call
 
@@ -176,8 +176,7 @@ class SessionThread:
         handler of ours): that cannot wait for itself."""
         if self._native.is_current:
             return
-        if self.state == FORKED and self._may_start():
-            self._speak_first()
+        if self.state == FORKED and self._speaks_first() and self._may_start():
             self._native.drive(DRIVE_S, lambda: not event._is_unsettled)
         self.start()
         while (
@@ -330,7 +329,7 @@ class SessionThread:
         until = time.monotonic() + self._full_patience_s
         while not self._is_over and self._has_bell():
             if self._socket is not None:
-                return True  # `_speak_first` was here
+                return True  # `_speaks_first` was here
             busy = False
             for directory in candidates(self._directory):
                 try:
@@ -584,32 +583,35 @@ class SessionThread:
         if self.state == UP and self._first_words is None and not self._native.is_current:
             self._first_words = self._words_of_a_child()
 
-    def _words_of_a_child(self) -> tuple[str, wire.DataConnection, bytes]:
+    def _words_of_a_child(self) -> tuple[str, wire.DataConnection, bytes, wire.Rehearsal]:
         """What a child will say first. It is there before the fork, because each page that the child writes
         into is copied for it, and Python writes into all that it looks at."""
         from utracefs import connection as wire
 
         talk = wire.DataConnection(self._events_by_index(), ring_size=wanted_ring_size())
-        return self._path, talk, talk.requests(self.declared)
+        return self._path, talk, talk.requests(self.declared), wire.Rehearsal(self.declared)
 
-    def _speak_first(self) -> None:
-        """In a forked child: the daemon has something to do while we get ready for its answer."""
+    def _speaks_first(self) -> bool:
+        """In a forked child: the daemon has something to do while we get ready for its answer. False: it will
+        not be there as fast as this."""
         words, self._first_words = self._first_words, None
-        if words is None:
-            return
-        path, talk, requests = words
+        if words is None or self.closing or self._native.is_wanted:
+            return False
+        path, talk, requests, rehearsal = words
         try:
             sock = connect_to(path)
         except OSError:
-            return
+            return False
         try:
             sent = send_with(sock, requests, [])
         except OSError:
             sent = 0
         if sent != len(requests):
             sock.close()
-            return
+            return False
         self._socket, self._connection, self._by_old_index = sock, talk, talk.by_old_index
+        rehearsal.play()
+        return True
 
     def resume(self) -> None:
         """After it, in the parent."""
