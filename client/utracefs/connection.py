@@ -42,16 +42,10 @@ import errno
 from utracefs._event import Event
 from utracefs.declaring import name_args
 from utracefs.flushing import Flush
-from utracefs_protocol.connection import (
-    Connection,
-    Notification,
-    Response,
-    encode_request,
-    encode_response,
-)
+from utracefs_protocol.connection import Connection, Notification, Response, encode_request
 from utracefs_protocol.errors import ProtocolError, TraceError
 from utracefs_protocol.frozen import Choice, Frozen
-from utracefs_protocol.limits import DATA_RING_SIZE, MAX_UNANSWERED
+from utracefs_protocol.limits import MAX_UNANSWERED
 from utracefs_protocol.messages import (
     AdoptRing,
     EventRegistration,
@@ -84,7 +78,6 @@ __all__ = [
     "MoveAll",
     "OfferRing",
     "Refuse",
-    "Rehearsal",
     "State",
     "Warn",
 ]
@@ -251,7 +244,7 @@ class DataConnection:
         self.state = State.NEW
         self.answered = False
         """Whether the daemon has shown itself to be one, by its status file."""
-        self.by_old_index = by_old_index
+        self._by_old_index = by_old_index
         self._ring_size = ring_size
         self._has_ring = has_ring
         self._messages = Connection(max_object=None)
@@ -431,7 +424,7 @@ class DataConnection:
     def _offer_ring(self) -> Action:
         indexes = {id(event): write_index for event, _, write_index in self._places}
         if all(
-            event is None or indexes.get(id(event)) == index for index, event in enumerate(self.by_old_index)
+            event is None or indexes.get(id(event)) == index for index, event in enumerate(self._by_old_index)
         ):
             self._go(Input.SAME_INDEXES)
             return OfferRing(self._request(AdoptRing()))
@@ -441,28 +434,3 @@ class DataConnection:
     def _new_places(self) -> list[tuple[Event, int, int]]:
         places, self._places = self._places, []
         return places
-
-
-class Rehearsal:
-    """A connection that is answered by itself, for a forked child to go through while it waits for its daemon.
-
-    declared: the first of these is registered; nothing becomes of it.
-
-    Python writes into nearly all that it looks at, so a forked child copies a page with each of its first
-    steps, some 100 of them until an answer is understood. Here it copies them before the answer comes.
-    """
-
-    def __init__(self, declared: Sequence[Event]) -> None:
-        self._talk = DataConnection([], ring_size=DATA_RING_SIZE)
-        self._talk.requests(declared[:1])
-        self._answers = b"".join(
-            encode_response(msgid, result.to_wire())
-            for msgid, result in enumerate(
-                (StatusMapped(4096), RingMapped(DATA_RING_SIZE), Registered(1, 0, 1))
-            )
-        )
-
-    def play(self) -> None:
-        """Once."""
-        for _ in self._talk.receive(self._answers, (0, 1, 2)):
-            pass

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from typing import Any, Final, TypeAlias
 
     from utracefs import connection as wire
+    from utracefs.first_words import FirstWords
 
     ToPump: TypeAlias = tuple[Descriptor | None, int]
     """A socket, and how long to wait without one, in ms."""
@@ -102,8 +103,8 @@ FORK_PATIENCE_S: Final = 1.0
 does, which may wait for a lock that the forking thread holds."""
 
 DRIVE_S: Final = 0.02
-"""How long the first emit of a forked child carries out the thread's steps itself. A daemon that is there answers
-in a twentieth of that; who waits longer can as well wait for a thread."""
+"""How long the first emit of a forked child carries out the thread's steps itself. A daemon that is there
+answers in a twentieth of that; who waits longer can as well wait for a thread."""
 
 _BUSY_MS: Final = 5
 """Until the next look at a daemon that has too many programs before its door."""
@@ -154,9 +155,9 @@ class SessionThread:
         self._status_map: StatusMap | None = None
         self._path = ""
         self._deeds: dict[type[wire.Action], Callable[[Any], None]] = {}
-        self._first_words: tuple[str, wire.DataConnection, bytes, wire.Rehearsal] | None = None
-        """Before a fork, for the child: the socket, a connection, its first requests, and what to do until they
-        are answered. Valid as long as all events are what they were."""
+        self._make_first_words: type[FirstWords]
+        self._first_words: FirstWords | None = None
+        """For a child. Valid as long as all events are what they were."""
 
     # -- what the application's threads call
 
@@ -407,11 +408,13 @@ class SessionThread:
         # daemon may: it is no fault of the daemon's.
         self._patience_s = max(IMPORT_PATIENCE_S, self._full_patience_s)
         from utracefs import connection as wire
+        from utracefs.first_words import FirstWords
 
+        self._make_first_words = FirstWords
         self._patience_s = self._full_patience_s
         self._attempt += 1
         self._wake_waiters()
-        self._deeds = self._deeds or {
+        self._deeds = {
             wire.MapStatus: self._map_status,
             wire.MapRing: self._map_ring,
             wire.OfferRing: self._offer_ring,
@@ -427,16 +430,14 @@ class SessionThread:
         ring_size = wanted_ring_size()
         if ring_size is None:
             self._give_up_ring()
-        return wire.DataConnection(
-            self._by_old_index, ring_size=ring_size, has_ring=self.ring is not None
-        )
+        has_ring = self.ring is not None
+        return wire.DataConnection(self._by_old_index, ring_size=ring_size, has_ring=has_ring)
 
     def _talk(self) -> Generator[ToPump, None, bool]:
         """Be a client until the connection ends. Returns whether the daemon ever answered as one."""
+        if self._connection is None:
+            self._connection = self._new_connection()
         talk, deeds = self._connection, self._deeds
-        if talk is None:
-            talk = self._connection = self._new_connection()
-            deeds = self._deeds
         self.fifo.begin_stream()
         try:
             while not self._is_over and self._are_ours():
@@ -540,6 +541,7 @@ class SessionThread:
 
     def _move_all(self, action: wire.MoveAll) -> None:
         assert self._status_map is not None
+        self._first_words = None
         outlet = self.ring or self.fifo
         try:
             _event.move(self._status_map, outlet, action.places, self.fifo, self._by_old_index)
@@ -550,12 +552,14 @@ class SessionThread:
 
     def _follow(self, action: wire.Follow) -> None:
         assert self._status_map is not None
+        self._first_words = None
         try:
             _event.follow(self._status_map, self.ring or self.fifo, action.places)
         except ValueError as error:
             raise ProtocolError(errno.EPROTO, str(error)) from None
 
     def _refuse(self, action: wire.Refuse) -> None:
+        self._first_words = None
         event, error = action.event, action.error
         seen = event.error is not None and event.error.errno == error.errno
         event.error = error
@@ -581,15 +585,9 @@ class SessionThread:
         """Before a fork."""
         self._native.pause(FORK_PATIENCE_S)
         if self.state == UP and self._first_words is None and not self._native.is_current:
-            self._first_words = self._words_of_a_child()
-
-    def _words_of_a_child(self) -> tuple[str, wire.DataConnection, bytes, wire.Rehearsal]:
-        """What a child will say first. It is there before the fork, because each page that the child writes
-        into is copied for it, and Python writes into all that it looks at."""
-        from utracefs import connection as wire
-
-        talk = wire.DataConnection(self._events_by_index(), ring_size=wanted_ring_size())
-        return self._path, talk, talk.requests(self.declared), wire.Rehearsal(self.declared)
+            self._first_words = self._make_first_words(
+                self._path, self.declared, self._events_by_index(), wanted_ring_size()
+            )
 
     def _speaks_first(self) -> bool:
         """In a forked child: the daemon has something to do while we get ready for its answer. False: it will
@@ -597,20 +595,11 @@ class SessionThread:
         words, self._first_words = self._first_words, None
         if words is None or self.closing or self._native.is_wanted:
             return False
-        path, talk, requests, rehearsal = words
-        try:
-            sock = connect_to(path)
-        except OSError:
+        spoken = words.speak()
+        if spoken is None:
             return False
-        try:
-            sent = send_with(sock, requests, [])
-        except OSError:
-            sent = 0
-        if sent != len(requests):
-            sock.close()
-            return False
-        self._socket, self._connection, self._by_old_index = sock, talk, talk.by_old_index
-        rehearsal.play()
+        self._socket, self._connection = spoken
+        self._by_old_index = words.by_old_index
         return True
 
     def resume(self) -> None:

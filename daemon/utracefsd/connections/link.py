@@ -35,8 +35,8 @@ _GATHER_BUFFERS = 512
 _GATHER_BYTES = 256 << 10
 
 GATHER_DESCRIPTORS = 3
-"""Descriptors in one sendmsg(2): what a client's first requests bring, the status file's and two of a data ring. A
-client must have room for them, and for no more."""
+"""Descriptors in one sendmsg(2): what a client's first requests bring, the status file's and two of a data
+ring. A client must have room for them, and for no more."""
 
 # Messages are put together up to this size, so that a response of five bytes costs five bytes. A larger one
 # is kept as it is: joining it would copy it.
@@ -199,18 +199,17 @@ class Link:
             close_unread(self.sock.detach(), self.peer.share)
 
     def _send_some(self) -> int:
-        # One call for all that fits: each wakes the peer, which would look at a part and sleep again before the
-        # next one is sent.
+        # One call for all that fits: each wakes the peer, which would look at a part and sleep again before
+        # the next one is sent.
         gathered: list[memoryview] = []
         fds: list[int] = []
         size = 0
         for waiting in self._queue:
             if size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
                 break
-            if waiting.fds and gathered:
-                # Only with messages that bring some themselves, so that none comes long before its message.
-                if not fds or len(fds) + len(waiting.fds) > GATHER_DESCRIPTORS:
-                    break
+            # Behind messages without any they would come long before the one that speaks of them.
+            if waiting.fds and gathered and not 0 < len(fds) <= GATHER_DESCRIPTORS - len(waiting.fds):
+                break
             fds += waiting.fds
             gathered.append(memoryview(waiting.data)[waiting.sent :])
             size += len(gathered[-1])

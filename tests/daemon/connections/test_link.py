@@ -131,7 +131,7 @@ def test_a_full_buffer_keeps_the_rest(ends: Ends) -> None:
 
 
 def test_descriptors_go_with_the_first_byte_and_are_closed(ends: Ends, descriptors: list[int]) -> None:
-    """Those of messages that are sent together go together, in their order, up to a number that is promised."""
+    """Those of messages that are sent together go together, in their order, up to a promised number."""
     used = descriptors[: GATHER_DESCRIPTORS + 1]
     inodes = [os.fstat(fd).st_ino for fd in used]
     ends.link.queue(b"before")
