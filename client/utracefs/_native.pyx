@@ -8,8 +8,9 @@ step of the session it takes the GIL. So it can end without the GIL when it is t
 counts it (`threading.enumerate`, `sys._current_frames`).
 
 **`drive`** carries out the same steps in the thread that waits for what they bring, before there is a thread
-at all: starting one, and handing the GIL to and fro, would be half of a forked child's first emit. Only where the calling thread is Python's only one. Python would run the program's signal handlers in the middle of
-a step, and what they raise would seem to be ours: signals are blocked during a step, and handlers run between
+at all: starting one, and handing the GIL to and fro, would be half of a forked child's first emit. Only where
+the calling thread is Python's only one. Python would run the program's signal handlers in the middle of a
+step, and what they raise would seem to be ours: signals are blocked during a step, and handlers run between
 two of them. Whoever else needs the thread meanwhile (such a handler, a thread that it starts) calls
 `end_drive`.
 

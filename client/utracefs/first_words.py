@@ -1,10 +1,10 @@
 """What a forked child says first, and what it does until it is answered.
 
-The first `emit` of a child waits for a connection and a data ring. Most of that is copying pages: Python writes
-into nearly all that it looks at, and each page that the child writes into first is copied for it. So all that
-can be made before the fork is made there, by the parent; the child sends it at once, and then has something to
-do while the daemon works on the answer: it goes through a made-up one (`_rehearsal`), and so copies what it
-will need for the real one.
+The first `emit` of a child waits for a connection and a data ring. Most of that is copying pages: Python
+writes into nearly all that it looks at, and each page that the child writes into first is copied for it. So
+all that can be made before the fork is made there, by the parent; the child sends it at once, and then has
+something to do while the daemon works on the answer: it goes through a made-up one (`_rehearsal`), and so
+copies what it will need for the real one.
 """
 
 from __future__ import annotations
