@@ -36,6 +36,7 @@ def test_files_of_an_event(world: World) -> None:
         b"enable",
         b"filter",
         b"format",
+        b"hist",
         b"id",
         b"stats",
         b"trigger",

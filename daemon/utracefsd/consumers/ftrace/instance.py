@@ -49,6 +49,7 @@ from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
 from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, select
 from utracefsd.consumers.ftrace.filter import FilterError, WriterNames
 from utracefsd.consumers.ftrace.filter.errors import BAD_SYSTEM_FILTER
+from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.settings import Settings
@@ -87,13 +88,14 @@ class Instance:
         free_memory_kb: Callable[[], int] | None = None,
         cells: Cells | None = None,
         names: WriterNames | None = None,
+        tables: Tables | None = None,
     ) -> None:
         """now_ns: CLOCK_MONOTONIC. nr_cpus: how many per-cpu buffers (/sys/devices/system/cpu/possible).
 
         top_options: those of the top instance; None: this is it. storage: where the ring buffer lives; None:
         in memory of this process alone. current_cpu: where markers are recorded; free_memory_kb: what a
-        larger buffer may take (None: unbounded). cells: of all triggers; None: some of its own. names: for
-        filters on the writer's name, shared by all instances; None: it has its own. MemoryError, OSError: no
+        larger buffer may take (None: unbounded). cells: of all triggers; tables: of all histograms; names: for
+        filters on the writer's name, shared by all instances; None: some of its own. MemoryError, OSError: no
         room for the buffer.
         """
         self.name = name
@@ -130,6 +132,8 @@ class Instance:
                 self.error_log,
                 self.snapshot,
                 tracing_switched=self._note_tracing_on,
+                set_clock=self.set_clock,
+                tables=Tables() if tables is None else tables,
             )
         )
         self.pipe_readers: set[int] = set()
