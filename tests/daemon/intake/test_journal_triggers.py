@@ -88,7 +88,7 @@ class World:
         self.b0 = b0
         b0.soft_cell = self._cell("soft", 0)
         b0.soft_disabled = not self.cells.value(b0.soft_cell)
-        zero, one = self.sinks
+        zero, other = self.sinks
         self._set(
             a0,
             off=lambda **how: TracingSwitch(zero, False, COUNT, filter=self._every(5), **how),
@@ -103,10 +103,10 @@ class World:
         )
         self._set(
             a1,
-            on1=lambda **how: TracingSwitch(one, True, COUNT, filter=self._every(4), **how),
+            on1=lambda **how: TracingSwitch(other, True, COUNT, filter=self._every(4), **how),
             count1=lambda **how: Stacktrace(self.cells, COUNT, **how),
         )
-        self._set(b1, off1=lambda **how: TracingSwitch(one, False, COUNT, **how))
+        self._set(b1, off1=lambda **how: TracingSwitch(other, False, COUNT, **how))
         self.cells.drop_the_rest()
         self.intake = Intake(4)
         self.ring: DataRing | None = None

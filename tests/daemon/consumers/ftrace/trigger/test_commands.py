@@ -8,8 +8,8 @@ from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.tree.world import ADMIN, errno_of
 
 EMPTY = (
-    b"# Available triggers:\n"
-    b"# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n"
+    b"# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event "
+    b"enable_hist disable_hist hist\n"
 )
 
 
