@@ -3,6 +3,7 @@
     events/                    enable  header_page  header_event
     events/user_events/        enable  filter  exists while the table has an event of that system
     events/user_events/EV/     enable  filter  format  hist  id  stats  trigger
+    events/synthetic/EV/       the same
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
 `inject` will be a row beside `enable`. Nothing is kept per event: a walk to a
@@ -20,14 +21,15 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
+from utracefsd.events.synthetic import print_fmt
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
 
 __all__ = ["EventsDirectory"]
 
-_SYSTEMS = (SYSTEM, SYSTEM_MULTI)
+_SYSTEMS = (SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC)
 
 _SYSTEM_FILTER_TEXT = b"""\
 ### global filter ###
@@ -178,7 +180,9 @@ class _EventContext:
         self.instance.triggers.truncate(self.event)
 
     def format_text(self) -> bytes:
-        return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
+        fields = self.event.declaration.fields
+        fmt = print_fmt(fields) if self.event.synthetic else None
+        return format_text(self.event.tracepoint_name, self.event.id, fields, fmt)
 
 
 def _check_alive(event: Event) -> None:
