@@ -438,7 +438,9 @@ class Instance:
 
     def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...], bool] | None:
         event = self.table.by_id(event_id)
-        return event and (event.tracepoint_name, event.declaration.fields, event.synthetic)
+        if event is None:
+            return None
+        return event.tracepoint_name, event.declaration.fields, event.synthetic
 
     def stats_text(self, cpu: int) -> bytes:
         """`per_cpu/cpuN/stats`."""
