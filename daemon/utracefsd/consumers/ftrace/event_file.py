@@ -18,11 +18,15 @@ events in 200 instances are not 800,000 objects. It is removed with its event an
 `was_enabled` is never taken back.
 """
 
+import errno
+import struct
 from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
+from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.inject import parse_entry
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
@@ -157,6 +161,18 @@ class EventFiles:
     def disable_all(self) -> None:
         """What truncating `set_event` does."""
         self.set_enabled(self._files, False)
+
+    def inject(self, event: Event, command: bytes, cpu: int, pid: int) -> None:
+        """Record what `command` describes (`parse_entry`), by the thread `pid`, enabled or not."""
+        file = self._files.get(event) or self._keep(EventFile(event))
+        probe = file.probe or FtraceProbe(self._sink, self._consumer)
+        self._before_enabling()
+        record = parse_entry(command, event.declaration.fields, event.id, pid)
+        event_id, writer = struct.unpack("<H2xi", record.common)
+        if not event_id:
+            raise TraceError(errno.EINVAL, "common_type 0 is no event")
+        file.was_enabled = True
+        probe.inject(self._now_ns(), cpu, writer, event_id, record.payload)
 
     def restore(self, event: Event, saved: SavedEventFile) -> None:
         """Be as the file was in the daemon before. ENODEV, and what `before_enabling` raises."""

@@ -108,6 +108,7 @@ class Instance:
             before_enabling=self.store.expand,
             recorded_event_gone=self._mark,
         )
+        self._current_cpu = current_cpu
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
         self.error_log = ErrorLog(self.settings, now_ns)
         self.pipe_readers: set[int] = set()
@@ -146,6 +147,11 @@ class Instance:
             name = word.removeprefix(b"!")
             self.events.set_enabled(select(name, self.table.events(), self.table.get), name is word)
         return used
+
+    def inject(self, event: Event, command: bytes, pid: int) -> None:
+        """What writing to `inject` does: see `EventFiles.inject`."""
+        self.events.inject(event, command, min(self._current_cpu(), self.nr_cpus - 1), pid)
+        self.comms.wrote(pid)
 
     # Standing subscriptions: events that may not exist yet (ours; the kernel's users poll instead).
 
