@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.events._tracepoint import Probe
 
@@ -8,6 +10,7 @@ class FtraceSink:
     pids: frozenset[int] | None
     notrace_pids: frozenset[int] | None
     ring_buffer: RingBuffer
+    inherits: Callable[[int], None] | None
 
     number: int
 

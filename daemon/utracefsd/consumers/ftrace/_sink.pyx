@@ -1,6 +1,8 @@
 # cython: boundscheck=False, wraparound=False
 """An ftrace instance on the record path: its switches, its trace clock, and the way into its ring buffer."""
 
+import sys
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EFAULT
 from libc.stdint cimport uint8_t
@@ -74,6 +76,9 @@ CLOCKS = tuple(_CLOCK_OF)
 # mono_raw drifts against mono by at most 500 ppm: half a microsecond in this time.
 cdef enum:
     RESAMPLE_NS = 1000000
+    # Threads that were asked about; from so many on they are asked about again. A number for each thread id
+    # that a machine has by default.
+    MAX_STRANGERS = 32768
 
 
 cdef class FtraceSink:
@@ -83,6 +88,8 @@ cdef class FtraceSink:
     cpumask: Bit per cpu that may record; None (default): all.
     pids: Only these threads' events; None: all. Markers are recorded all the same.
     notrace_pids: Not these threads' events; None: all.
+    inherits: Called with the id of each thread that writes, once until the lists change; it may set them.
+        None: nobody is asked.
     ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
     number: Of the instance; 0 is the top one.
     """
@@ -94,6 +101,7 @@ cdef class FtraceSink:
         self._clock = MONO
         self._clock_name = "local"
         self._cpumask_low = <uint64_t>-1
+        self.strangers = set()
 
     @property
     def ring_buffer(self):
@@ -133,6 +141,7 @@ cdef class FtraceSink:
     @pids.setter
     def pids(self, pids):
         self._pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
 
     @property
     def notrace_pids(self):
@@ -141,6 +150,7 @@ cdef class FtraceSink:
     @notrace_pids.setter
     def notrace_pids(self, pids):
         self._notrace_pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:
         """The trace clock's time for one of CLOCK_MONOTONIC. `counter` goes on by one with each call."""
@@ -169,12 +179,25 @@ cdef class FtraceSink:
             return self._cpumask_low >> cpu & 1
         return self._cpumask is None or bool(self._cpumask >> cpu & 1)
 
-    cdef bint wants(self, int cpu, int32_t pid) noexcept:
-        if not self.tracing_on or not self.cpu_is_on(cpu):
-            return False
+    cdef bint wants_thread(self, int32_t pid) noexcept:
+        if self.inherits is not None and pid not in <set>self.strangers:
+            self.ask(pid)
         if self._pids is not None and pid not in <frozenset>self._pids:
             return False
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
+
+    cdef void ask(self, int32_t pid) noexcept:
+        """Find out, once for each thread, whether it belongs to the pid lists by its parents."""
+        if len(<set>self.strangers) >= MAX_STRANGERS:
+            (<set>self.strangers).clear()
+        (<set>self.strangers).add(pid)
+        try:
+            self.inherits(pid)
+        except Exception:
+            sys.excepthook(*sys.exc_info())  # our mistake: the thread belongs to none
+
+    cdef bint wants(self, int cpu, int32_t pid) noexcept:
+        return self.tracing_on and self.cpu_is_on(cpu) and self.wants_thread(pid)
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""

@@ -13,6 +13,7 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     store       BufferStore: the buffer, its sizes   buffer_store.py
     snapshot    Snapshot: the spare buffer           snapshot.py
     options     Options                              options.py
+    pids        PidLists: whose events are wanted    pid_lists.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
     here        set_event and standing_events, what is recorded and how it is printed
@@ -48,6 +49,7 @@ from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
 from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, select
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
+from utracefsd.consumers.ftrace.pid_lists import PidLists
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.events.event import Event
@@ -108,6 +110,7 @@ class Instance:
             before_enabling=self.store.expand,
             recorded_event_gone=self._mark,
         )
+        self.pids = PidLists(self.settings, self.sink, comms)
         self._current_cpu = current_cpu
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
         self.error_log = ErrorLog(self.settings, now_ns)
@@ -240,12 +243,12 @@ class Instance:
         settings, sink = self.settings, self.sink
         sink.tracing_on = settings.tracing_on and not self._paused
         sink.cpumask = settings.cpumask
-        sink.pids = settings.pids or None
-        sink.notrace_pids = settings.notrace_pids or None
+        self.pids.apply(inherit=self.options["event-fork"])
         if sink.clock != settings.clock:
             sink.clock = settings.clock
         self.buffer.overwrite = self.options["overwrite"]
         self.comms.want_tgids(self, self.options["record-tgid"])
+        self.comms.record_cmd = self.options["record-cmd"]
 
     @property
     def cpumask(self) -> int:
@@ -256,28 +259,6 @@ class Instance:
     @cpumask.setter
     def cpumask(self, mask: int) -> None:
         self.settings.cpumask = None if mask == (1 << self.nr_cpus) - 1 else mask
-        self._apply()
-
-    def pids_text(self, *, notrace: bool) -> bytes:
-        """`set_event_pid`, or with notrace `set_event_notrace_pid`."""
-        pids = self.settings.notrace_pids if notrace else self.settings.pids
-        return b"".join(b"%d\n" % pid for pid in sorted(pids))
-
-    def add_pids(self, pids: Iterable[int], *, notrace: bool) -> None:
-        """Only (notrace: not) these threads' events are recorded from now on; an empty list means no
-        filtering."""
-        if notrace:
-            self.settings.notrace_pids = self.settings.notrace_pids.union(pids)
-        else:
-            self.settings.pids = self.settings.pids.union(pids)
-        self._apply()
-
-    def clear_pids(self, *, notrace: bool) -> None:
-        """What truncating the file does."""
-        if notrace:
-            self.settings.notrace_pids = frozenset()
-        else:
-            self.settings.pids = frozenset()
         self._apply()
 
     @property
