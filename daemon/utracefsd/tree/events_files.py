@@ -2,10 +2,10 @@
 
     events/                    enable  header_page  header_event
     events/user_events/        enable          exists while the table has an event of that system
-    events/user_events/EV/     enable  format  id  inject  stats
+    events/user_events/EV/     enable  format  id  inject  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-`filter`, `trigger` and `hist` will be rows beside `enable`. Nothing is kept per event: a walk to a
+`filter` and `hist` will be rows beside `enable`. Nothing is kept per event: a walk to a
 file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
 is gone (ENODEV).
 """
@@ -120,6 +120,12 @@ class _SystemDirectory(Rows[_System]):
             if event.tracepoint_name != b"enable":
                 yield event.tracepoint_name, "d"
 
+    def modes(self) -> Iterator[tuple[bytes, str, int]]:
+        """Without a look at each of thousands of events."""
+        for name, kind in self.names():
+            row = _SYSTEM_FILES.by_name.get(name)
+            yield name, kind, Rows.mode if row is None else row.mode
+
 
 @attrs.frozen
 class _EventContext:
@@ -136,6 +142,12 @@ class _EventContext:
 
     def store_enable(self, data: bytes) -> None:
         self.instance.events.set_enabled((self.event,), values.flag(data))
+
+    def store_trigger(self, data: bytes) -> None:
+        self.instance.triggers.write(self.event, values.command_line(data))
+
+    def truncate_trigger(self) -> None:
+        self.instance.triggers.truncate(self.event)
 
     def inject(self, data: bytes, peer: Peer) -> None:
         self.instance.inject(self.event, values.command_line(data), peer.pid)
@@ -159,6 +171,14 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
     Row(b"inject", WRITE_ONLY, _refuse_reading, lambda ev, data, peer: ev.inject(data, peer)),
     Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
+    Row(
+        b"trigger",
+        READ_WRITE,
+        lambda ev: ev.instance.triggers.text(ev.event),
+        lambda ev, data, peer: ev.store_trigger(data),
+        truncate=lambda ev, peer: ev.truncate_trigger(),
+        holds_instance=False,
+    ),
 )
 
 

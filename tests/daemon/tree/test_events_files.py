@@ -37,6 +37,7 @@ def test_files_of_an_event(world: World) -> None:
         b"id",
         b"inject",
         b"stats",
+        b"trigger",
     ]
     assert world.cat(folder + b"/id") == b"%d\n" % event.id
     assert world.cat(folder + b"/format") == (
