@@ -68,7 +68,7 @@ def test_an_event_may_switch_itself(desk: Desk) -> None:
 def test_pids_and_triggers(desk: Desk) -> None:
     """Those that fire at once come before the pid lists, those that wait for the record behind them
     (__trace_trigger_soft_disabled(), trace_event_buffer_reserve())."""
-    desk.instance.add_pids([1], notrace=False)
+    desk.instance.pids.add([1], notrace=False)
     desk.write(desk.a, b"enable_event:user_events:b:5")
     desk.emit(desk.a)
     assert desk.enabled(desk.b) == b"1*"
