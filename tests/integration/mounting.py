@@ -51,7 +51,8 @@ class MountProcess:
     def __init__(self, daemon_directory: str, path: Path, *options: str) -> None:
         self.path = path
         self.log = ""
-        path.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
         self.process = subprocess.Popen(
             [*CLI, "--dir", daemon_directory, "mount", "--foreground", *options, str(path)],
             stderr=subprocess.PIPE,
