@@ -71,7 +71,7 @@ SEEN_S: Final = 1.0
 each entry of a listing. What others remove meanwhile is seen for so long; what is changed through this mount never."""
 
 _MAX_SEEN: Final = 20_000
-"""Names that are remembered, and one listing more."""
+"""Names that are remembered; beyond that all are forgotten."""
 
 _STREAMS: Final = frozenset(
     {b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"trace_marker", b"trace_marker_raw"}
@@ -265,7 +265,7 @@ class FileSystem:
         return self._nodes.entry_out(self._nodes.looked_up(path, found), _valid_s(parent.path))
 
     def _see(self, path: bytes, found: messages.Stat) -> None:
-        if len(self._seen) > _MAX_SEEN:
+        if len(self._seen) >= _MAX_SEEN:
             self._seen.clear()
         self._seen[path] = (found, self._clock() + SEEN_S)
 

@@ -111,7 +111,7 @@ def test_what_the_socket_does_not_take_waits(line: Line) -> None:
     for _ in range(5):
         line.ask(Write(1, large))
     assert line.events == [True]
-    received = []
+    received: list[Request] = []
     while len(received) < 5:
         received += line.asked()
         if select.select([], [line.channel], [], 0)[1]:
