@@ -557,7 +557,6 @@ class TestTools:
         tail = subprocess.Popen(["tail", "-f", str(shop / "trace_pipe")], stdout=subprocess.PIPE)
         assert tail.stdout is not None
         try:
-            # tail shows the last lines there are at the end of the file, and a pipe has none until tracing is off
             write(shop / "trace_marker", b"first\n")
             wait_for(lambda: not records(shop), "it was read")
         finally:
@@ -565,7 +564,14 @@ class TestTools:
             tail.communicate()
 
     def test_save_and_restore(self, shop: Path, tmp_path: Path) -> None:
-        command = f"cat dynamic_events > {tmp_path}/saved; echo 0 > events/enable; echo > dynamic_events; cat dynamic_events; cat {tmp_path}/saved >> dynamic_events; cat dynamic_events"
+        command = f"""
+cat dynamic_events > {tmp_path}/saved
+echo 0 > events/enable
+echo > dynamic_events
+cat dynamic_events
+cat {tmp_path}/saved >> dynamic_events
+cat dynamic_events
+"""
         assert run(command, shop).stdout == "u:shop u32 count\nu:other\n"
 
 
