@@ -22,6 +22,12 @@ _START_TIME = 19
 """Position of starttime in /proc/PID/stat, counted from the field behind the name (number 22 in
 proc_pid_stat(5))."""
 
+_FLAGS = 6
+"""Position of flags (number 9)."""
+
+_PF_EXITING = 0x4
+"""include/linux/sched.h: set before a process that ends closes its files, so before anybody sees that it did."""
+
 
 def _read(path: str) -> bytes:
     """A file of one line, which the kernel gives in one piece. Every connection asks twice, and open() would
@@ -49,12 +55,14 @@ def read_task(pid: int) -> Task | None:
 
 
 def is_running(pid: int, start_time: int) -> bool:
-    """Whether the process that had this id and began then (`Task.start_time`) is there and no zombie."""
+    """Whether the process that had this id and began then (`Task.start_time`) is there, and neither ends nor is
+    a zombie."""
     try:
         rest = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
     except OSError:
         return False
-    return rest[0] not in (b"Z", b"X") and int(rest[_START_TIME]) == start_time
+    ends = rest[0] in (b"Z", b"X") or int(rest[_FLAGS]) & _PF_EXITING
+    return not ends and int(rest[_START_TIME]) == start_time
 
 
 def read_tgid(pid: int) -> int | None:
