@@ -7,6 +7,7 @@ The folder of the status file (server/runtime.py: ours alone, mode 0700, locked 
     buffer.I.N/cpu0 ...    the ring buffer of the instance with number I; N grows when the whole buffer is
                            replaced (another sub-buffer size). None when there is no room for it: then it is
                            in the daemon's own memory and ends with it
+    cells                  what triggers change from within a record (consumers/ftrace/trigger/include/)
     journal                how far each data ring is consumed (intake/include/journal.h)
     set-aside/             the last state that a daemon could not use
 
@@ -36,6 +37,7 @@ logger = logging.getLogger("utracefsd")
 
 LOG = "state"
 JOURNAL = "journal"
+CELLS = "cells"
 SET_ASIDE = "set-aside"
 _BUFFER = "buffer."
 
@@ -47,6 +49,7 @@ class StateFolder:
         self.path = Path(path)
         self.log = self.path / LOG
         self.journal = self.path / JOURNAL
+        self.cells = self.path / CELLS
         self.on_buffer_moved: Callable[[int], None] = lambda number: None
         """Told of an instance whose buffer folder is another one: the log must have that before the old one
         goes."""
@@ -96,7 +99,7 @@ class StateFolder:
 
     def _make_way(self) -> None:
         """Move what is no file and stands where one of ours belongs."""
-        for name in (LOG, JOURNAL, f"{LOG}.new", f"{JOURNAL}.new"):
+        for name in (LOG, JOURNAL, CELLS, f"{LOG}.new", f"{JOURNAL}.new", f"{CELLS}.new"):
             path = self.path / name
             try:
                 if stat.S_ISREG(path.lstat().st_mode):
@@ -135,7 +138,7 @@ class StateFolder:
         """The daemon ends and hands nothing over."""
         self._buffers.clear()
         self.remove_former_state()
-        for name in (LOG, JOURNAL):
+        for name in (LOG, JOURNAL, CELLS):
             remove(self.path / name)
             remove(self.path / f"{name}.new")
 
