@@ -39,6 +39,7 @@ from utracefsd.connections.accepted import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
+from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.ftrace.trigger._cells import Cells
@@ -162,6 +163,7 @@ class Daemon:
             # Before anything is recorded, and before the ring buffers take what room there is.
             journal = self._journal(folder, taken)
         cells = Cells() if journal is None else journal.cells
+        tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
         self.instances = Instances(
             self.table,
             self.comms,
@@ -171,6 +173,7 @@ class Daemon:
             free_memory_kb=free_memory_kb,
             storage=lambda number: None if folder is None else folder.buffers_of(number),
             cells=cells,
+            tables=tables,
             restored=None if taken is None else taken.names(),
         )
         if journal is not None:
@@ -182,6 +185,7 @@ class Daemon:
         elif buffer_size_kb is not None:
             self.instances.top.store.resize(buffer_size_kb)
         cells.drop_the_rest()
+        tables.remove_the_rest()
         # Programs that registered them have this long to come back; until then they count as referring to
         # them.
         self._held = [event for event in restored if not event.persistent]

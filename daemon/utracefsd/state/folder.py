@@ -8,6 +8,7 @@ The folder of the status file (server/runtime.py: ours alone, mode 0700, locked 
                            replaced (another sub-buffer size). None when there is no room for it: then it is
                            in the daemon's own memory and ends with it
     cells                  what triggers change from within a record (consumers/ftrace/trigger/include/)
+    hist.N                 the table of a histogram (consumers/ftrace/hist/include/hist_table.h)
     journal                how far each data ring is consumed (intake/include/journal.h)
     set-aside/             the last state that a daemon could not use
 
@@ -29,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 
 __all__ = ["BufferFolders", "StateFolder", "remove"]
@@ -123,7 +125,7 @@ class StateFolder:
         remove(aside)
         with contextlib.suppress(FileExistsError):
             aside.mkdir(0o700)
-        for path in [self.log, *self._buffer_folders()]:
+        for path in [self.log, *self._buffer_folders(), *self._tables()]:
             with contextlib.suppress(FileNotFoundError):
                 path.rename(aside / path.name)
 
@@ -133,6 +135,8 @@ class StateFolder:
         remove(self.log)
         remove(self.path / SET_ASIDE)
         self.remove_unused_buffers()
+        for path in self._tables():
+            remove(path)
 
     def remove_everything(self) -> None:
         """The daemon ends and hands nothing over."""
@@ -186,6 +190,10 @@ class StateFolder:
             return None
         except OSError as error:
             raise StateError(f"the log cannot be read: {error.strerror}") from error
+
+    def _tables(self) -> list[Path]:
+        """Of all histograms; whether one is in use is for the log to say (`Tables.remove_the_rest`)."""
+        return [path for path in _entries(self.path) if is_table_name(path.name)]
 
     def _buffer_folders(self) -> list[Path]:
         """Of all instances, and of older versions."""

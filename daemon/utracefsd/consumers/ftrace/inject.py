@@ -65,9 +65,9 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
     entry = bytearray(max((field.offset + field.size for field in fields), default=ENTRY_HEADER_SIZE))
     # As in the kernel a NUL stands between the fixed part and the texts.
     struct.pack_into("<HBBi", entry, 0, event_id, 0, 0, pid)
-    for field in fields:
-        if _is_dynamic_text(field):
-            _put_loc(entry, field, len(entry) & 0xFFFF, 0)
+    for one in fields:
+        if _is_dynamic_text(one):
+            _put_loc(entry, one, len(entry) & 0xFFFF, 0)
     entry.append(0)
     position = 0
     while position < len(command):
