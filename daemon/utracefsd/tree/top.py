@@ -40,7 +40,7 @@ utracefs: tracefs for events that programs declare
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
   events/SYS/EV/        enable  format  id  stats
-  events/SYS/EV/trigger what happens when it fires: append 'traceoff:1 if FIELD == 5', '!traceoff' to remove it
+  events/SYS/EV/trigger what happens when it fires: append 'traceoff if FIELD == 5', '!traceoff' removes it
   events/SYS/EV/hist    what its hist triggers counted: append 'hist:keys=FIELD:vals=FIELD' to trigger
   events/SYS/enable     all events of a system; events/enable: all events
   trace                 what was recorded; truncate to clear
