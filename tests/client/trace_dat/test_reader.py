@@ -134,7 +134,7 @@ def test_cut_off_anywhere(example: Path, tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 14000), st.integers(0, 255)), min_size=1, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_byte_may_be_wrong(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
 ) -> None:
