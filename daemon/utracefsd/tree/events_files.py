@@ -2,10 +2,10 @@
 
     events/                    enable  header_page  header_event
     events/user_events/        enable  filter  exists while the table has an event of that system
-    events/user_events/EV/     enable  filter  format  id  stats
+    events/user_events/EV/     enable  filter  format  hist  id  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-`trigger`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
+`inject` will be a row beside `enable`. Nothing is kept per event: a walk to a
 file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
 is gone (ENODEV).
 """
@@ -142,6 +142,12 @@ class _SystemDirectory(Rows[_System]):
             if event.tracepoint_name not in _SYSTEM_FILES.by_name:
                 yield event.tracepoint_name, "d"
 
+    def modes(self) -> Iterator[tuple[bytes, str, int]]:
+        """Without a look at each of thousands of events."""
+        for name, kind in self.names():
+            row = _SYSTEM_FILES.by_name.get(name)
+            yield name, kind, Rows.mode if row is None else row.mode
+
 
 @attrs.frozen
 class _EventContext:
@@ -165,6 +171,12 @@ class _EventContext:
     def store_filter(self, data: bytes) -> None:
         self.instance.set_filter(self.event, values.command_line(data))
 
+    def store_trigger(self, data: bytes) -> None:
+        self.instance.triggers.write(self.event, values.command_line(data))
+
+    def truncate_trigger(self) -> None:
+        self.instance.triggers.truncate(self.event)
+
     def format_text(self) -> bytes:
         return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
 
@@ -178,8 +190,22 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
     Row(b"filter", READ_WRITE, _EventContext.filter_text, lambda ev, data, peer: ev.store_filter(data)),
     Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
+    Row(
+        b"hist",
+        READ_ONLY,
+        lambda ev: ev.instance.triggers.hist_text(ev.event, ev.instance.comms.comm),
+        holds_instance=False,
+    ),
     Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
     Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
+    Row(
+        b"trigger",
+        READ_WRITE,
+        lambda ev: ev.instance.triggers.text(ev.event),
+        lambda ev, data, peer: ev.store_trigger(data),
+        truncate=lambda ev, peer: ev.truncate_trigger(),
+        holds_instance=False,
+    ),
 )
 
 

@@ -146,6 +146,9 @@ class _MarkerFile(OpenFile):
         self._write_marker = write_marker
         self._pid = peer.pid
 
+    def written_by(self, pid: int) -> None:
+        self._pid = pid
+
     def _write(self, data: bytes) -> int:
         return self._write_marker(data, self._pid)
 

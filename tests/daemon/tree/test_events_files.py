@@ -38,8 +38,10 @@ def test_files_of_an_event(world: World) -> None:
         b"enable",
         b"filter",
         b"format",
+        b"hist",
         b"id",
         b"stats",
+        b"trigger",
     ]
     assert world.cat(folder + b"/id") == b"%d\n" % event.id
     assert world.cat(folder + b"/format") == (
