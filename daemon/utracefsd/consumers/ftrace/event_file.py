@@ -55,6 +55,7 @@ class SavedEventFile:
 
     filter_holds: bool = False
     """There is a filter; else `filter_text` says why not."""
+
     triggers: tuple[SavedTrigger, ...] = ()
     """In the order in which they are listed."""
 
