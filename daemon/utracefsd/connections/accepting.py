@@ -1,9 +1,9 @@
 """Taking connections from a listening socket, fairly: a flood of them does not keep others out.
 
 The kernel's queue is first come, first served, and a process that connects and leaves again fills it with
-thousands. Making a connection of one costs some 100 us. So there are two steps: all that waits is taken off the
-queue, which costs some 10 us each, and then connections are made for the user first who had least of the daemon's
-time (turns.py).
+thousands. Making a connection of one costs some 100 us. So there are two steps: all that waits is taken
+off the queue, which costs some 10 us each, and then connections are made for the user first who had least
+of the daemon's time (turns.py).
 
     kernel's queue ── take ──> arrived, by user ── next ──> Port.add
                         └── too many of one user ──> `refuse`
@@ -39,8 +39,8 @@ MAX_ARRIVED = 1024
 # that nobody's share has yet, of those in reserve (RESERVED_DESCRIPTORS of server/serve.py).
 MAX_ARRIVED_IN_ALL = 2048
 
-# How long taking off the queue may last in a turn: all of it (BACKLOG of server/listeners.py), as long as a cpu
-# is to be had.
+# How long taking off the queue may last in a turn: all of it (BACKLOG of server/listeners.py), as long as
+# a cpu is to be had.
 TAKE_NS = 10_000_000
 _LOOK_EVERY = 16
 
