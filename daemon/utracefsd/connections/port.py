@@ -81,6 +81,9 @@ TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
 ACCEPT_NS = 3_000_000
 
+# While more connections than this have something to be taken in, only a few are made.
+MOST_TO_SERVE = 128
+
 # A connection that ends has this long to read its last words.
 LAST_WORDS_NS = 1_000_000_000
 
@@ -441,7 +444,8 @@ class Port:
         if any(self._accepting.is_listener(fd) for fd, _ in found):
             self._accepting.take(self._now_ns, take_ns)
         if len(self._accepting):
-            self._admit(most, self._now_ns() + ACCEPT_NS)
+            # Those that have to be served come first, or their number grows and grows.
+            self._admit(FEW if len(found) > MOST_TO_SERVE else most, self._now_ns() + ACCEPT_NS)
             found = self._epoll.poll(0, len(self._accepted) + 1)
         return found
 
