@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from utracefsd.server.runtime import Runtime
@@ -14,6 +15,11 @@ from utracefsd.server.runtime import Runtime
 # A shell that runs something in the background lets it ignore SIGINT, and so would every program that a test
 # starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("utracefs", deadline=None)
+hypothesis.settings.load_profile("utracefs")
 
 
 @pytest.fixture(autouse=True)

@@ -292,7 +292,7 @@ def test_a_ring_with_records_of_a_refused_event_is_given_up() -> None:
     assert then_asks_for_a_new_ring(talk, [one, two]) == [MapRing(44, 45, RING), MoveAll([(two, 10, 1)])]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 60), max_size=20), st.booleans())
 def test_however_the_bytes_are_cut_the_same_comes_of_them(sizes: list[int], ring: bool) -> None:
     events = [an_event(f"e{i}") for i in range(5)]

@@ -91,7 +91,7 @@ def calls(draw: st.DrawFn) -> tuple[bytes, list[Any], dict[str, Any]]:
     return f"test {'; '.join(fields)}".encode(), args, kwargs
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(calls())
 def test_emit_packs_what_the_layout_packs(call: tuple[bytes, list[Any], dict[str, Any]]) -> None:
     declaration, args, kwargs = call

@@ -50,7 +50,7 @@ def test_a_record_larger_than_the_fifo_is_lost() -> None:
         bench.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_mix_of_records_control_messages_and_sends_comes_out_in_order(data: st.DataObject) -> None:
     """Small buffers everywhere, so that records wrap and sends are partial."""

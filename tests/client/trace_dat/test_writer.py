@@ -77,7 +77,7 @@ def test_no_events_at_all(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=40), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_short_pages_are_joined(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int
 ) -> None:

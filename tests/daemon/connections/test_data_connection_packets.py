@@ -241,7 +241,7 @@ MESSAGE = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=st.lists(MESSAGE, max_size=6), cuts=st.lists(st.integers(1, 30), max_size=10))
 def test_nothing_that_arrives_raises_or_leaks(
     table: EventTable, messages: list[bytes], cuts: list[int]

@@ -233,7 +233,6 @@ def test_ids_are_16_bits(event_id: int) -> None:
         tracepoint(event_id=event_id)
 
 
-@settings(deadline=None)
 @given(
     command=st.sampled_from(
         [
@@ -260,7 +259,7 @@ def test_locations_never_lead_outside(command: bytes, payload: bytes) -> None:
     assert write(event, payload) == (0 if valid else -errno.EFAULT)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 9), st.integers(0, 5), st.binary(min_size=8, max_size=200)), max_size=150

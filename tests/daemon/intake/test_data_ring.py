@@ -140,7 +140,7 @@ def test_a_producer_s_tail_is_not_believed(world: World) -> None:
     assert producer.u64(TAIL) == 32
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     junk=st.binary(max_size=400),
     head=st.integers(0, 2**64 - 1),

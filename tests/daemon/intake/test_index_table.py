@@ -5,7 +5,7 @@ import struct
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.record_path import PID, ftrace, tracepoint
@@ -159,7 +159,6 @@ def test_an_offset_outside(offset: int) -> None:
         IndexTable().take_in(bytes(10), offset, PID, NOW_NS)
 
 
-@settings(deadline=None)
 @given(stream=st.binary(max_size=300), offset=st.integers(0, 300))
 def test_any_bytes_are_survived(stream: bytes, offset: int) -> None:
     table, _ = table_of(b"one u32 a; __rel_loc char[] s; __data_loc char[] t")

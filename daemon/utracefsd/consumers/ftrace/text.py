@@ -25,6 +25,7 @@ from collections.abc import Container
 import attrs
 
 __all__ = [
+    "TRACER",
     "BufferStats",
     "TextOptions",
     "header",
@@ -61,6 +62,11 @@ class TextOptions:
     printk_msg_only: bool = False
     """A marker prints its text and nothing else (needs the option trace_printk too, on by default)."""
 
+    sym_addr: bool = False
+    """The address behind the function's name: `tracing_mark_write <ffffffff81000000>`."""
+    sym_offset: bool = False
+    """Where in the function it is: `tracing_mark_write+0x0/0x170`."""
+
     @classmethod
     def from_names(cls, on: Container[str]) -> "TextOptions":
         """From the kernel's names of the options that are on (`context-info`, `latency-format`, ...)."""
@@ -76,6 +82,8 @@ class TextOptions:
             record_tgid="record-tgid" in on,
             annotate="annotate" in on,
             printk_msg_only="printk-msg-only" in on and "trace_printk" in on,
+            sym_addr="sym-addr" in on,
+            sym_offset="sym-offset" in on,
         )
 
 
@@ -102,6 +110,9 @@ class BufferStats:
     late_by: int = 0
     """By how much the time of any of them was moved at most, in trace-clock units."""
 
+
+TRACER = b"# tracer: nop\n#\n"
+"""What every header begins with: nop is the one tracer here."""
 
 # The pictures as the kernel prints them, blanks at the ends of lines included.
 _COLUMNS = b"""\
@@ -156,6 +167,7 @@ def header(
     entries: int,
     overruns: int,
     online_cpus: int,
+    empty: bool | None = None,
     kernel_release: bytes | str = b"",
     tracer: bytes = b"nop",
     cpu: int = 0,
@@ -163,17 +175,18 @@ def header(
 ) -> bytes:
     """The comment lines at the head of `trace`.
 
-    entries: records that are in the shown buffer(s) and not consumed; overruns: those overwritten there,
-    which `entries-written` counts too (consumed ones count in neither).
-    kernel_release: `os.uname().release`, shown by latency-format only; so is cpu (0 for the merged file) and
-    preemption_model, which the kernel takes from its configuration and a process cannot ask for.
+    entries: records that are in the buffer and not consumed; overruns: those overwritten there, which
+    `entries-written` counts too (consumed ones count in neither). empty: whether there are none to be shown;
+    None: when there are no entries.
+    kernel_release: `os.uname().release`, shown by latency-format only; so is cpu (of a tracer that measures)
+    and preemption_model, which the kernel takes from its configuration and a process cannot ask for.
     """
     head = b"# tracer: %s\n#\n" % tracer
     if not options.context_info:
         return head
     written = entries + overruns
     if options.latency_format:
-        if not entries:
+        if not entries if empty is None else empty:
             return head
         release = kernel_release.encode() if isinstance(kernel_release, str) else kernel_release
         head += _latency_preamble(tracer, release, entries, written, cpu, preemption_model, online_cpus)

@@ -218,7 +218,7 @@ def test_a_field_that_begins_or_ends_at_any_place(type_: bytes) -> None:
         assert render(0, 1, data) == name + b":" + expected + b"\n"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(entries_of())
 def test_bodies_against_the_model(made: tuple[Events, bytes]) -> None:
     events, data = made

@@ -198,7 +198,7 @@ class RingBufferMachine(RuleBasedStateMachine):
 
 TestRingBufferMachine = RingBufferMachine.TestCase
 TestRingBufferMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

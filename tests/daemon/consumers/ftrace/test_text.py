@@ -455,7 +455,7 @@ def test_what_a_callback_raises_comes_out_and_the_renderer_goes_on() -> None:
 # --- against the model ----------------------------------------------------------------------------
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     entries_of(),
     OPTIONS,
@@ -471,7 +471,7 @@ def test_renderer_against_model(
     assert renderer(events, options, clock_is_ns=clock_is_ns).render_entry(cpu, ts, data) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(entries_of(), max_size=8), OPTIONS, st.integers(1, 500), st.booleans(), st.data())
 def test_render_is_the_entries_one_after_the_other(
     made: list[tuple[Events, bytes]], options: TextOptions, max_bytes: int, consume: bool, data: st.DataObject
@@ -498,7 +498,7 @@ def test_render_is_the_entries_one_after_the_other(
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=80), OPTIONS, st.booleans(), st.booleans())
 def test_any_bytes_make_some_text(
     data: bytes, options: TextOptions, latency: bool, clock_is_ns: bool

@@ -140,7 +140,7 @@ def test_a_hostile_tail_means_full(ring: Ring, tail: int) -> None:
     assert isinstance(next(iter(ring.reader)), Lost)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     tails=st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 20000), max_size=30),
     size=st.integers(4, 5000),
