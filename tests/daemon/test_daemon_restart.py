@@ -413,3 +413,46 @@ async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.Monke
         serving.daemon.remove_state = True
         nursery.cancel_scope.cancel()
     assert not serving.runtime.status_folder.exists()
+
+
+def test_filters_are_as_before(folder: Path) -> None:
+    """Those that hold, those that were refused, of an event that was never enabled, in each instance; also
+    after the log was made anew, which every daemon begins with."""
+    daemon = daemon_in(folder)
+    event, idle = register(daemon, b"a u32 n"), register(daemon, b"idle u32 n")
+    daemon.instances.make(b"one")
+    write(daemon, b"events/user_events/a/enable", b"1")
+    write(daemon, b"events/user_events/a/filter", b"n > 2")
+    write(daemon, b"events/user_events/idle/filter", b"n == 1")
+    with pytest.raises(TraceError, match="Field not found"):
+        write(daemon, b"instances/one/events/user_events/a/filter", b"nope")
+    daemon.save()
+    folders = (b"", b"instances/one/")
+    paths = [top + b"events/user_events/%b/filter" % name for top in folders for name in (b"a", b"idle")]
+    before = [read(daemon, path) for path in [*paths, b"instances/one/error_log"]]
+    assert before[:4] == [
+        b"n > 2\n",
+        b"n == 1\n",
+        b"nope\n    ^\nparse_error: Field not found\n\n",
+        b"none\n",
+    ]
+    assert before[4].endswith(
+        b"event filter parse error: error: Field not found\n  Command: nope\n" + b" " * 16 + b"^\n"
+    )
+    for _ in range(2):
+        die(daemon)
+        daemon = daemon_in(folder)
+        assert [read(daemon, path) for path in [*paths, b"instances/one/error_log"]] == before
+        assert read(daemon, b"events/user_events/idle/enable") == b"0\n"
+        again = daemon.table.by_id(event.id)
+        assert again is not None
+        for number in range(5):
+            emit(again, number)
+        assert b"recorded 2 filtered 3 lost 0" in read(daemon, b"events/user_events/a/stats")
+    write(daemon, b"events/user_events/a/filter", b"0")
+    die(daemon)
+    daemon = daemon_in(folder)
+    assert read(daemon, paths[0]) == b"none\n"
+    never = daemon.table.by_id(idle.id)
+    assert never is not None and not daemon.instances.top.events.was_enabled(never)
+    finish(daemon)

@@ -13,6 +13,7 @@ __all__ = [
     "is_running",
     "make_comm_table",
     "possible_cpus",
+    "read_parent",
     "read_task",
     "read_tgid",
 ]
@@ -66,9 +67,18 @@ def is_running(pid: int, start_time: int) -> bool:
 
 def read_tgid(pid: int) -> int | None:
     """The process that a thread belongs to; None as `read_task`."""
+    return _read_status(pid, b"Tgid")
+
+
+def read_parent(pid: int) -> int | None:
+    """The process that started the process of a thread; 0 for that of none, None as `read_task`."""
+    return _read_status(pid, b"PPid")
+
+
+def _read_status(pid: int, name: bytes) -> int | None:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            found = re.search(rb"^Tgid:\s*(\d+)", file.read(), re.MULTILINE)
+            found = re.search(rb"^%s:\s*(\d+)" % name, file.read(), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None
@@ -76,7 +86,7 @@ def read_tgid(pid: int) -> int | None:
 
 def make_comm_table() -> CommTable:
     """A CommTable that asks /proc."""
-    return CommTable(read_task, read_tgid, kernel_release=os.uname().release.encode())
+    return CommTable(read_task, read_tgid, read_parent, kernel_release=os.uname().release.encode())
 
 
 def possible_cpus() -> int:

@@ -1,4 +1,7 @@
+from collections.abc import Callable
+
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.filter._program import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Probe
@@ -14,6 +17,7 @@ class FtraceSink:
     pids: frozenset[int] | None
     notrace_pids: frozenset[int] | None
     ring_buffer: RingBuffer
+    inherits: Callable[[int], None] | None
 
     number: int
 
@@ -26,6 +30,8 @@ CLOCKS: tuple[str, ...]
 class FtraceProbe(Probe):
     sink: FtraceSink
     soft_disabled: bool
+    filter: Filter | None
     soft_cell: int
     triggers: tuple[Trigger, ...]
     def __init__(self, sink: FtraceSink, consumer: str = "ftrace") -> None: ...
+    def inject(self, ts_ns: int, cpu: int, pid: int, id: int, payload: bytes) -> bool: ...

@@ -1,9 +1,12 @@
 # cython: boundscheck=False, wraparound=False
 """An ftrace instance on the record path: its switches, its trace clock, and the way into its ring buffer."""
 
+import sys
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EFAULT
+from libc.stdint cimport uint8_t
 
 from utracefs_protocol.status_page import StatusBit
 
@@ -18,6 +21,7 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     rb_note_origin,
     rb_reserve,
 )
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.consumers.ftrace.trigger._cells cimport tc_begin
 from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, STORED
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
@@ -76,6 +80,9 @@ CLOCKS = tuple(_CLOCK_OF)
 # mono_raw drifts against mono by at most 500 ppm: half a microsecond in this time.
 cdef enum:
     RESAMPLE_NS = 1000000
+    # Threads that were asked about; from so many on they are asked about again. A number for each thread id
+    # that a machine has by default.
+    MAX_STRANGERS = 32768
 
 
 cdef class FtraceSink:
@@ -88,6 +95,8 @@ cdef class FtraceSink:
     cpumask: Bit per cpu that may record; None (default): all.
     pids: Only these threads' events; None: all. Markers are recorded all the same.
     notrace_pids: Not these threads' events; None: all.
+    inherits: Called with the id of each thread that writes, once until the lists change; it may set them.
+        None: nobody is asked.
     ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
     number: Of the instance; 0 is the top one.
     """
@@ -100,6 +109,7 @@ cdef class FtraceSink:
         self._clock = MONO
         self._clock_name = "local"
         self._cpumask_low = <uint64_t>-1
+        self.strangers = set()
 
     @property
     def tracing_on(self):
@@ -158,6 +168,7 @@ cdef class FtraceSink:
     @pids.setter
     def pids(self, pids):
         self._pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
 
     @property
     def notrace_pids(self):
@@ -166,6 +177,7 @@ cdef class FtraceSink:
     @notrace_pids.setter
     def notrace_pids(self, pids):
         self._notrace_pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:
         """The trace clock's time for one of CLOCK_MONOTONIC. `counter` goes on by one with each call."""
@@ -199,18 +211,33 @@ cdef class FtraceSink:
         self.on = on
         self.records = on and not self._paused
 
-    cdef bint wants_thread(self, int32_t pid) noexcept:
+    cdef bint wants(self, int cpu, int32_t pid) noexcept:
+        return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
+
+    cdef inline bint wants_thread(self, int32_t pid) noexcept:
+        if self.inherits is not None and pid not in <set>self.strangers:
+            self.ask(pid)
         if self._pids is not None and pid not in <frozenset>self._pids:
             return False
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
 
-    cdef bint wants(self, int cpu, int32_t pid) noexcept:
-        return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
+    cdef void ask(self, int32_t pid) noexcept:
+        """Find out, once for each thread, whether it belongs to the pid lists by its parents."""
+        if len(<set>self.strangers) >= MAX_STRANGERS:
+            (<set>self.strangers).clear()
+        (<set>self.strangers).add(pid)
+        try:
+            self.inherits(pid)
+        except Exception:
+            sys.excepthook(*sys.exc_info())  # our mistake: the thread belongs to none
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
         cdef RingBuffer buffer = self._buffer
         return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
+
+    cdef inline bint is_too_large(self, size_t size) noexcept:
+        return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
 
     cdef bint take_snapshot(self, const uint64_t *key) noexcept:
         return self._buffer.swap_rings(-1, key)
@@ -225,7 +252,7 @@ cdef class FtraceSink:
         `counter` shows, and an entry that is too large is refused before the clock is read.
         """
         cdef int code = RB_AGAIN
-        if size + 8 > RB_MAX_DATA(self._buffer.subbuf_size):
+        if self.is_too_large(size):
             return RB_TOO_LARGE
         while code == RB_AGAIN:
             code = rb_reserve(ring, self.stamp(ts_ns), size, place)
@@ -262,9 +289,10 @@ cdef class FtraceProbe(Probe):
     """The probe of an ftrace instance; sets StatusBit.FTRACE.
 
     soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
+    filter: Which records it stores; None: all.
     triggers: Of the event in this instance, in the order in which they fire.
     recorded: In the ring buffer.
-    filtered: Soft-disabled, or by tracing_on, the cpumask or the pid lists.
+    filtered: Soft-disabled, or by the filter, tracing_on, the cpumask or the pid lists.
     lost: The ring buffer was full, or the record too large for it.
     """
 
@@ -290,21 +318,25 @@ cdef class FtraceProbe(Probe):
         self.conditional = any([trigger.is_conditional for trigger in triggers])
 
     cdef int take(self, Record *r) noexcept:
-        if self._triggers is not None:
-            return self.take_with_triggers(r)
+        return self.store_wanted(r) if self._triggers is None else self.take_with_triggers(r)
+
+    cdef inline int store_wanted(self, Record *r) noexcept:
+        """Store a record unless something keeps it out, in the order of user_event_ftrace() in the kernel.
+
+        What decides against a record by its content comes before `reserve`, which reads the trace clock and
+        may give up the oldest page (`judge`).
+        """
+        cdef int verdict
+        if self.filter is not None:
+            verdict = self.judge(r)
+            if verdict != RECORDED:
+                return verdict
         if self.soft_disabled or not self.sink.wants(r.cpu, r.pid):
             return FILTERED
         return self.store(r)
 
     cdef inline int store(self, Record *r) noexcept:
-        """Store a record, in the order of user_event_ftrace() in the kernel.
-
-        What decides against a record by its content comes before `reserve`, which reads the trace clock and
-        may give up the oldest page. The kernel, too, puts a record aside for its filter before it does either
-        (trace_event_buffer_lock_reserve(), trace_buffered_event): a filtered record takes no tick of the
-        clock `counter` (tests/conformance/6.12.117/12_filter.txt). An invalid record is refused after
-        `reserve`: without a place for it, its fault goes unnoticed.
-        """
+        """An invalid record is refused after `reserve`: without a place for it, its fault goes unnoticed."""
         cdef FtraceSink sink = self.sink
         cdef rb_cpu *ring
         cdef rb_place place
@@ -333,27 +365,27 @@ cdef class FtraceProbe(Probe):
         comes before what a histogram's action records.
         """
         cdef FtraceSink sink = self.sink
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
         cdef bint on, aside
         cdef int outcome
         if not self.conditional:
             tc_begin(sink.cells.header, r.origin, r.origin_at)
             self.fire_all(r)
-            if self.soft_disabled or not sink.wants(r.cpu, r.pid):
-                return FILTERED
-            return RECORDED if self.keep_out else self.store(r)
+            return RECORDED if self.has_it else self.store_wanted(r)
         if not sink.wants_thread(r.pid):
             return FILTERED
-        if r.size + 8 > RB_MAX_DATA(sink._buffer.subbuf_size):
+        if sink.is_too_large(r.size):
             return LOST
         if not r.valid:
             return -EFAULT
         tc_begin(sink.cells.header, r.origin, r.origin_at)
-        aside = self.soft_disabled      # then its place in the ring buffer is taken when it is kept
+        # What may be thrown away again gets its place in the ring buffer when it is kept.
+        aside = self.soft_disabled or filter is not None
         on = sink.records and not self.has_turned_on()
         self.fire_stage(r, BEFORE)
-        if self.keep_out:
+        if self.has_it:
             outcome = RECORDED
-        elif self.soft_disabled:
+        elif self.soft_disabled or (filter is not None and not filter.matches(r)):
             outcome = FILTERED
         elif (sink.records if aside else on) and sink.cpu_is_on(r.cpu):
             outcome = self.store(r)
@@ -392,3 +424,37 @@ cdef class FtraceProbe(Probe):
             trigger = <Trigger>PyTuple_GET_ITEM(triggers, i)
             if trigger.stage == stage and not trigger.paused and trigger.wants(r) and not trigger.is_done():
                 trigger.fire(r)
+
+    cdef int judge(self, Record *r) noexcept:
+        """RECORDED if the filter lets a record pass, or else what `take` is to return.
+
+        The kernel puts a record for which there is a filter aside before it knows whether there is a place
+        for it (trace_event_buffer_lock_reserve(), trace_buffered_event). So a filtered record takes no tick
+        of the clock `counter`, and an invalid one is refused whatever the filter would say, even while
+        tracing is off (tests/conformance/scripts/12_filter.txt). One that is too large to be put aside goes
+        the way of those without a filter.
+        """
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        if self.soft_disabled or not self.sink.wants_thread(r.pid):
+            return FILTERED
+        if self.sink.is_too_large(r.size):
+            return RECORDED
+        if not r.valid:
+            return -EFAULT
+        return RECORDED if filter.matches(r) else FILTERED
+
+    def inject(self, uint64_t ts_ns, int cpu, int pid, int id, bytes payload not None):
+        """Take a record that comes from no producer. Counted nowhere; True: it is recorded. ValueError: cpu
+        negative, or no event has this id."""
+        cdef Record r
+        if cpu < 0 or not 0 < id < 65536:
+            raise ValueError(f"cpu {cpu}, id {id}")
+        r.ts_ns = ts_ns
+        r.cpu = cpu
+        r.pid = r.tgid = pid
+        r.id = id
+        r.size = PyBytes_GET_SIZE(payload)
+        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
+        r.valid = True
+        r.origin = r.origin_at = 0
+        return self.take(&r) == RECORDED
