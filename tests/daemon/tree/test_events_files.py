@@ -40,6 +40,7 @@ def test_files_of_an_event(world: World) -> None:
         b"format",
         b"hist",
         b"id",
+        b"inject",
         b"stats",
         b"trigger",
     ]

@@ -13,6 +13,7 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     store       BufferStore: the buffer, its sizes   buffer_store.py
     snapshot    Snapshot: the spare buffer           snapshot.py
     options     Options                              options.py
+    pids        PidLists: whose events are wanted    pid_lists.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
     triggers    Triggers                             trigger/commands.py
@@ -52,6 +53,7 @@ from utracefsd.consumers.ftrace.filter.errors import BAD_SYSTEM_FILTER
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
+from utracefsd.consumers.ftrace.pid_lists import PidLists
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.consumers.ftrace.trigger._cells import Cells
@@ -122,6 +124,8 @@ class Instance:
             nr_cpus=nr_cpus,
             names=WriterNames(comms.comm) if names is None else names,
         )
+        self.pids = PidLists(self.settings, self.sink, comms)
+        self._current_cpu = current_cpu
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
         self.error_log = ErrorLog(self.settings, now_ns)
         self.triggers = Triggers(
@@ -195,6 +199,11 @@ class Instance:
 
     def _log_filter_error(self, text: bytes, error: FilterError) -> None:
         self.error_log.add("event filter parse error", error.message or "Error", text, error.position or 0)
+
+    def inject(self, event: Event, command: bytes, pid: int) -> None:
+        """What writing to `inject` does: see `EventFiles.inject`."""
+        self.events.inject(event, command, min(self._current_cpu(), self.nr_cpus - 1), pid)
+        self.comms.wrote(pid)
 
     # Standing subscriptions: events that may not exist yet (ours; the kernel's users poll instead).
 
@@ -286,12 +295,12 @@ class Instance:
         """Copy the settings to where they take effect."""
         settings, sink = self.settings, self.sink
         sink.cpumask = settings.cpumask
-        sink.pids = settings.pids or None
-        sink.notrace_pids = settings.notrace_pids or None
+        self.pids.apply(inherit=self.options["event-fork"])
         if sink.clock != settings.clock:
             sink.clock = settings.clock
         self.buffer.overwrite = self.options["overwrite"]
         self.comms.want_tgids(self, self.options["record-tgid"])
+        self.comms.record_cmd = self.options["record-cmd"]
 
     @property
     def cpumask(self) -> int:
@@ -302,28 +311,6 @@ class Instance:
     @cpumask.setter
     def cpumask(self, mask: int) -> None:
         self.settings.cpumask = None if mask == (1 << self.nr_cpus) - 1 else mask
-        self._apply()
-
-    def pids_text(self, *, notrace: bool) -> bytes:
-        """`set_event_pid`, or with notrace `set_event_notrace_pid`."""
-        pids = self.settings.notrace_pids if notrace else self.settings.pids
-        return b"".join(b"%d\n" % pid for pid in sorted(pids))
-
-    def add_pids(self, pids: Iterable[int], *, notrace: bool) -> None:
-        """Only (notrace: not) these threads' events are recorded from now on; an empty list means no
-        filtering."""
-        if notrace:
-            self.settings.notrace_pids = self.settings.notrace_pids.union(pids)
-        else:
-            self.settings.pids = self.settings.pids.union(pids)
-        self._apply()
-
-    def clear_pids(self, *, notrace: bool) -> None:
-        """What truncating the file does."""
-        if notrace:
-            self.settings.notrace_pids = frozenset()
-        else:
-            self.settings.pids = frozenset()
         self._apply()
 
     @property
