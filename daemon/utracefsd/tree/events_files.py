@@ -143,7 +143,12 @@ class _EventContext:
     def store_enable(self, data: bytes) -> None:
         self.instance.events.set_enabled((self.event,), values.flag(data))
 
+    def trigger_text(self) -> bytes:
+        self.check_instance()
+        return self.instance.triggers.text(self.event)
+
     def store_trigger(self, data: bytes) -> None:
+        self.check_instance()
         self.instance.triggers.write(self.event, values.command_line(data))
 
     def truncate_trigger(self) -> None:
@@ -152,7 +157,14 @@ class _EventContext:
     def inject(self, data: bytes, peer: Peer) -> None:
         self.instance.inject(self.event, values.command_line(data), peer.pid)
 
+    def check_instance(self) -> None:
+        """ENODEV: it was removed while the file was open. In the kernel, too, `format` and `trigger` say so, and
+        `id` reads on."""
+        if self.instance.closed:
+            raise TraceError(errno.ENODEV, "the instance is gone")
+
     def format_text(self) -> bytes:
+        self.check_instance()
         return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
 
 
@@ -174,7 +186,7 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(
         b"trigger",
         READ_WRITE,
-        lambda ev: ev.instance.triggers.text(ev.event),
+        _EventContext.trigger_text,
         lambda ev, data, peer: ev.store_trigger(data),
         truncate=lambda ev, peer: ev.truncate_trigger(),
         holds_instance=False,
