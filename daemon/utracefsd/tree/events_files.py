@@ -5,9 +5,8 @@
     events/user_events/EV/     enable  filter  format  hist  id  inject  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-Nothing is kept per event: a walk to a
-file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
-is gone (ENODEV).
+Nothing is kept per event: a walk to a file of an event looks the event up by its name, and a file that stays
+open asks the event itself whether it is gone (ENODEV).
 """
 
 import errno
@@ -186,8 +185,8 @@ class _EventContext:
         self.instance.inject(self.event, values.command_line(data), peer.pid)
 
     def check_instance(self) -> None:
-        """ENODEV: it was removed while the file was open. In the kernel, too, `format` and `trigger` say so, and
-        `id` reads on."""
+        """ENODEV: it was removed while the file was open. In the kernel, too, `format` and `trigger` say so,
+        and `id` reads on."""
         if self.instance.closed:
             raise TraceError(errno.ENODEV, "the instance is gone")
 

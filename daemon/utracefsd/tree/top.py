@@ -45,7 +45,7 @@ utracefs: tracefs for events that programs declare
   trace_pipe            the same, consumed as it is read, waiting for more
   per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary; stats
   tracing_on            0 stops recording, anything else starts it
-  snapshot              1 swaps the buffer with a spare one, which this file then shows; 0 frees it; 2 clears it
+  snapshot              1 swaps the buffer with a spare one, which this file shows; 0 frees it, 2 clears it
   trace_marker          write a line into the trace; trace_marker_raw: a u32 and bytes
   trace_clock           the clock of the time stamps; writing clears the trace
   buffer_size_kb        KiB of buffer for each cpu
