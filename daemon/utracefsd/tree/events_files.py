@@ -5,9 +5,8 @@
     events/user_events/EV/     enable  filter  format  hist  id  inject  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-Nothing is kept per event: a walk to a
-file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
-is gone (ENODEV).
+Nothing is kept per event: a walk to a file of an event looks the event up by its name, and a file that stays
+open asks the event itself whether it is gone (ENODEV).
 """
 
 import errno
@@ -171,7 +170,12 @@ class _EventContext:
     def store_filter(self, data: bytes) -> None:
         self.instance.set_filter(self.event, values.command_line(data))
 
+    def trigger_text(self) -> bytes:
+        self.check_instance()
+        return self.instance.triggers.text(self.event)
+
     def store_trigger(self, data: bytes) -> None:
+        self.check_instance()
         self.instance.triggers.write(self.event, values.command_line(data))
 
     def truncate_trigger(self) -> None:
@@ -180,7 +184,14 @@ class _EventContext:
     def inject(self, data: bytes, peer: Peer) -> None:
         self.instance.inject(self.event, values.command_line(data), peer.pid)
 
+    def check_instance(self) -> None:
+        """ENODEV: it was removed while the file was open. In the kernel, too, `format` and `trigger` say so,
+        and `id` reads on."""
+        if self.instance.closed:
+            raise TraceError(errno.ENODEV, "the instance is gone")
+
     def format_text(self) -> bytes:
+        self.check_instance()
         return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
 
 
@@ -209,7 +220,7 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(
         b"trigger",
         READ_WRITE,
-        lambda ev: ev.instance.triggers.text(ev.event),
+        _EventContext.trigger_text,
         lambda ev, data, peer: ev.store_trigger(data),
         truncate=lambda ev, peer: ev.truncate_trigger(),
         holds_instance=False,

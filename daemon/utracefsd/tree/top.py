@@ -48,11 +48,16 @@ utracefs: tracefs for events that programs declare
   trace_pipe            the same, consumed as it is read, waiting for more
   per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary; stats
   tracing_on            0 stops recording, anything else starts it
-  trace_marker          write a line into the trace
+  snapshot              1 swaps the buffer with a spare one, which this file shows; 0 frees it, 2 clears it
+  trace_marker          write a line into the trace; trace_marker_raw: a u32 and bytes
   trace_clock           the clock of the time stamps; writing clears the trace
   buffer_size_kb        KiB of buffer for each cpu
   trace_options         how text looks and what is recorded; each is a file in options/, too
-  set_event_pid         thread ids to record, nobody else's
+  set_event_pid         thread ids to record, nobody else's; option event-fork: their children, too
+  set_event_notrace_pid thread ids not to record
+  buffer_percent        how full a cpu's buffer is before poll says so
+  saved_cmdlines        names of threads that wrote; saved_tgids: their processes, with the option record-tgid
+  error_log             why the last commands were refused, with a mark under the place
   instances/            mkdir makes another ring buffer with switches of its own, rmdir removes it
   daemon_stats          what the daemon holds for its clients; faults: mistakes of its own, the log has them
   consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text

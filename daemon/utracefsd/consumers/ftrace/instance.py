@@ -142,6 +142,8 @@ class Instance:
         )
         self.pipe_readers: set[int] = set()
         """Cpus that an open trace_pipe consumes, -1 for all of them."""
+        self.closed = False
+        """The instance was removed."""
         self._paused = 0
         self._text_changes = 0
         self._hears_created = False
@@ -150,6 +152,7 @@ class Instance:
     def close(self) -> None:
         """Let go of all events and of the table; what was recorded stays readable as long as a reader has it
         open."""
+        self.closed = True
         self.events.close()
         self.comms.want_tgids(self, False)
         self.clear_standing()
