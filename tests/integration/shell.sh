@@ -25,7 +25,7 @@ sed -n '/^format:/,$p' $shop/format | grep -v common_
 
 step refuse
 try eval 'echo "u:shop u64 count" >> dynamic_events'
-try eval 'echo 2 > tracing_on'
+try eval 'echo on > tracing_on'
 try eval 'echo > newfile'
 try mkdir events/new
 try rm trace
