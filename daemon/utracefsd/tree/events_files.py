@@ -3,6 +3,7 @@
     events/                    enable  header_page  header_event
     events/user_events/        enable  filter  exists while the table has an event of that system
     events/user_events/EV/     enable  filter  format  hist  id  inject  stats  trigger
+    events/synthetic/EV/       the same
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
 Nothing is kept per event: a walk to a file of an event looks the event up by its name, and a file that stays
@@ -19,14 +20,15 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
+from utracefsd.events.synthetic import print_fmt
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, WRITE_ONLY, Directory, Node, Row, Rows, RowTable
 
 __all__ = ["EventsDirectory"]
 
-_SYSTEMS = (SYSTEM, SYSTEM_MULTI)
+_SYSTEMS = (SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC)
 
 _SYSTEM_FILTER_TEXT = b"""\
 ### global filter ###
@@ -192,7 +194,9 @@ class _EventContext:
 
     def format_text(self) -> bytes:
         self.check_instance()
-        return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
+        fields = self.event.declaration.fields
+        fmt = print_fmt(fields) if self.event.synthetic else None
+        return format_text(self.event.tracepoint_name, self.event.id, fields, fmt)
 
 
 def _refuse_reading(context: _EventContext) -> bytes:

@@ -11,6 +11,7 @@ from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable
+from utracefsd.events.synthetic import SyntheticError
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
@@ -36,6 +37,7 @@ utracefs: tracefs for events that programs declare
 
   user_events_status    events, and who uses each of them
   dynamic_events        events as declared; append 'u:NAME TYPE FIELD; ...' to make one, '!u:...' to remove it
+  synthetic_events      events that hist triggers put together; append 'NAME TYPE FIELD; ...', or '!NAME'
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
@@ -101,6 +103,14 @@ def _refuse_data(parts: Parts, data: bytes, peer: Peer) -> None:
     )
 
 
+def _store_synthetic(parts: Parts, data: bytes, peer: Peer) -> int:
+    try:
+        return dynamic_events.write_synthetic(parts.table, data, privileged=peer.privileged)
+    except SyntheticError as error:
+        parts.instances.top.error_log.add("synthetic_events", error.message, data.rstrip(), error.position)
+        raise
+
+
 _TOP_FILES: RowTable[Parts] = RowTable(
     Row(b"README", READ_ONLY, lambda parts: _README),
     Row(b"available_events", READ_ONLY, _available_events),
@@ -121,6 +131,13 @@ _TOP_FILES: RowTable[Parts] = RowTable(
         lambda parts, data, peer: parts.comms.set_capacity(values.unsigned_decimal(data)),
     ),
     Row(b"saved_tgids", READ_ONLY, lambda parts: parts.comms.saved_tgids_text()),
+    Row(
+        b"synthetic_events",
+        READ_WRITE,
+        lambda parts: dynamic_events.synthetic_text(parts.table),
+        lambda parts, data, peer: _store_synthetic(parts, data, peer),
+        lambda parts, peer: dynamic_events.truncate_synthetic(parts.table, privileged=peer.privileged),
+    ),
     Row(b"user_events_data", READ_WRITE, None, _refuse_data),
     Row(b"user_events_status", READ_ONLY, lambda parts: parts.table.status_text()),
 )

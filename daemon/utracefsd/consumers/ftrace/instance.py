@@ -426,9 +426,11 @@ class Instance:
             time_start=self.settings.time_start,
         )
 
-    def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...]] | None:
+    def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...], bool] | None:
         event = self.table.by_id(event_id)
-        return None if event is None else (event.tracepoint_name, event.declaration.fields)
+        if event is None:
+            return None
+        return event.tracepoint_name, event.declaration.fields, event.synthetic
 
     def stats_text(self, cpu: int) -> bytes:
         """`per_cpu/cpuN/stats`."""
