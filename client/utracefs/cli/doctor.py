@@ -33,7 +33,7 @@ from utracefs.cli.common import (
     standing_events,
     why_no_connection,
 )
-from utracefs.cli.own_instance import instance_names
+from utracefs.cli.place import instance_names
 from utracefs.cli.status import buffer_state, users_of
 from utracefs.event_names import EventName, matches, select
 from utracefs.rpc import Rpc, checked

@@ -23,14 +23,16 @@ from utracefs.cli import Failure, version
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     NoAnswer,
-    complete_clock,
+    check_place,
     connect,
     directory_option,
     duration_option,
     events_option,
     write_word,
 )
-from utracefs.cli.own_instance import TOP, Place, own_instance
+from utracefs.cli.completing import complete_clock
+from utracefs.cli.own_instance import own_instance
+from utracefs.cli.place import Place, instance_option
 from utracefs.cli.recorder import Recorder, Summary
 from utracefs.cli.running import environment, run_steps, signals_blocked
 from utracefs.event_names import ALL_USER_EVENTS
@@ -63,6 +65,7 @@ _WALL_CLOCK_OF = {
     type=click.Path(dir_okay=False),
     help="Where to write.",
 )
+@instance_option("Name of the instance to make for this; with --keep: the one to take.")
 @click.option(
     "-b", "--buffer-size-kb", metavar="KB", type=click.IntRange(min=1), help="Ring buffer of each cpu."
 )
@@ -79,7 +82,8 @@ _WALL_CLOCK_OF = {
 @click.option(
     "--keep",
     is_flag=True,
-    help="Instead of recording on its own: what the top instance holds, and what is enabled there.",
+    help="Instead of recording on its own: what the top instance (-B: that one) holds, and what is enabled"
+    " there.",
 )
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
@@ -89,6 +93,7 @@ def record(
     directory: str | None,
     events: tuple[str, ...],
     output: str,
+    place: Place,
     buffer_size_kb: int | None,
     clock: str | None,
     overwrite: bool | None,
@@ -108,7 +113,7 @@ def record(
     if output == "-":
         raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
     if keep and (events or buffer_size_kb or clock or overwrite is not None):
-        raise click.UsageError("--keep takes the top instance as it is: without -e, -b, -C and --overwrite")
+        raise click.UsageError("--keep takes an instance as it is: without -e, -b, -C and --overwrite")
     settings = {}
     if clock is not None:
         settings["trace_clock"] = clock
@@ -119,7 +124,10 @@ def record(
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(signals_blocked())
         tree, own = stack.enter_context(_daemon(directory, embedded, bool(command)))
-        place = TOP if keep else stack.enter_context(own_instance(tree, "record"))
+        if keep:
+            check_place(tree, place)
+        else:
+            place = stack.enter_context(own_instance(tree, "record", place.name))
         if not keep:
             settings["options/copy_trace_marker"] = "1"
         for file, value in settings.items():

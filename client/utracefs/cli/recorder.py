@@ -24,7 +24,8 @@ from typing import Self
 import attrs
 
 from utracefs.cli.common import numbers
-from utracefs.cli.own_instance import TOP, Account, Ledger, Place
+from utracefs.cli.own_instance import Account, Ledger
+from utracefs.cli.place import TOP, Place
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs.trace_dat._pages import count_events
