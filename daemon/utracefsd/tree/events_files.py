@@ -2,10 +2,10 @@
 
     events/                    enable  header_page  header_event
     events/user_events/        enable          exists while the table has an event of that system
-    events/user_events/EV/     enable  format  id  stats
+    events/user_events/EV/     enable  format  id  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-`filter`, `trigger`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
+`filter`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
 file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
 is gone (ENODEV).
 """
@@ -137,6 +137,12 @@ class _EventContext:
     def store_enable(self, data: bytes) -> None:
         self.instance.events.set_enabled((self.event,), values.flag(data))
 
+    def store_trigger(self, data: bytes) -> None:
+        self.instance.triggers.write(self.event, values.command_line(data))
+
+    def truncate_trigger(self) -> None:
+        self.instance.triggers.truncate(self.event)
+
     def format_text(self) -> bytes:
         return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
 
@@ -151,6 +157,14 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
     Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
     Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
+    Row(
+        b"trigger",
+        READ_WRITE,
+        lambda ev: ev.instance.triggers.text(ev.event),
+        lambda ev, data, peer: ev.store_trigger(data),
+        truncate=lambda ev, peer: ev.truncate_trigger(),
+        holds_instance=False,
+    ),
 )
 
 

@@ -31,7 +31,13 @@ def test_a_system_is_there_while_it_has_events(world: World) -> None:
 def test_files_of_an_event(world: World) -> None:
     event = world.event(b"alpha u32 count; __rel_loc char[] msg; char[16] tag")
     folder = b"events/user_events/alpha"
-    assert [name for name, _ in world.tree.list_dir(folder)] == [b"enable", b"format", b"id", b"stats"]
+    assert [name for name, _ in world.tree.list_dir(folder)] == [
+        b"enable",
+        b"format",
+        b"id",
+        b"stats",
+        b"trigger",
+    ]
     assert world.cat(folder + b"/id") == b"%d\n" % event.id
     assert world.cat(folder + b"/format") == (
         b"name: alpha\nID: %d\nformat:\n"

@@ -1,12 +1,19 @@
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_cpu, rb_place
+from utracefsd.consumers.ftrace.trigger._cells cimport Cells
+from utracefsd.consumers.ftrace.trigger._trigger cimport Stage, Trigger
 from utracefsd.events._tracepoint cimport Probe, Record
 
 cdef class FtraceSink:
     cdef readonly RingBuffer _buffer
     cdef readonly int number            # of the instance: 0 is the top one
-    cdef public bint tracing_on
+    cdef readonly Cells cells           # of the triggers of this instance
+    cdef bint on                        # what `tracing_on` shows
+    cdef bint _paused
+    cdef bint records                   # on, and not paused
+    cdef public uint32_t tracing_cell   # where triggers change `on`; 0: there are none that do
+    cdef public int tracing_switches    # how many such triggers there are
     cdef int _clock
     cdef str _clock_name
     cdef uint64_t offset_ns         # of the clock to CLOCK_MONOTONIC, as sampled at offset_at_ns
@@ -17,6 +24,8 @@ cdef class FtraceSink:
     cdef object _notrace_pids
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept
+    cdef void switch(self, bint on) noexcept
+    cdef bint wants_thread(self, int32_t pid) noexcept
     cdef bint wants(self, int cpu, int32_t pid) noexcept
     cdef bint cpu_is_on(self, int cpu) noexcept
     cdef rb_cpu *ring_of(self, int cpu) noexcept
@@ -26,3 +35,13 @@ cdef class FtraceSink:
 cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
     cdef public bint soft_disabled
+    cdef public uint32_t soft_cell  # where triggers change that: 1 is not soft-disabled; 0: there are none
+    cdef tuple _triggers            # None: there are none
+    cdef bint conditional           # one of them waits for the record
+    cdef bint keep_out              # the record is in the ring buffer already: see take_again
+
+    cdef int store(self, Record *r) noexcept
+    cdef int take_with_triggers(self, Record *r) noexcept
+    cdef bint has_turned_on(self) noexcept
+    cdef void fire_all(self, Record *r) noexcept
+    cdef void fire_stage(self, Record *r, Stage stage) noexcept

@@ -1,8 +1,14 @@
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Probe
 
 class FtraceSink:
     tracing_on: bool
+    paused: bool
+    cells: Cells
+    tracing_cell: int
+    tracing_switches: int
     clock: str
     cpumask: int | None
     pids: frozenset[int] | None
@@ -11,7 +17,7 @@ class FtraceSink:
 
     number: int
 
-    def __init__(self, ring_buffer: RingBuffer, number: int = 0) -> None: ...
+    def __init__(self, ring_buffer: RingBuffer, number: int = 0, cells: Cells | None = None) -> None: ...
     def now(self) -> int: ...
     def append_raw(self, ts_ns: int, cpu: int, pid: int, id: int, body: bytes) -> int: ...
 
@@ -20,4 +26,6 @@ CLOCKS: tuple[str, ...]
 class FtraceProbe(Probe):
     sink: FtraceSink
     soft_disabled: bool
+    soft_cell: int
+    triggers: tuple[Trigger, ...]
     def __init__(self, sink: FtraceSink, consumer: str = "ftrace") -> None: ...

@@ -2,6 +2,7 @@
 """An ftrace instance on the record path: its switches, its trace clock, and the way into its ring buffer."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EFAULT
 
 from utracefs_protocol.status_page import StatusBit
@@ -17,6 +18,8 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     rb_note_origin,
     rb_reserve,
 )
+from utracefsd.consumers.ftrace.trigger._cells cimport tc_begin
+from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, STORED
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
 from utracefsd.machine.machine cimport machine_clock_ns
 
@@ -78,6 +81,9 @@ cdef enum:
 cdef class FtraceSink:
     """Where all FtraceProbes of one instance write.
 
+    tracing_on: Records are stored. A trigger may change it from within a record.
+    paused: They are not for the moment, whatever tracing_on says.
+    cells: Of its triggers.
     clock: One of CLOCKS. Setting it does not clear the buffer: the instance does that. ValueError: unknown.
     cpumask: Bit per cpu that may record; None (default): all.
     pids: Only these threads' events; None: all. Markers are recorded all the same.
@@ -86,13 +92,33 @@ cdef class FtraceSink:
     number: Of the instance; 0 is the top one.
     """
 
-    def __init__(self, RingBuffer ring_buffer not None, int number=0):
+    def __init__(self, RingBuffer ring_buffer not None, int number=0, Cells cells=None):
         self._buffer = ring_buffer
         self.number = number
-        self.tracing_on = True
+        self.cells = Cells() if cells is None else cells
+        self.on = self.records = True
         self._clock = MONO
         self._clock_name = "local"
         self._cpumask_low = <uint64_t>-1
+
+    @property
+    def tracing_on(self):
+        return self.on
+
+    @tracing_on.setter
+    def tracing_on(self, bint on):
+        self.switch(on)
+        if self.tracing_cell:
+            self.cells.set_value(self.tracing_cell, on)
+
+    @property
+    def paused(self):
+        return self._paused
+
+    @paused.setter
+    def paused(self, bint paused):
+        self._paused = paused
+        self.switch(self.on)
 
     @property
     def ring_buffer(self):
@@ -168,12 +194,18 @@ cdef class FtraceSink:
             return self._cpumask_low >> cpu & 1
         return self._cpumask is None or bool(self._cpumask >> cpu & 1)
 
-    cdef bint wants(self, int cpu, int32_t pid) noexcept:
-        if not self.tracing_on or not self.cpu_is_on(cpu):
-            return False
+    cdef void switch(self, bint on) noexcept:
+        """What tracing_on says, but for its cell."""
+        self.on = on
+        self.records = on and not self._paused
+
+    cdef bint wants_thread(self, int32_t pid) noexcept:
         if self._pids is not None and pid not in <frozenset>self._pids:
             return False
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
+
+    cdef bint wants(self, int cpu, int32_t pid) noexcept:
+        return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
@@ -211,7 +243,7 @@ cdef class FtraceSink:
         cdef int code
         if not 0 < id < 65536 or cpu < 0:
             raise ValueError(f"id {id}, cpu {cpu}")
-        if not self.tracing_on or not self.cpu_is_on(cpu):
+        if not self.records or not self.cpu_is_on(cpu):
             return 1
         code = self.reserve(self.ring_of(cpu), ts_ns, PyBytes_GET_SIZE(body), &place)
         if code == RB_RESERVED:
@@ -224,6 +256,7 @@ cdef class FtraceProbe(Probe):
     """The probe of an ftrace instance; sets StatusBit.FTRACE.
 
     soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
+    triggers: Of the event in this instance, in the order in which they fire.
     recorded: In the ring buffer.
     filtered: Soft-disabled, or by tracing_on, the cpumask or the pid lists.
     lost: The ring buffer was full, or the record too large for it.
@@ -234,13 +267,30 @@ cdef class FtraceProbe(Probe):
         self.sink = sink
 
     cdef bint lose(self, uint64_t n) noexcept:
-        if self.soft_disabled or not self.sink.tracing_on:
+        if self.soft_disabled or not self.sink.records:
             self.counts[FILTERED] += n
             return False
         self.counts[LOST] += n
         return True
 
+    @property
+    def triggers(self):
+        return self._triggers or ()
+
+    @triggers.setter
+    def triggers(self, triggers):
+        cdef Trigger trigger
+        self._triggers = tuple(triggers) or None
+        self.conditional = any([trigger.is_conditional for trigger in triggers])
+
     cdef int take(self, Record *r) noexcept:
+        if self._triggers is not None:
+            return self.take_with_triggers(r)
+        if self.soft_disabled or not self.sink.wants(r.cpu, r.pid):
+            return FILTERED
+        return self.store(r)
+
+    cdef inline int store(self, Record *r) noexcept:
         """Store a record, in the order of user_event_ftrace() in the kernel.
 
         What decides against a record by its content comes before `reserve`, which reads the trace clock and
@@ -252,8 +302,6 @@ cdef class FtraceProbe(Probe):
         cdef FtraceSink sink = self.sink
         cdef rb_cpu *ring
         cdef rb_place place
-        if self.soft_disabled or not sink.wants(r.cpu, r.pid):
-            return FILTERED
         ring = sink.ring_of(r.cpu)
         if r.origin:
             rb_note_origin(ring, r.origin, r.origin_at)
@@ -264,3 +312,77 @@ cdef class FtraceProbe(Probe):
         rb_fill(&place, common_word(r.id, r.pid), r.payload, r.size)
         rb_commit(ring, &place)
         return RECORDED
+
+    cdef int take_with_triggers(self, Record *r) noexcept:
+        """The same for an event with triggers, in the order of trace_trigger_soft_disabled() and
+        __event_trigger_test_discard() of the kernel.
+
+        As long as none of the triggers needs the record, all fire before anything else is decided. With one
+        that does (TRIGGER_COND), they wait until it is known to be a record, stored or not: the kernel gets a
+        place for it elsewhere when tracing is off. `tracing_on` is looked at when that place is taken, so
+        a `traceon` that waits does not store its own record.
+
+        What fires while the kernel's record is reserved and not committed fires here before it is stored if
+        it can still keep it out, and after that otherwise: then it is the last record of a snapshot, and
+        comes before what a histogram's action records.
+        """
+        cdef FtraceSink sink = self.sink
+        cdef bint on, aside
+        cdef int outcome
+        if not self.conditional:
+            tc_begin(sink.cells.header, r.origin, r.origin_at)
+            self.fire_all(r)
+            if self.soft_disabled or not sink.wants(r.cpu, r.pid):
+                return FILTERED
+            return RECORDED if self.keep_out else self.store(r)
+        if not sink.wants_thread(r.pid):
+            return FILTERED
+        if r.size + 8 > RB_MAX_DATA(sink._buffer.subbuf_size):
+            return LOST
+        if not r.valid:
+            return -EFAULT
+        tc_begin(sink.cells.header, r.origin, r.origin_at)
+        aside = self.soft_disabled      # then its place in the ring buffer is taken when it is kept
+        on = sink.records and not self.has_turned_on()
+        self.fire_stage(r, BEFORE)
+        if self.keep_out:
+            outcome = RECORDED
+        elif self.soft_disabled:
+            outcome = FILTERED
+        elif (sink.records if aside else on) and sink.cpu_is_on(r.cpu):
+            outcome = self.store(r)
+        else:
+            outcome = FILTERED
+        self.fire_stage(r, STORED)
+        self.fire_stage(r, LAST)
+        return outcome
+
+    cdef bint has_turned_on(self) noexcept:
+        """Whether a traceon of ours fired for this record in a daemon before this one: tracing was off."""
+        cdef Trigger trigger
+        if self.sink.cells.again is None:
+            return False
+        for trigger in self._triggers:
+            if trigger.turns_on and trigger.is_done():
+                return True
+        return False
+
+    cdef void fire_all(self, Record *r) noexcept:
+        """Fire what needs no record."""
+        cdef tuple triggers = self._triggers
+        cdef Trigger trigger
+        cdef Py_ssize_t i
+        for i in range(PyTuple_GET_SIZE(triggers)):
+            trigger = <Trigger>PyTuple_GET_ITEM(triggers, i)
+            if not trigger.paused and not trigger.is_done():
+                trigger.fire(r)
+
+    cdef void fire_stage(self, Record *r, Stage stage) noexcept:
+        """Fire what belongs to a stage and wants the record."""
+        cdef tuple triggers = self._triggers
+        cdef Trigger trigger
+        cdef Py_ssize_t i
+        for i in range(PyTuple_GET_SIZE(triggers)):
+            trigger = <Trigger>PyTuple_GET_ITEM(triggers, i)
+            if trigger.stage == stage and not trigger.paused and trigger.wants(r) and not trigger.is_done():
+                trigger.fire(r)

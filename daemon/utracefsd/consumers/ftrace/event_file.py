@@ -18,11 +18,15 @@ events in 200 instances are not 800,000 objects. It is removed with its event an
 `was_enabled` is never taken back.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import attrs
 
+from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
@@ -39,20 +43,19 @@ class SavedEventFile:
     was_enabled: bool
     """As in EventFile."""
 
+    triggers: tuple[SavedTrigger, ...] = ()
+    """In the order in which they are listed."""
+
 
 @attrs.define(eq=False)
 class EventFile:
     """One event in one instance; changed by `EventFiles` only.
 
-    The event's filter and its triggers are to be fields of this class, and of SavedEventFile what a successor
-    needs of them; a trigger takes a soft reference.
+    The event's filter is to be a field of this class, and of SavedEventFile what a successor needs of it.
     """
 
     event: Event
     """Which."""
-
-    enabled: bool = False
-    """Its records go into the ring buffer: attached, and not EVENT_FILE_FL_SOFT_DISABLED."""
 
     soft_references: int = 0
     """`sm_ref`; above 0 is EVENT_FILE_FL_SOFT_MODE: attached whether enabled or not."""
@@ -63,9 +66,25 @@ class EventFile:
     probe: FtraceProbe | None = None
     """What is attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: nothing is."""
 
+    triggers: list[AttachedTrigger] = attrs.Factory(list)
+    """In the order in which they are listed and fire; each has a soft reference."""
+
+    switches: int = 0
+    """Triggers that turn the storing of this event on or off; each has a soft reference."""
+
+    told: SavedEventFile = SavedEventFile(False, False)
+    """What the state knows of it."""
+
+    @property
+    def enabled(self) -> bool:
+        """Its records go into the ring buffer: attached, and not EVENT_FILE_FL_SOFT_DISABLED. A trigger may
+        change that from within a record."""
+        return self.probe is not None and not self.probe.soft_disabled
+
     def saved(self) -> SavedEventFile:
         """What a successor gets."""
-        return SavedEventFile(self.enabled, self.was_enabled)
+        triggers = tuple(attached.saved() for attached in self.triggers)
+        return SavedEventFile(self.enabled, self.was_enabled, triggers)
 
     def enable_text(self) -> bytes:
         """`events/SYS/EV/enable`, as event_enable_read() of kernel/trace/trace_events.c."""
@@ -148,6 +167,89 @@ class EventFiles:
             raise ValueError(f"event {event.tracepoint_name!r} is not in soft mode")
         self._set(file, file.enabled, file.soft_references - 1)
 
+    # Triggers. What they change from within a record is in their cells (trigger/_cells): when a file is told
+    # of, its `enabled` and counts are what they were then.
+
+    def triggers(self, event: Event) -> list[AttachedTrigger]:
+        """Of the event, in the order in which they are listed."""
+        file = self._files.get(event)
+        return [] if file is None else file.triggers
+
+    def check_slot(self, event: Event, slot: tuple[Any, ...]) -> None:
+        """EEXIST: the event has a trigger of that slot."""
+        if any(attached.slot == slot for attached in self.triggers(event)):
+            raise TraceError(errno.EEXIST, "the event has such a trigger already; remove it with ! first")
+
+    def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
+        """Attach a trigger, with a soft reference. at_end: behind those that are there.
+
+        ENODEV; then it is let go of.
+        """
+        try:
+            self.take_soft_reference(event)
+        except BaseException:
+            _let_go(attached)
+            raise
+        file = self._files[event]
+        place = len(file.triggers) if at_end or attached.comes_last else 0
+        file.triggers.insert(place, attached)
+        self._triggers_changed(file)
+
+    def remove_trigger(self, event: Event, slot: tuple[Any, ...]) -> None:
+        """Remove the trigger of that slot; nothing if there is none."""
+        file = self._files.get(event)
+        for attached in self.triggers(event):
+            if attached.slot == slot and file is not None:
+                file.triggers.remove(attached)
+                self._triggers_changed(file)
+                self.drop_soft_reference(event)
+                _let_go(attached)
+                return
+
+    def hold_switch(self, event: Event, kept: tuple[int, int] | None = None) -> FtraceProbe:
+        """The probe of an event whose storing a trigger is to turn on and off, until `drop_switch`.
+
+        kept: index and key of the cell that had that in the daemon before. ENODEV, OSError, MemoryError.
+        """
+        self.take_soft_reference(event)
+        file = self._files[event]
+        probe, cells = file.probe, self._sink.cells
+        assert probe is not None
+        if not file.switches:
+            try:
+                if kept is not None and cells.keep(*kept):
+                    probe.soft_cell = kept[0]
+                    self._set(file, bool(cells.value(kept[0])), file.soft_references)
+                else:
+                    probe.soft_cell = cells.give(file.enabled)
+            except BaseException:
+                self.drop_soft_reference(event)
+                raise
+        file.switches += 1
+        return probe
+
+    def drop_switch(self, event: Event) -> None:
+        """The reverse of `hold_switch`. As in the kernel, the event stays as it was switched: what was
+        enabled before, and was turned off, is not enabled any more."""
+        file = self._files[event]
+        file.switches -= 1
+        if not file.switches and file.probe is not None:
+            self._sink.cells.take_back(file.probe.soft_cell)
+            file.probe.soft_cell = 0
+        self.drop_soft_reference(event)
+
+    def _triggers_changed(self, file: EventFile) -> None:
+        assert file.probe is not None
+        file.probe.triggers = tuple(attached.trigger for attached in file.triggers)
+        self._tell(file)
+
+    def _tell(self, file: EventFile) -> None:
+        saved = file.saved()
+        if saved != file.told:
+            file.told = saved
+            if self.on_changed is not None:
+                self.on_changed(file)
+
     def set_enabled(self, events: Iterable[Event], value: bool) -> None:
         """Enable or disable all of them; at the first that fails it stops."""
         change = self.enable if value else self.disable
@@ -159,7 +261,8 @@ class EventFiles:
         self.set_enabled(self._files, False)
 
     def restore(self, event: Event, saved: SavedEventFile) -> None:
-        """Be as the file was in the daemon before. ENODEV, and what `before_enabling` raises."""
+        """Be as the file was in the daemon before, but for its triggers. ENODEV, and what `before_enabling`
+        raises."""
         file = self._keep(self._files.get(event) or EventFile(event))
         file.was_enabled |= saved.was_enabled
         if saved.enabled:
@@ -167,6 +270,9 @@ class EventFiles:
 
     def close(self) -> None:
         """Detach everything and let go of the table."""
+        for file in list(self._files.values()):
+            for attached in list(file.triggers):
+                self.remove_trigger(file.event, attached.slot)
         for file in list(self._files.values()):
             self._set(file, False, 0)
         self._files.clear()
@@ -206,7 +312,6 @@ class EventFiles:
 
     def _set(self, file: EventFile, enabled: bool, soft_references: int) -> None:
         """Bring probe and table to what is wanted. What raises does so before anything has changed."""
-        before = file.saved()
         probe = file.probe
         if probe is None and (enabled or soft_references):
             probe = FtraceProbe(self._sink, self._consumer)
@@ -215,15 +320,15 @@ class EventFiles:
             file.probe = probe
             file.was_enabled = True
             self._keep(file)
-        file.enabled = enabled
         file.soft_references = soft_references
         if probe is not None:
             probe.soft_disabled = not enabled
+            if probe.soft_cell:
+                self._sink.cells.set_value(probe.soft_cell, enabled)
             if not enabled and not soft_references:
                 file.probe = None
                 self._table.detach(file.event, probe, self._now_ns())
-        if self.on_changed is not None and before != file.saved():
-            self.on_changed(file)
+        self._tell(file)
 
     def _keep(self, file: EventFile) -> EventFile:
         """From the first file on the table has to tell of events that go; before that there is nothing to
@@ -238,3 +343,8 @@ class EventFiles:
         file = self._files.pop(event, None)
         if file is not None and file.was_enabled:
             self._recorded_event_gone()
+
+
+def _let_go(attached: AttachedTrigger) -> None:
+    attached.let_go()
+    attached.trigger.close()

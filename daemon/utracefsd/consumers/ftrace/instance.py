@@ -14,6 +14,7 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     options     Options                              options.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
+    triggers    Triggers                             trigger/commands.py
     here        set_event and standing_events, what is recorded and how it is printed
 
 When is a buffer cleared by itself? Ids are given again after an event is removed, so records of a removed
@@ -48,6 +49,9 @@ from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, sel
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.trigger.commands import Triggers
+from utracefsd.consumers.ftrace.trigger.kind import Place
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.comms import CommTable
@@ -77,12 +81,14 @@ class Instance:
         storage: BufferStorage | None = None,
         current_cpu: Callable[[], int] = lambda: 0,
         free_memory_kb: Callable[[], int] | None = None,
+        cells: Cells | None = None,
     ) -> None:
         """now_ns: CLOCK_MONOTONIC. nr_cpus: how many per-cpu buffers (/sys/devices/system/cpu/possible).
 
         top_options: those of the top instance; None: this is it. storage: where the ring buffer lives; None:
         in memory of this process alone. current_cpu: where markers are recorded; free_memory_kb: what a
-        larger buffer may take (None: unbounded). MemoryError, OSError: no room for the buffer.
+        larger buffer may take (None: unbounded). cells: of all triggers; None: some of its own. MemoryError,
+        OSError: no room for the buffer.
         """
         self.name = name
         self.number = number
@@ -96,7 +102,7 @@ class Instance:
             self.settings, nr_cpus=nr_cpus, storage=storage, free_memory_kb=free_memory_kb
         )
         self.store.on_replaced = self._replaced
-        self.sink = FtraceSink(self.store.buffer, number)
+        self.sink = FtraceSink(self.store.buffer, number, cells)
         self.events = EventFiles(
             table,
             self.sink,
@@ -107,6 +113,9 @@ class Instance:
         )
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
         self.error_log = ErrorLog(self.settings, now_ns)
+        self.triggers = Triggers(
+            Place(table, self.sink, self.events, self.error_log, tracing_switched=self._note_tracing_on)
+        )
         self.pipe_readers: set[int] = set()
         """Cpus that an open trace_pipe consumes, -1 for all of them."""
         self._paused = 0
@@ -208,27 +217,30 @@ class Instance:
     @property
     def tracing_on(self) -> bool:
         """`tracing_on`: records reach the buffer. A reader may pause that (`pause`) without this changing."""
-        return self.settings.tracing_on
+        return self.sink.tracing_on
 
     @tracing_on.setter
     def tracing_on(self, value: bool) -> None:
-        self.settings.tracing_on = value
-        self._apply()
+        self.sink.tracing_on = value
+        self._note_tracing_on()
+
+    def _note_tracing_on(self) -> None:
+        """Triggers switch the sink alone; as long as there are such, a successor asks their cell."""
+        self.settings.tracing_on = self.sink.tracing_on
 
     def pause(self) -> None:
         """Stop recording until `resume`; calls nest."""
         self._paused += 1
-        self._apply()
+        self.sink.paused = True
 
     def resume(self) -> None:
         """The other half of `pause`."""
         self._paused -= 1
-        self._apply()
+        self.sink.paused = self._paused > 0
 
     def _apply(self) -> None:
         """Copy the settings to where they take effect."""
         settings, sink = self.settings, self.sink
-        sink.tracing_on = settings.tracing_on and not self._paused
         sink.cpumask = settings.cpumask
         sink.pids = settings.pids or None
         sink.notrace_pids = settings.notrace_pids or None
@@ -331,9 +343,13 @@ class Instance:
         if self.settings.clear_pending:
             self._mark()
         self.store.restore_sizes(in_memory, expanded=expanded)
+        self.sink.tracing_on = self.settings.tracing_on
         self._apply()
+        files = list(files)
         for event, saved in files:
             self.events.restore(event, saved)
+        for event, saved in files:  # which may switch other events
+            self.triggers.restore(event, saved.triggers)
 
     # Text.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
 from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.lowest_free import LowestFree
 from utracefsd.machine.comms import CommTable
@@ -46,6 +47,7 @@ class Instances:
         storage: Callable[[int], BufferStorage | None] = lambda number: None,
         current_cpu: Callable[[], int] = lambda: 0,
         free_memory_kb: Callable[[], int] | None = None,
+        cells: Cells | None = None,
         restored: Mapping[int, bytes] | None = None,
     ) -> None:
         """storage: where the ring buffer of the instance of that number lives; None: in memory of this
@@ -62,6 +64,7 @@ class Instances:
         self._storage = storage
         self._current_cpu = current_cpu
         self._free_memory_kb = free_memory_kb
+        self._cells = Cells() if cells is None else cells
         self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
@@ -174,6 +177,7 @@ class Instances:
             storage=self._storage(number),
             current_cpu=self._current_cpu,
             free_memory_kb=self._free_memory_kb,
+            cells=self._cells,
         )
 
 

@@ -1,0 +1,29 @@
+"""Names of the threads that write, for filters on COMM. Needs the GIL."""
+
+from libc.stdint cimport int32_t, uint64_t
+
+from utracefsd.events._tracepoint cimport Record
+
+cdef enum:
+    COMM_SIZE = 16          # TASK_COMM_LEN: a name, filled up with NUL
+    SLOTS = 256
+
+ctypedef struct Slot:
+    int32_t pid
+    uint64_t until_ns       # a record that is not older than this wants the name looked up again
+    char name[COMM_SIZE]
+
+cdef class WriterNames:
+    cdef object _read
+    cdef dict _known            # thread id -> (name, until_ns), the one that was learned first in front
+    cdef dict _asked            # process -> how often, since _asked_since_ns
+    cdef int _asked_in_all
+    cdef uint64_t _asked_since_ns
+    cdef Slot _slots[SLOTS]
+    cdef readonly uint64_t lookups
+    cdef readonly uint64_t faults
+
+    # COMM_SIZE bytes, the last of them NUL; good until the next call. May run Python.
+    cdef const char *name_of(self, const Record *r) noexcept
+    cdef int fill(self, Slot *slot, const Record *r) except -1
+    cdef bint may_ask(self, int32_t tgid, uint64_t now) except -1

@@ -1,0 +1,35 @@
+from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.trigger._trigger import Trigger
+
+class TracingSwitch(Trigger):
+    def __init__(
+        self,
+        sink: FtraceSink,
+        on: bool,
+        count: int = ...,
+        *,
+        filter: object = None,
+        kept: tuple[int, int] | None = None,
+    ) -> None: ...
+
+class EventSwitch(Trigger):
+    def __init__(
+        self,
+        target: FtraceProbe,
+        on: bool,
+        count: int = ...,
+        *,
+        filter: object = None,
+        kept: tuple[int, int] | None = None,
+    ) -> None: ...
+
+class Stacktrace(Trigger):
+    def __init__(
+        self,
+        cells: Cells,
+        count: int = ...,
+        *,
+        filter: object = None,
+        kept: tuple[int, int] | None = None,
+    ) -> None: ...

@@ -1,0 +1,68 @@
+# cython: boundscheck=False, wraparound=False
+"""What the simple kinds of triggers do when they fire (kernel/trace/trace_events_trigger.c).
+
+    TracingSwitch   traceon, traceoff                the instance's tracing_on
+    EventSwitch     enable_event, disable_event      whether another event is soft-disabled
+    Stacktrace      stacktrace                       nothing yet: there is no kernel stack
+
+The count of a switch goes down only when something changes.
+"""
+
+from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.trigger._cells cimport Cells, tc_at, tc_fire
+from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, Trigger
+from utracefsd.events._tracepoint cimport Record
+
+from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
+
+
+cdef class TracingSwitch(Trigger):
+    """Turn tracing of an instance on or off. traceoff fires after the record is stored."""
+
+    cdef FtraceSink sink
+    cdef bint on
+
+    def __init__(self, FtraceSink sink not None, bint on, count=UNLIMITED, *, filter=None, kept=None):
+        """The sink's `tracing_cell` must be there as long as this is attached."""
+        Trigger.__init__(
+            self, sink.cells, count, filter=filter, kept=kept, stage=BEFORE if on else LAST
+        )
+        self.sink = sink
+        self.on = self.turns_on = on
+
+    cdef void fire(self, Record *r) noexcept:
+        cdef FtraceSink sink = self.sink
+        if sink.on == self.on or tc_at(self.cells.header, self.cell).value == 0:
+            return
+        tc_fire(self.cells.header, self.cell, self.counted(), sink.tracing_cell, self.on)
+        sink.switch(self.on)
+
+
+cdef class EventSwitch(Trigger):
+    """Turn the storing of another event's records in the same instance on or off."""
+
+    cdef FtraceProbe target
+    cdef bint on
+
+    def __init__(self, FtraceProbe target not None, bint on, count=UNLIMITED, *, filter=None, kept=None):
+        """The target must stay attached, with its `soft_cell`, as long as this is."""
+        Trigger.__init__(self, target.sink.cells, count, filter=filter, kept=kept)
+        self.target = target
+        self.on = on
+
+    cdef void fire(self, Record *r) noexcept:
+        if self.target.soft_disabled != self.on or tc_at(self.cells.header, self.cell).value == 0:
+            return
+        tc_fire(self.cells.header, self.cell, self.counted(), self.target.soft_cell, self.on)
+        self.target.soft_disabled = not self.on
+
+
+cdef class Stacktrace(Trigger):
+    """Count: there is no stack of the kernel to record."""
+
+    def __init__(self, Cells cells not None, count=UNLIMITED, *, filter=None, kept=None):
+        Trigger.__init__(self, cells, count, filter=filter, kept=kept, stage=LAST)
+
+    cdef void fire(self, Record *r) noexcept:
+        if tc_at(self.cells.header, self.cell).value:
+            tc_fire(self.cells.header, self.cell, self.counted(), 0, 0)

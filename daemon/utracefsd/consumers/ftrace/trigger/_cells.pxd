@@ -1,0 +1,53 @@
+"""What triggers use of their cells; include/trigger_cells.h says what they are."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+cdef extern from "trigger_cells.h" nogil:
+    const uint64_t TC_MAGIC
+    const uint32_t TC_VERSION
+    const uint32_t TC_CELL_BYTES
+    const uint32_t TC_HEADER_BYTES
+    const uint64_t TC_NAMED
+    const uint32_t TC_NONE
+    ctypedef struct tc_redo "struct tc_redo":
+        uint64_t valid
+        uint32_t cell
+        uint32_t effect
+    ctypedef struct tc_header "struct tc_header":
+        uint64_t magic
+        uint32_t version
+        uint32_t cell_bytes
+        uint64_t keys
+        uint64_t serial
+        uint64_t ring
+        tc_redo redo
+    ctypedef struct tc_cell "struct tc_cell":
+        uint64_t key
+        uint64_t value
+        uint64_t done
+    tc_cell *tc_at(tc_header *, uint32_t index)
+    void tc_begin(tc_header *, uint64_t ring, uint64_t at)
+    void tc_apply(tc_header *)
+    void tc_fire(tc_header *, uint32_t cell, uint64_t value, uint32_t effect, uint64_t effect_value)
+    bint tc_is_under_way(const tc_header *, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino)
+    void tc_name(tc_header *, uint64_t dev, uint64_t ino)
+    void tc_give(tc_header *, uint32_t index, uint64_t value)
+
+cdef class Cells:
+    cdef tc_header *header
+    cdef readonly object refused        # str or None
+    # While a record that was under way is handed over again: keys of the triggers that fired for it.
+    cdef public object again
+    cdef int fd
+    cdef size_t map_bytes
+    cdef readonly uint32_t limit
+    cdef readonly uint32_t room         # cells that the file has
+    cdef list unused
+    cdef set given
+
+    cdef int open_old(self, path) except -1
+    cdef int map_it(self, int fd) except -1
+    cdef int grow(self) except -1
+    cdef tc_cell *one(self, uint32_t index) except NULL
+    cdef object fired_at(self, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino)
+    cdef void end_judging(self) noexcept

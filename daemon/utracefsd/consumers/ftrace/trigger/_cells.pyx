@@ -1,0 +1,197 @@
+# cython: boundscheck=False, wraparound=False
+"""Cells: the numbers that triggers change from within a record (include/trigger_cells.h)."""
+
+import os
+import stat
+
+from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
+from posix.mman cimport mmap as map_file
+from posix.unistd cimport close as close_fd
+
+# A trigger takes one cell and perhaps another for what it switches: more than anybody writes by hand. The
+# mapping is as large as all of them (32 MiB of addresses), the file grows by the page.
+MAX_CELLS = 1 << 20
+
+cdef enum:
+    CELLS_A_PAGE = 128
+
+
+cdef class Cells:
+    """The cells of a daemon, in the file `path`, where a successor finds them; None: in memory of this
+    process.
+
+    What a dead daemon left is gone on with: `keep` says which cells are still meant, `drop_the_rest` ends
+    that. limit: of cells at once. OSError: the file cannot be opened or made.
+
+    refused: What was wrong with the file that was there and has been replaced; None if nothing.
+    """
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __init__(self, path=None, uint32_t limit=MAX_CELLS):
+        if self.header != NULL:
+            raise RuntimeError("made already")
+        self.limit = limit
+        self.unused = []
+        self.given = set()
+        self.map_bytes = TC_HEADER_BYTES + <size_t>limit * TC_CELL_BYTES
+        if path is None:
+            self.map_it(-1)
+        elif not self.open_old(path):
+            new = f"{os.fspath(path)}.new"
+            try:
+                os.unlink(new)
+            except FileNotFoundError:
+                pass
+            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, TC_HEADER_BYTES)
+                self.map_it(fd)
+            except BaseException:
+                os.close(fd)
+                os.unlink(new)
+                raise
+            self.fd = fd
+        if self.header.magic != TC_MAGIC:
+            self.header.version = TC_VERSION
+            self.header.cell_bytes = TC_CELL_BYTES
+            self.header.magic = TC_MAGIC
+            if path is not None:
+                os.rename(new, path)
+        elif self.header.redo.valid:
+            if 0 < self.header.redo.cell <= self.room and self.header.redo.effect <= self.room:
+                tc_apply(self.header)
+            self.header.redo.valid = 0
+
+    cdef int open_old(self, path) except -1:
+        """Open and map the file that is there. False: there is none, or it cannot be used."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        found = os.fstat(fd)
+        rest = found.st_size - TC_HEADER_BYTES
+        self.refused = "no file of cells has this length"
+        if stat.S_ISREG(found.st_mode) and rest >= 0 and rest % TC_CELL_BYTES == 0:
+            if rest // TC_CELL_BYTES <= self.limit:
+                self.map_it(fd)
+                if (
+                    self.header.magic == TC_MAGIC
+                    and self.header.version == TC_VERSION
+                    and self.header.cell_bytes == TC_CELL_BYTES
+                ):
+                    self.fd = fd
+                    self.room = rest // TC_CELL_BYTES
+                    self.refused = None
+                    return True
+                munmap(self.header, self.map_bytes)
+                self.header = NULL
+                self.refused = "not a file of cells of this version"
+        os.close(fd)
+        return False
+
+    cdef int map_it(self, int fd) except -1:
+        """The descriptor stays the caller's; -1: memory."""
+        cdef void *map = map_file(
+            NULL,
+            self.map_bytes,
+            PROT_READ | PROT_WRITE,
+            MAP_SHARED if fd >= 0 else MAP_PRIVATE | MAP_ANONYMOUS,
+            fd,
+            0,
+        )
+        if map == MAP_FAILED:
+            raise MemoryError("the cells of triggers cannot be mapped")
+        self.header = <tc_header *>map
+        return 0
+
+    def __dealloc__(self):
+        if self.header != NULL:
+            munmap(self.header, self.map_bytes)
+        if self.fd >= 0:
+            close_fd(self.fd)
+
+    def __len__(self):
+        """How many are given out."""
+        return len(self.given)
+
+    cdef int grow(self) except -1:
+        cdef uint32_t more = self.limit - self.room
+        if more > CELLS_A_PAGE:
+            more = CELLS_A_PAGE
+        if more == 0:
+            raise MemoryError(f"there are {self.limit} cells of triggers, which is the limit")
+        if self.fd >= 0:
+            begin = TC_HEADER_BYTES + <long long>self.room * TC_CELL_BYTES
+            os.posix_fallocate(self.fd, begin, <long long>more * TC_CELL_BYTES)
+        self.unused.extend(range(self.room + more, self.room, -1))
+        self.room += more
+        return 0
+
+    cdef tc_cell *one(self, uint32_t index) except NULL:
+        if index not in self.given:
+            raise ValueError(f"cell {index} is not given out")
+        return tc_at(self.header, index)
+
+    def give(self, uint64_t value):
+        """The index of a cell that was not in use. OSError: no room for it. MemoryError: the limit."""
+        if not self.unused:
+            self.grow()
+        index = self.unused.pop()
+        self.given.add(index)
+        tc_give(self.header, index, value)
+        return index
+
+    def take_back(self, uint32_t index):
+        """The cell is not needed any more. ValueError: it is not given out."""
+        self.one(index)
+        self.given.discard(index)
+        self.unused.append(index)
+
+    def key(self, uint32_t index):
+        """No other cell has or had this number."""
+        return self.one(index).key
+
+    def value(self, uint32_t index):
+        return self.one(index).value
+
+    def set_value(self, uint32_t index, uint64_t value):
+        """One store: a successor finds this or what was before."""
+        self.one(index).value = value
+
+    def keep(self, index, key):
+        """Go on with a cell that a log names: whether it is that one still."""
+        if not 0 < index <= self.room or (<tc_cell *>tc_at(self.header, index)).key != key or key == 0:
+            return False
+        self.given.add(index)
+        return True
+
+    def drop_the_rest(self):
+        """What was kept is all of what the daemon before had."""
+        self.unused = [index for index in range(self.room, 0, -1) if index not in self.given]
+
+    cdef object fired_at(self, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino):
+        """Keys of the triggers that fired for the record at `at` of a data ring; None: it is not under way.
+
+        ring: how the daemon before called it.
+        """
+        cdef uint32_t index
+        cdef tc_cell *cell
+        if not tc_is_under_way(self.header, ring, at, dev, ino):
+            return None
+        tc_name(self.header, dev, ino)
+        fired = []
+        for index in range(1, self.room + 1):
+            cell = tc_at(self.header, index)
+            if cell.done == self.header.serial and cell.key:
+                fired.append(cell.key)
+        return frozenset(fired)
+
+    cdef void end_judging(self) noexcept:
+        """All data rings were looked at: a number of a data ring means nothing from now on."""
+        if self.header.ring != TC_NAMED:
+            self.header.ring = 0
+
+    def __repr__(self):
+        return f"<Cells {len(self.given)} of {self.room}>"

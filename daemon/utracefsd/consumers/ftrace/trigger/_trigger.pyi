@@ -1,0 +1,27 @@
+from utracefsd.consumers.ftrace.trigger._cells import Cells
+
+UNLIMITED: int
+
+class Trigger:
+    stage: int
+    needs_record: bool
+    filter: object
+    paused: bool
+    cells: Cells
+    cell: int
+    key: int
+    def __init__(
+        self,
+        cells: Cells,
+        count: int = ...,
+        *,
+        filter: object = None,
+        kept: tuple[int, int] | None = None,
+        stage: int = 0,
+        needs_record: bool = False,
+    ) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def is_conditional(self) -> bool: ...

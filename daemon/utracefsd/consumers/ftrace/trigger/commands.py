@@ -1,0 +1,75 @@
+"""The file `trigger` of an event in an instance: the table of kinds, and what reading and writing do."""
+
+import errno
+import logging
+from collections.abc import Iterable
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
+from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
+from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind, StacktraceKind, TracingSwitchKind
+from utracefsd.events.event import Event, shown
+
+__all__ = ["KINDS", "Triggers"]
+
+logger = logging.getLogger("utracefsd")
+
+KINDS: dict[bytes, Kind] = {
+    kind.name: kind
+    for kind in (
+        TracingSwitchKind(b"traceon", on=True),
+        TracingSwitchKind(b"traceoff", on=False),
+        StacktraceKind(),
+        EventSwitchKind(b"enable_event", on=True),
+        EventSwitchKind(b"disable_event", on=False),
+    )
+}
+"""All kinds, in the order in which the file lists them."""
+
+AVAILABLE = b"# Available triggers:\n# %s\n" % b" ".join(KINDS)
+
+
+class Triggers:
+    """The triggers of one instance, by their files."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def text(self, event: Event) -> bytes:
+        """What the file shows."""
+        lines = [attached.text() + b"\n" for attached in self._place.files.triggers(event)]
+        return b"".join(lines) or AVAILABLE
+
+    def write(self, event: Event, data: bytes) -> None:
+        """One write, shorter than a page: nothing, or one command. EINVAL, EEXIST, and what the kind says."""
+        if not data:
+            return
+        command = split_command(data)
+        kind = KINDS.get(command.name)
+        if kind is None:
+            raise TraceError(
+                errno.EINVAL,
+                f"there is no trigger {shown(command.name)}; there are {b' '.join(KINDS).decode()}",
+            )
+        kind.write(self._place, event, command)
+
+    def truncate(self, event: Event) -> None:
+        """What opening with O_TRUNC does."""
+        for kind in KINDS.values():
+            kind.remove_all(self._place, event)
+
+    def restore(self, event: Event, saved: Iterable[SavedTrigger]) -> None:
+        """Attach what the daemon before had, in the order in which it was listed. What cannot be is left out
+        and said."""
+        for one in saved:
+            command = split_command(one.command)
+            try:
+                attached = KINDS[command.name].restore(self._place, event, command, one)
+                self._place.files.add_trigger(event, attached, at_end=True)
+            except (KeyError, TraceError, OSError, MemoryError) as error:
+                logger.warning(
+                    "the trigger %s of %s is lost: %s",
+                    shown(one.command),
+                    shown(event.tracepoint_name),
+                    error,
+                )

@@ -1,0 +1,168 @@
+/* What triggers change from within a record, kept where a successor finds it.
+ *
+ * A trigger's remaining count, tracing_on (traceon, traceoff) and whether an event is soft-disabled
+ * (enable_event, disable_event) change per record, so they cannot wait for the log of the state, which is
+ * written after a batch. They stand in cells of one mapped file in the daemon's state folder, mode 0600:
+ *
+ *     header | cell 1 | cell 2 | ...             each cell is a number: a count, a switch
+ *
+ * One firing changes two cells (the count and what it switches) and notes that the trigger is done with this
+ * record. Killed in between, a daemon must leave all of it or nothing. So a firing is written twice, all
+ * values absolute:
+ *
+ *     1. redo.cell, .value, .effect, .effect_value, .serial      what will be
+ *     2. redo.valid = 1                                          one store: from here on it has happened
+ *     3. effect's value, cell's value, cell's done               now it is
+ *     4. redo.valid = 0
+ *
+ * A successor that finds redo.valid does 3 and 4 again.
+ *
+ * Which record? The record that was under way when a daemon was killed is handed over once more (journal.h of
+ * intake). A trigger that had fired for it does not fire again, one that was not reached does; so every
+ * firing is said to belong to a record. Records that have triggers are numbered (header.serial), the header
+ * says which one the present number stands for (data ring and position), and done is the number of the record
+ * that a trigger fired for last.
+ *
+ *     begin     ring = 0;  at, serial + 1;  ring = number of the data ring
+ *
+ * A record is under way when the journal's tail of that data ring stands at it. The journal knows this record
+ * by the data ring's dev and ino, because numbers of data rings are given anew by each daemon: tc_name()
+ * writes them down before the journal takes the number away. From then on the state's log and the journal
+ * keep the list of what has fired (Journal.fired), because the data ring may come back only when other
+ * records have had their turn. A record that came another way (ring 0) is not handed over again.
+ *
+ * Memory order: as in journal.h. The reader starts after the writer's death, so the compiler's order is
+ * enough.
+ */
+#ifndef UTRACEFS_TRIGGER_CELLS_H
+#define UTRACEFS_TRIGGER_CELLS_H
+
+#include <stdint.h>
+
+#define TC_MAGIC 0x534c4c4543545455ull /* "UTTCELLS" as little-endian bytes */
+#define TC_VERSION 1u
+#define TC_CELL_BYTES 32u
+#define TC_HEADER_BYTES 128u
+#define TC_NAMED UINT64_MAX /* in ring: the record is named by dev and ino */
+#define TC_NONE 0u          /* no cell has this index */
+
+struct tc_redo {
+    uint64_t valid;
+    uint32_t cell;
+    uint32_t effect; /* the other cell that changes; TC_NONE: none does */
+    uint64_t value;
+    uint64_t effect_value;
+    uint64_t serial;
+};
+
+struct tc_header {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t cell_bytes;
+    uint64_t keys;   /* given so far */
+    uint64_t serial; /* of the last record that had triggers */
+    uint64_t ring;   /* where that is: number of the data ring, 0, or TC_NAMED */
+    uint64_t at;     /* its position there */
+    uint64_t dev;    /* with TC_NAMED: of the data ring */
+    uint64_t ino;
+    struct tc_redo redo;
+    unsigned char zero[TC_HEADER_BYTES - 64 - sizeof(struct tc_redo)];
+};
+
+struct tc_cell {
+    uint64_t key;   /* never given twice: a log that names another is out of date */
+    uint64_t value;
+    uint64_t done;  /* serial of the record that the trigger fired for last */
+    uint64_t zero;
+};
+
+_Static_assert(sizeof(struct tc_header) == TC_HEADER_BYTES, "cells begin behind it");
+_Static_assert(sizeof(struct tc_cell) == TC_CELL_BYTES, "two a cache line");
+
+#define TC_STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
+#define TC_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
+
+static inline struct tc_cell *tc_at(struct tc_header *h, uint32_t index)
+{
+    return (struct tc_cell *)((unsigned char *)h + TC_HEADER_BYTES) + (index - 1);
+}
+
+/* Triggers see the record at `at` of data ring `ring`, perhaps those of several instances. */
+static inline void tc_begin(struct tc_header *h, uint64_t ring, uint64_t at)
+{
+    if (ring && h->ring == ring && h->at == at)
+        return;
+    TC_STORE(h->ring, 0);
+    TC_ORDER();
+    TC_STORE(h->at, at);
+    TC_STORE(h->serial, h->serial + 1);
+    TC_ORDER();
+    TC_STORE(h->ring, ring);
+    TC_ORDER();
+}
+
+/* Step 3 and 4. */
+static inline void tc_apply(struct tc_header *h)
+{
+    const struct tc_redo *redo = &h->redo;
+    struct tc_cell *cell = tc_at(h, redo->cell);
+    if (redo->effect != TC_NONE)
+        TC_STORE(tc_at(h, redo->effect)->value, redo->effect_value);
+    TC_STORE(cell->value, redo->value);
+    TC_STORE(cell->done, redo->serial);
+    TC_ORDER();
+    TC_STORE(h->redo.valid, 0);
+    TC_ORDER();
+}
+
+/* The trigger of `cell` fires: its count becomes `value`, and cell `effect` effect_value. */
+static inline void tc_fire(struct tc_header *h, uint32_t cell, uint64_t value, uint32_t effect,
+                           uint64_t effect_value)
+{
+    TC_STORE(h->redo.cell, cell);
+    TC_STORE(h->redo.value, value);
+    TC_STORE(h->redo.effect, effect);
+    TC_STORE(h->redo.effect_value, effect_value);
+    TC_STORE(h->redo.serial, h->serial);
+    TC_ORDER();
+    TC_STORE(h->redo.valid, 1);
+    TC_ORDER();
+    tc_apply(h);
+}
+
+/* Whether the record at `at` of a data ring is that of `serial`. ring: how the daemon before called it. */
+static inline int tc_is_under_way(const struct tc_header *h, uint64_t ring, uint64_t at, uint64_t dev,
+                                  uint64_t ino)
+{
+    if (h->at != at)
+        return 0;
+    if (h->ring == TC_NAMED)
+        return h->dev == dev && h->ino == ino;
+    return ring && h->ring == ring;
+}
+
+/* From now on that record is known by its data ring's file. */
+static inline void tc_name(struct tc_header *h, uint64_t dev, uint64_t ino)
+{
+    TC_STORE(h->dev, dev);
+    TC_STORE(h->ino, ino);
+    TC_ORDER();
+    TC_STORE(h->ring, TC_NAMED);
+    TC_ORDER();
+}
+
+/* A cell for a new trigger or switch. */
+static inline void tc_give(struct tc_header *h, uint32_t index, uint64_t value)
+{
+    struct tc_cell *cell = tc_at(h, index);
+    TC_STORE(cell->key, 0);
+    TC_ORDER();
+    TC_STORE(cell->value, value);
+    TC_STORE(cell->done, 0);
+    TC_STORE(h->keys, h->keys + 1);
+    TC_ORDER();
+    TC_STORE(cell->key, h->keys);
+    TC_ORDER();
+}
+
+#endif

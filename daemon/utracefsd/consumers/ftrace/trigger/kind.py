@@ -1,0 +1,181 @@
+"""What a kind of trigger is to the file `trigger`, and what its commands share.
+
+    NAME[:PARAM][ if FILTER]        !NAME... removes
+
+A kind takes what stands behind its name and attaches, removes or restores (`Kind`). The parsing here is that
+of kernel/trace/trace_events_trigger.c: `trigger_process_regex()`, `event_trigger_separate_filter()`,
+`event_trigger_parse_num()`, `set_trigger_filter()`.
+"""
+
+import errno
+import string
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.consumers.ftrace.error_log import ErrorLog
+from utracefsd.consumers.ftrace.event_file import EventFiles
+from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
+from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
+from utracefsd.events.event import Event, shown
+from utracefsd.events.event_table import EventTable
+
+__all__ = [
+    "WHITESPACE",
+    "Command",
+    "Kept",
+    "Kind",
+    "Place",
+    "memory_errors",
+    "parse_count",
+    "separate_filter",
+    "split_command",
+]
+
+WHITESPACE = b" \t\n\v\f\r"
+
+Kept = tuple[tuple[int, int], ...]
+"""As SavedTrigger.cells; empty: it is new."""
+
+
+@attrs.frozen
+class Command:
+    """One write to the file `trigger`."""
+
+    name: bytes
+    """Of the kind."""
+
+    rest: bytes | None
+    """What follows the name and one separator, without the blanks in front; None: nothing does."""
+
+    removes: bool
+    """It began with `!`."""
+
+    text: bytes
+    """All of it, without white space at both ends."""
+
+
+@attrs.frozen(eq=False)
+class Place:
+    """An instance as its triggers see it."""
+
+    table: EventTable
+    """The events there are."""
+
+    sink: FtraceSink
+    """Where the instance's records go."""
+
+    files: EventFiles
+    """Its event files, which own the triggers."""
+
+    error_log: ErrorLog
+    """Why filters are refused."""
+
+    tracing_switched: Callable[[], None]
+    """The last trigger that might turn tracing on or off is gone: write down what is so now."""
+
+    @property
+    def cells(self) -> Cells:
+        """Where counts and switches are."""
+        return self.sink.cells
+
+    def make_filter(self, event: Event, text: bytes) -> Any:
+        """The filter of a trigger of that event. Its errors, which are in the error log as well."""
+        raise TraceError(errno.EINVAL, "triggers have no filters yet")
+
+
+class Kind(Protocol):
+    """One kind of trigger. Errors are TraceError, with nothing attached or removed then."""
+
+    name: bytes
+
+    def write(self, place: Place, event: Event, command: Command) -> None:
+        """Attach, or remove."""
+
+    def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
+        """A trigger as the daemon before had it; whoever calls attaches it."""
+
+    def remove_all(self, place: Place, event: Event) -> None:
+        """What opening with O_TRUNC does."""
+
+
+def split_command(data: bytes) -> Command:
+    """What one write says. The name ends at `:`, blank or tab; blanks behind that are skipped."""
+    text = data.split(b"\0", 1)[0].strip(WHITESPACE)
+    end = next((i for i, byte in enumerate(text) if byte in b": \t"), len(text))
+    rest = text[end + 1 :].lstrip(WHITESPACE)
+    name = text[:end]
+    return Command(name.removeprefix(b"!"), rest or None, name.startswith(b"!"), text)
+
+
+def separate_filter(rest: bytes | None, *, needs_param: bool) -> tuple[bytes | None, bytes | None]:
+    """Parameter and filter (from its `if` on). A parameter that is not needed begins with a digit, or is
+    none. EINVAL: it is missing."""
+    if rest is None:
+        if needs_param:
+            raise TraceError(errno.EINVAL, "the trigger needs a parameter")
+        return None, None
+    if not needs_param and not rest[:1].isdigit():
+        return None, rest
+    end = next((i for i, byte in enumerate(rest) if byte in b" \t"), len(rest))
+    if end == 0:
+        raise TraceError(errno.EINVAL, "the trigger needs a parameter")
+    return rest[:end], rest[end + 1 :].lstrip(WHITESPACE) or None
+
+
+def filter_text(clause: bytes | None) -> bytes | None:
+    """What stands behind `if` and one separator, further blanks kept. EINVAL: no `if`, or nothing behind
+    it."""
+    if clause is None:
+        return None
+    end = next((i for i, byte in enumerate(clause) if byte in b" \t"), len(clause))
+    if clause[:end] != b"if" or end == len(clause):
+        raise TraceError(
+            errno.EINVAL, f"{shown(clause)} is no filter: write the word `if`, a blank and the filter"
+        )
+    return clause[end + 1 :]
+
+
+def parse_count(param: bytes | None) -> int:
+    """How often a trigger may fire: kstrtoul() with base 0 of what stands in front of `:`.
+
+    EINVAL: no number. ERANGE: from 2^64 on.
+    """
+    if param is None:
+        return UNLIMITED
+    number = param.partition(b":")[0]
+    digits = number.removeprefix(b"+")
+    allowed, base = string.digits, 10
+    if digits[:1] == b"0":
+        if (
+            digits[1:2] in (b"x", b"X")
+            and digits[2:3].isalnum()
+            and digits[2:3].lower() in b"0123456789abcdef"
+        ):
+            digits, allowed, base = digits[2:], string.hexdigits, 16
+        else:
+            allowed, base = string.octdigits, 8
+    rest = digits.lstrip(allowed.encode())
+    taken = digits[: len(digits) - len(rest)]
+    if not taken:
+        raise TraceError(errno.EINVAL, f"{shown(number)} is not a count: write a number")
+    value = int(taken, base)
+    if value >= 1 << 64:
+        raise TraceError(errno.ERANGE, f"{shown(number)} is out of range")
+    if rest not in (b"", b"\n"):
+        raise TraceError(errno.EINVAL, f"{shown(number)} is not a count: write a number")
+    return value
+
+
+def memory_errors(make: Callable[[], Any]) -> Any:
+    """What `make` makes. ENOMEM, ENOSPC: there is no room for a trigger's cell."""
+    try:
+        return make()
+    except MemoryError as error:
+        raise TraceError(errno.ENOMEM, f"no room for a trigger: {error}") from None
+    except OSError as error:
+        raise TraceError(error.errno or errno.ENOMEM, f"no room for a trigger: {error.strerror}") from None

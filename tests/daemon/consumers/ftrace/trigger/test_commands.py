@@ -1,0 +1,84 @@
+"""The file `trigger`: reading and writing it, whatever the kind."""
+
+import os
+
+import pytest
+
+from tests.daemon.consumers.ftrace.trigger.desk import Desk
+from tests.daemon.tree.world import ADMIN, errno_of
+
+EMPTY = b"# Available triggers:\n# traceon traceoff stacktrace enable_event disable_event\n"
+
+
+def test_without_triggers_it_lists_the_kinds(desk: Desk) -> None:
+    assert desk.instance.triggers.text(desk.a) == EMPTY
+    assert desk.write(desk.a, b"traceoff") == ""
+    assert desk.instance.triggers.text(desk.a) == b"traceoff:unlimited\n"
+    assert desk.instance.triggers.text(desk.b) == EMPTY
+    assert desk.write(desk.a, b"!traceoff") == ""
+    assert desk.instance.triggers.text(desk.a) == EMPTY
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", ""),
+        (b"\n", "EINVAL"),
+        (b" \t ", "EINVAL"),
+        (b"!", "EINVAL"),
+        (b"nonsense", "EINVAL"),
+        (b"!nonsense", "EINVAL"),
+        (b"Traceon", "EINVAL"),
+        (b"! traceon", "EINVAL"),
+        (b"traceon\0garbage", ""),
+        (b"\xff\xfe", "EINVAL"),
+        (b" \ttraceon:5 \n", ""),
+    ],
+)
+def test_a_write_is_one_command(desk: Desk, data: bytes, error: str) -> None:
+    assert desk.write(desk.a, data) == error
+    assert bool(desk.lines(desk.a)) == (error == "" and data != b"")
+
+
+def test_simple_triggers_are_listed_newest_first(desk: Desk) -> None:
+    for command in (b"traceon", b"stacktrace:3", b"enable_event:user_events:b"):
+        assert desk.write(desk.a, command) == ""
+    assert desk.lines(desk.a) == [
+        b"enable_event:user_events:b:unlimited",
+        b"stacktrace:count=3",
+        b"traceon:unlimited",
+    ]
+
+
+def test_the_file(desk: Desk) -> None:
+    path = b"events/user_events/a/trigger"
+    tree = desk.world.tree
+    file = tree.open(path, os.O_RDWR, peer=ADMIN)
+    assert file.write(b"traceon:2\n") == 10
+    assert file.read(100) == b"traceon:count=2\n"
+    assert errno_of(file.write, b"x" * 4096) == 22
+    file.close()
+    tree.open(path, os.O_WRONLY | os.O_TRUNC, peer=ADMIN).close()
+    assert desk.lines(desk.a) == [b"traceon:count=2"], "truncating leaves simple triggers"
+
+
+def test_an_event_with_triggers_cannot_be_deleted(desk: Desk) -> None:
+    persistent = desk.world.event(b"p u32 v", 1)
+    desk.world.let_go(persistent)
+    desk.write(persistent, b"traceon")
+    assert errno_of(lambda: desk.world.table.delete(b"p", privileged=True)) == 16
+    desk.write(persistent, b"!traceon")
+    desk.write(desk.a, b"enable_event:user_events:p")
+    assert errno_of(lambda: desk.world.table.delete(b"p", privileged=True)) == 16
+    desk.write(desk.a, b"!enable_event:user_events:p")
+    desk.world.table.delete(b"p", privileged=True)
+
+
+def test_an_instance_that_goes_takes_its_triggers_along(desk: Desk) -> None:
+    other = desk.world.instances.make(b"other")
+    for command in (b"traceoff", b"enable_event:user_events:b", b"enable_event:user_events:a"):
+        other.triggers.write(desk.a, command)
+    assert (desk.a.status, desk.b.status, len(other.sink.cells)) == (1, 1, 6)
+    desk.world.instances.remove(b"other")
+    assert (desk.a.status, desk.b.status, len(other.sink.cells)) == (0, 0, 0)
+    assert (desk.a.references, desk.b.references) == (1, 1)

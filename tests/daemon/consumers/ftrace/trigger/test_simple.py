@@ -1,0 +1,151 @@
+"""traceon, traceoff, stacktrace, enable_event and disable_event as commands."""
+
+import pytest
+
+from tests.daemon.consumers.ftrace.trigger.desk import Desk
+
+B = b"user_events:b"
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (b"traceon", b"traceon:unlimited"),
+        (b"traceon:", b"traceon:unlimited"),
+        (b"traceon: ", b"traceon:unlimited"),
+        (b"traceon 5", b"traceon:count=5"),
+        (b"traceon\t5", b"traceon:count=5"),
+        (b"traceon: 5", b"traceon:count=5"),
+        (b"traceon:5:", b"traceon:count=5"),
+        (b"traceon:1:2", b"traceon:count=1"),
+        (b"traceon:0", b"traceon:count=0"),
+        (b"traceon:0x10", b"traceon:count=16"),
+        (b"traceon:010", b"traceon:count=8"),
+        (b"traceon:18446744073709551615", b"traceon:unlimited"),
+        (b"traceon:18446744073709551614", b"traceon:count=-2"),
+        (b"traceon:18446744073709551616", "ERANGE"),
+        (b"traceon:99999999999999999999x", "ERANGE"),
+        (b"traceon:-1", "EINVAL"),
+        (b"traceon:+1", "EINVAL"),
+        (b"traceon:5x", "EINVAL"),
+        (b"traceon:08", "EINVAL"),
+        (b"traceon:0x", "EINVAL"),
+        (b"traceon:text", "EINVAL"),
+        (b"traceon::5", "EINVAL"),
+        (b"traceon iff v == 1", "EINVAL"),
+        (b"traceon v == 1", "EINVAL"),
+        (b"traceon if", "EINVAL"),
+        (b"traceon:5 if", "EINVAL"),
+        (b"traceon:5 v == 1", "EINVAL"),
+    ],
+)
+def test_counts_of_simple_triggers(desk: Desk, command: bytes, shown: bytes | str) -> None:
+    error = desk.write(desk.a, command)
+    assert [*desk.lines(desk.a), error] == ([shown, ""] if isinstance(shown, bytes) else [shown])
+    assert desk.enabled(desk.a) == (b"0" if error else b"0*")
+
+
+@pytest.mark.parametrize(
+    ("rest", "shown"),
+    [
+        (b":" + B, b":unlimited"),
+        (b" " + B, b":unlimited"),
+        (b":" + B + b":5", b":count=5"),
+        (b":" + B + b":+5", b":count=5"),
+        (b":" + B + b":5:6", b":count=5"),
+        (b":" + B + b":", "EINVAL"),
+        (b":" + B + b":-1", "EINVAL"),
+        (b":" + B + b":x", "EINVAL"),
+        (b":" + B + b":99999999999999999999", "ERANGE"),
+        (b"", "EINVAL"),
+        (b":", "EINVAL"),
+        (b":user_events", "EINVAL"),
+        (b":user_events:", "EINVAL"),
+        (b":user_events:nothing", "EINVAL"),
+        (b":b", "EINVAL"),
+        (b"::b", "EINVAL"),
+        (b":" + B + b" v == 1", "EINVAL"),
+        (b":" + B + b" if", "EINVAL"),
+    ],
+)
+def test_targets_and_counts_of_event_switches(desk: Desk, rest: bytes, shown: bytes | str) -> None:
+    error = desk.write(desk.a, b"enable_event" + rest)
+    expected = [b"enable_event:" + B + shown, ""] if isinstance(shown, bytes) else [shown]
+    assert [*desk.lines(desk.a), error] == expected
+    assert (desk.enabled(desk.a), desk.enabled(desk.b)) == ((b"0", b"0") if error else (b"0*", b"0*"))
+    assert len(desk.instance.sink.cells) == (0 if error else 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b"traceon", b"traceon:5"),
+        (b"traceon", b"traceoff"),
+        (b"stacktrace", b"stacktrace:3"),
+        (b"enable_event:" + B, b"disable_event:" + B + b":7"),
+    ],
+)
+def test_an_event_has_one_trigger_of_a_slot(desk: Desk, first: bytes, second: bytes) -> None:
+    assert desk.write(desk.a, first) == ""
+    cells = len(desk.instance.sink.cells)
+    lines = desk.lines(desk.a)
+    assert desk.write(desk.a, second) == "EEXIST"
+    assert (desk.lines(desk.a), len(desk.instance.sink.cells)) == (lines, cells)
+    assert desk.write(desk.b, second.replace(B, b"user_events:a")) == ""
+
+
+def test_removal(desk: Desk) -> None:
+    """Whatever follows the name is ignored, but for a target; what is not there is removed, too."""
+    desk.write(desk.a, b"traceon:5")
+    assert desk.write(desk.a, b"!traceoff:7 if nonsense") == ""
+    assert desk.lines(desk.a) == []
+    assert desk.write(desk.a, b"!traceon") == ""
+    desk.write(desk.a, b"enable_event:user_events:a")
+    desk.write(desk.a, b"enable_event:" + B)
+    assert desk.write(desk.a, b"!disable_event") == "EINVAL"
+    assert desk.write(desk.a, b"!disable_event:user_events:nothing") == "EINVAL"
+    assert desk.write(desk.a, b"!disable_event:" + B) == ""
+    assert desk.lines(desk.a) == [b"enable_event:user_events:a:unlimited"]
+    assert desk.write(desk.a, b"!enable_event:user_events:a:3 if x") == ""
+    assert (desk.enabled(desk.a), desk.enabled(desk.b), len(desk.instance.sink.cells)) == (b"0", b"0", 0)
+
+
+def test_a_target_stays_as_it_was_switched(desk: Desk) -> None:
+    """A normally enabled target that was turned off is not enabled again when the trigger goes."""
+    desk.enable(desk.b)
+    desk.write(desk.a, b"disable_event:" + B)
+    assert desk.enabled(desk.b) == b"1*"
+    desk.emit(desk.a)
+    assert desk.enabled(desk.b) == b"0*"
+    desk.write(desk.a, b"!disable_event:" + B)
+    assert (desk.enabled(desk.b), desk.b.status) == (b"0", 0)
+    desk.write(desk.a, b"enable_event:" + B)
+    desk.emit(desk.a)
+    assert desk.enabled(desk.b) == b"1*"
+    desk.write(desk.a, b"!enable_event:" + B)
+    assert (desk.enabled(desk.b), desk.b.status) == (b"1", 1)
+
+
+def test_triggers_of_two_events_may_switch_the_same(desk: Desk) -> None:
+    desk.write(desk.a, b"enable_event:" + B)
+    desk.write(desk.b, b"disable_event:" + B)
+    assert desk.enabled(desk.b) == b"0*"
+    desk.emit(desk.a)
+    assert desk.enabled(desk.b) == b"1*"
+    desk.emit(desk.b, 7)
+    assert (desk.enabled(desk.b), desk.recorded()) == (b"0*", []), "off before it is stored"
+    desk.write(desk.a, b"!enable_event:" + B)
+    desk.write(desk.b, b"!disable_event:" + B)
+    assert (desk.enabled(desk.b), len(desk.instance.sink.cells)) == (b"0", 0)
+
+
+def test_tracing_on_is_noted_when_the_last_switch_goes(desk: Desk) -> None:
+    """As long as there are any, a successor asks their cell; afterwards the settings."""
+    desk.write(desk.a, b"traceoff")
+    desk.write(desk.b, b"traceon:0")
+    desk.emit(desk.a)
+    assert not desk.instance.tracing_on
+    assert desk.instance.settings.tracing_on
+    desk.write(desk.a, b"!traceoff")
+    desk.write(desk.b, b"!traceoff")
+    assert not desk.instance.settings.tracing_on
