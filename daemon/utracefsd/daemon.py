@@ -265,6 +265,8 @@ class Daemon:
             take_in_all=self.take_in_all,
             new_handle=self._handles.__next__,
             closed=lambda: self._tracefs_closed(peer),
+            speaks_for_others=peer.privileged,
+            remember=self.comms.remember,
             faults=self.faults,
         )
 

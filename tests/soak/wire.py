@@ -235,16 +235,26 @@ def tracefs_message(rng: random.Random) -> tuple[bytes, list[str]]:
         contents = contents.encode("utf-8", "replace") if isinstance(contents, str) else contents
         return request(rng, "write_file", [near(rng, path(rng)), contents, near(rng, rng.random() < 0.5)]), []
     if kind < 0.52:
-        return request(rng, rng.choice(["list_dir", "stat", "mkdir", "rmdir"]), [near(rng, path(rng))]), []
+        method = rng.choice(["list_dir", "stat", "mkdir", "rmdir"])
+        modes = [near(rng, True)] if method == "list_dir" and rng.random() < 0.5 else []
+        return request(rng, method, [near(rng, path(rng)), *modes]), []
     if kind < 0.66:
         flags = near(rng, rng.choice([0, 1, 2, 0x800, 0x801, 0x802, 0x201, 0x401]), 0.05)
         return request(rng, "open", [near(rng, path(rng)), flags]), []
     if kind < 0.78:
-        return request(rng, "read", [handle, near(rng, rng.choice([0, 1, 4096, 65536, 1 << 20]))]), []
+        flags = [near(rng, rng.choice([0, 0x800]))] if rng.random() < 0.3 else []
+        return request(rng, "read", [handle, near(rng, rng.choice([0, 1, 4096, 65536, 1 << 20])), *flags]), []
     if kind < 0.83:
-        return request(rng, "write", [handle, near(rng, rng.choice(_CONTENTS).encode())]), []
+        writer = {"pid": near(rng, 1 + rng.randrange(4_000)), "start_time": near(rng, rng.randrange(1 << 20))}
+        written = [handle, near(rng, rng.choice(_CONTENTS).encode())]
+        return request(rng, "write", [*written, near(rng, writer)] if rng.random() < 0.3 else written), []
     if kind < 0.87:
-        return request(rng, rng.choice(["close", "poll"]), [handle]), []
+        method = rng.choice(["close", "poll", "ready", "seek", "cancel"])
+        if method == "cancel":
+            return request(rng, method, [near(rng, rng.randrange(1000))]), []
+        return request(
+            rng, method, [handle, near(rng, rng.randrange(9))] if method == "seek" else [handle]
+        ), []
     if kind < 0.93:
         return request(rng, "perf_event_open", [near(rng, _perf_attr(rng))]), []
     if kind < 0.97:

@@ -11,6 +11,7 @@
 | events | reg, emit |
 | attach | attach |
 | perf | perf stat, perf record |
+| mount | mount |
 | doctor | doctor |
 | daemon | daemon, completion |
 
@@ -185,6 +186,7 @@ COMMANDS = {
     "emit": ("utracefs.cli.events:emit", "Emit one record, from a shell script."),
     "attach": ("utracefs.cli.attach:attach", "Give events to a plug-in, and show its report."),
     "perf": ("utracefs.cli.perf:perf", "Count and sample events."),
+    "mount": ("utracefs.cli.mount:mount", "Show the tree as files, for cat, echo and trace-cmd."),
     "doctor": ("utracefs.cli.doctor:doctor", "Say why nothing arrives."),
     "daemon": ("utracefs.cli.daemon:daemon", "Run a daemon (the same as utracefsd)."),
     "completion": ("utracefs.cli.daemon:completion", "Print the completion script of a shell."),

@@ -3,19 +3,22 @@
     request ──> take in what producers sent before ──> the tree ──> reply
                      read: EAGAIN on a blocking file, or poll: not filled far enough ──> waits
                                                             │ speak: data, end of file, error ──> reply
+                                                            │ cancel: EINTR ──> reply
                                                             └ close of the handle: EBADF ──> reply
 
 No socket, no clock, no waiting here: the port feeds bytes, sends what comes out, and calls `speak` whenever
 there may be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
 
-All who could connect are administrators (mode and group of the socket say who can), so nothing is checked
-against the peer's identity here. The shape of params is: EINVAL with the wanted shape in the text. Method not
+All who could connect may use the tree (mode and group of the socket say who can), so one thing only is
+checked against the peer's identity here: root and the daemon's own user may write on another thread's behalf
+(a mount does), nobody else. The shape of params is: EINVAL with the wanted shape in the text. Method not
 known: ENOSYS. Handle not open: EBADF. Handles are numbers that no two connections share, since they also name
 consumers (`perf:5`).
 """
 
 import errno
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -52,10 +55,15 @@ _INTERNAL = "internal error; the daemon's log tells more"
 class FileHandle(Protocol):
     """An opened file of the tree (tree.nodes.OpenFile)."""
 
-    @property
-    def blocking(self) -> bool: ...
+    blocking: bool
+    """A read waits for data, where O_NONBLOCK was not given."""
+
     def read(self, size: int, /) -> bytes: ...
     def write(self, data: bytes, /) -> int: ...
+    def written_by(self, pid: int, /) -> None:
+        """Which thread the next write is from."""
+
+    def seek(self, offset: int, /) -> int: ...
     def ready(self) -> bool:
         """Whether poll(2) would call it readable."""
 
@@ -69,6 +77,7 @@ class Files(Protocol):
     def read_pieces(self, path: bytes, peer: Peer) -> list[bytes]: ...
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int: ...
     def list_dir(self, path: bytes) -> list[tuple[bytes, str]]: ...
+    def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]: ...
     def stat(self, path: bytes) -> messages.Stat: ...
     def mkdir(self, path: bytes) -> None: ...
     def rmdir(self, path: bytes) -> None: ...
@@ -141,14 +150,20 @@ class TracefsConnection:
         take_in_all: Callable[[], None],
         new_handle: Callable[[], int],
         closed: Callable[[], None] | None = None,
+        speaks_for_others: bool = False,
+        remember: Callable[[int], None] | None = None,
         faults: Faults | None = None,
     ) -> None:
+        """speaks_for_others: may write on behalf of another thread; `remember` is told which, for its
+        name."""
         self._files = files
         self._perf = perf
         self._peer = peer
         self._take_in_all = take_in_all
         self._new_handle = new_handle
         self._closed = closed
+        self._speaks_for_others = speaks_for_others
+        self._remember_thread = remember
         self._faults = Faults() if faults is None else faults
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
         self._handles: dict[int, FileHandle | PerfHandle] = {}
@@ -166,7 +181,10 @@ class TracefsConnection:
             messages.Open: self._open,
             messages.Read: self._read,
             messages.Write: self._write,
+            messages.Seek: self._seek,
             messages.Poll: self._poll,
+            messages.Ready: self._ready,
+            messages.Cancel: self._cancel,
             messages.Close: self._close_handle,
             messages.PerfAttr: self._perf_event_open,
             messages.PerfIoctl: self._perf_ioctl,
@@ -306,7 +324,9 @@ class TracefsConnection:
     def _write_file(self, message: messages.WriteFile) -> int:
         return self._files.write_file(message.path, message.data, message.truncate, self._peer)
 
-    def _list_dir(self, message: messages.ListDir) -> list[list[str | bytes]]:
+    def _list_dir(self, message: messages.ListDir) -> list[list[str | bytes | int]]:
+        if message.modes:
+            return [messages.DirEntry(*entry).to_wire() for entry in self._files.list_modes(message.path)]
         entries = self._files.list_dir(message.path)
         return [messages.DirEntry(name, kind).to_wire() for name, kind in entries]
 
@@ -328,7 +348,11 @@ class TracefsConnection:
         if number in self._perf_handles:
             return self._perf_handles[number].read()
         file = self._file(number)
-        if any(waiting.handle == number and waiting.size is not None for waiting in self._waiting):
+        if message.flags is not None:
+            file.blocking = not message.flags & os.O_NONBLOCK
+        if file.blocking and any(
+            waiting.handle == number and waiting.size is not None for waiting in self._waiting
+        ):
             raise _Waits(number, size)  # behind the reads that came before it
         try:
             return file.read(size)
@@ -340,7 +364,27 @@ class TracefsConnection:
     def _write(self, message: messages.Write) -> int:
         if message.handle in self._perf_handles:
             raise TraceError(errno.EINVAL, "a perf event cannot be written")
-        return self._file(message.handle).write(message.data)
+        file = self._file(message.handle)
+        file.written_by(self._peer.pid if message.writer is None else self._thread(message.writer))
+        return file.write(message.data)
+
+    def _thread(self, writer: messages.Writer) -> int:
+        """EPERM: the peer speaks for itself only. ESRCH: there is no such thread any more, or it is another
+        one, or it is hidden from us."""
+        if not self._speaks_for_others:
+            raise TraceError(
+                errno.EPERM, "only root and the daemon's own user write on behalf of another thread"
+            )
+        if not attrs.evolve(self._peer, pid=writer.pid, start_time=writer.start_time).lives():
+            raise TraceError(errno.ESRCH, f"there is no thread {writer.pid} that began then")
+        if self._remember_thread is not None:
+            self._remember_thread(writer.pid)
+        return writer.pid
+
+    def _seek(self, message: messages.Seek) -> int:
+        if message.handle in self._perf_handles:
+            raise TraceError(errno.ESPIPE, "a perf event has no position")
+        return self._file(message.handle).seek(message.offset)
 
     def _poll(self, message: messages.Poll) -> None:
         if message.handle not in self._handles:
@@ -348,15 +392,29 @@ class TracefsConnection:
         if not self._handles[message.handle].ready():
             raise _Waits(message.handle, None)
 
+    def _ready(self, message: messages.Ready) -> bool:
+        if message.handle not in self._handles:
+            raise _not_open(message.handle)
+        return self._handles[message.handle].ready()
+
+    def _cancel(self, message: messages.Cancel) -> bool:
+        for waiting in self._waiting:
+            if waiting.msgid == message.msgid:
+                self._drop(waiting, errno.EINTR, "cancelled")
+                return True
+        return False
+
+    def _drop(self, waiting: WaitingRequest, number: int, text: str) -> None:
+        """It does not wait any longer; its reply goes behind that of the request which says so."""
+        self._waiting.remove(waiting)
+        self._dropped.append(Reply(encode_error(waiting.msgid, number, text)))
+
     def _close_handle(self, message: messages.Close) -> None:
         number = message.handle
         if number not in self._handles:
             raise _not_open(number)
         for waiting in [one for one in self._waiting if one.handle == number]:
-            self._waiting.remove(waiting)
-            self._dropped.append(
-                Reply(encode_error(waiting.msgid, errno.EBADF, f"handle {number} was closed"))
-            )
+            self._drop(waiting, errno.EBADF, f"handle {number} was closed")
         self._file_handles.pop(number, None)
         self._perf_handles.pop(number, None)
         self._handles.pop(number).close()

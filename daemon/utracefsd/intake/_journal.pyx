@@ -41,7 +41,16 @@ cdef int forget_origins(RingBuffer buffer) except -1:
     cdef int cpu
     for cpu in range(buffer.nr_cpus):
         rb_forget_origin(&buffer.cpus[cpu])
+        if buffer.spare is not None:
+            rb_forget_origin(&buffer.spare.cpus[cpu])
     return 0
+
+
+cdef bint has_taken(RingBuffer buffer, int cpu, uint64_t ring, uint64_t at) noexcept:
+    """A snapshot may have swapped the ring away that has the record."""
+    return rb_has_taken(&buffer.cpus[cpu], ring, at) or (
+        buffer.spare is not None and rb_has_taken(&buffer.spare.cpus[cpu], ring, at)
+    )
 
 
 @cython.final
@@ -91,7 +100,7 @@ cdef class Journal:
         memset(taken, 0, sizeof(taken))
         for number, buffer in buffers.items():
             for cpu in range(buffer.nr_cpus if 0 <= number < JR_MAX_BUFFERS else 0):
-                if rb_has_taken(&buffer.cpus[cpu], slot.number, slot.tail & ~JR_JUDGED):
+                if has_taken(buffer, cpu, slot.number, slot.tail & ~JR_JUDGED):
                     taken[number >> 6] |= <uint64_t>1 << (number & 63)
         jr_judge(slot, taken)
         jr_renumber(slot, 0)            # 0 is none of the numbers that are given from now on

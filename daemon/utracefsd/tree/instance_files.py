@@ -1,7 +1,6 @@
 """What every instance has, the top one included: control files, `options/`, `per_cpu/`.
 
-A file is a row: name, mode, and the methods of `Instance` that it stands for. Files to come (`snapshot`, the
-filters of function tracing) are further rows.
+A file is a row: name, mode, and the methods of `Instance` that it stands for. Files to come are further rows.
 """
 
 import errno
@@ -27,7 +26,7 @@ from utracefsd.tree.nodes import (
     Rows,
     RowTable,
 )
-from utracefsd.tree.trace_files import RawPipe, Trace, TracePipe
+from utracefsd.tree.trace_files import RawPipe, SnapshotFile, Trace, TracePipe
 
 __all__ = ["INSTANCE_FILES", "OptionsDirectory", "PerCpuDirectory"]
 
@@ -105,6 +104,7 @@ INSTANCE_FILES: RowTable[Instance] = RowTable(
         lambda i, data, peer: i.add_pids(values.pids(data), notrace=False),
         lambda i, peer: i.clear_pids(notrace=False),
     ),
+    Row(b"snapshot", READ_WRITE, opener=lambda i, flags, peer: SnapshotFile(i, -1, flags)),
     Row(
         b"standing_events",
         READ_WRITE,
@@ -145,6 +145,9 @@ class _MarkerFile(OpenFile):
         super().__init__(flags)
         self._write_marker = write_marker
         self._pid = peer.pid
+
+    def written_by(self, pid: int) -> None:
+        self._pid = pid
 
     def _write(self, data: bytes) -> int:
         return self._write_marker(data, self._pid)
@@ -214,6 +217,16 @@ _CPU_FILES: RowTable[_Cpu] = RowTable(
         READ_WRITE,
         lambda cpu: b"%d\n" % cpu.instance.buffer.size_kb(cpu.number),
         lambda cpu, data, peer: cpu.instance.store.resize(values.unsigned_decimal(data), cpu.number),
+    ),
+    Row(
+        b"snapshot",
+        READ_WRITE,
+        opener=lambda cpu, flags, peer: SnapshotFile(cpu.instance, cpu.number, flags),
+    ),
+    Row(
+        b"snapshot_raw",
+        READ_ONLY,
+        opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags, snapshot=True),
     ),
     Row(b"stats", READ_ONLY, lambda cpu: cpu.instance.stats_text(cpu.number)),
     Row(b"trace", READ_WRITE, opener=lambda cpu, flags, peer: Trace(cpu.instance, cpu.number, flags)),

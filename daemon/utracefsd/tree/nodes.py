@@ -78,6 +78,13 @@ class Directory(Node):
         """Name and kind of every entry."""
         raise NotImplementedError
 
+    def modes(self) -> Iterator[tuple[bytes, str, int]]:
+        """The same with permission bits: what `lookup` and `stat` of each would say."""
+        for name, kind in self.names():
+            node = self.lookup(name)
+            if node is not None:
+                yield name, kind, node.mode
+
     def stat(self) -> Stat:
         return Stat("d", self.mode)
 
@@ -122,6 +129,9 @@ class OpenFile:
         if self.closed or not self.writable:
             raise TraceError(errno.EBADF, "the file is not open for writing")
         return self._write(data)
+
+    def written_by(self, pid: int) -> None:
+        """The next write is this thread's, which markers show; other files do not ask."""
 
     def seek(self, offset: int) -> int:
         """Like lseek(SEEK_SET). ESPIPE on streams, EINVAL for a negative offset."""

@@ -3,8 +3,11 @@
     trace             walks over the records and leaves them there; rendered piece by piece as it is read
     trace_pipe        consumes; whole lines; one opener for each cpu
     trace_pipe_raw    consumes; one sub-buffer after the other, as the ring buffer holds them
+    snapshot          shows the spare buffer as `trace` shows the live one
+    snapshot_raw      consumes the spare buffer as trace_pipe_raw does the live one
 
-The rules are those of kernel/trace/trace.c (`tracing_open`, `tracing_read_pipe`, `tracing_buffers_read`). A
+The rules are those of kernel/trace/trace.c (`tracing_open`, `tracing_read_pipe`, `tracing_buffers_read`,
+`tracing_snapshot_write`). A
 record is gone from the buffer when it was formatted or copied, not when its bytes were read; what an opener
 had formatted and never read is lost when it closes, as in the kernel.
 """
@@ -13,12 +16,13 @@ import errno
 import os
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace._ring_buffer import Cursor
+from utracefsd.consumers.ftrace._ring_buffer import Cursor, RingBuffer
 from utracefsd.consumers.ftrace._text import TextRenderer
 from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.tree import values
 from utracefsd.tree.nodes import OpenFile
 
-__all__ = ["RawPipe", "Trace", "TracePipe"]
+__all__ = ["RawPipe", "SnapshotFile", "Trace", "TracePipe"]
 
 _PIECE_MIN = 4096
 _PIECE_MAX = 1 << 20
@@ -28,15 +32,17 @@ _PIPE_TEXT_MAX = 8155
 """A trace_pipe read returns at most this much: the kernel's line buffer (TRACE_SEQ_BUFFER_SIZE) less one."""
 
 
-def _is_filled(instance: Instance, cpu: int) -> bool:
+def _is_filled(instance: Instance, buffer: RingBuffer | None, cpu: int) -> bool:
     """What trace_poll() and ring_buffer_poll_wait() of the kernel wait for.
 
     With the option `block` nothing. One cpu's buffer: `buffer_percent` of its sub-buffers are filled. All
     cpus together, or a percentage of 0: there is a record.
     """
-    buffer, percent = instance.buffer, instance.settings.buffer_percent
+    percent = instance.settings.buffer_percent
     if instance.options["block"]:
         return True
+    if buffer is None:
+        return False
     if cpu < 0 or percent == 0:
         return not buffer.is_empty(cpu)
     return buffer.percent_full(cpu) >= percent
@@ -46,6 +52,8 @@ class Trace(OpenFile):
     """`trace` of an instance, or of one of its cpus. Writing does nothing; opening with O_TRUNC clears."""
 
     seekable = True
+    snapshot = False
+    """Shows the snapshot."""
 
     def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
         super().__init__(flags)
@@ -55,6 +63,8 @@ class Trace(OpenFile):
         self._renderer: TextRenderer | None = None
         self._text = b""
         self._paused = False
+        if self.snapshot:
+            return
         if self.writable and flags & os.O_TRUNC:
             instance.clear(cpu)
         if self.readable and instance.options["pause-on-trace"]:
@@ -63,8 +73,8 @@ class Trace(OpenFile):
 
     def _read(self, size: int) -> bytes:
         if self._cursor is None or self._renderer is None:
-            self._text = self._instance.header(self._cpu)
-            self._cursor = self._instance.buffer.cursor(self._cpu)
+            self._text = self._instance.header(self._cpu, snapshot=self.snapshot)
+            self._cursor = self._instance.buffer.cursor(self._cpu, snapshot=self.snapshot)
             self._renderer = self._instance.renderer()
         if len(self._text) < size:
             pieces = [self._text]
@@ -97,6 +107,19 @@ class Trace(OpenFile):
             self._instance.resume()
 
 
+class SnapshotFile(Trace):
+    """`snapshot` of an instance, or of one of its cpus: shows it as `trace` shows the buffer; a number that
+    is written says what to do (`Snapshot.write`). Opening with O_TRUNC does nothing."""
+
+    snapshot = True
+
+    def _write(self, data: bytes) -> int:
+        # As tracing_snapshot_write(), the real buffer is made before the number is looked at.
+        self._instance.store.expand()
+        self._instance.snapshot.write(values.unsigned_decimal(data), self._cpu)
+        return len(data)
+
+
 class TracePipe(OpenFile):
     """`trace_pipe` of an instance, or of one of its cpus.
 
@@ -127,7 +150,9 @@ class TracePipe(OpenFile):
     def _ready(self) -> bool:
         """Text is left, the end is reached, or the buffer is filled up to `buffer_percent`."""
         return (
-            bool(self._text or not self._drained) or self._at_end() or _is_filled(self._instance, self._cpu)
+            bool(self._text or not self._drained)
+            or self._at_end()
+            or _is_filled(self._instance, self._instance.buffer, self._cpu)
         )
 
     def _at_end(self) -> bool:
@@ -157,24 +182,29 @@ class TracePipe(OpenFile):
 
 
 class RawPipe(OpenFile):
-    """`per_cpu/cpuN/trace_pipe_raw`: each read gives the next sub-buffer, or the rest of one that did not
-    fit.
+    """`per_cpu/cpuN/trace_pipe_raw`, and `snapshot_raw` of what the spare holds: each read gives the next
+    sub-buffer, or the rest of one that did not fit.
 
     A size of 16 bytes or less, or too small for the first record, returns nothing and consumes nothing.
     """
 
-    def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
+    def __init__(self, instance: Instance, cpu: int, flags: int, *, snapshot: bool = False) -> None:
         super().__init__(flags)
         self._instance = instance
         self._cpu = cpu
+        self._snapshot = snapshot
         self._page = b""
 
+    @property
+    def _buffer(self) -> RingBuffer | None:
+        return self._instance.snapshot.buffer if self._snapshot else self._instance.buffer
+
     def _ready(self) -> bool:
-        return bool(self._page) or _is_filled(self._instance, self._cpu)
+        return bool(self._page) or _is_filled(self._instance, self._buffer, self._cpu)
 
     def _read(self, size: int) -> bytes:
         if not self._page:
-            page = self._instance.buffer.read_page(self._cpu, size)
+            page = None if self._buffer is None else self._buffer.read_page(self._cpu, size)
             if page is None:
                 raise TraceError(errno.EAGAIN, "nothing recorded yet")
             self._page = page

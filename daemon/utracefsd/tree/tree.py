@@ -113,6 +113,10 @@ class Tree:
         """Name and kind (`d`, `f`) of every entry. ENOTDIR for a file."""
         return list(_check_directory(self._walk(path), path).names())
 
+    def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]:
+        """The same with permission bits: what a `stat` of each would say."""
+        return list(_check_directory(self._walk(path), path).modes())
+
     def stat(self, path: bytes) -> Stat:
         """Kind, permission bits, size."""
         return self._walk(path).stat()

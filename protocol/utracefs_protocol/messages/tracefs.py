@@ -10,7 +10,10 @@
     | open            | Open       | int: handle                                    |
     | read            | Read       | bin                                            |
     | write           | Write      | int: bytes taken                               |
+    | seek            | Seek       | int: offset                                    |
     | poll            | Poll       | nil                                            |
+    | ready           | Ready      | bool                                           |
+    | cancel          | Cancel     | bool: whether something was                    |
     | close           | Close      | nil                                            |
     | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor where there is a ring |
     | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
@@ -42,6 +45,7 @@ from utracefs_protocol.text import text_of
 
 __all__ = [
     "METHODS",
+    "Cancel",
     "Close",
     "DirEntry",
     "ListDir",
@@ -53,11 +57,14 @@ __all__ = [
     "Poll",
     "Read",
     "ReadFile",
+    "Ready",
     "Rmdir",
+    "Seek",
     "Stat",
     "StatPath",
     "Write",
     "WriteFile",
+    "Writer",
 ]
 
 _PERF_MAX_FREQ: Final = 100_000
@@ -125,11 +132,26 @@ class ReadFile(_OnePath):
     METHOD: ClassVar[str] = "read_file"
 
 
-class ListDir(_OnePath):
+@attrs.frozen
+class ListDir:
     """list_dir."""
 
-    __slots__ = ()
     METHOD: ClassVar[str] = "list_dir"
+
+    path: bytes
+    modes: bool = False
+    """Each entry has its mode, too."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        if len(params) == 1:
+            params = [*params, False]
+        path, modes = _params(cls.METHOD, params, "path", "modes")
+        return cls(_path(path), wire_bool(modes, "modes"))
+
+    def to_params(self) -> list[Any]:
+        params: list[Any] = [wire_text(self.path)]
+        return [*params, True] if self.modes else params
 
 
 class StatPath(_OnePath):
@@ -160,16 +182,21 @@ class DirEntry:
     name: bytes
     kind: str
     """`d` or `f`."""
+    mode: int | None = None
+    """Permission bits, where they were asked for."""
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
         match value:
             case [name, str() as kind]:
                 return cls(text_bytes(name, "name"), kind)
+            case [name, str() as kind, mode]:
+                return cls(text_bytes(name, "name"), kind, wire_int(mode, "mode"))
         raise TraceError(errno.EINVAL, "entry of a directory must be [name, kind]")
 
-    def to_wire(self) -> list[str | bytes]:
-        return [wire_text(self.name), self.kind]
+    def to_wire(self) -> list[str | bytes | int]:
+        entry: list[str | bytes | int] = [wire_text(self.name), self.kind]
+        return entry if self.mode is None else [*entry, self.mode]
 
 
 @attrs.frozen
@@ -246,14 +273,47 @@ class Read:
     handle: int
     size_untrusted: int
     """Bytes wanted; the daemon gives fewer."""
+    flags: int | None = None
+    """O_NONBLOCK or not, from now on, as fcntl(F_SETFL) sets it; None leaves it as it is."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        handle, size = _params(cls.METHOD, params, "handle", "size")
-        return cls(_number(handle, "handle"), _number(size, "size"))
+        if len(params) == 2:
+            params = [*params, None]
+        handle, size, flags = _params(cls.METHOD, params, "handle", "size", "flags")
+        return cls(
+            _number(handle, "handle"),
+            _number(size, "size"),
+            None if flags is None else _number(flags, "flags"),
+        )
 
     def to_params(self) -> list[Any]:
-        return [self.handle, self.size_untrusted]
+        params = [self.handle, self.size_untrusted]
+        return params if self.flags is None else [*params, self.flags]
+
+
+@attrs.frozen
+class Writer:
+    """On whose behalf something is written: a thread, and when it began, so that it is no other."""
+
+    pid: int
+    start_time: int
+    """Clock ticks since boot: field 22 of /proc/PID/stat."""
+
+    @classmethod
+    def from_wire(cls, value: object) -> Self:
+        """EINVAL; E2BIG for a member that is not known."""
+        if not isinstance(value, dict):
+            raise TraceError(errno.EINVAL, "the writer must be a map of pid and start_time")
+        writer = {_name(key): member for key, member in value.items()}
+        refuse_unknown(writer, attrs.fields_dict(cls).keys(), "the writer")
+        return cls(
+            wire_int(writer.get("pid"), "pid", 1, (1 << 31) - 1),
+            wire_int(writer.get("start_time"), "start_time"),
+        )
+
+    def to_wire(self) -> dict[str, int]:
+        return {"pid": self.pid, "start_time": self.start_time}
 
 
 @attrs.frozen
@@ -264,14 +324,41 @@ class Write:
 
     handle: int
     data: bytes
+    writer: Writer | None = None
+    """Who writes, if it is not the process that connected."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        handle, data = _params(cls.METHOD, params, "handle", "bin")
-        return cls(_number(handle, "handle"), _contents(data))
+        if len(params) == 2:
+            params = [*params, None]
+        handle, data, writer = _params(cls.METHOD, params, "handle", "bin", "writer")
+        return cls(
+            _number(handle, "handle"),
+            _contents(data),
+            None if writer is None else Writer.from_wire(writer),
+        )
 
     def to_params(self) -> list[Any]:
-        return [self.handle, self.data]
+        params: list[Any] = [self.handle, self.data]
+        return params if self.writer is None else [*params, self.writer.to_wire()]
+
+
+@attrs.frozen
+class Seek:
+    """seek: lseek(2) with SEEK_SET."""
+
+    METHOD: ClassVar[str] = "seek"
+
+    handle: int
+    offset: int
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        handle, offset = _params(cls.METHOD, params, "handle", "offset")
+        return cls(_number(handle, "handle"), _number(offset, "offset"))
+
+    def to_params(self) -> list[Any]:
+        return [self.handle, self.offset]
 
 
 @attrs.frozen
@@ -294,6 +381,31 @@ class Poll(_OneHandle):
 
     __slots__ = ()
     METHOD: ClassVar[str] = "poll"
+
+
+class Ready(_OneHandle):
+    """ready: what poll would wait for, told at once."""
+
+    __slots__ = ()
+    METHOD: ClassVar[str] = "ready"
+
+
+@attrs.frozen
+class Cancel:
+    """cancel: a read or poll of this connection that waits shall not wait any longer."""
+
+    METHOD: ClassVar[str] = "cancel"
+
+    msgid: int
+    """Of its request."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (msgid,) = _params(cls.METHOD, params, "msgid")
+        return cls(_number(msgid, "msgid"))
+
+    def to_params(self) -> list[Any]:
+        return [self.msgid]
 
 
 class Close(_OneHandle):
@@ -458,7 +570,10 @@ METHODS: Final[Mapping[str, type[Params]]] = {
         Open,
         Read,
         Write,
+        Seek,
         Poll,
+        Ready,
+        Cancel,
         Close,
         PerfAttr,
         PerfIoctl,

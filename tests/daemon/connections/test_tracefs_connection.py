@@ -17,6 +17,7 @@ from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages.tracefs import PerfAttr, Stat
 from utracefsd.connections.tracefs_connection import MAX_HANDLES, MAX_READ, Reply, TracefsConnection
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.procfs import read_task
 
 PEER = Peer(pid=77, uid=0, gid=0, privileged=True)
 
@@ -29,6 +30,7 @@ class FakeFile:
         self.blocking = blocking
         self.sizes: list[int] = []
         self.written = b""
+        self.pids: list[int] = []
         self.closed = False
 
     def read(self, size: int) -> bytes:
@@ -43,6 +45,13 @@ class FakeFile:
     def write(self, data: bytes) -> int:
         self.written += data
         return len(data) - 1
+
+    def written_by(self, pid: int) -> None:
+        self.pids.append(pid)
+
+    def seek(self, offset: int) -> int:
+        self.tree.calls.append(("seek", offset))
+        return offset
 
     def ready(self) -> bool:
         return bool(self.tree.content)
@@ -83,6 +92,10 @@ class FakeTree:
     def list_dir(self, path: bytes) -> list[tuple[bytes, str]]:
         self._called("list_dir", path)
         return [(b"events", "d"), (b"odd\xff", "f")]
+
+    def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]:
+        self._called("list_modes", path)
+        return [(b"events", "d", 0o755), (b"odd\xff", "f", 0o640)]
 
     def stat(self, path: bytes) -> Stat:
         self._called("stat", path)
@@ -134,13 +147,20 @@ class FakePerf:
 class Talk:
     """A client of a TracefsConnection without sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, speaks_for_others: bool = True) -> None:
         self.tree = FakeTree()
         self.perf = FakePerf()
         self.taken_in = 0
+        self.remembered: list[int] = []
         self.msgid = itertools.count(1)
         self.connection = TracefsConnection(
-            self.tree, self.perf, PEER, take_in_all=self._take_in, new_handle=itertools.count(1).__next__
+            self.tree,
+            self.perf,
+            PEER,
+            take_in_all=self._take_in,
+            new_handle=itertools.count(1).__next__,
+            speaks_for_others=speaks_for_others,
+            remember=self.remembered.append,
         )
 
     def _take_in(self) -> None:
@@ -211,6 +231,11 @@ class TestWholeFiles:
 
     def test_list_dir_names_are_str_where_they_can_be(self, talk: Talk) -> None:
         assert talk.call("list_dir", "") == [["events", "d"], [b"odd\xff", "f"]]
+
+    def test_list_dir_with_modes(self, talk: Talk) -> None:
+        assert talk.call("list_dir", "", True) == [["events", "d", 0o755], [b"odd\xff", "f", 0o640]]
+        assert talk.call("list_dir", "", False) == [["events", "d"], [b"odd\xff", "f"]]
+        talk.fails(errno.EINVAL, "list_dir", "", 1)
 
     def test_stat(self, talk: Talk) -> None:
         assert talk.call("stat", "trace") == {"kind": "f", "mode": 0o640, "size": 0}
@@ -458,6 +483,112 @@ class TestPoll:
         assert [answer[2:] for answer in talk.spoken()] == [[None, None]]
         counting = talk.call("perf_event_open", {"config": 1})["handle"]
         talk.fails(errno.EINVAL, "poll", counting)
+
+
+class TestReady:
+    def test_it_says_what_poll_waits_for(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        assert talk.call("ready", handle) is False
+        talk.tree.content = [b"text"]
+        assert talk.call("ready", handle) is True
+        talk.fails(errno.EBADF, "ready", 4711)
+
+
+class TestCancel:
+    def test_a_read_that_waits(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        assert talk.send(encode_request(500, "read", [handle, 10])) == []
+        done, cancelled = talk.ask("cancel", 500)
+        assert done[2:] == [None, True]
+        assert cancelled[1] == 500 and cancelled[2][0] == errno.EINTR
+        talk.tree.content = [b"text"]
+        assert talk.spoken() == []
+        assert talk.call("read", handle, 10) == b"text"
+
+    def test_of_several_only_that_one(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        for msgid in (500, 501):
+            assert talk.send(encode_request(msgid, "read", [handle, 10])) == []
+        assert len(talk.ask("cancel", 500)) == 2
+        talk.tree.content = [b"text"]
+        assert [answer[1:] for answer in talk.spoken()] == [[501, None, b"text"]]
+
+    def test_what_does_not_wait(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace", 0)
+        talk.tree.content = [b"text"]
+        assert talk.send(encode_request(500, "read", [handle, 10]))
+        assert talk.call("cancel", 500) is False
+        talk.fails(errno.EINVAL, "cancel", -1)
+
+
+class TestFlagsOfARead:
+    def test_they_are_those_of_the_open_file(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        talk.fails(errno.EAGAIN, "read", handle, 10, os.O_NONBLOCK)
+        talk.fails(errno.EAGAIN, "read", handle, 10)
+        assert talk.ask("read", handle, 10, 0) == []
+
+    def test_a_read_that_does_not_wait_goes_before_those_that_do(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_pipe", 0)
+        assert talk.ask("read", handle, 10) == []
+        talk.tree.content = [b"text"]
+        assert talk.call("read", handle, 10, os.O_NONBLOCK) == b"text"
+
+
+class TestSeek:
+    def test_seek(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace", 0)
+        assert talk.call("seek", handle, 7) == 7
+        assert talk.tree.calls[-1] == ("seek", 7)
+        talk.fails(errno.EBADF, "seek", 4711, 0)
+        talk.fails(errno.EINVAL, "seek", handle, -1)
+        counting = talk.call("perf_event_open", {"config": 1})["handle"]
+        talk.fails(errno.ESPIPE, "seek", counting, 0)
+
+
+def _ourselves() -> dict[str, int]:
+    task = read_task(os.getpid())
+    assert task is not None
+    return {"pid": os.getpid(), "start_time": task.start_time}
+
+
+class TestOnBehalf:
+    def test_of_a_thread_that_lives(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_marker", os.O_WRONLY)
+        talk.call("write", handle, b"mine")
+        talk.call("write", handle, b"theirs", _ourselves())
+        talk.call("write", handle, b"mine again")
+        assert talk.tree.files[0].pids == [PEER.pid, os.getpid(), PEER.pid]
+        assert talk.remembered == [os.getpid()]
+
+    def test_of_one_that_is_gone_or_another(self, talk: Talk) -> None:
+        handle = talk.call("open", "trace_marker", os.O_WRONLY)
+        ourselves = _ourselves()
+        talk.fails(errno.ESRCH, "write", handle, b"", ourselves | {"start_time": ourselves["start_time"] + 1})
+        talk.fails(errno.ESRCH, "write", handle, b"", {"pid": 2**31 - 1, "start_time": 1})
+        assert talk.tree.files[0].pids == []
+
+    @pytest.mark.parametrize(
+        ("number", "writer"),
+        [
+            (errno.EINVAL, 5),
+            (errno.EINVAL, {"pid": 0, "start_time": 1}),
+            (errno.EINVAL, {"pid": 1}),
+            (errno.EINVAL, {"pid": "1", "start_time": 1}),
+            (errno.E2BIG, {"pid": 1, "start_time": 1, "uid": 5}),
+        ],
+    )
+    def test_wrong_shapes(self, talk: Talk, number: int, writer: Any) -> None:
+        handle = talk.call("open", "trace_marker", os.O_WRONLY)
+        talk.fails(number, "write", handle, b"", writer)
+        assert talk.tree.files[0].pids == []
+
+    def test_nobody_else_may(self) -> None:
+        talk = Talk(speaks_for_others=False)
+        handle = talk.call("open", "trace_marker", os.O_WRONLY)
+        talk.fails(errno.EPERM, "write", handle, b"theirs", _ourselves())
+        assert talk.tree.files[0].written == b""
+        assert talk.call("write", handle, b"mine") == 3
 
 
 class TestPerf:

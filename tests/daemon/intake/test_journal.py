@@ -90,7 +90,9 @@ class World:
         size_kb: int = 16,
         count: int = 1,
         instances: int = 1,
+        spare: bool = False,
     ) -> None:
+        """spare: the buffers have one, and a snapshot may swap it at any moment."""
         self.folder = folder
         folders = [folder / str(number) for number in range(instances)]
         if rings is None:
@@ -99,6 +101,8 @@ class World:
             self.buffers = [RingBuffer(1, size_kb, folder=str(one)) for one in folders]
             for buffer in self.buffers:
                 buffer.overwrite = False
+                if spare:
+                    buffer.add_spare()
             self.journal = Journal(folder / "journal")
         else:
             self.buffers = [RingBuffer.adopt(str(one)) for one in folders]
@@ -129,12 +133,21 @@ class World:
         return [(ring.fd, ring.doorbell) for ring in self.rings]
 
     def numbers(self, instance: int = 0, event: int = ID) -> list[int]:
-        """What an instance's ring buffer holds of an event, in its order."""
-        return [
+        """What an instance's ring buffer holds of an event, in its order; with a spare, what both hold."""
+        buffer = self.buffers[instance]
+        numbers = [
             int(struct.unpack_from("<Q", data, 8)[0])
-            for _, _, data, _ in self.buffers[instance].cursor()
+            for snapshot in (False, True)
+            for _, _, data, _ in buffer.cursor(snapshot=snapshot)
             if struct.unpack_from("<H", data)[0] == event
         ]
+        return numbers if buffer.spare is None else sorted(numbers)
+
+    def take_in_and_swap(self) -> None:
+        """Take a snapshot in every instance after each record."""
+        while self.intake.take_in(1):
+            for buffer in self.buffers:
+                buffer.swap()
 
     def check(self, count: int) -> None:
         """All records below `count` are in each instance, and every second one of LAST_ID in the last."""
@@ -194,24 +207,25 @@ class Stepper:
 
 
 @pytest.mark.parametrize(
-    ("extra", "count", "instances"),
-    [(0, 3, 1), (1400, 7, 1), (0, 3, 3)],
-    ids=["small", "across sub-buffers", "three instances"],
+    ("extra", "count", "instances", "spare"),
+    [(0, 3, 1, False), (1400, 7, 1, False), (0, 3, 3, False), (0, 3, 2, True)],
+    ids=["small", "across sub-buffers", "three instances", "with snapshots"],
 )
-def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instances: int) -> None:
+def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instances: int, spare: bool) -> None:
     before = folder / "before"
     before.mkdir()
-    world = World(before, size_kb=12, instances=instances)
+    world = World(before, size_kb=12, instances=instances, spare=spare)
     producer = Producer(world.rings[0].fd)
     producer.emit(record(0, extra))
     world.intake.take_in()
     for n in range(1, count):
         producer.emit(record(n, extra) + (record(n, index=1) if n % 2 else b""))
     producer.emit(record(99, index=5))  # refused: nothing is recorded, but it is consumed
-    names = [*(f"{number}/cpu0" for number in range(instances)), "journal"]
+    parts = ("cpu0", "cpu0.b", "spare") if spare else ("cpu0",)
+    names = [*(f"{number}/{part}" for number in range(instances) for part in parts), "journal"]
     files = [(name, mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ)) for name in names]
     in_use = DATA + producer.u64(HEAD) + 64
-    stepper = Stepper(lambda: world.intake.take_in())
+    stepper = Stepper(lambda: world.take_in_and_swap() if spare else world.intake.take_in())
     judged, steps = 0, 0
     seen: tuple[bytes, ...] = ()
     try:
@@ -228,25 +242,35 @@ def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instanc
                     producer.memory[:],
                     dict(zip(names, now[1:], strict=True)),
                     count,
+                    instances,
+                    spare,
                 )
     finally:
         stepper.end()
     assert judged > 5 * count, "the states of the way were not seen"
 
 
-def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> None:
-    """Adopt what a daemon killed now would leave: its successor, and the next one, must have every record."""
+def judge(
+    folder: Path, ring: bytes, files: dict[str, bytes], count: int, instances: int, spare: bool
+) -> None:
+    """Adopt what a daemon killed now would leave: its successor, and the next one, must have every record.
+
+    With a spare also if a snapshot was taken just now, in the middle of a record.
+    """
     copy = copy_ring(ring)
     try:
         st = os.fstat(copy)
         journal = bytearray(files["journal"])
         journal[SLOT + 8 : SLOT + 24] = struct.pack("<QQ", st.st_dev, st.st_ino)
-        instances = len(files) - 1
-        for second_death in ("none", "at once", "after recording", "after adopting"):
+        deaths = ("none", "at once", "after recording", "after adopting", *("swapped",) * spare)
+        for second_death in deaths:
             for name, content in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
             (folder / "journal").write_bytes(journal)
+            if second_death == "swapped":
+                for number in range(instances):
+                    RingBuffer.adopt(str(folder / str(number))).swap()
             memory = copy if second_death == "none" else copy_ring(ring)
             if memory != copy:
                 st2 = os.fstat(memory)
@@ -255,7 +279,7 @@ def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> Non
                 )
             bell = os.eventfd(0)
             try:
-                if second_death != "none":
+                if second_death not in ("none", "swapped"):
                     between = World(
                         folder,
                         [(memory, bell)] if second_death == "after adopting" else [],
@@ -287,9 +311,9 @@ def judge(folder: Path, ring: bytes, files: dict[str, bytes], count: int) -> Non
 
 
 def test_killed_at_random_again_and_again(folder: Path) -> None:
-    """Fifty daemons, one after the other, two data rings, two instances."""
+    """Fifty daemons, one after the other, two data rings, two instances that take snapshots."""
     chance = random.Random(5)
-    world = World(folder, size_kb=4096, count=2, instances=2)
+    world = World(folder, size_kb=4096, count=2, instances=2, spare=True)
     fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
     producers = [Producer(fd) for fd, _ in fds]
     del world
@@ -304,7 +328,9 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
                 daemon = World(folder, fds, count=2, instances=2)
                 os.write(ready_w, b"1")
                 while True:
-                    daemon.intake.take_in()
+                    daemon.intake.take_in(100)
+                    for buffer in daemon.buffers:
+                        buffer.swap()
             finally:
                 os._exit(1)
         os.close(ready_w)

@@ -59,7 +59,7 @@ def test_reading_does_not_consume(world: World, event: Event) -> None:
     expected = HEADER % (3, 3) + line(1) + line(2) + line(3, cpu=1)
     assert world.cat(b"trace") == expected
     assert world.cat(b"trace") == expected
-    assert world.cat(b"per_cpu/cpu1/trace") == HEADER % (1, 1) + line(3, cpu=1)
+    assert world.cat(b"per_cpu/cpu1/trace") == HEADER % (3, 3) + line(3, cpu=1)
 
 
 def test_what_clears(world: World, event: Event) -> None:
@@ -383,3 +383,101 @@ def test_dropped_records_are_lost_in_the_events_stats(world: World, event: Event
         b"emitted: 2000\nftrace: recorded %d filtered 0 lost %d\n" % (kept, 2000 - kept)
     )
     assert b"dropped events: %d\n" % (2000 - kept) in world.cat(b"per_cpu/cpu0/stats")
+
+
+# snapshot
+
+SNAPSHOT = b"""\
+# tracer: nop
+#
+#
+# * Snapshot is %s *
+#
+# Snapshot commands:
+# echo 0 > snapshot : Clears and frees snapshot buffer
+# echo 1 > snapshot : Allocates snapshot buffer, if not already allocated.
+#                      Takes a snapshot of the main buffer.
+# echo 2 > snapshot : Clears snapshot buffer (but does not allocate or free)
+#                      (Doesn't have to be '2' works with any number that
+#                       is not a '0' or '1')
+"""
+
+
+def test_snapshot_is_shown_as_trace_is(world: World, event: Event) -> None:
+    assert world.cat(b"snapshot") == SNAPSHOT % b"freed"
+    emit(world, event, 1)
+    emit(world, event, 2, cpu=1)
+    recorded = world.cat(b"trace")
+    world.w(b"snapshot", b"1")
+    assert world.cat(b"snapshot") == recorded
+    assert world.cat(b"trace") == HEADER % (0, 0)
+    assert world.cat(b"per_cpu/cpu1/snapshot") == HEADER % (2, 2) + line(2, cpu=1)
+    world.w(b"per_cpu/cpu1/snapshot", b"2")
+    assert world.cat(b"per_cpu/cpu1/snapshot").startswith(
+        b"# tracer: nop\n#\n#\n# * Snapshot is allocated *\n"
+    )
+    assert world.cat(b"snapshot") == HEADER % (1, 1) + line(1)
+    world.w(b"snapshot", b"2")
+    assert world.cat(b"snapshot") == SNAPSHOT % b"allocated"
+    world.w(b"snapshot", b"0")
+    assert world.cat(b"snapshot") == SNAPSHOT % b"freed"
+
+
+def test_what_is_written_to_snapshot(world: World, event: Event) -> None:
+    emit(world, event, 1)
+    for bad in (b"", b"x", b"-1", b" 1", b"0x1"):
+        assert errno_of(world.wn, b"snapshot", bad) == errno.EINVAL
+    assert errno_of(world.wn, b"snapshot", b"9" * 30) == errno.ERANGE
+    assert errno_of(world.w, b"per_cpu/cpu0/snapshot", b"0") == errno.EINVAL
+    assert world.bodies() == [b"alpha: n=0x1 (1)"]
+    world.w(b"snapshot", b"1")
+    world.open(b"snapshot", os.O_WRONLY | os.O_TRUNC).close()  # what a shell's > does first
+    assert world.bodies(b"snapshot") == [b"alpha: n=0x1 (1)"]
+    world.free_memory_kb = 0
+    world.w(b"snapshot", b"0")
+    assert errno_of(world.w, b"snapshot", b"1") == errno.ENOMEM
+
+
+def test_snapshot_does_not_pause_tracing(world: World, event: Event) -> None:
+    world.w(b"trace_options", b"pause-on-trace")
+    world.w(b"snapshot", b"1")
+    file = world.open(b"snapshot")
+    emit(world, event, 1)
+    assert world.bodies() == [b"alpha: n=0x1 (1)"]
+    file.close()
+
+
+def test_snapshot_raw_consumes_the_snapshot(world: World, event: Event) -> None:
+    raw = world.open(b"per_cpu/cpu0/snapshot_raw", os.O_RDONLY | os.O_NONBLOCK)
+    assert errno_of(raw.read, 4096) == errno.EAGAIN
+    assert not raw.ready()
+    emit(world, event, 1, 2)
+    world.w(b"snapshot", b"1")
+    emit(world, event, 3)
+    world.w(b"buffer_percent", b"0")
+    assert raw.ready()
+    page = decode_page(raw.read(4096))
+    assert [record.data[8] for record in page.records] == [1, 2]
+    assert errno_of(raw.read, 4096) == errno.EAGAIN
+    assert world.cat(b"snapshot") == SNAPSHOT % b"allocated"
+    assert world.bodies() == [b"alpha: n=0x3 (3)"]
+    assert errno_of(world.w, b"per_cpu/cpu0/snapshot_raw", b"1") == errno.EINVAL
+
+
+def test_an_open_snapshot_keeps_its_instance(world: World) -> None:
+    world.tree.mkdir(b"instances/a")
+    file = world.open(b"instances/a/snapshot")
+    assert errno_of(world.tree.rmdir, b"instances/a") == errno.EBUSY
+    file.close()
+    world.tree.rmdir(b"instances/a")
+
+
+def test_the_header_of_one_cpu_counts_all(world: World, event: Event) -> None:
+    """print_event_info() and print_trace_header() know no cpu; 6.18 prints so, and CPU#0 for latency-format."""
+    emit(world, event, 1, 2)
+    emit(world, event, 3, cpu=1)
+    assert world.cat(b"per_cpu/cpu1/trace") == HEADER % (3, 3) + line(3, cpu=1)
+    world.w(b"trace_options", b"latency-format")
+    assert b"\n# latency: 0 us, #3/3, CPU#0 | (" in world.cat(b"per_cpu/cpu1/trace")
+    world.w(b"per_cpu/cpu1/trace", b"")
+    assert world.cat(b"per_cpu/cpu1/trace") == b"# tracer: nop\n#\n"

@@ -15,6 +15,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.tracefs import (
     METHODS,
+    Cancel,
     Close,
     DirEntry,
     ListDir,
@@ -25,11 +26,14 @@ from utracefs_protocol.messages.tracefs import (
     PerfOpened,
     Read,
     ReadFile,
+    Ready,
     Rmdir,
+    Seek,
     Stat,
     StatPath,
     Write,
     WriteFile,
+    Writer,
 )
 from utracefs_protocol.perf_ring import SampleType
 
@@ -47,12 +51,18 @@ def over_the_wire(params: list[Any]) -> list[Any]:
         (ReadFile(b"a/\xff"), [b"a/\xff"]),
         (WriteFile(b"tracing_on", b"1\n", True), ["tracing_on", b"1\n", True]),
         (ListDir(b""), [""]),
+        (ListDir(b"events", True), ["events", True]),
         (StatPath(b"trace"), ["trace"]),
         (Mkdir(b"instances/a"), ["instances/a"]),
         (Rmdir(b"instances/a"), ["instances/a"]),
         (Open(b"trace_pipe", 2048), ["trace_pipe", 2048]),
         (Read(3, 4096), [3, 4096]),
+        (Read(3, 4096, 2048), [3, 4096, 2048]),
         (Write(3, b"x"), [3, b"x"]),
+        (Write(3, b"x", Writer(7, 8)), [3, b"x", {"pid": 7, "start_time": 8}]),
+        (Seek(3, 0), [3, 0]),
+        (Ready(3), [3]),
+        (Cancel(9), [9]),
         (Close(3), [3]),
         (PerfAttr(config=20), [{"config": 20}]),
         (PerfIoctl(3, "PERIOD", 7), [3, "PERIOD", 7]),
@@ -101,7 +111,7 @@ def test_str_does_as_well_for_contents() -> None:
         ("open", ["a", "r"], "^flags must be a number"),
         ("read", [True, 5], "^handle must be a number"),
         ("read", [1, None], "^size must be a number"),
-        ("read", [1], r"^read takes \[handle, size\]$"),
+        ("read", [1], r"^read takes \[handle, size, flags\]$"),
         ("write", [1, []], "^bin or str wanted, not list$"),
         ("close", [], r"^close takes \[handle\]$"),
         ("perf_event_open", [], r"^perf_event_open takes \[attr\]$"),
@@ -118,7 +128,7 @@ def test_refused(method: str, params: list[Any], says: str) -> None:
 
 
 def test_results() -> None:
-    for entry in (DirEntry(b"events", "d"), DirEntry(b"odd\xff", "f")):
+    for entry in (DirEntry(b"events", "d"), DirEntry(b"odd\xff", "f", 0o640)):
         assert DirEntry.from_wire(over_the_wire([entry.to_wire()])[0]) == entry
     stat = Stat("f", 0o640, 0)
     assert Stat.from_wire({**stat.to_wire(), "later": 1}) == stat

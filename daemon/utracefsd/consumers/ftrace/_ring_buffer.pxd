@@ -17,6 +17,7 @@ cdef extern from "ring_buffer.h":
         uint32_t size
     ctypedef struct rb_cpu:
         uint32_t nr
+        uint64_t identity
     ctypedef struct rb_place:
         uint8_t *entry
     enum:
@@ -34,24 +35,49 @@ cdef extern from "ring_buffer.h":
     ctypedef struct rb_iter:
         uint32_t overtaken
         uint64_t lost
+        uint64_t identity
         rb_record next
+
+cdef extern from "spare.h":
+    struct spare_header:
+        pass
+    ctypedef struct spare_map:
+        spare_header *header
+    bint spare_has_key(const spare_map *, const uint64_t *key) nogil
+    enum:
+        SPARE_KEY_WORDS
 
 cdef class RingBuffer:
     cdef rb_cpu *cpus                   # nr_cpus of them, one mapping each
+    cdef readonly RingBuffer spare      # what holds the snapshot; None: there is none
+    cdef spare_map map                  # which of the two rings of each cpu is the live one
     cdef readonly int nr_cpus
     cdef readonly int subbuf_size       # bytes of one sub-buffer, 4096 << order
     cdef readonly object folder         # str, or None for anonymous memory
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1
-    cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite, folder) except -1
-    cdef int install(self, int cpu) except -1
+    cdef int make(self, rb_cpu *b, int cpu, int which, uint32_t n, bint overwrite, folder) except -1
+    cdef int install(self, int cpu, int which) except -1
+    cdef int make_map(self) except -1
     cdef int range_of(self, int cpu, int *end) except -1
     cdef rb_cpu *one(self, int cpu) except NULL
-    cdef int remove_new(self, rb_cpu *made) except -1
+    cdef int remove_new(self, rb_cpu *made, int spare) except -1
+    cdef int adopt_map(self) except -1
+    cdef int adopt_cpu(self, rb_cpu *b, int cpu, int which) except -1
+    cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1
+    cdef int which(self, int cpu, bint spare) noexcept
+    # Make the spare's rings the live ones and the live ones the spare's, of one cpu or all (-1). May be
+    # called within a record, not between reserve and commit: no Python object changes, but the rb_cpu at
+    # &cpus[cpu] is another ring from then on; what was committed before is in the snapshot. key: what asks,
+    # SPARE_KEY_WORDS words, see spare.h. False: there is no spare.
+    cdef bint swap_rings(self, int cpu, const uint64_t *key) noexcept
+    # Whether the last swap was made for `key`.
+    cdef bint has_swapped(self, const uint64_t *key) noexcept
 
 cdef class Cursor:
     cdef readonly RingBuffer buffer
     cdef readonly bint consume
+    cdef readonly bint snapshot         # reads the spare's rings
     cdef int first_cpu                  # cpus first_cpu .. end_cpu - 1 are merged
     cdef int end_cpu
     cdef rb_iter *iters
@@ -59,6 +85,7 @@ cdef class Cursor:
     cdef bint peeked                    # the fields below show the record at (peek_pos, peek_off) of `cpu`
     cdef uint64_t peek_pos
     cdef uint32_t peek_off
+    cdef uint64_t peek_identity
     # The current record, set by a peek() or next() that returned True.
     cdef readonly int cpu
     cdef readonly uint64_t ts           # in the trace clock of its writer
@@ -70,6 +97,8 @@ cdef class Cursor:
     cdef readonly uint64_t lost
     # Not consuming: whether records were overwritten on this cpu between the one before and this one.
     cdef readonly bint overrun
+
+    cdef rb_cpu *ring(self, int cpu) noexcept
 
     # Look at the next record in (ts, cpu) order. False: none now.
     cdef bint peek(self) noexcept

@@ -15,13 +15,12 @@ may happen: a cursor therefore keeps positions, never pointers, and a copy of th
 import errno
 import os
 
-
 from utracefsd.consumers.ftrace.text import BufferStats
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 cdef extern from "ring_buffer.h" nogil:
@@ -61,6 +60,16 @@ cdef extern from "ring_buffer.h" nogil:
     void rb_iter_advance(rb_cpu *, rb_iter *)
     bint rb_consume_peek(rb_cpu *, rb_iter *)
 
+cdef extern from "spare.h" nogil:
+    size_t spare_map_size(uint32_t)
+    int spare_create(spare_map *, int fd, uint32_t nr_cpus)
+    int spare_adopt(spare_map *, int fd, uint32_t nr_cpus)
+    void spare_unmap(spare_map *)
+    bint spare_allocated(const spare_map *)
+    int spare_live(const spare_map *, uint32_t cpu)
+    void spare_set_allocated(const spare_map *, bint allocated)
+    void spare_swap(const spare_map *, rb_cpu *live, rb_cpu *other, int first, int end, const uint64_t *key)
+
 
 # What making a file leaves free in its file system. The journal and the log of the daemon's state
 # (state/living.py) live there, too, and grow.
@@ -87,14 +96,46 @@ cdef uint32_t subbufs(object size_kb, uint32_t subbuf_size) except 0:
     return n
 
 
+cdef str file_of(int cpu, int which):
+    return f"cpu{cpu}.b" if which else f"cpu{cpu}"
+
+
+cdef int remove_file(path) except -1:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+cdef int adopt_ring(rb_cpu *b, str folder, int cpu, int which) except -1:
+    """Take over one file. ValueError if it is invalid, OSError."""
+    cdef const char *why
+    cdef int code
+    path = f"{folder}/{file_of(cpu, which)}"
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        code = rb_adopt(b, fd, &why)
+    finally:
+        os.close(fd)
+    if code == -errno.EINVAL:
+        raise ValueError(f"{path}: {why.decode()}")
+    return check(code, path)
+
+
 cdef class RingBuffer:
     """A ring of sub-buffers of `subbuf_size` bytes for each of `nr_cpus` cpus.
 
-    With `folder`, the ring of cpu N with all its state is the file folder/cpuN.
+    With `folder`, the ring of cpu N with all its state is the file folder/cpuN, or with a spare cpuN or
+    cpuN.b (include/spare.h).
+
+    spare: Another buffer of the same sizes, which a snapshot swaps with this one; None: there is none. It is
+    made, resized and given up by this one, and must not be resized itself.
     """
 
     def __cinit__(self):
         self.cpus = NULL
+        memset(&self.map, 0, sizeof(spare_map))
 
     def __init__(self, int nr_cpus, size_kb, *, int subbuf_size=4096, folder=None):
         """Make an empty buffer of `size_kb` KiB per cpu; existing cpuN files in `folder` are replaced.
@@ -114,12 +155,12 @@ cdef class RingBuffer:
         self.allocate(nr_cpus, subbuf_size, None if folder is None else os.fspath(folder))
         try:
             for cpu in range(nr_cpus):
-                self.make(&self.cpus[cpu], cpu, n, True, self.folder)
+                self.make(&self.cpus[cpu], cpu, 0, n, True, self.folder)
         except BaseException:
-            self.remove_new(self.cpus)
+            self.remove_new(self.cpus, False)
             raise
         for cpu in range(nr_cpus):
-            self.install(cpu)
+            self.install(cpu, 0)
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1:
         self.cpus = <rb_cpu *>calloc(nr_cpus, sizeof(rb_cpu))
@@ -130,17 +171,18 @@ cdef class RingBuffer:
         self.folder = folder
         return 0
 
-    cdef int make(self, rb_cpu *b, int cpu, uint32_t n, bint overwrite, folder) except -1:
-        """A new, empty ring; with a folder in the file cpuN.new until install()."""
+    cdef int which(self, int cpu, bint spare) noexcept:
+        """In which of its two files the ring of a cpu is: 0 cpuN, 1 cpuN.b."""
+        return spare_live(&self.map, cpu) ^ spare
+
+    cdef int make(self, rb_cpu *b, int cpu, int which, uint32_t n, bint overwrite, folder) except -1:
+        """A new, empty ring; with a folder in the file cpuN.new or cpuN.b.new until install()."""
         cdef int code, fd = -1
         if folder is None:
             code = rb_create(b, -1, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
             return check(code, f"cpu {cpu}'s ring buffer")
-        path = f"{folder}/cpu{cpu}.new"
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+        path = f"{folder}/{file_of(cpu, which)}.new"
+        remove_file(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
@@ -159,23 +201,128 @@ cdef class RingBuffer:
             os.unlink(path)
         return check(code, path)
 
-    cdef int install(self, int cpu) except -1:
+    cdef int install(self, int cpu, int which) except -1:
         """Put the finished file in its place: rename(2) replaces the old one as a whole or not at all."""
         if self.folder is not None:
-            os.rename(f"{self.folder}/cpu{cpu}.new", f"{self.folder}/cpu{cpu}")
+            path = f"{self.folder}/{file_of(cpu, which)}"
+            os.rename(f"{path}.new", path)
         return 0
 
-    cdef int remove_new(self, rb_cpu *made) except -1:
-        """Remove the cpuN.new files of these rings, so that they do not take up room."""
+    cdef int remove_new(self, rb_cpu *made, int spare) except -1:
+        """Remove the .new files of these rings, so that they do not take up room."""
         cdef int cpu
         if self.folder is not None:
             for cpu in range(self.nr_cpus):
                 if made[cpu].nr:
-                    os.unlink(f"{self.folder}/cpu{cpu}.new")
+                    os.unlink(f"{self.folder}/{file_of(cpu, self.which(cpu, spare))}.new")
+        return 0
+
+    # ---- the spare ----
+
+    cdef int make_map(self) except -1:
+        cdef spare_map made
+        cdef int code, fd = -1
+        if self.map.header != NULL:
+            return 0
+        if self.folder is None:
+            code = spare_create(&made, -1, self.nr_cpus)
+        else:
+            path = f"{self.folder}/spare"
+            new = f"{path}.new"
+            remove_file(new)
+            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, spare_map_size(self.nr_cpus))
+                code = spare_create(&made, fd, self.nr_cpus)
+                if code == 0:
+                    os.rename(new, path)
+            except BaseException:
+                os.unlink(new)
+                raise
+            finally:
+                os.close(fd)
+            if code < 0:
+                os.unlink(new)
+        check(code, "the map of the spare buffer")
+        self.map = made
+        return 0
+
+    def add_spare(self):
+        """Make the spare, empty and of the same sizes. Nothing if there is one. MemoryError, OSError: as it
+        was before."""
+        cdef RingBuffer spare
+        cdef rb_cpu *live
+        cdef int cpu, which
+        if self.spare is not None:
+            return
+        self.make_map()
+        spare = RingBuffer.__new__(RingBuffer)
+        spare.allocate(self.nr_cpus, self.subbuf_size, None)
+        try:
+            for cpu in range(self.nr_cpus):
+                live = &self.cpus[cpu]
+                which = self.which(cpu, True)
+                self.make(&spare.cpus[cpu], cpu, which, live.nr, rb_overwrite(live), self.folder)
+        except BaseException:
+            self.remove_new(spare.cpus, True)
+            raise
+        for cpu in range(self.nr_cpus):
+            self.install(cpu, self.which(cpu, True))
+        spare_set_allocated(&self.map, True)
+        self.spare = spare
+
+    def remove_spare(self):
+        """Give up the spare with what it holds. Nothing if there is none."""
+        cdef int cpu
+        if self.spare is None:
+            return
+        self.spare = None
+        spare_set_allocated(&self.map, False)
+        if self.folder is not None:
+            for cpu in range(self.nr_cpus):
+                remove_file(f"{self.folder}/{file_of(cpu, self.which(cpu, True))}")
+
+    cdef bint swap_rings(self, int cpu, const uint64_t *key) noexcept:
+        if self.spare is None:
+            return False
+        if cpu < 0:
+            spare_swap(&self.map, self.cpus, self.spare.cpus, 0, self.nr_cpus, key)
+        else:
+            spare_swap(&self.map, self.cpus, self.spare.cpus, cpu, cpu + 1, key)
+        return True
+
+    cdef bint has_swapped(self, const uint64_t *key) noexcept:
+        return spare_has_key(&self.map, key)
+
+    def swap(self, int cpu=-1):
+        """Take a snapshot: what is recorded, of one cpu or all, becomes what the spare holds, and the other
+        way round. A successor finds it done for all or for none. False: there is no spare."""
+        cdef uint64_t key[SPARE_KEY_WORDS]
+        cdef int end
+        self.range_of(cpu, &end)
+        memset(key, 0, sizeof(key))
+        return self.swap_rings(cpu, key)
+
+    cdef int adopt_map(self) except -1:
+        """See which rings of a process that is gone were the live ones."""
+        cdef int code
+        path = f"{self.folder}/spare"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return 0
+        try:
+            code = spare_adopt(&self.map, fd, self.nr_cpus)
+        finally:
+            os.close(fd)
+        if code == -errno.EINVAL:
+            raise ValueError(f"{path}: not a map of spare buffers of this version and machine")
+        check(code, path)
         return 0
 
     def __dealloc__(self):
         cdef int cpu
+        spare_unmap(&self.map)
         if self.cpus != NULL:
             for cpu in range(self.nr_cpus):
                 rb_unmap(&self.cpus[cpu])
@@ -188,40 +335,42 @@ cdef class RingBuffer:
         ValueError if they are invalid, OSError from opening.
         """
         cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
+        cdef RingBuffer spare
         cdef rb_cpu first
-        cdef const char *why
-        cdef int code, fd
-        cdef uint32_t cpu, nr_cpus = 1
+        cdef int cpu
         folder = os.fspath(folder)
-        cpu = 0
-        while cpu < nr_cpus:
-            path = f"{folder}/cpu{cpu}"
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                code = rb_adopt(&first, fd, &why)
-            finally:
-                os.close(fd)
-            if code == -errno.EINVAL:
-                raise ValueError(f"{path}: {why.decode()}")
-            check(code, path)
-            try:
-                if cpu == 0:
-                    nr_cpus = min(rb_cpu_count(&first), 1 << 16)
-                    buffer.allocate(nr_cpus, rb_subbuf_size(&first), folder)
-                if (
-                    rb_cpu_number(&first) != cpu
-                    or rb_cpu_count(&first) != nr_cpus
-                    or rb_subbuf_size(&first) != <uint32_t>buffer.subbuf_size
-                ):
-                    raise ValueError(f"{path}: does not belong to the other cpus' files")
-            except BaseException:
-                rb_unmap(&first)
-                raise
-            buffer.cpus[cpu] = first
-            # Differs when the process died while it changed this, cpu by cpu.
-            rb_set_overwrite(&first, rb_overwrite(&buffer.cpus[0]))
-            cpu += 1
+        # The file cpu0 is there, unless its ring was a spare that was given up.
+        adopt_ring(&first, folder, 0, 0 if os.path.lexists(f"{folder}/cpu0") else 1)
+        try:
+            buffer.allocate(min(rb_cpu_count(&first), 1 << 16), rb_subbuf_size(&first), folder)
+        finally:
+            rb_unmap(&first)
+        buffer.adopt_map()
+        for cpu in range(buffer.nr_cpus):
+            buffer.adopt_cpu(&buffer.cpus[cpu], cpu, buffer.which(cpu, False))
+        if spare_allocated(&buffer.map):
+            spare = RingBuffer.__new__(RingBuffer)
+            spare.allocate(buffer.nr_cpus, buffer.subbuf_size, None)
+            for cpu in range(buffer.nr_cpus):
+                buffer.adopt_cpu(&spare.cpus[cpu], cpu, buffer.which(cpu, True))
+            buffer.spare = spare
+        else:
+            for cpu in range(buffer.nr_cpus):  # the process died while it made or removed a spare
+                remove_file(f"{folder}/{file_of(cpu, buffer.which(cpu, True))}")
+        # Differs when the process died while it changed this, cpu by cpu.
+        buffer.overwrite = bool(rb_overwrite(&buffer.cpus[0]))
         return buffer
+
+    cdef int adopt_cpu(self, rb_cpu *b, int cpu, int which) except -1:
+        """Take over one ring of this buffer."""
+        adopt_ring(b, self.folder, cpu, which)
+        if (
+            rb_cpu_number(b) != <uint32_t>cpu
+            or rb_cpu_count(b) != <uint32_t>self.nr_cpus
+            or rb_subbuf_size(b) != <uint32_t>self.subbuf_size
+        ):
+            raise ValueError(f"{self.folder}/{file_of(cpu, which)}: does not belong to the other cpus' files")
+        return 0
 
     cdef int range_of(self, int cpu, int *end) except -1:
         """First cpu and end of the range that `cpu` means; -1 is all. IndexError: no such cpu."""
@@ -245,6 +394,8 @@ cdef class RingBuffer:
         cdef int cpu
         for cpu in range(self.nr_cpus):
             rb_set_overwrite(&self.cpus[cpu], on)
+            if self.spare is not None:
+                rb_set_overwrite(&self.spare.cpus[cpu], on)
 
     @property
     def max_entry_size(self):
@@ -282,7 +433,7 @@ cdef class RingBuffer:
             rb_clear(&self.cpus[i])
 
     def resize(self, size_kb, int cpu=-1, *, bint in_memory=False):
-        """Change the size to max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers.
+        """Change the size, the spare's too, to max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers.
 
         The newest records that fit are kept; the others count as overrun. ValueError for size_kb < 1,
         MemoryError or OSError with the old ring intact.
@@ -290,37 +441,62 @@ cdef class RingBuffer:
         in_memory: every cpu's ring moves from its file to anonymous memory with all that is in it; `folder`
         is None then. The files stay as they are: the caller removes them when no successor is to adopt them.
         """
-        cdef int end, first = self.range_of(cpu, &end), i
-        cdef uint32_t n = subbufs(size_kb, self.subbuf_size), wanted
-        cdef bint leave = in_memory and self.folder is not None
-        cdef rb_cpu *made = <rb_cpu *>calloc(self.nr_cpus, sizeof(rb_cpu))
+        cdef int end, first = self.range_of(cpu, &end)
+        self.replace(first, end, subbufs(size_kb, self.subbuf_size), in_memory and self.folder is not None)
+
+    def fit_spare(self):
+        """Make the spare's rings as large as the live ones, as resize() does it. A process that died while it
+        resized left them different."""
+        self.replace(0, 0, 0, False)
+
+    def move_to_memory(self):
+        """Move every ring, the spare's too, from its file to anonymous memory with all that is in it, as
+        resize() does with `in_memory`."""
+        self.replace(0, 0, 0, self.folder is not None)
+
+    cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1:
+        """Give the cpus first..end-1 n sub-buffers, and all spare rings what their live one has; all are made
+        before the first takes its place. leave: move them all to anonymous memory."""
+        cdef uint32_t wanted
+        cdef int i, k, rings = 1 if self.spare is None else 2
+        cdef rb_cpu *made = <rb_cpu *>calloc(self.nr_cpus * rings, sizeof(rb_cpu))
+        cdef rb_cpu *old
+        cdef rb_cpu *new
         if made == NULL:
             raise MemoryError()
         folder = None if leave else self.folder
         try:
-            for i in range(self.nr_cpus):
-                wanted = n if first <= i < end else self.cpus[i].nr
-                if leave or self.cpus[i].nr != wanted:
-                    self.make(&made[i], i, wanted, rb_overwrite(&self.cpus[i]), folder)
+            for k in range(rings):
+                for i in range(self.nr_cpus):
+                    old = &self.cpus[i] if k == 0 else &self.spare.cpus[i]
+                    wanted = n if first <= i < end else self.cpus[i].nr
+                    if leave or old.nr != wanted:
+                        new = &made[k * self.nr_cpus + i]
+                        self.make(new, i, self.which(i, k), wanted, rb_overwrite(old), folder)
             if leave:
                 self.folder = None
-            for i in range(self.nr_cpus):
-                if made[i].nr == 0:
-                    continue
-                rb_copy(&made[i], &self.cpus[i])
-                self.install(i)
-                rb_unmap(&self.cpus[i])
-                self.cpus[i] = made[i]
-                made[i].nr = 0
+            for k in range(rings):
+                for i in range(self.nr_cpus):
+                    new = &made[k * self.nr_cpus + i]
+                    if new.nr == 0:
+                        continue
+                    old = &self.cpus[i] if k == 0 else &self.spare.cpus[i]
+                    rb_copy(new, old)
+                    self.install(i, self.which(i, k))
+                    rb_unmap(old)
+                    old[0] = new[0]
+                    new.nr = 0
         except BaseException:
             if not leave:
-                self.remove_new(made)
+                for k in range(rings):
+                    self.remove_new(made + k * self.nr_cpus, k)
             raise
         finally:
-            for i in range(self.nr_cpus):
+            for i in range(self.nr_cpus * rings):
                 if made[i].nr:
                     rb_unmap(&made[i])
             free(made)
+        return 0
 
     # ---- numbers ----
 
@@ -335,15 +511,8 @@ cdef class RingBuffer:
     def stats(self, int cpu):
         cdef rb_cpu *b = self.one(cpu)
         return BufferStats(
-            rb_entries(b),
-            rb_overrun(b),
-            0,
-            rb_bytes(b),
-            rb_oldest_ts(b),
-            rb_dropped(b),
-            rb_read(b),
-            rb_late(b),
-            rb_late_by(b),
+            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b),
+            rb_late(b), rb_late_by(b),
         )
 
     def entries(self, int cpu=-1):
@@ -393,8 +562,9 @@ cdef class RingBuffer:
             return page
         return b"" if code < 0 else None
 
-    def cursor(self, int cpu=-1, bint consume=False):
-        return Cursor(self, cpu, consume)
+    def cursor(self, int cpu=-1, bint consume=False, *, bint snapshot=False):
+        """A reader of one cpu or all. snapshot: of what the spare holds; at its end while there is none."""
+        return Cursor(self, cpu, consume, snapshot)
 
     def _bench_append(self, int n, int size):
         """Nanoseconds per record of `n` appends of a `size`-byte payload in a C loop."""
@@ -421,33 +591,57 @@ cdef class Cursor:
     StopIteration it may be asked again. Consuming: every record handed out is gone from the buffer.
     """
 
-    def __cinit__(self, RingBuffer buffer not None, int cpu=-1, bint consume=False):
-        cdef int i
+    def __cinit__(self, RingBuffer buffer not None, int cpu=-1, bint consume=False, bint snapshot=False):
         self.buffer = buffer
         self.consume = consume
+        self.snapshot = snapshot
         self.first_cpu = buffer.range_of(cpu, &self.end_cpu)
+        # All zero: rb_iter_start() comes with the first look at the ring, whose identity is another one.
         self.iters = <rb_iter *>calloc(self.end_cpu - self.first_cpu, sizeof(rb_iter))
         self.copy = <uint8_t *>malloc(buffer.subbuf_size)
         if self.iters == NULL or self.copy == NULL:
             raise MemoryError()
         self.data = self.copy
-        for i in range(self.first_cpu, self.end_cpu):
-            rb_iter_start(&buffer.cpus[i], &self.iters[i - self.first_cpu])
+        for cpu in range(self.first_cpu, self.end_cpu):
+            if self.ring(cpu) != NULL:
+                rb_iter_start(self.ring(cpu), &self.iters[cpu - self.first_cpu])
 
     def __dealloc__(self):
         free(self.iters)
         free(self.copy)
 
+    cdef rb_cpu *ring(self, int cpu) noexcept:
+        """The ring that is read. NULL: there is no spare.
+
+        As an iterator of the kernel, a walk stays on the ring that it began on when a snapshot swaps it away;
+        what consumes takes from the place that it was opened for.
+        """
+        cdef RingBuffer spare = self.buffer.spare
+        cdef uint64_t identity
+        if not self.consume and spare is not None:
+            identity = self.iters[cpu - self.first_cpu].identity
+            if self.buffer.cpus[cpu].identity == identity:
+                return &self.buffer.cpus[cpu]
+            if spare.cpus[cpu].identity == identity:
+                return &spare.cpus[cpu]
+        if not self.snapshot:
+            return &self.buffer.cpus[cpu]
+        return NULL if spare is None else &spare.cpus[cpu]
+
     cdef bint peek(self) noexcept:
         cdef int i, best = -1
+        cdef rb_cpu *b
         cdef rb_iter *it
         cdef rb_iter *found = NULL
         for i in range(self.first_cpu, self.end_cpu):
+            b = self.ring(i)
+            if b == NULL:
+                continue
             it = &self.iters[i - self.first_cpu]
             if self.consume:
-                if not rb_consume_peek(&self.buffer.cpus[i], it):
+                if not rb_consume_peek(b, it):
                     continue
-            elif not rb_iter_peek(&self.buffer.cpus[i], it):
+            elif not rb_iter_peek(b, it):
                 continue
             if found == NULL or it.next.ts < found.next.ts:
                 found = it
@@ -461,10 +655,11 @@ cdef class Cursor:
         # the page size of a RingBuffer never changes.
         self.size = found.next.size
         memcpy(self.copy, found.next.data, found.next.size)
-        self.lost = rb_lost(&self.buffer.cpus[best]) if self.consume else found.lost
+        self.lost = rb_lost(self.ring(best)) if self.consume else found.lost
         self.overrun = found.overtaken
         self.peek_pos = found.next.pos
         self.peek_off = found.next.off
+        self.peek_identity = found.identity
         return True
 
     cdef bint next(self) noexcept:
@@ -472,17 +667,21 @@ cdef class Cursor:
         cdef rb_iter *it
         if self.peeked:
             # Is the record that was looked at still the next one of its cpu? Another reader may have
-            # consumed it, or the writer overwritten it. (A record with an earlier time that came on another
-            # cpu meanwhile waits.)
-            b = &self.buffer.cpus[self.cpu]
+            # consumed it, the writer overwritten it, or a snapshot swapped its ring. (A record with an
+            # earlier time that came on another cpu meanwhile waits.)
+            b = self.ring(self.cpu)
             it = &self.iters[self.cpu - self.first_cpu]
-            if not (rb_consume_peek(b, it) if self.consume else rb_iter_peek(b, it)) or (
-                it.next.pos != self.peek_pos or it.next.off != self.peek_off
+            if (
+                b == NULL
+                or not (rb_consume_peek(b, it) if self.consume else rb_iter_peek(b, it))
+                or it.next.pos != self.peek_pos
+                or it.next.off != self.peek_off
+                or it.identity != self.peek_identity
             ):
                 self.peeked = False
         if not self.peeked and not self.peek():
             return False
-        b = &self.buffer.cpus[self.cpu]
+        b = self.ring(self.cpu)
         it = &self.iters[self.cpu - self.first_cpu]
         if self.consume:
             rb_consumed(b, it.next.end, it.next.ts, 1)

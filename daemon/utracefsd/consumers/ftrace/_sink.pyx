@@ -88,7 +88,7 @@ cdef class FtraceSink:
     cpumask: Bit per cpu that may record; None (default): all.
     pids: Only these threads' events; None: all. Markers are recorded all the same.
     notrace_pids: Not these threads' events; None: all.
-    ring_buffer: May be replaced (other sub-buffer size, snapshot swap).
+    ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
     number: Of the instance; 0 is the top one.
     """
 
@@ -211,6 +211,12 @@ cdef class FtraceSink:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
         cdef RingBuffer buffer = self._buffer
         return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
+
+    cdef bint take_snapshot(self, const uint64_t *key) noexcept:
+        return self._buffer.swap_rings(-1, key)
+
+    cdef bint has_taken_snapshot(self, const uint64_t *key) noexcept:
+        return self._buffer.has_swapped(key)
 
     cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
         """rb_reserve() at a time in the trace clock.

@@ -110,13 +110,42 @@ class BufferStore:
             raise TraceError(errno.EINVAL, "a buffer needs at least 1 KiB per cpu")
         cpus = range(self.nr_cpus) if cpu < 0 else (cpu,)
         growth_kb = sum(max(0, size_kb - self.buffer.size_kb(n)) for n in cpus)
-        if self.free_memory_kb is not None and growth_kb > self.free_memory_kb():
-            raise TraceError(errno.ENOMEM, f"too little memory for {growth_kb} KiB more")
+        self._check_memory(growth_kb if self.buffer.spare is None else 2 * growth_kb)
         self._resize(size_kb, cpu)
 
     def shrink_to_minimum(self) -> None:
         """Two sub-buffers per cpu, as closing free_buffer makes it."""
         self._resize(1)
+
+    # The spare, which holds a snapshot.
+
+    def add_spare(self) -> None:
+        """Have one, of the buffer's sizes. ENOMEM, with all as it was."""
+        if self.buffer.spare is not None:
+            with memory_errors():
+                self.buffer.fit_spare()
+            return
+        self._check_memory(sum(self._sizes_kb()))
+        with memory_errors():
+            try:
+                self.buffer.add_spare()
+            except OSError as error:
+                if self._storage is None or error.errno not in _NO_ROOM:
+                    raise
+                self.buffer.move_to_memory()
+                self._note_sizes()
+                self._leave_storage(error)
+                self.buffer.add_spare()
+        self._settings.snapshot = True
+
+    def remove_spare(self) -> None:
+        """Have none."""
+        self.buffer.remove_spare()
+        self._settings.snapshot = False
+
+    def _check_memory(self, more_kb: int) -> None:
+        if self.free_memory_kb is not None and more_kb > self.free_memory_kb():
+            raise TraceError(errno.ENOMEM, f"too little memory for {more_kb} KiB more")
 
     def size_text(self) -> bytes:
         """`buffer_size_kb`."""
@@ -151,20 +180,23 @@ class BufferStore:
         ]
         self._replace(room_kb, size)
 
-    def restore_sizes(self, in_memory: Sequence[int], *, expanded: bool) -> None:
+    def restore_sizes(self, in_memory: Sequence[int], *, expanded: bool, snapshot: bool = False) -> None:
         """After a restart: an empty buffer gets the sizes of one that was in memory, and is lost
         (`Settings.in_memory`).
 
-        expanded: whether that one was. Nothing if the buffer was taken over.
+        expanded: whether that one was. snapshot: whether it had a spare. Nothing if the buffer was taken
+        over, which has its spare with it.
         """
         if self._adopted:
             self._settings.expanded = expanded
+            self._settings.snapshot = self.buffer.spare is not None
             return
+        self._settings.snapshot = snapshot
         if not in_memory:
             return  # the log was torn: the buffer is as in a fresh instance
         self._settings.expanded = expanded
         subbuf_size, *sizes_kb = in_memory
-        if subbuf_size == self.buffer.subbuf_size and sizes_kb == self._sizes_kb():
+        if subbuf_size == self.buffer.subbuf_size and sizes_kb == self._sizes_kb() and not snapshot:
             return
         try:
             self._replace(sizes_kb, subbuf_size)
@@ -248,6 +280,8 @@ class BufferStore:
         for cpu, size_kb in enumerate(sizes_kb):
             if size_kb != sizes_kb[0]:
                 buffer.resize(size_kb, cpu)
+        if self._settings.snapshot:
+            buffer.add_spare()
         buffer.overwrite = "overwrite" in self._settings.options
         return buffer
 

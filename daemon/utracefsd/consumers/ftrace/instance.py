@@ -11,6 +11,7 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     settings    what a successor gets to know        settings.py
     events      EventFiles: what is enabled          event_file.py
     store       BufferStore: the buffer, its sizes   buffer_store.py
+    snapshot    Snapshot: the spare buffer           snapshot.py
     options     Options                              options.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
@@ -49,6 +50,7 @@ from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, sel
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger.commands import Triggers
 from utracefsd.consumers.ftrace.trigger.kind import Place
@@ -102,6 +104,7 @@ class Instance:
             self.settings, nr_cpus=nr_cpus, storage=storage, free_memory_kb=free_memory_kb
         )
         self.store.on_replaced = self._replaced
+        self.snapshot = Snapshot(self.store)
         self.sink = FtraceSink(self.store.buffer, number, cells)
         self.events = EventFiles(
             table,
@@ -211,6 +214,7 @@ class Instance:
     def _dynamic_removed(self) -> None:
         if self.settings.clear_pending:
             self.clear()
+            self.snapshot.clear()
 
     # Recording.
 
@@ -305,6 +309,7 @@ class Instance:
         self._apply()
         self._text_changes += 1
         self.clear()
+        self.snapshot.clear()
         # The kernel resets the spare buffer, too: with `counter` that is a tick, and the first record has 3.
         self.sink.now()
 
@@ -312,6 +317,10 @@ class Instance:
         """Change an option. EINVAL as `Options.set`."""
         self.options.set(name, value)
         self._apply()
+
+    def take_snapshot(self, cpu: int = -1) -> None:
+        """What writing 1 to `snapshot` does, or to that of one cpu. ENOMEM."""
+        self.snapshot.take(cpu)
 
     def free_buffer(self) -> None:
         """What closing free_buffer does; tracing ends, too, with the option disable_on_free."""
@@ -337,12 +346,13 @@ class Instance:
         wanted = dict(settings)
         in_memory = wanted.pop("in_memory", ())
         expanded = wanted.pop("expanded", self.settings.expanded)
+        snapshot = wanted.pop("snapshot", False)
         for name, value in wanted.items():
             setattr(self.settings, name, value)
         self._stand_by(self.settings.standing)
         if self.settings.clear_pending:
             self._mark()
-        self.store.restore_sizes(in_memory, expanded=expanded)
+        self.store.restore_sizes(in_memory, expanded=expanded, snapshot=snapshot)
         self.sink.tracing_on = self.settings.tracing_on
         self._apply()
         files = list(files)
@@ -359,15 +369,20 @@ class Instance:
         object."""
         return self._text_changes + self.options.changes
 
-    def header(self, cpu: int = -1) -> bytes:
-        """The comment lines of `trace`."""
+    def header(self, cpu: int = -1, *, snapshot: bool = False) -> bytes:
+        """The comment lines of `trace`, or of `snapshot`."""
+        buffer = self.snapshot.buffer if snapshot else self.buffer
+        if snapshot and (buffer is None or buffer.is_empty(cpu)):
+            return trace_text.TRACER + self.snapshot.help_text(cpu)
+        assert buffer is not None
+        # All cpus are counted in the file of one, too, as print_event_info() of kernel/trace/trace.c does it.
         return trace_text.header(
             trace_text.TextOptions.from_names(self.options.on),
-            entries=self.buffer.entries(cpu),
-            overruns=self.buffer.overruns(cpu),
+            entries=buffer.entries(),
+            overruns=buffer.overruns(),
+            empty=buffer.is_empty(cpu),
             online_cpus=self.nr_cpus,
             kernel_release=self.comms.kernel_release,
-            cpu=max(cpu, 0),
         )
 
     def renderer(self) -> TextRenderer:

@@ -110,6 +110,9 @@ class Settings:
     expanded: bool = _setting(False, _is(bool))
     """The buffer has its real size; the top instance waits with that until something is to be recorded."""
 
+    snapshot: bool = _setting(False, _is(bool))
+    """There is a spare buffer for a snapshot."""
+
     tracing_on: bool = _setting(True, _is(bool))
     """`tracing_on`."""
 

@@ -25,6 +25,7 @@ from collections.abc import Container
 import attrs
 
 __all__ = [
+    "TRACER",
     "BufferStats",
     "TextOptions",
     "header",
@@ -103,6 +104,9 @@ class BufferStats:
     """By how much the time of any of them was moved at most, in trace-clock units."""
 
 
+TRACER = b"# tracer: nop\n#\n"
+"""What every header begins with: nop is the one tracer here."""
+
 # The pictures as the kernel prints them, blanks at the ends of lines included.
 _COLUMNS = b"""\
 #           TASK-PID     CPU#     TIMESTAMP  FUNCTION
@@ -156,6 +160,7 @@ def header(
     entries: int,
     overruns: int,
     online_cpus: int,
+    empty: bool | None = None,
     kernel_release: bytes | str = b"",
     tracer: bytes = b"nop",
     cpu: int = 0,
@@ -163,17 +168,18 @@ def header(
 ) -> bytes:
     """The comment lines at the head of `trace`.
 
-    entries: records that are in the shown buffer(s) and not consumed; overruns: those overwritten there,
-    which `entries-written` counts too (consumed ones count in neither).
-    kernel_release: `os.uname().release`, shown by latency-format only; so is cpu (0 for the merged file) and
-    preemption_model, which the kernel takes from its configuration and a process cannot ask for.
+    entries: records that are in the buffer and not consumed; overruns: those overwritten there, which
+    `entries-written` counts too (consumed ones count in neither). empty: whether there are none to be shown;
+    None: when there are no entries.
+    kernel_release: `os.uname().release`, shown by latency-format only; so is cpu (of a tracer that measures)
+    and preemption_model, which the kernel takes from its configuration and a process cannot ask for.
     """
     head = b"# tracer: %s\n#\n" % tracer
     if not options.context_info:
         return head
     written = entries + overruns
     if options.latency_format:
-        if not entries:
+        if not entries if empty is None else empty:
             return head
         release = kernel_release.encode() if isinstance(kernel_release, str) else kernel_release
         head += _latency_preamble(tracer, release, entries, written, cpu, preemption_model, online_cpus)

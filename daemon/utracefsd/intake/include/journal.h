@@ -25,6 +25,9 @@
  *     killed after 3    tail is right, and no origin names the record there. The data ring from its shared
  *                       tail to tail may be half zeroed and is zeroed again.
  *
+ * An instance with a snapshot has two rings for each cpu, of which a swap makes the other one live
+ * (consumers/ftrace/include/spare.h); the origin stays with the ring, and both are asked.
+ *
  * A ring buffer's count is that of records stored or refused since the last clear (rb_cpu.appends): one
  * that was refused because the ring buffer was full is dealt with, too. An instance that did not get
  * that far (the event is not enabled there, tracing_on is off) has no such origin and is asked again,

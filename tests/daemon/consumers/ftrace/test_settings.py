@@ -11,6 +11,7 @@ from utracefsd.consumers.ftrace.settings import Settings, parse_setting
 OTHER: dict[str, Any] = {
     "in_memory": (8192, 100, 200),
     "expanded": True,
+    "snapshot": True,
     "tracing_on": False,
     "clock": "boot",
     "options": frozenset({"raw", "overwrite"}),

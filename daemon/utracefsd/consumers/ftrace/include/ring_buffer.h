@@ -150,6 +150,9 @@ typedef struct rb_cpu {
     /* goes up with every change that can move or remove an unread record; positions looked up before may
      * then be stale */
     uint64_t changes;
+    /* One number for a ring as long as the process lives, whatever its size: which one a walk is on, where
+     * a snapshot swapped it for another (spare.h). */
+    uint64_t identity;
 } rb_cpu;
 
 /* A reserved place: what rb_commit makes a record of. Valid until the next call that changes the ring. */
@@ -184,6 +187,7 @@ typedef struct rb_iter {
     uint32_t overtaken;     /* records were overwritten between the last record handed out and `next` */
     uint32_t have;          /* `next` is the next record, as of `changes` */
     uint64_t changes;
+    uint64_t identity;      /* of the ring that the positions mean */
     struct rb_record next;
     uint64_t lost;          /* mark of the page that `next` is the first record of */
 } rb_iter;
@@ -278,12 +282,19 @@ static inline void rb_unmap(rb_cpu *b)
     b->map = NULL;
 }
 
+static inline uint64_t rb_new_identity(void)
+{
+    static uint64_t last;
+    return ++last;
+}
+
 /* A new, empty ring in zero-filled memory: anonymous for fd -1, else a fresh file of rb_map_size() bytes.
  * 0 or -errno. */
 static inline int rb_create(rb_cpu *b, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus,
                             int overwrite)
 {
     memset(b, 0, sizeof *b);
+    b->identity = rb_new_identity();
     b->map_size = rb_map_size(n, subbuf);
     void *map = mmap(NULL, b->map_size, PROT_READ | PROT_WRITE,
                      fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
@@ -412,6 +423,7 @@ static inline int rb_adopt(rb_cpu *b, int fd, const char **why)
 {
     struct stat st;
     memset(b, 0, sizeof *b);
+    b->identity = rb_new_identity();
     *why = "no ring buffer has this length";
     if (fstat(fd, &st) < 0)
         return -errno;
@@ -866,12 +878,15 @@ static inline void rb_iter_start(const rb_cpu *b, rb_iter *it)
 {
     memset(it, 0, sizeof *it);
     it->seen_overrun = rb_overrun(b);
+    it->identity = b->identity;
 }
 
 /* Find the first unread record at or behind (pos, off). Where that page was consumed, overwritten or cleared
  * meanwhile, the walk goes on with the oldest record there is. */
 static inline int rb_iter_peek(const rb_cpu *b, rb_iter *it)
 {
+    if (it->identity != b->identity)
+        rb_iter_start(b, it); /* another ring: its positions are others */
     if (it->have && it->changes == b->changes)
         return 1;
     struct rb_state *s = rb_state(b);
@@ -927,6 +942,8 @@ static inline void rb_iter_advance(const rb_cpu *b, rb_iter *it)
 /* The same for a consuming reader: `next` is the first unread record on the reader page. */
 static inline int rb_consume_peek(rb_cpu *b, rb_iter *it)
 {
+    if (it->identity != b->identity)
+        rb_iter_start(b, it);
     if (it->have && it->changes == b->changes)
         return 1;
     it->have = 0;
@@ -970,6 +987,7 @@ static inline void rb_copy(rb_cpu *to, const rb_cpu *from)
     to->read_entries = from->read_entries;
     to->appends = from->appends;
     to->changes = from->changes + 1;
+    to->identity = from->identity;
 }
 
 #endif

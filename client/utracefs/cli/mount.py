@@ -1,0 +1,147 @@
+"""`utracefs mount`: the tree as files, for cat, echo, grep, trace-cmd."""
+
+import grp
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import COMMAND_SETTINGS, directory_option, why_no_connection
+from utracefs.mount import End, Mount, Signals, connect, signals
+
+__all__ = ["mount"]
+
+logger = logging.getLogger("utracefs.mount")
+
+_BEGUN: Final = b"begun"
+
+_RETRY_S: Final = 0.25
+"""Between two looks for a daemon that is not there; connect(2) to nothing costs some microseconds."""
+
+
+@click.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Without a daemon wait for one, and when it goes for the next, and mount again.",
+)
+@click.option("--foreground", is_flag=True, help="Do not go into the background; log to stderr.")
+@click.option("--allow-other", is_flag=True, help="Let others in, as modes and owners of the files permit.")
+@click.option("--group", metavar="GROUP", help="Group of all files. [default: yours]")
+@click.argument("mountpoint", metavar="DIR")
+def mount(
+    directory: str | None, wait: bool, foreground: bool, allow_other: bool, group: str | None, mountpoint: str
+) -> None:
+    """Mount the tree on DIR, for cat, echo, grep, trace-cmd. Ends with `umount DIR` (`fusermount3 -u DIR`), with SIGTERM,
+    and with the daemon."""
+    options = _Options(
+        os.path.realpath(mountpoint),
+        None if directory is None else os.path.abspath(directory),
+        wait,
+        allow_other,
+        _gid(group),
+    )
+    if foreground:
+        logging.basicConfig(format="utracefs: %(message)s", level=logging.INFO)
+        _run(options, lambda: None)
+    else:
+        _in_background(options)
+
+
+@attrs.frozen
+class _Options:
+    """Of the command line."""
+
+    mountpoint: str
+    directory: str | None
+    wait: bool
+    allow_other: bool
+    gid: int | None
+
+
+def _gid(group: str | None) -> int | None:
+    if group is None:
+        return None
+    try:
+        return int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise Failure(group, "no such group") from None
+
+
+def _run(options: _Options, begun: Callable[[], None]) -> None:
+    """Mount and serve until it is over. `begun` is called once the command line's caller need not wait any longer."""
+    with signals() as stop:
+        while True:
+            sock = _daemon(options, stop, begun)
+            if sock is None:
+                return
+            with Mount(options.mountpoint, sock, allow_other=options.allow_other, gid=options.gid) as mounted:
+                logger.info("%s shows the tree behind %s", mounted.mountpoint, mounted.address)
+                begun()
+                end = mounted.serve(stop)
+            logger.info("unmounted: %s", end.value)
+            if end is not End.DAEMON_GONE or not options.wait:
+                return
+
+
+def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> socket.socket | None:
+    """Connected; None: a signal came before that. Failure: none is there, and we shall not wait."""
+    while True:
+        try:
+            return connect(options.directory)
+        except OSError as error:
+            if not options.wait:
+                raise Failure(str(error.filename or "daemon"), why_no_connection(error)) from None
+        begun()
+        if stop.wait(_RETRY_S):
+            return None
+
+
+def _in_background(options: _Options) -> None:
+    """Returns when the mount is there; with --wait, at the latest when it waits for a daemon."""
+    told, tell = os.pipe()
+    if os.fork():
+        os.close(tell)
+        with open(told, "rb") as pipe:
+            answer = pipe.read()
+        if answer != _BEGUN:
+            about, _, reason = answer.decode("utf-8", "surrogateescape").partition("\0")
+            raise Failure(about, reason or "the mount ended without saying why")
+        return
+    status = 1
+    try:
+        os.close(told)
+        os.setsid()
+        os.chdir("/")
+
+        def begun() -> None:
+            nonlocal tell
+            if tell >= 0:
+                os.write(tell, _BEGUN)
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for fd in range(3):
+                    os.dup2(nothing, fd)
+                os.close(nothing)
+                os.close(tell)
+                tell = -1
+
+        try:
+            _run(options, begun)
+            status = 0
+        except Failure as error:
+            _tell(tell, error.about, error.reason)
+        except OSError as error:
+            _tell(tell, str(error.filename or options.mountpoint), error.strerror or str(error))
+    finally:
+        os._exit(status)
+
+
+def _tell(tell: int, about: str, reason: str) -> None:
+    if tell >= 0:
+        os.write(tell, f"{about}\0{reason}".encode("utf-8", "surrogateescape"))

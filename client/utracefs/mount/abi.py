@@ -1,0 +1,179 @@
+"""What the kernel and a file system say to each other over /dev/fuse: <linux/fuse.h>, protocol 7.31.
+
+    request   header (40 bytes), then what the opcode says: one of the structs below, names end with a NUL
+    reply     length, error (0 or a negative errno), the request's `unique`; then the body
+    notice    a reply with `unique` 0, and in place of the error what it is about
+
+A struct is a `struct.Struct` in native byte order, its members in the comment behind it. Kernels since 5.2 speak
+7.31; a newer one goes back to what we say.
+"""
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import Final
+
+import attrs
+
+__all__ = [
+    "ATTR_OUT",
+    "BATCH_FORGET_IN",
+    "DIRENT",
+    "ENTRY_OUT",
+    "FORGET_IN",
+    "FORGET_ONE",
+    "INIT_IN",
+    "INIT_OUT",
+    "INTERRUPT_IN",
+    "IOCTL_IN",
+    "IOCTL_OUT",
+    "MAJOR",
+    "MINOR",
+    "MKDIR_IN",
+    "MKNOD_IN",
+    "NOTIFY_POLL",
+    "NOTIFY_POLL_OUT",
+    "OPEN_IN",
+    "OPEN_OUT",
+    "OUT_HEADER",
+    "POLL_IN",
+    "POLL_OUT",
+    "POLL_SCHEDULE_NOTIFY",
+    "READ_IN",
+    "RELEASE_IN",
+    "ROOT_ID",
+    "SETATTR_IN",
+    "STATFS_OUT",
+    "WRITE_IN",
+    "WRITE_OUT",
+    "Header",
+    "InitFlag",
+    "Opcode",
+    "OpenFlag",
+    "SetattrValid",
+]
+
+MAJOR: Final = 7
+MINOR: Final = 31
+ROOT_ID: Final = 1
+
+
+class Opcode(IntEnum):
+    """enum fuse_opcode, those that are answered with more than ENOSYS."""
+
+    LOOKUP = 1
+    FORGET = 2
+    GETATTR = 3
+    SETATTR = 4
+    SYMLINK = 6
+    MKNOD = 8
+    MKDIR = 9
+    UNLINK = 10
+    RMDIR = 11
+    RENAME = 12
+    LINK = 13
+    OPEN = 14
+    READ = 15
+    WRITE = 16
+    STATFS = 17
+    RELEASE = 18
+    INIT = 26
+    OPENDIR = 27
+    READDIR = 28
+    RELEASEDIR = 29
+    CREATE = 35
+    INTERRUPT = 36
+    DESTROY = 38
+    IOCTL = 39
+    POLL = 40
+    BATCH_FORGET = 42
+    RENAME2 = 45
+
+
+class InitFlag(IntFlag):
+    """FUSE_*: what both sides can do."""
+
+    ATOMIC_O_TRUNC = 1 << 3
+    """O_TRUNC comes with OPEN, not as a SETATTR in front of it: only so can `>` be told from truncate(2)."""
+    BIG_WRITES = 1 << 5
+    PARALLEL_DIROPS = 1 << 18
+    MAX_PAGES = 1 << 22
+
+
+class OpenFlag(IntFlag):
+    """FOPEN_*."""
+
+    DIRECT_IO = 1 << 0
+    """Every read(2) and write(2) comes to us, whatever the size of the file is said to be."""
+    NONSEEKABLE = 1 << 2
+    STREAM = 1 << 4
+    """No position at all, so a read that waits holds up no other call on the file."""
+
+
+class SetattrValid(IntFlag):
+    """FATTR_*: which members of SETATTR are meant."""
+
+    MODE = 1 << 0
+    UID = 1 << 1
+    GID = 1 << 2
+
+
+POLL_SCHEDULE_NOTIFY: Final = 1
+"""In the flags of POLL: somebody waits, so send NOTIFY_POLL once."""
+
+NOTIFY_POLL: Final = 1
+
+_HEADER: Final = struct.Struct("=IIQQIIIHH")
+OUT_HEADER: Final = struct.Struct("=IiQ")  # len, error, unique
+
+_ATTR: Final = "6Q10I"
+"""ino size blocks atime mtime ctime; atimensec mtimensec ctimensec mode nlink uid gid rdev blksize flags"""
+
+ENTRY_OUT: Final = struct.Struct(
+    "=4Q2I" + _ATTR
+)  # nodeid generation entry_valid attr_valid, their nsec, attr
+ATTR_OUT: Final = struct.Struct("=QII" + _ATTR)  # attr_valid attr_valid_nsec dummy attr
+FORGET_IN: Final = struct.Struct("=Q")  # nlookup
+BATCH_FORGET_IN: Final = struct.Struct("=II")  # count dummy
+FORGET_ONE: Final = struct.Struct("=QQ")  # nodeid nlookup
+SETATTR_IN: Final = struct.Struct("=2I6Q8I")
+"""valid padding; fh size lock_owner atime mtime ctime; atimensec mtimensec ctimensec mode unused uid gid unused"""
+MKNOD_IN: Final = struct.Struct("=4I")  # mode rdev umask padding
+MKDIR_IN: Final = struct.Struct("=II")  # mode umask
+OPEN_IN: Final = struct.Struct("=II")  # flags open_flags
+OPEN_OUT: Final = struct.Struct("=QIi")  # fh open_flags backing_id
+READ_IN: Final = struct.Struct("=QQIIQII")  # fh offset size read_flags lock_owner flags padding
+WRITE_IN: Final = struct.Struct("=QQIIQII")  # fh offset size write_flags lock_owner flags padding
+WRITE_OUT: Final = struct.Struct("=II")  # size padding
+RELEASE_IN: Final = struct.Struct("=QIIQ")  # fh flags release_flags lock_owner
+STATFS_OUT: Final = struct.Struct(
+    "=5Q10I"
+)  # blocks bfree bavail files ffree; bsize namelen frsize padding spare
+INIT_IN: Final = struct.Struct("=4I")  # major minor max_readahead flags
+INIT_OUT: Final = struct.Struct("=4I2H2I2H8I")
+"""major minor max_readahead flags; max_background congestion_threshold; max_write time_gran; max_pages
+map_alignment; unused"""
+INTERRUPT_IN: Final = struct.Struct("=Q")  # unique
+IOCTL_IN: Final = struct.Struct("=QIIQII")  # fh flags cmd arg in_size out_size
+IOCTL_OUT: Final = struct.Struct("=iIII")  # result flags in_iovs out_iovs
+POLL_IN: Final = struct.Struct("=QQII")  # fh kh flags events
+POLL_OUT: Final = struct.Struct("=II")  # revents padding
+NOTIFY_POLL_OUT: Final = struct.Struct("=Q")  # kh
+DIRENT: Final = struct.Struct("=QQII")  # ino off namelen type; then the name, padded to a multiple of 8
+
+
+@attrs.frozen
+class Header:
+    """What every request begins with."""
+
+    opcode: int
+    unique: int
+    """Of the request, for its reply."""
+    node_id: int
+    pid: int
+    """The thread that asks; 0 when it lives in a namespace that we do not see."""
+
+    @classmethod
+    def from_request(cls, request: bytes) -> "tuple[Header, bytes]":
+        """The header, and what follows it."""
+        _len, opcode, unique, node_id, _uid, _gid, pid, _extra, _padding = _HEADER.unpack_from(request)
+        return cls(opcode, unique, node_id, pid), request[_HEADER.size :]

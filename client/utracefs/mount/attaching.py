@@ -1,0 +1,173 @@
+"""Putting a file system of ours on a directory, and taking it away: mount(2), or fusermount3 where that is not allowed.
+
+root, and who is root in a user namespace of its own, mounts by itself. For others fusermount3 does it (setuid, Debian package
+fuse3) and hands the descriptor over a socket, whose number it finds in _FUSE_COMMFD.
+"""
+
+import array
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from typing import Final
+
+__all__ = ["FS_TYPE", "attach", "detach", "is_attached"]
+
+FS_TYPE: Final = "fuse.utracefs"
+"""In /proc/mounts."""
+
+_DEVICE: Final = "/dev/fuse"
+_HELPER: Final = "fusermount3"
+
+_MS_NOSUID: Final = 2
+_MS_NODEV: Final = 4
+_MS_NOEXEC: Final = 8
+_MNT_DETACH: Final = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def attach(directory: str, *, allow_other: bool = False) -> int:
+    """Mount; the descriptor of /dev/fuse, on which the kernel asks, non-blocking, the caller's to close.
+
+    allow_other: others than the mounting user may look; modes and owners decide. directory: absolute. What a killed mount
+    left there is taken away first.
+
+    OSError, about the directory or the device: ENODEV, ENOENT (no fuse in this kernel or container), EPERM (not root, and no
+    fusermount3), ENOTDIR, and what mount(2) says.
+    """
+    _clear_dead(directory)
+    if not os.path.isdir(directory):
+        number = errno.ENOTDIR if os.path.exists(directory) else errno.ENOENT
+        raise OSError(number, os.strerror(number), directory)
+    options = ["default_permissions", *(["allow_other"] if allow_other else [])]
+    if os.geteuid():
+        return _by_helper(directory, options)
+    try:
+        return _by_ourselves(directory, options)
+    except PermissionError:
+        # Root without CAP_SYS_ADMIN, in a container: fusermount3 would not have it either.
+        raise PermissionError(
+            errno.EPERM,
+            "mounting is not allowed here; a container needs /dev/fuse and CAP_SYS_ADMIN"
+            " (docker run --device /dev/fuse --cap-add SYS_ADMIN), or try `unshare -Urm`",
+            directory,
+        ) from None
+
+
+def detach(directory: str) -> None:
+    """Unmount what is mounted there, used or not. Nothing there is no error."""
+    if os.geteuid():
+        helper = shutil.which(_HELPER)
+        if helper is not None:
+            subprocess.run(
+                [helper, "-u", "-q", "-z", "--", directory], check=False, stderr=subprocess.DEVNULL
+            )
+        return
+    _libc.umount2(os.fsencode(directory), _MNT_DETACH)
+
+
+def is_attached(directory: str) -> bool:
+    """Whether a file system of ours is what is mounted there, on top."""
+    found = None
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            front, _, back = line.partition(b" - ")
+            if _unescaped(front.split()[4]) == os.fsencode(directory):
+                found = back.split()[0]
+    return found == FS_TYPE.encode()
+
+
+def _unescaped(path: bytes) -> bytes:
+    for code in (b" ", b"\t", b"\n", b"\\"):
+        path = path.replace(b"\\%03o" % code[0], code)
+    return path
+
+
+def _clear_dead(directory: str) -> None:
+    """Its process was killed, and nobody can use the directory: ENOTCONN."""
+    try:
+        os.stat(directory)
+    except OSError as error:
+        if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) and is_attached(directory):
+            detach(directory)
+
+
+def _by_ourselves(directory: str, options: list[str]) -> int:
+    try:
+        device = os.open(_DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise OSError(error.errno, _without_device(error), _DEVICE) from None
+    try:
+        data = [
+            f"fd={device}",
+            "rootmode=40000",
+            f"user_id={os.geteuid()}",
+            f"group_id={os.getegid()}",
+            *options,
+        ]
+        flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+        path, kind = os.fsencode(directory), FS_TYPE.encode()
+        if _libc.mount(b"utracefs", path, kind, ctypes.c_ulong(flags), ",".join(data).encode()):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), directory)
+    except BaseException:
+        os.close(device)
+        raise
+    return device
+
+
+def _by_helper(directory: str, options: list[str]) -> int:
+    if not os.path.exists(_DEVICE):
+        raise OSError(errno.ENOENT, _without_device(OSError(errno.ENOENT, "")), _DEVICE)
+    helper = shutil.which(_HELPER)
+    if helper is None:
+        raise PermissionError(
+            errno.EPERM, f"only root mounts without {_HELPER}: apt install fuse3", directory
+        )
+    options = ["fsname=utracefs", "subtype=utracefs", "nosuid", "nodev", "noexec", *options]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        done = subprocess.run(
+            [helper, "-o", ",".join(options), "--", directory],
+            env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        theirs.close()
+        if done.returncode:
+            reason = done.stderr.strip().removeprefix(f"{_HELPER}: ") or "refused"
+            raise OSError(errno.EPERM, f"{_HELPER}: {reason}", directory)
+        device = _received(ours)
+    if device is None:
+        raise OSError(errno.EPROTO, f"{_HELPER} gave no descriptor", directory)
+    os.set_blocking(device, False)
+    return device
+
+
+def _received(sock: socket.socket) -> int | None:
+    fds = array.array("i")
+    with contextlib.suppress(OSError):
+        _data, ancillary, _flags, _ = sock.recvmsg(
+            1, socket.CMSG_SPACE(fds.itemsize), socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(content[: fds.itemsize])
+    return fds[0] if fds else None
+
+
+def _without_device(error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return "this machine has no FUSE (modprobe fuse; a container needs --device /dev/fuse)"
+    if error.errno == errno.ENODEV:
+        return "the kernel has no FUSE (modprobe fuse)"
+    return error.strerror or str(error)

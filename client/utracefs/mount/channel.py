@@ -1,0 +1,170 @@
+"""One connection to the daemon's `tracefs` socket that never waits: requests go out, answers come back in any order.
+
+    send ──> msgid ──> the socket, or what waits to be sent
+    answer ──────────> `resume` of that msgid: result, or OSError with the daemon's errno
+    no answer in time, the end of the connection ──> `resume` of all that it concerns: ETIMEDOUT, ENOTCONN
+
+The owner of the loop calls `on_ready` when the socket is ready, `expire` when `next_deadline` has passed.
+"""
+
+import errno
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from utracefs_protocol.connection import Connection, Response, encode_request
+from utracefs_protocol.errors import ProtocolError
+from utracefs_protocol.limits import MAX_MSGID
+from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.tracefs import Cancel
+
+__all__ = ["ANSWER_S", "Channel", "Resume"]
+
+ANSWER_S: Final = 30.0
+"""A daemon that answers nothing for so long is stopped, or hangs: the call is ETIMEDOUT, the caller goes on. It is one
+thread, and may just have 64 MiB of trace to print for somebody."""
+
+_PIECE_BYTES: Final = 1 << 18
+
+Resume: TypeAlias = Callable[[Any, OSError | None], None]
+"""Told the result, or the error."""
+
+
+@attrs.frozen
+class _Pending:
+    resume: Resume
+    deadline: float | None
+    """On time.monotonic; None: it may take for ever."""
+
+
+class Channel:
+    """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched for room, and when
+    not any longer, `on_close` that it is about to be closed, `on_end` that the daemon ended it."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        on_writing: Callable[["Channel", bool], None],
+        on_close: Callable[["Channel"], None],
+        on_end: Callable[["Channel"], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._on_writing = on_writing
+        self._on_close = on_close
+        self._on_end = on_end
+        self._clock = clock
+        self._connection = Connection(max_object=None)
+        self._pending: dict[int, _Pending] = {}
+        self._unsent = bytearray()
+        self._waits_for_room = False
+        self._msgid = 0
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, params: Params, resume: Resume, *, bounded: bool = True) -> int:
+        """The msgid. `resume` is called once, and may be called before this returns. Not `bounded`: however long it
+        takes."""
+        if self.closed:
+            resume(None, _not_connected())
+            return 0
+        self._msgid = self._msgid + 1 & MAX_MSGID
+        msgid = self._msgid
+        self._pending[msgid] = _Pending(resume, self._clock() + ANSWER_S if bounded else None)
+        had_unsent = bool(self._unsent)
+        self._unsent += encode_request(msgid, params.METHOD, params.to_params())
+        if not had_unsent:
+            self._flush()
+        return msgid
+
+    def cancel(self, msgid: int) -> None:
+        """A request that may take for ever shall be answered now: with what there is, or EINTR."""
+        if msgid in self._pending:
+            self.send(Cancel(msgid), lambda result, error: None)
+
+    def on_ready(self) -> None:
+        """The socket can be read or written."""
+        if self._unsent:
+            self._flush()
+        while not self.closed:
+            try:
+                data = self._socket.recv(_PIECE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._end()
+                return
+            try:
+                for message in self._connection.receive(data):
+                    if isinstance(message, Response):
+                        self._answered(message)
+            except ProtocolError:
+                self._end()
+                return
+
+    def next_deadline(self) -> float | None:
+        """When `expire` is to be called."""
+        # Each has the same time, so the first that has one is the first to expire.
+        for pending in self._pending.values():
+            if pending.deadline is not None:
+                return pending.deadline
+        return None
+
+    def expire(self) -> None:
+        """End what was not answered in time."""
+        now = self._clock()
+        for msgid, pending in list(self._pending.items()):
+            if pending.deadline is None or pending.deadline > now:
+                continue
+            if self._pending.pop(msgid, None) is not None:
+                pending.resume(None, OSError(errno.ETIMEDOUT, "the daemon does not answer"))
+
+    def close(self) -> None:
+        """Twice is harmless. What waits for an answer is ENOTCONN."""
+        if self.closed:
+            return
+        self.closed = True
+        self._on_close(self)
+        self._socket.close()
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            one.resume(None, _not_connected())
+
+    def _answered(self, response: Response) -> None:
+        pending = self._pending.pop(response.msgid, None)
+        if pending is None:
+            return  # it came too late
+        error = None
+        if response.error is not None:
+            error = OSError(*response.error)
+        pending.resume(response.result, error)
+
+    def _flush(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent, socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            # Its end, which is read, says so too; what it sent before comes first.
+            sent = len(self._unsent)
+        del self._unsent[:sent]
+        if self._waits_for_room != bool(self._unsent):
+            self._waits_for_room = not self._waits_for_room
+            self._on_writing(self, self._waits_for_room)
+
+    def _end(self) -> None:
+        self.close()
+        self._on_end(self)
+
+
+def _not_connected() -> OSError:
+    return OSError(errno.ENOTCONN, "the daemon is gone")

@@ -1,0 +1,534 @@
+"""The tree as a file system: what the kernel asks over /dev/fuse, answered by asking the daemon.
+
+    request ──> FileSystem.handle ──> Operation ──> Ask ──> Channel ──> daemon
+    reply   <── `reply`           <── its end   <─────────────────────┘
+
+No thread, no socket and no device here: `serving` has the loop. All that one request does up to the daemon's answer is a
+generator (see operation), so hundreds of them wait at a time, and none holds up another.
+
+| the kernel's | here |
+|---|---|
+| lookup, stat, mkdir, rmdir | the method of that name, on the connection that all share |
+| open file | a handle there. Files that can be waited for (WAITED) have a connection each, which their close ends |
+| read | `read` with the flags that the file has now. Of a stream it may wait for ever; interrupted it is cancelled, EINTR |
+| lseek, then read | a read at another offset than the last one ended at is `seek`, `read` |
+| poll | `ready`; when somebody waits, one `poll` of the daemon is under way, whose answer wakes them |
+| write to a marker | `write` on behalf of the thread that writes |
+| close | RELEASE comes when close(2) has returned already. So who opens, or removes an instance, is let in when
+  what was closed before is closed at the daemon, too: no EBUSY of one's own making |
+| names | of files of an instance or an event stay valid; of events and instances each walk asks us, and we the
+  daemon, unless it has shown that name in the last second and nothing was changed through this mount since |
+
+Sizes are 0 and files are read by direct I/O, as tracefs has it. What the kernel itself refuses or does by modes and owners
+(default_permissions) does not come here.
+"""
+
+import errno
+import logging
+import os
+import select
+import stat
+import time
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from utracefs.mount import abi
+from utracefs.mount.abi import Header, InitFlag, Opcode, OpenFlag, SetattrValid
+from utracefs.mount.channel import Channel
+from utracefs.mount.nodes import Node, Nodes, inode_number
+from utracefs.mount.operation import Ask, Gate, Operation, Steps
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import tracefs as messages
+from utracefs_protocol.text import bytes_of
+
+__all__ = ["MAX_WAITED_FILES", "MAX_WAITING_READS", "MAX_WRITE", "REQUEST_BYTES", "FileSystem"]
+
+logger = logging.getLogger("utracefs.mount")
+
+MAX_WAITED_FILES: Final = 200
+"""Open files with a connection of their own, of the 256 that a daemon has for administrators. One more is ENFILE."""
+
+MAX_WAITING_READS: Final = 64
+"""Reads of one open file that wait at a time: threads that share a descriptor. The daemon ends a connection at 256. One
+more is EBUSY."""
+
+MAX_WRITE: Final = 512 << 10
+"""Bytes of one write(2) that come in one request: one message to the daemon has 1 MiB."""
+
+REQUEST_BYTES: Final = MAX_WRITE + 4096
+"""Longest request, headers included."""
+
+_MAX_PAGES: Final = 256
+"""Pages of one read(2): a MiB, which is what the daemon gives at once."""
+
+_BACKGROUND: Final = 4096
+"""Closes that the kernel sends us before it keeps them back: then an open that follows would come before them."""
+
+SEEN_S: Final = 1.0
+"""How long a name that the daemon has shown, in a lookup or a listing, is believed in: `ls -l` and `cat */enable` look up
+each entry of a listing. What others remove meanwhile is seen for so long; what is changed through this mount never."""
+
+_MAX_SEEN: Final = 20_000
+"""Names that are remembered, and one listing more."""
+
+_STREAMS: Final = frozenset(
+    {b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"trace_marker", b"trace_marker_raw"}
+)
+_MARKERS: Final = frozenset({b"trace_marker", b"trace_marker_raw"})
+_WAITED: Final = frozenset({b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"hist"})
+_OPEN_FLAGS: Final = os.O_ACCMODE | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK
+
+_STAYS_S: Final = 3600
+"""How long the kernel believes in names that do not go before their directory does."""
+
+_IN: Final = select.POLLIN | select.POLLRDNORM
+_ALWAYS: Final = _IN | select.POLLOUT | select.POLLWRNORM  # DEFAULT_POLLMASK
+
+_GET_READER: Final = 0x5220  # _IO('R', 0x20), TRACE_MMAP_IOCTL_GET_READER
+
+
+@attrs.define(eq=False)
+class _OpenFile:
+    """What a file handle of the kernel's stands for."""
+
+    name: bytes
+    channel: Channel
+    handle: int
+    """The daemon's."""
+    readable: bool
+    position: int | None = 0
+    """Where the next read goes on without a `seek`; None: a read is under way."""
+    waiting_reads: int = 0
+    poll_under_way: bool = False
+    kh: int = 0
+    """What the kernel calls those who poll."""
+
+    @property
+    def is_waited(self) -> bool:
+        return self.name in _WAITED
+
+
+@attrs.define(eq=False)
+class _OpenDirectory:
+    """A listing, made when reading begins and when it begins again."""
+
+    entries: list[bytes] = attrs.field(factory=list)
+
+
+class FileSystem:
+    """`main` is the connection that all share. `connect` makes one more, or raises OSError. `reply` sends to the kernel
+    what it is given, and says whether somebody still waited for it. `start_time_of` is of a thread, None where /proc
+    does not tell."""
+
+    def __init__(
+        self,
+        main: Channel,
+        *,
+        nodes: Nodes,
+        connect: Callable[[], Channel],
+        reply: Callable[[bytes], bool],
+        start_time_of: Callable[[int], int | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._main = main
+        self._nodes = nodes
+        self._connect = connect
+        self._reply = reply
+        self._start_time_of = start_time_of
+        self._clock = clock
+        self._seen: dict[bytes, tuple[messages.Stat, float]] = {}
+        """By path, what a `stat` said, and how long that is believed."""
+        self._operations: dict[int, Operation] = {}
+        self._files: dict[int, _OpenFile] = {}
+        self._directories: dict[int, _OpenDirectory] = {}
+        self._next_fh = 1
+        self._closing = Gate()
+        self._waited_files = 0
+        self._speaks_for_others = True
+        self._said_no_data = False
+        self._handlers: dict[int, Callable[[Header, bytes], Steps]] = {
+            Opcode.LOOKUP: self._lookup,
+            Opcode.GETATTR: self._getattr,
+            Opcode.SETATTR: self._setattr,
+            Opcode.MKDIR: self._mkdir,
+            Opcode.RMDIR: self._rmdir,
+            Opcode.OPEN: self._open,
+            Opcode.READ: self._read,
+            Opcode.WRITE: self._write,
+            Opcode.STATFS: self._statfs,
+            Opcode.RELEASE: self._release,
+            Opcode.INIT: self._init,
+            Opcode.OPENDIR: self._opendir,
+            Opcode.READDIR: self._readdir,
+            Opcode.RELEASEDIR: self._releasedir,
+            Opcode.CREATE: _refusing(errno.EACCES),
+            Opcode.MKNOD: self._mknod,
+            Opcode.SYMLINK: _refusing(errno.EPERM),
+            Opcode.LINK: _refusing(errno.EPERM),
+            Opcode.UNLINK: _refusing(errno.EPERM),
+            Opcode.RENAME: _refusing(errno.EPERM),
+            Opcode.RENAME2: _refusing(errno.EPERM),
+            Opcode.DESTROY: self._destroy,
+            Opcode.IOCTL: self._ioctl,
+            Opcode.POLL: self._poll,
+        }
+
+    def handle(self, request: bytes) -> None:
+        """Carry out one request, or begin to."""
+        header, body = Header.from_request(request)
+        match header.opcode:
+            case Opcode.FORGET:
+                self._nodes.forget(header.node_id, abi.FORGET_IN.unpack_from(body)[0])
+            case Opcode.BATCH_FORGET:
+                count, _ = abi.BATCH_FORGET_IN.unpack_from(body)
+                for i in range(count):
+                    offset = abi.BATCH_FORGET_IN.size + i * abi.FORGET_ONE.size
+                    self._nodes.forget(*abi.FORGET_ONE.unpack_from(body, offset))
+            case Opcode.INTERRUPT:
+                operation = self._operations.get(abi.INTERRUPT_IN.unpack_from(body)[0])
+                if operation is not None:
+                    operation.interrupt()
+            case opcode if opcode in self._handlers:
+                self._begin(header, self._handlers[opcode](header, body), _changes_names(opcode, body))
+            case _:
+                self._answer(header.unique, b"", errno.ENOSYS)
+
+    def _begin(self, header: Header, steps: Steps, changes_names: bool) -> None:
+        if changes_names:
+            self._seen.clear()
+
+        def done(reply: bytes, error: int) -> None:
+            if changes_names:
+                self._seen.clear()
+            self._operations.pop(header.unique, None)
+            if not self._answer(header.unique, reply, error) and not error:
+                self._undo(header, reply)
+
+        operation = self._operations[header.unique] = Operation(steps, done)
+        operation.start()
+
+    def _undo(self, header: Header, reply: bytes) -> None:
+        """Whoever asked was killed meanwhile, so the kernel does not know what it got."""
+        match header.opcode:
+            case Opcode.OPEN:
+                fh = abi.OPEN_OUT.unpack(reply)[0]
+                Operation(self._release(header, abi.RELEASE_IN.pack(fh, 0, 0, 0)), lambda *_: None).start()
+            case Opcode.OPENDIR:
+                self._directories.pop(abi.OPEN_OUT.unpack(reply)[0], None)
+            case Opcode.LOOKUP | Opcode.MKDIR:
+                self._nodes.forget(abi.ENTRY_OUT.unpack(reply)[0], 1)
+
+    def _answer(self, unique: int, reply: bytes, error: int) -> bool:
+        return self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(reply), -error, unique) + reply)
+
+    # The connection to the kernel
+
+    def _init(self, _header: Header, body: bytes) -> Steps:
+        yield from ()
+        major, minor, readahead, flags = abi.INIT_IN.unpack_from(body)
+        if major != abi.MAJOR or minor < abi.MINOR:
+            logger.error("the kernel speaks FUSE %d.%d; %d.%d is needed", major, minor, abi.MAJOR, abi.MINOR)
+            raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
+        flags &= sum(InitFlag)
+        return abi.INIT_OUT.pack(
+            *(abi.MAJOR, abi.MINOR, readahead, flags),
+            *(_BACKGROUND, _BACKGROUND, MAX_WRITE, 1, _MAX_PAGES, 0),
+            *[0] * 8,
+        )
+
+    def _destroy(self, _header: Header, _body: bytes) -> Steps:
+        yield from ()
+        return b""
+
+    def _statfs(self, _header: Header, _body: bytes) -> Steps:
+        yield from ()
+        return abi.STATFS_OUT.pack(0, 0, 0, 0, 0, 4096, 255, 4096, *[0] * 7)
+
+    # Names
+
+    def _lookup(self, header: Header, body: bytes) -> Steps:
+        parent = self._nodes[header.node_id]
+        return (yield from self._look(parent, _name(body)))
+
+    def _look(self, parent: Node, name: bytes) -> Steps:
+        path = parent.child(name)
+        found, until = self._seen.get(path, (None, 0.0))
+        if found is None or until <= self._clock():
+            answer = yield Ask(self._main, messages.StatPath(path))
+            try:
+                found = messages.Stat.from_wire(answer)
+            except TraceError as error:
+                raise OSError(errno.EPROTO, error.text) from None
+            self._see(path, found)
+        return self._nodes.entry_out(self._nodes.looked_up(path, found), _valid_s(parent.path))
+
+    def _see(self, path: bytes, found: messages.Stat) -> None:
+        if len(self._seen) > _MAX_SEEN:
+            self._seen.clear()
+        self._seen[path] = (found, self._clock() + SEEN_S)
+
+    def _getattr(self, header: Header, _body: bytes) -> Steps:
+        yield from ()
+        return self._nodes.attr_out(self._nodes[header.node_id])
+
+    def _setattr(self, header: Header, body: bytes) -> Steps:
+        """chmod and chown are kept. Truncating is no opening with O_TRUNC: like a change of times it does nothing."""
+        yield from ()
+        node = self._nodes[header.node_id]
+        members = abi.SETATTR_IN.unpack_from(body)
+        valid, mode, uid, gid = members[0], members[11], members[13], members[14]
+        if valid & (SetattrValid.MODE | SetattrValid.UID | SetattrValid.GID):
+            self._nodes.change(
+                node,
+                mode=mode if valid & SetattrValid.MODE else None,
+                uid=uid if valid & SetattrValid.UID else None,
+                gid=gid if valid & SetattrValid.GID else None,
+            )
+        return self._nodes.attr_out(node)
+
+    def _mkdir(self, header: Header, body: bytes) -> Steps:
+        parent = self._nodes[header.node_id]
+        name = _name(body[abi.MKDIR_IN.size :])
+        yield Ask(self._main, messages.Mkdir(parent.child(name)))
+        return (yield from self._look(parent, name))
+
+    def _rmdir(self, header: Header, body: bytes) -> Steps:
+        path = self._nodes[header.node_id].child(_name(body))
+        yield self._closing
+        yield Ask(self._main, messages.Rmdir(path))
+        self._nodes.removed(path)
+        return b""
+
+    def _mknod(self, _header: Header, body: bytes) -> Steps:
+        yield from ()
+        number = errno.EACCES if stat.S_ISREG(abi.MKNOD_IN.unpack_from(body)[0]) else errno.EPERM
+        raise OSError(number, os.strerror(number))
+
+    # Directories
+
+    def _opendir(self, _header: Header, _body: bytes) -> Steps:
+        yield from ()
+        fh = self._new_fh()
+        self._directories[fh] = _OpenDirectory()
+        return abi.OPEN_OUT.pack(fh, 0, 0)
+
+    def _readdir(self, header: Header, body: bytes) -> Steps:
+        fh, offset, size = abi.READ_IN.unpack_from(body)[:3]
+        directory = self._directories[fh]
+        if offset == 0:
+            node = self._nodes[header.node_id]
+            answer = yield Ask(self._main, messages.ListDir(node.path, modes=True))
+            directory.entries = self._dirents(node, answer)
+        return _fill(directory.entries, offset, size)
+
+    def _dirents(self, node: Node, answer: object) -> list[bytes]:
+        """Encoded, each with the number of the next one as its offset. They are remembered, too."""
+        if not isinstance(answer, list):
+            raise OSError(errno.EPROTO, "a listing is an array")
+        encoded = [_dirent(1, b".", "d", node.path), _dirent(2, b"..", "d", node.path.rpartition(b"/")[0])]
+        for each in answer:
+            # DirEntry.from_wire, for one of thousands.
+            match each:
+                case [str() | bytes() as name, str() as kind, int() as mode]:
+                    name = name if isinstance(name, bytes) else bytes_of(name)
+                case _:
+                    raise OSError(errno.EPROTO, "an entry is [name, kind, mode]")
+            path = node.child(name)
+            encoded.append(_dirent(len(encoded) + 1, name, kind, path))
+            self._see(path, messages.Stat(kind, mode))
+        return encoded
+
+    def _releasedir(self, _header: Header, body: bytes) -> Steps:
+        yield from ()
+        self._directories.pop(abi.RELEASE_IN.unpack_from(body)[0], None)
+        return b""
+
+    # Open files
+
+    def _open(self, header: Header, body: bytes) -> Steps:
+        node = self._nodes[header.node_id]
+        flags = abi.OPEN_IN.unpack_from(body)[0] & _OPEN_FLAGS
+        if node.path == b"user_events_data":
+            if not self._said_no_data:
+                self._said_no_data = True
+                logger.warning(
+                    "pid %d opened user_events_data: a mount does not take events; programs use the socket of that"
+                    " name",
+                    header.pid,
+                )
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        yield self._closing
+        channel = self._channel_for(node)
+        try:
+            handle = yield Ask(channel, messages.Open(node.path, flags))
+            if not isinstance(handle, int):
+                raise OSError(errno.EPROTO, "a handle is a number")
+        except OSError:
+            self._channel_is_free(channel)
+            raise
+        fh = self._new_fh()
+        readable = flags & os.O_ACCMODE != os.O_WRONLY
+        self._files[fh] = _OpenFile(node.name, channel, handle, readable)
+        streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE if node.name in _STREAMS else 0
+        return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | streams, 0)
+
+    def _channel_for(self, node: Node) -> Channel:
+        if node.name not in _WAITED:
+            return self._main
+        if self._waited_files >= MAX_WAITED_FILES:
+            raise OSError(errno.ENFILE, f"{MAX_WAITED_FILES} files that can be waited for are open")
+        channel = self._connect()
+        self._waited_files += 1
+        return channel
+
+    def _channel_is_free(self, channel: Channel) -> None:
+        if channel is not self._main:
+            self._waited_files -= 1
+            channel.close()
+
+    def _read(self, header: Header, body: bytes) -> Steps:
+        fh, offset, size, _, _, flags, _ = abi.READ_IN.unpack_from(body)
+        file = self._file(fh)
+        is_stream = file.name in _STREAMS
+        request = messages.Read(file.handle, size, flags & os.O_NONBLOCK if file.is_waited else None)
+        waits = is_stream and file.is_waited and not flags & os.O_NONBLOCK
+        if waits and file.waiting_reads >= MAX_WAITING_READS:
+            raise OSError(errno.EBUSY, f"{MAX_WAITING_READS} reads of this open file wait already")
+        if is_stream or file.position == offset:
+            ask = Ask(file.channel, request, bounded=not waits)
+        else:
+            ask = Ask(file.channel, messages.Seek(file.handle, offset), request)
+        file.position = None
+        file.waiting_reads += waits
+        try:
+            data: bytes = yield ask
+        finally:
+            file.waiting_reads -= waits
+        file.position = offset + len(data)
+        return data
+
+    def _write(self, header: Header, body: bytes) -> Steps:
+        fh, _offset, size = abi.WRITE_IN.unpack_from(body)[:3]
+        data = body[abi.WRITE_IN.size : abi.WRITE_IN.size + size]
+        file = self._file(fh)
+        writer = self._writer(header.pid) if file.name in _MARKERS else None
+        try:
+            taken: int = yield Ask(file.channel, messages.Write(file.handle, data, writer))
+        except OSError as error:
+            if writer is None or error.errno not in (errno.ESRCH, errno.EPERM):
+                raise
+            # The daemon does not see that thread, or does not let us speak for it: the marker is ours.
+            self._speaks_for_others = error.errno != errno.EPERM
+            taken = yield Ask(file.channel, messages.Write(file.handle, data))
+        return abi.WRITE_OUT.pack(taken, 0)
+
+    def _writer(self, pid: int) -> messages.Writer | None:
+        if not pid or not self._speaks_for_others:
+            return None
+        start_time = self._start_time_of(pid)
+        return None if start_time is None else messages.Writer(pid, start_time)
+
+    def _poll(self, _header: Header, body: bytes) -> Steps:
+        fh, kh, flags, _events = abi.POLL_IN.unpack_from(body)
+        file = self._file(fh)
+        if not file.is_waited or not file.readable:
+            return abi.POLL_OUT.pack(_ALWAYS, 0)
+        file.kh = kh
+        ready = yield Ask(file.channel, messages.Ready(file.handle))
+        if not ready and flags & abi.POLL_SCHEDULE_NOTIFY and not file.poll_under_way:
+            file.poll_under_way = True
+            file.channel.send(messages.Poll(file.handle), lambda *_: self._wake(file), bounded=False)
+        return abi.POLL_OUT.pack(_IN if ready else 0, 0)
+
+    def _wake(self, file: _OpenFile) -> None:
+        """It is ready, or cannot be waited for any more: those who poll shall look again."""
+        file.poll_under_way = False
+        body = abi.NOTIFY_POLL_OUT.pack(file.kh)
+        self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(body), abi.NOTIFY_POLL, 0) + body)
+
+    def _ioctl(self, _header: Header, body: bytes) -> Steps:
+        """0 wakes those who wait for a page, who then find none and wait again: nothing to be done."""
+        yield from ()
+        fh, _flags, command = abi.IOCTL_IN.unpack_from(body)[:3]
+        if self._file(fh).name == b"trace_pipe_raw":
+            if command == 0:
+                return abi.IOCTL_OUT.pack(0, 0, 0, 0)
+            if command == _GET_READER:
+                raise OSError(errno.ENODEV, "it is not mapped")
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
+    def _release(self, _header: Header, body: bytes) -> Steps:
+        fh = abi.RELEASE_IN.unpack_from(body)[0]
+        file = self._files.pop(fh, None)
+        if file is None:
+            return b""
+        self._closing.enter(file)
+        try:
+            yield Ask(file.channel, messages.Close(file.handle))
+        finally:
+            self._closing.leave(file)
+            self._channel_is_free(file.channel)
+        return b""
+
+    def _file(self, fh: int) -> _OpenFile:
+        try:
+            return self._files[fh]
+        except KeyError:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+
+    def _new_fh(self) -> int:
+        fh = self._next_fh
+        self._next_fh += 1
+        return fh
+
+
+def _refusing(number: int) -> Callable[[Header, bytes], Steps]:
+    def steps(_header: Header, _body: bytes) -> Steps:
+        yield from ()
+        raise OSError(number, os.strerror(number))
+
+    return steps
+
+
+def _changes_names(opcode: int, body: bytes) -> bool:
+    """Whether events or instances may come or go by it: a write or a truncating open (dynamic_events), a close of what was
+    open for writing (remove_on_close)."""
+    match opcode:
+        case Opcode.WRITE | Opcode.MKDIR | Opcode.RMDIR:
+            return True
+        case Opcode.OPEN:
+            return bool(abi.OPEN_IN.unpack_from(body)[0] & os.O_TRUNC)
+        case Opcode.RELEASE:
+            return bool(abi.RELEASE_IN.unpack_from(body)[1] & os.O_ACCMODE != os.O_RDONLY)
+    return False
+
+
+def _name(body: bytes) -> bytes:
+    return body[: body.index(b"\0")]
+
+
+def _valid_s(parent: bytes) -> int:
+    """For how long the kernel may believe that an entry of this directory is there: see the table above."""
+    parts = parent.split(b"/")
+    if parts[0] == b"instances" and len(parts) > 1:
+        parts = parts[2:] or [b""]
+    match parts:
+        case [b""] | [b"options"] | [b"per_cpu"] | [b"per_cpu", _] | [b"events", _, _]:
+            return _STAYS_S
+    return 0
+
+
+def _dirent(number: int, name: bytes, kind: str, path: bytes) -> bytes:
+    file_type = stat.S_IFDIR >> 12 if kind == "d" else stat.S_IFREG >> 12
+    return abi.DIRENT.pack(inode_number(path), number, len(name), file_type) + name + bytes(-len(name) % 8)
+
+
+def _fill(entries: list[bytes], first: int, size: int) -> bytes:
+    taken = bytearray()
+    for entry in entries[first:]:
+        if len(taken) + len(entry) > size:
+            break
+        taken += entry
+    return bytes(taken)

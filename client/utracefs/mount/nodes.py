@@ -1,0 +1,154 @@
+"""The kernel's names for files, node ids, and what we know of each: its path, kind, mode and owner.
+
+A path has one node as long as the kernel holds a reference to it (LOOKUP counts up, FORGET down). The inode number that
+programs see is made of the path, so it stays the same when the kernel forgets a file in between.
+
+chmod(2) and chown(2) stick as they do in tracefs, for as long as the mount lives; the daemon does not hear of them. They
+let others in where the mount was made with `allow_other`.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from typing import Final
+
+import attrs
+
+from utracefs.mount.abi import ATTR_OUT, ENTRY_OUT, ROOT_ID
+from utracefs_protocol.messages.tracefs import Stat
+
+__all__ = ["MAX_CHANGED", "Node", "Nodes", "inode_number"]
+
+MAX_CHANGED: Final = 65536
+"""Files whose mode or owner was changed: `chmod -R` of a tree of 8,000 events. More is ENOSPC: paths may be made up
+without end, since instances can."""
+
+_FOREVER_S: Final = 1 << 30
+"""Kind and mode of a path do not change behind the kernel's back."""
+
+_BLOCK: Final = 4096
+
+
+def inode_number(path: bytes) -> int:
+    """A number of 63 bits, never 0."""
+    return int.from_bytes(hashlib.blake2b(path, digest_size=8).digest(), "little") >> 1 | 1
+
+
+@attrs.define
+class Node:
+    """A file or directory that the kernel knows."""
+
+    id: int
+    path: bytes
+    """Relative to the root of the tree; the root is empty."""
+    mode: int
+    """With the file type."""
+    lookups: int = 0
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def name(self) -> bytes:
+        return self.path.rpartition(b"/")[2]
+
+    def child(self, name: bytes) -> bytes:
+        """The path of an entry."""
+        return b"%s/%s" % (self.path, name) if self.path else name
+
+
+@attrs.define
+class _Changed:
+    """What chmod(2) and chown(2) said."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Nodes:
+    """uid, gid: of every file. time_s: of all their time stamps."""
+
+    def __init__(self, *, uid: int, gid: int, time_s: int) -> None:
+        self._uid = uid
+        self._gid = gid
+        self._time_s = time_s
+        self._by_id: dict[int, Node] = {}
+        self._by_path: dict[bytes, Node] = {}
+        self._changed: dict[bytes, _Changed] = {}
+        self._next_id = ROOT_ID
+        self._add(b"", stat.S_IFDIR | 0o700).lookups = 1
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def _add(self, path: bytes, mode: int) -> Node:
+        node = Node(self._next_id, path, mode)
+        self._next_id += 1
+        self._by_id[node.id] = self._by_path[path] = node
+        return node
+
+    def __getitem__(self, node_id: int) -> Node:
+        """OSError: ESTALE for an id that was never given out, or is forgotten."""
+        try:
+            return self._by_id[node_id]
+        except KeyError:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
+
+    def looked_up(self, path: bytes, found: Stat) -> Node:
+        """The node of a path that the tree has just shown, one reference more."""
+        mode = (stat.S_IFDIR if found.kind == "d" else stat.S_IFREG) | stat.S_IMODE(found.mode)
+        node = self._by_path.get(path) or self._add(path, mode)
+        node.mode = mode
+        node.lookups += 1
+        return node
+
+    def forget(self, node_id: int, lookups: int) -> None:
+        node = self._by_id.get(node_id)
+        if node is None or node_id == ROOT_ID:
+            return
+        node.lookups -= lookups
+        if node.lookups <= 0:
+            del self._by_id[node_id], self._by_path[node.path]
+
+    def removed(self, path: bytes) -> None:
+        """A directory is gone, with all below it: what comes there later is new."""
+        below = path + b"/"
+        for changed in [one for one in self._changed if one == path or one.startswith(below)]:
+            del self._changed[changed]
+
+    def change(
+        self, node: Node, *, mode: int | None = None, uid: int | None = None, gid: int | None = None
+    ) -> None:
+        """None: as it is. OSError: ENOSPC."""
+        changed = self._changed.get(node.path)
+        if changed is None:
+            if len(self._changed) >= MAX_CHANGED:
+                raise OSError(errno.ENOSPC, f"{MAX_CHANGED} files have a mode or an owner of their own")
+            changed = self._changed[node.path] = _Changed()
+        changed.mode = changed.mode if mode is None else stat.S_IMODE(mode)
+        changed.uid = changed.uid if uid is None else uid
+        changed.gid = changed.gid if gid is None else gid
+
+    def attr_out(self, node: Node) -> bytes:
+        """The reply to GETATTR."""
+        return ATTR_OUT.pack(_FOREVER_S, 0, 0, *self._attributes(node))
+
+    def entry_out(self, node: Node, valid_s: int) -> bytes:
+        """The reply to LOOKUP; for valid_s the kernel does not ask whether the name is still there."""
+        return ENTRY_OUT.pack(node.id, 0, valid_s, _FOREVER_S, 0, 0, *self._attributes(node))
+
+    def _attributes(self, node: Node) -> tuple[int, ...]:
+        changed = self._changed.get(node.path)
+        mode, uid, gid = node.mode, self._uid, self._gid
+        if changed is not None:
+            mode = mode if changed.mode is None else stat.S_IFMT(mode) | changed.mode
+            uid = uid if changed.uid is None else changed.uid
+            gid = gid if changed.gid is None else changed.gid
+        time_s = self._time_s
+        return (
+            *(inode_number(node.path), 0, 0, time_s, time_s, time_s, 0, 0, 0),
+            *(mode, 1, uid, gid, 0, _BLOCK, 0),
+        )

@@ -1,0 +1,128 @@
+"""One request of the kernel under way, written as a generator that yields what it waits for.
+
+    def _read(self, ...):                        steps: runs until it has to wait
+        data = yield Ask(channel, Read(...))     waits for the daemon's answer; its OSError is raised here
+        return data                              the reply; an OSError is the reply's errno
+
+An Operation runs such steps, answers once, and passes an interrupt (FUSE_INTERRUPT) on to what it waits for. Nothing
+here blocks: `Ask` sends, and the answer resumes the steps.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Protocol, TypeAlias
+
+from utracefs.mount.channel import Channel, Resume
+from utracefs_protocol.messages.params import Params
+
+__all__ = ["Ask", "Gate", "Operation", "Steps", "Wait"]
+
+logger = logging.getLogger("utracefs.mount")
+
+
+class Wait(Protocol):
+    """What steps may yield."""
+
+    def start(self, resume: Resume) -> None:
+        """Call `resume` once, now or later."""
+
+    def interrupt(self) -> None:
+        """Whoever waits would like not to."""
+
+
+Steps: TypeAlias = Generator[Wait, Any, bytes]
+
+
+class Ask:
+    """Requests to the daemon, sent together and so carried out together; the result of the last.
+
+    bounded: see Channel.send. The error of any of them is the error of all.
+    """
+
+    def __init__(self, channel: Channel, *requests: Params, bounded: bool = True) -> None:
+        self._channel = channel
+        self._requests = requests
+        self._bounded = bounded
+        self._msgid = 0
+        self._error: OSError | None = None
+
+    def start(self, resume: Resume) -> None:
+        for request in self._requests[:-1]:
+            self._channel.send(request, self._note_error)
+
+        def last(result: Any, error: OSError | None) -> None:
+            resume(result, self._error or error)
+
+        self._msgid = self._channel.send(self._requests[-1], last, bounded=self._bounded)
+
+    def interrupt(self) -> None:
+        """Only what may take for ever is given up: an answer of anything else comes soon, and something was done."""
+        if not self._bounded:
+            self._channel.cancel(self._msgid)
+
+    def _note_error(self, _result: Any, error: OSError | None) -> None:
+        self._error = self._error or error
+
+
+class Gate:
+    """Open while nothing is in it; `wait` until it is."""
+
+    def __init__(self) -> None:
+        self._inside: set[object] = set()
+        self._waiting: list[Resume] = []
+
+    @property
+    def is_open(self) -> bool:
+        return not self._inside
+
+    def enter(self, one: object) -> None:
+        self._inside.add(one)
+
+    def leave(self, one: object) -> None:
+        self._inside.discard(one)
+        if not self._inside:
+            waiting, self._waiting = self._waiting, []
+            for resume in waiting:
+                resume(None, None)
+
+    def start(self, resume: Resume) -> None:
+        if self.is_open:
+            resume(None, None)
+        else:
+            self._waiting.append(resume)
+
+    def interrupt(self) -> None:
+        """What is inside leaves soon."""
+
+
+class Operation:
+    """`done` is told the reply, or the errno; `start` begins."""
+
+    def __init__(self, steps: Steps, done: Callable[[bytes, int], None]) -> None:
+        self._steps = steps
+        self._done = done
+        self._waits_for: Wait | None = None
+
+    def start(self) -> None:
+        self._go(None, None)
+
+    def interrupt(self) -> None:
+        """Somebody wants an answer soon."""
+        if self._waits_for is not None:
+            self._waits_for.interrupt()
+
+    def _go(self, result: Any, error: OSError | None) -> None:
+        self._waits_for = None
+        try:
+            wait = self._steps.send(result) if error is None else self._steps.throw(error)
+        except StopIteration as stop:
+            self._done(stop.value, 0)
+        except OSError as failure:
+            self._done(b"", failure.errno or errno.EIO)
+        except Exception:
+            logger.exception("a mistake of ours; the caller gets EIO")
+            self._done(b"", errno.EIO)
+        else:
+            self._waits_for = wait
+            wait.start(self._go)

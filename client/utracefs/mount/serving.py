@@ -1,0 +1,238 @@
+"""A mount as a process: one thread, one epoll, from the first request of the kernel to the last.
+
+    /dev/fuse ──requests──▶ FileSystem ──▶ Channels ──▶ the daemon's tracefs socket
+              ◀──replies──             ◀──          ◀──
+
+**One thread is enough**, because nothing waits: a read of an empty trace_pipe is a request that the daemon has not answered yet,
+and an entry in a table here. (libfuse gives each such read a thread, of which it has ten by default, and an interrupt is
+then a signal to that thread. It also has no way to say from Python that a poll is ready. So this speaks to /dev/fuse itself
+and needs no library.)
+
+It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP. Whoever is in a call
+then gets an error (ENOTCONN, ECONNABORTED); a file that is open stays so and fails. Killed with -9 it leaves a directory that
+answers ENOTCONN, until `umount DIR`, `fusermount3 -u -z DIR`, or the next mount there.
+"""
+
+import contextlib
+import enum
+import errno
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final, Self
+
+from utracefs import runtime_dir
+from utracefs.mount import attaching
+from utracefs.mount.channel import Channel
+from utracefs.mount.file_system import REQUEST_BYTES, FileSystem
+from utracefs.mount.nodes import Nodes
+from utracefs_protocol.places import TRACEFS_SOCKET
+
+__all__ = ["End", "Mount", "Signals", "connect", "signals"]
+
+logger = logging.getLogger("utracefs.mount")
+
+CONNECT_S: Final = 2.0
+"""How long to wait for a place in the queue of a daemon that accepts nobody."""
+
+_TURN: Final = 64
+"""Requests of the kernel that are begun before the daemon's answers are looked at."""
+
+
+class End(enum.Enum):
+    """Why a mount ended."""
+
+    DAEMON_GONE = "the daemon is gone"
+    UNMOUNTED = "it was unmounted"
+    SIGNAL = "a signal"
+
+
+class Signals:
+    """`fd` becomes readable when one of them came."""
+
+    def __init__(self) -> None:
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.came = False
+
+    def handler(self, _number: int, _frame: FrameType | None) -> None:
+        self.came = True
+
+    def wait(self, seconds: float) -> bool:
+        """Whether one came within that time."""
+        if not self.came:
+            select.select([self.fd], [], [], seconds)
+        return self.came
+
+    @property
+    def write_fd(self) -> int:
+        return self._write_fd
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[Signals]:
+    """SIGTERM, SIGINT and SIGHUP end what is done inside, in order."""
+    caught = Signals()
+    before = {}
+    wakeup_before = signal.set_wakeup_fd(caught.write_fd)
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, caught.handler)
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup_before)
+        caught.close()
+
+
+def connect(directory: str | None = None) -> socket.socket:
+    """To the daemon of that directory, None as for Tracefs, whose errors it has, too."""
+    return runtime_dir.connect(TRACEFS_SOCKET, directory, CONNECT_S)
+
+
+class Mount:
+    """The tree of the daemon behind `sock`, mounted on `mountpoint` until `close`; a context manager. `sock` becomes ours.
+
+    mountpoint: absolute. allow_other: others than ourselves may look, as modes and owners permit. gid: group of the files.
+
+    OSError: as `attaching.attach`.
+    """
+
+    def __init__(
+        self, mountpoint: str, sock: socket.socket, *, allow_other: bool = False, gid: int | None = None
+    ) -> None:
+        self.mountpoint = mountpoint
+        self._epoll = select.epoll()
+        self._channels: dict[int, Channel] = {}
+        self._end: End | None = None
+        self._buffer = bytearray(REQUEST_BYTES)
+        self._device = -1
+        self.address = os.fsdecode(sock.getpeername())
+        """Of the daemon's socket."""
+        try:
+            self._main = self._watched(sock)
+            self._device = attaching.attach(mountpoint, allow_other=allow_other)
+            self._epoll.register(self._device, select.EPOLLIN)
+        except BaseException:
+            self.close()
+            raise
+        self._files = FileSystem(
+            self._main,
+            nodes=Nodes(uid=os.geteuid(), gid=os.getegid() if gid is None else gid, time_s=int(time.time())),
+            connect=self._connect,
+            reply=self._reply,
+            start_time_of=_start_time,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def serve(self, stop: Signals) -> End:
+        """Answer, until it ends; then `close`."""
+        self._epoll.register(stop.fd, select.EPOLLIN)
+        while self._end is None:
+            if stop.came:
+                self._end = End.SIGNAL
+                break
+            for fd, events in self._epoll.poll(self._timeout_s()):
+                if fd == self._device:
+                    if events & select.EPOLLERR:
+                        self._end = self._end or End.UNMOUNTED
+                    else:
+                        self._answer_some()
+                elif fd in self._channels:
+                    self._channels[fd].on_ready()
+            for channel in list(self._channels.values()):
+                channel.expire()
+        return self._end
+
+    def close(self) -> None:
+        """Unmount, and end every connection. Twice is harmless."""
+        if self._device >= 0:
+            # First the directory, so that nobody comes in any more; closing the device ends those who are inside.
+            if self._end is not End.UNMOUNTED:
+                attaching.detach(self.mountpoint)
+            os.close(self._device)
+            self._device = -1
+        for channel in list(self._channels.values()):
+            channel.close()
+        self._channels.clear()
+        self._epoll.close()
+
+    def _timeout_s(self) -> float | None:
+        deadlines = [channel.next_deadline() for channel in self._channels.values()]
+        first = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return None if first is None else max(0.0, first - time.monotonic())
+
+    def _answer_some(self) -> None:
+        for _ in range(_TURN):
+            try:
+                size = os.readv(self._device, [self._buffer])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno == errno.ENOENT:  # the request was given up meanwhile
+                    continue
+                self._end = self._end or End.UNMOUNTED  # ENODEV
+                return
+            self._files.handle(bytes(memoryview(self._buffer)[:size]))
+
+    def _reply(self, message: bytes) -> bool:
+        if self._device < 0:
+            return False
+        try:
+            os.write(self._device, message)
+        except OSError:  # ENOENT: nobody waits for it any more
+            return False
+        return True
+
+    def _connect(self) -> Channel:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.connect(self.address)
+            return self._watched(sock)
+        except OSError:
+            sock.close()
+            raise
+
+    def _watched(self, sock: socket.socket) -> Channel:
+        channel = Channel(
+            sock, on_writing=self._watch_room, on_end=self._channel_ended, on_close=self._unwatch
+        )
+        self._channels[channel.fileno()] = channel
+        self._epoll.register(channel.fileno(), select.EPOLLIN)
+        return channel
+
+    def _watch_room(self, channel: Channel, wanted: bool) -> None:
+        self._epoll.modify(channel.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
+    def _unwatch(self, channel: Channel) -> None:
+        """It is about to be closed, and its number may be given to another."""
+        del self._channels[channel.fileno()]
+
+    def _channel_ended(self, channel: Channel) -> None:
+        if channel is self._main:
+            self._end = self._end or End.DAEMON_GONE
+
+
+def _start_time(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b") ")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None

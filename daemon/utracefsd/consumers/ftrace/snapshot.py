@@ -1,0 +1,93 @@
+"""`snapshot`: the spare buffer of an instance, and swapping it with the one that is recorded into.
+
+A snapshot is a swap and not a copy, as tracing_snapshot_write() of kernel/trace/trace.c has it: what was
+recorded until now is the snapshot, and recording goes on in what was the snapshot before. So it costs the
+same however much was recorded, and a second one brings the records of the first back into `trace`.
+
+    freed       no spare; reading `snapshot` says so, and how to make one
+    allocated   a spare of the same sizes as the buffer, which may be empty
+
+A trigger takes its snapshot within a record, in compiled code (`FtraceSink.take_snapshot`); it has the spare
+made before (`Snapshot.allocate`).
+"""
+
+import errno
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer_store import BufferStore
+
+__all__ = ["Snapshot"]
+
+_ALLOCATED = b"#\n# * Snapshot is allocated *\n#\n"
+_FREED = b"#\n# * Snapshot is freed *\n#\n"
+
+_COMMANDS = b"""\
+# Snapshot commands:
+# echo 0 > snapshot : Clears and frees snapshot buffer
+# echo 1 > snapshot : Allocates snapshot buffer, if not already allocated.
+#                      Takes a snapshot of the main buffer.
+# echo 2 > snapshot : Clears snapshot buffer (but does not allocate or free)
+#                      (Doesn't have to be '2' works with any number that
+#                       is not a '0' or '1')
+"""
+
+_CPU_COMMANDS = b"""\
+# Snapshot commands:
+# echo 0 > snapshot : Invalid for per_cpu snapshot file.
+# echo 1 > snapshot : Allocates snapshot buffer, if not already allocated.
+#                      Takes a snapshot of the main buffer for this cpu.
+# echo 2 > snapshot : Clears this cpu's snapshot buffer (but does not allocate)
+#                      (Doesn't have to be '2' works with any number that
+#                       is not a '0' or '1')
+"""
+"""show_snapshot_main_help() and show_snapshot_percpu_help() of kernel/trace/trace.c."""
+
+
+class Snapshot:
+    """The snapshot of one instance."""
+
+    def __init__(self, store: BufferStore) -> None:
+        self._store = store
+
+    @property
+    def buffer(self) -> RingBuffer | None:
+        """What holds it; None: freed."""
+        return self._store.buffer.spare
+
+    def allocate(self) -> None:
+        """Have a spare, empty if there was none. ENOMEM."""
+        self._store.expand()
+        self._store.add_spare()
+
+    def take(self, cpu: int = -1) -> None:
+        """Swap, of one cpu or all, after making the spare if need be. ENOMEM."""
+        self.allocate()
+        self._store.buffer.swap(cpu)
+
+    def clear(self, cpu: int = -1) -> None:
+        """Forget what it holds, of one cpu or all, and keep the spare if there is one."""
+        if self.buffer is not None:
+            self.buffer.clear(cpu)
+
+    def free(self) -> None:
+        """Forget what it holds, and give its memory back."""
+        self._store.remove_spare()
+
+    def write(self, value: int, cpu: int = -1) -> None:
+        """A number written to `snapshot`, or to that of a cpu: 0 frees, 1 takes one, others clear. EINVAL: 0
+        for one cpu; ENOMEM."""
+        self._store.expand()
+        if value == 1:
+            self.take(cpu)
+        elif value:
+            self.clear(cpu)
+        elif cpu >= 0:
+            raise TraceError(errno.EINVAL, "one cpu's snapshot cannot be freed; write 0 to that of all cpus")
+        else:
+            self.free()
+
+    def help_text(self, cpu: int = -1) -> bytes:
+        """What stands in the place of records while it holds none."""
+        state = _FREED if self.buffer is None else _ALLOCATED
+        return state + (_COMMANDS if cpu < 0 else _CPU_COMMANDS)

@@ -1,0 +1,116 @@
+"""The snapshot of an instance: states, numbers, sizes, memory; the text is judged in the tree's tests."""
+
+import errno
+
+import pytest
+
+from tests.daemon.tree.world import World, errno_of
+
+
+@pytest.fixture
+def recorded(world: World) -> World:
+    """Three markers are recorded; none of their time stamps matters."""
+    world.instance.markers.write(b"a", 46)
+    return world
+
+
+def marks(world: World) -> tuple[list[bytes], list[bytes]]:
+    """What is recorded, and the snapshot."""
+    return tuple(  # type: ignore[return-value]
+        [body.removeprefix(b"tracing_mark_write: ") for body in world.bodies(file)]
+        for file in (b"trace", b"snapshot")
+    )
+
+
+def test_it_is_a_swap(recorded: World) -> None:
+    snapshot, write = recorded.instance.snapshot, recorded.instance.markers.write
+    assert snapshot.buffer is None
+    snapshot.write(1)
+    assert marks(recorded) == ([], [b"a"])
+    write(b"b", 46)
+    snapshot.write(1)
+    assert marks(recorded) == ([b"a"], [b"b"])
+    write(b"c", 46)
+    snapshot.write(2)
+    assert marks(recorded) == ([b"a", b"c"], [])
+    recorded.instance.take_snapshot()
+    assert marks(recorded) == ([], [b"a", b"c"])
+    snapshot.write(0)
+    assert snapshot.buffer is None
+    assert marks(recorded) == ([], [])
+    snapshot.write(0)
+    snapshot.write(3)
+    assert snapshot.buffer is None
+
+
+def test_one_cpu(recorded: World) -> None:
+    snapshot = recorded.instance.snapshot
+    assert errno_of(snapshot.write, 0, 0) == errno.EINVAL
+    snapshot.write(1, 1)
+    assert marks(recorded) == ([b"a"], [])
+    snapshot.write(1, 0)
+    assert marks(recorded) == ([], [b"a"])
+    assert errno_of(snapshot.write, 0, 1) == errno.EINVAL
+    snapshot.write(7, 1)
+    assert marks(recorded) == ([], [b"a"])
+    snapshot.write(7, 0)
+    assert marks(recorded) == ([], [])
+    assert snapshot.buffer is not None
+
+
+def test_any_number_expands_the_buffer(world: World) -> None:
+    world.instance.snapshot.write(2)
+    assert world.cat(b"buffer_size_kb") == b"1410\n"
+    assert world.instance.snapshot.buffer is None
+
+
+def test_sizes_are_the_buffer_s(recorded: World) -> None:
+    store, snapshot = recorded.instance.store, recorded.instance.snapshot
+    snapshot.allocate()
+    store.resize(64)
+    assert snapshot.buffer is not None
+    assert snapshot.buffer.size_kb(0) == 67
+    store.resize(8, 1)
+    assert [snapshot.buffer.size_kb(cpu) for cpu in (0, 1)] == [67, 11]
+    store.set_subbuf_size(8)
+    assert snapshot.buffer is not None
+    assert snapshot.buffer.subbuf_size == 8192
+    store.shrink_to_minimum()
+    assert snapshot.buffer.nr_subbufs(0) == 2
+
+
+def test_memory_is_asked_for_both(world: World) -> None:
+    instance = world.instance
+    instance.store.resize(100)
+    world.free_memory_kb = 205
+    assert errno_of(instance.snapshot.write, 1) == errno.ENOMEM
+    assert instance.snapshot.buffer is None
+    world.free_memory_kb = 206
+    instance.snapshot.write(1)
+    world.free_memory_kb = 300
+    assert errno_of(instance.store.resize, 200) == errno.ENOMEM
+    assert instance.store.size_text() == b"103\n"
+    instance.store.resize(170)
+
+
+def test_the_clock_and_gone_events_clear_it_too(recorded: World) -> None:
+    recorded.instance.take_snapshot()
+    recorded.instance.set_clock(b"mono")
+    assert marks(recorded) == ([], [])
+
+
+def test_overwrite_is_set_for_both(recorded: World) -> None:
+    recorded.instance.snapshot.allocate()
+    recorded.instance.set_option("overwrite", False)
+    assert recorded.instance.snapshot.buffer is not None
+    assert not recorded.instance.snapshot.buffer.overwrite
+
+
+def test_help(world: World) -> None:
+    text = world.instance.snapshot.help_text()
+    assert text.startswith(b"#\n# * Snapshot is freed *\n#\n# Snapshot commands:\n")
+    assert b"# echo 0 > snapshot : Clears and frees snapshot buffer\n" in text
+    world.instance.snapshot.allocate()
+    text = world.instance.snapshot.help_text(0)
+    assert text.startswith(b"#\n# * Snapshot is allocated *\n#\n# Snapshot commands:\n")
+    assert b"# echo 0 > snapshot : Invalid for per_cpu snapshot file.\n" in text
