@@ -616,6 +616,7 @@ class Player:
             done = subprocess.run(
                 ["/bin/sh", "-c", rest.replace(TRACING, shlex.quote(folder) + "/")],
                 stdout=subprocess.PIPE,
+                env={**os.environ, "LC_ALL": "C"},  # else grep leaves out lines that are not UTF-8
                 check=False,
             )
         yield from show(done.stdout)

@@ -63,6 +63,7 @@ def normalise(line: str, base_id: int) -> str:
     line = re.sub(r"(CPU#)\d+( \| \(M:)\w+", r"\g<1>C\g<2>MODEL", line)
     line = re.sub(r"latency trace v1.1.5 on .*$", "latency trace v1.1.5 on RELEASE", line)
     line = re.sub(r"^(\| (?:oldest event|now) ts: ).*", r"\1T", line)
+    line = re.sub(r"^\| \[ *\d+\.\d{6}\] (.*: error: )", r"| [T] \1", line)  # error_log
     line = re.sub(r"\b(ID: |Unknown type |type: )(\d+)", lambda m: f"{m[1]}{int(m[2]) - base_id}", line)
     # The kernel prints an array length that it never filled in (`a[]`); ours prints it.
     line = re.sub(r"^(\| \tfield:(?:(?!__data_loc).)*)\[\d*\];", r"\1[];", line)

@@ -141,9 +141,13 @@ class State:
     def _listen_to(self, instance: Instance) -> None:
         instance.settings.on_unsaved = partial(self._changed.__setitem__, instance, None)
         instance.events.on_changed = partial(self._file_changed, instance.number)
+        instance.events.on_filter_changed = partial(self._filter_changed, instance.number)
 
     def _file_changed(self, number: int, file: EventFile) -> None:
         self._pending.append(log.event_file_line(number, file.event.id, file.saved()))
+
+    def _filter_changed(self, number: int, file: EventFile) -> None:
+        self._pending.append(log.filter_line(number, file.event.id, file.saved()))
 
     def _instance_made(self, instance: Instance) -> None:
         self._listen_to(instance)
@@ -192,6 +196,8 @@ class State:
             for file in instance.events:
                 if file.was_enabled:
                     yield log.event_file_line(number, file.event.id, file.saved())
+                if file.filter_text is not None:
+                    yield log.filter_line(number, file.event.id, file.saved())
             instance.settings.unsaved.clear()
         for pid, task in self._comms.tasks():
             yield log.comm_line(pid, task)
@@ -272,6 +278,7 @@ class State:
 def _stop_listening_to(instance: Instance) -> None:
     instance.settings.on_unsaved = None
     instance.events.on_changed = None
+    instance.events.on_filter_changed = None
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:

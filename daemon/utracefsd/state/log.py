@@ -12,6 +12,7 @@ MessagePack arrays, appended; each says what is so from now on:
     ["gone", id]                            it does not exist any more
     ["on", number, id]                      the event is enabled in the instance
     ["off", number, id]                     it is not, though the buffer may hold records of it
+    ["filter", number, id, text, holds]     what its `filter` shows there (nil: none), and whether it is one
     ["comm", thread id, name, start time]   how a thread was called
     ["ring", st_dev, st_ino, pid, start time, uid, [id, ...]]
                                             the data ring of a process, and the events of its records
@@ -141,6 +142,10 @@ def event_file_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[
     return ("on" if saved.enabled else "off", number, event_id)
 
 
+def filter_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
+    return ("filter", number, event_id, saved.filter_text, saved.filter_holds)
+
+
 def comm_line(pid: int, task: Task) -> tuple[Any, ...]:
     return ("comm", pid, task.comm, task.start_time)
 
@@ -243,11 +248,18 @@ def _make_instance(taken: Taken, number: int, name: bytes) -> bool:
 
 def _apply_to_instance(taken: Taken, number: int, kind: str, values: list[Any]) -> bool:
     instance = taken.instances[number]
+
+    def change(event_id: int, **values: Any) -> None:
+        before = instance.files.get(event_id) or SavedEventFile(enabled=False, was_enabled=False)
+        instance.files[event_id] = attrs.evolve(before, **values)
+
     match [kind, *values]:
         case ["on", int(event_id)] if event_id in taken.events:
-            instance.files[event_id] = SavedEventFile(enabled=True, was_enabled=True)
+            change(event_id, enabled=True, was_enabled=True)
         case ["off", int(event_id)] if event_id in taken.events:
-            instance.files[event_id] = SavedEventFile(enabled=False, was_enabled=True)
+            change(event_id, enabled=False, was_enabled=True)
+        case ["filter", int(event_id), bytes() | None as text, bool(holds)] if event_id in taken.events:
+            change(event_id, filter_text=text, filter_holds=holds)
         case ["buffer", str(folder)] if not folder or is_buffer_folder(folder, number):
             instance.buffer_folder = folder
         case ["set", str(name), saved]:

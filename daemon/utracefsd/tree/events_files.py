@@ -1,11 +1,11 @@
 """`events/` of an instance: a directory for each system that has events, in it one for each event.
 
     events/                    enable  header_page  header_event
-    events/user_events/        enable          exists while the table has an event of that system
-    events/user_events/EV/     enable  format  id  stats  trigger
+    events/user_events/        enable  filter  exists while the table has an event of that system
+    events/user_events/EV/     enable  filter  format  id  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-`filter`, `hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
+`hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
 file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
 is gone (ENODEV).
 """
@@ -28,6 +28,14 @@ from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Ro
 __all__ = ["EventsDirectory"]
 
 _SYSTEMS = (SYSTEM, SYSTEM_MULTI)
+
+_SYSTEM_FILTER_TEXT = b"""\
+### global filter ###
+# Use this to set filters for multiple events.
+# Only events with the given fields will be affected.
+# If no events are modified, an error message will be displayed here
+"""
+"""What a system's `filter` shows, whatever was written to it."""
 
 
 def _store_enable_all(instance: Instance, data: bytes, peer: Peer) -> None:
@@ -86,13 +94,27 @@ class _System:
 
     def store_enable(self, data: bytes) -> None:
         value = values.flag(data)
+        self._check_exists()
+        self.instance.events.set_enabled(self.events(), value)
+
+    def store_filter(self, data: bytes) -> None:
+        text = values.command_line(data)
+        self._check_exists()
+        self.instance.set_filters(self.events(), text)
+
+    def _check_exists(self) -> None:
         if not self.exists():
             raise TraceError(errno.EINVAL, f"the system {self.name.decode()} has no events any more")
-        self.instance.events.set_enabled(self.events(), value)
 
 
 _SYSTEM_FILES: RowTable[_System] = RowTable(
     Row(b"enable", READ_WRITE, _System.enable_text, lambda system, data, peer: system.store_enable(data)),
+    Row(
+        b"filter",
+        READ_WRITE,
+        lambda system: _SYSTEM_FILTER_TEXT,
+        lambda system, data, peer: system.store_filter(data),
+    ),
 )
 
 
@@ -104,7 +126,7 @@ class _SystemDirectory(Rows[_System]):
         self._system = system
 
     def lookup(self, name: bytes) -> Node | None:
-        # As in eventfs, files come before directories: an event that is called `enable` cannot be reached.
+        # As in eventfs, files come before directories: an event that is called `filter` cannot be reached.
         node = super().lookup(name)
         if node is not None:
             return node
@@ -117,7 +139,7 @@ class _SystemDirectory(Rows[_System]):
     def names(self) -> Iterator[tuple[bytes, str]]:
         yield from super().names()
         for event in self._system.events():
-            if event.tracepoint_name != b"enable":
+            if event.tracepoint_name not in _SYSTEM_FILES.by_name:
                 yield event.tracepoint_name, "d"
 
     def modes(self) -> Iterator[tuple[bytes, str, int]]:
@@ -143,6 +165,12 @@ class _EventContext:
     def store_enable(self, data: bytes) -> None:
         self.instance.events.set_enabled((self.event,), values.flag(data))
 
+    def filter_text(self) -> bytes:
+        return self.instance.events.filter_text(self.event)
+
+    def store_filter(self, data: bytes) -> None:
+        self.instance.set_filter(self.event, values.command_line(data))
+
     def store_trigger(self, data: bytes) -> None:
         self.instance.triggers.write(self.event, values.command_line(data))
 
@@ -160,6 +188,7 @@ def _check_alive(event: Event) -> None:
 
 _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
+    Row(b"filter", READ_WRITE, _EventContext.filter_text, lambda ev, data, peer: ev.store_filter(data)),
     Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
     Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
     Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),

@@ -21,8 +21,9 @@ def test_a_system_is_there_while_it_has_events(world: World) -> None:
     assert world.w(b"events/enable", b"0") == 2
     alpha = world.event(b"alpha u32 a")
     world.event(b"alpha u32 a", 2)
-    assert world.tree.list_dir(b"events/user_events") == [(b"enable", "f"), (b"alpha", "d")]
-    assert world.tree.list_dir(b"events/user_events_multi") == [(b"enable", "f"), (b"alpha.0", "d")]
+    files = [(b"enable", "f"), (b"filter", "f")]
+    assert world.tree.list_dir(b"events/user_events") == [*files, (b"alpha", "d")]
+    assert world.tree.list_dir(b"events/user_events_multi") == [*files, (b"alpha.0", "d")]
     world.let_go(alpha)
     assert errno_of(world.tree.list_dir, b"events/user_events") == errno.ENOENT
     assert world.tree.list_dir(b"events")[-1] == (b"user_events_multi", "d")
@@ -33,6 +34,7 @@ def test_files_of_an_event(world: World) -> None:
     folder = b"events/user_events/alpha"
     assert [name for name, _ in world.tree.list_dir(folder)] == [
         b"enable",
+        b"filter",
         b"format",
         b"id",
         b"stats",
@@ -154,10 +156,12 @@ def test_records_of_the_kernels_own(world: World) -> None:
 
 def test_an_event_called_like_a_file(world: World) -> None:
     world.event(b"enable u32 a")
-    assert world.tree.list_dir(b"events/user_events") == [(b"enable", "f")]
+    world.event(b"filter u32 a")
+    assert world.tree.list_dir(b"events/user_events") == [(b"enable", "f"), (b"filter", "f")]
+    assert world.cat(b"events/user_events/filter").startswith(b"### global filter ###\n")
     assert world.cat(b"events/user_events/enable") == b"0\n"
     world.w(b"set_event", b"user_events:enable")
-    assert world.cat(b"events/user_events/enable") == b"1\n"
+    assert world.cat(b"events/user_events/enable") == b"X\n"
 
 
 def test_names_are_bytes(world: World) -> None:
@@ -169,7 +173,7 @@ def test_thousands_of_events(world: World) -> None:
     for number in range(4000):
         world.event(b"event_%d u32 a" % number)
     start = time.process_time()
-    assert len(world.tree.list_dir(b"events/user_events")) == 4001
+    assert len(world.tree.list_dir(b"events/user_events")) == 4002
     assert world.wa(b"set_event", b"*:*") == 4
     assert world.cat(b"events/enable") == b"1\n"
     assert world.cat(b"set_event").count(b"\n") == 4000

@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_cpu, rb_place
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells
 from utracefsd.consumers.ftrace.trigger._trigger cimport Stage, Trigger
 from utracefsd.events._tracepoint cimport Probe, Record
@@ -27,6 +28,7 @@ cdef class FtraceSink:
     cdef void switch(self, bint on) noexcept
     cdef bint wants_thread(self, int32_t pid) noexcept
     cdef bint wants(self, int cpu, int32_t pid) noexcept
+    cdef bint is_too_large(self, size_t size) noexcept
     cdef bint cpu_is_on(self, int cpu) noexcept
     cdef rb_cpu *ring_of(self, int cpu) noexcept
     cdef void mark_lost(self, int cpu, uint64_t n) noexcept
@@ -40,11 +42,14 @@ cdef class FtraceSink:
 cdef class FtraceProbe(Probe):
     cdef readonly FtraceSink sink
     cdef public bint soft_disabled
+    cdef public Filter filter
     cdef public uint32_t soft_cell  # where triggers change that: 1 is not soft-disabled; 0: there are none
     cdef tuple _triggers            # None: there are none
     cdef bint conditional           # one of them waits for the record
-    cdef bint keep_out              # the record is in the ring buffer already: see take_again
+    cdef bint has_it                # the record is in the ring buffer already: see emit_again() of Intake
 
+    cdef int judge(self, Record *r) noexcept
+    cdef int store_wanted(self, Record *r) noexcept
     cdef int store(self, Record *r) noexcept
     cdef int take_with_triggers(self, Record *r) noexcept
     cdef bint has_turned_on(self) noexcept

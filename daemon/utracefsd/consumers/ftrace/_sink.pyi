@@ -1,4 +1,5 @@
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.filter._program import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Probe
@@ -26,6 +27,7 @@ CLOCKS: tuple[str, ...]
 class FtraceProbe(Probe):
     sink: FtraceSink
     soft_disabled: bool
+    filter: Filter | None
     soft_cell: int
     triggers: tuple[Trigger, ...]
     def __init__(self, sink: FtraceSink, consumer: str = "ftrace") -> None: ...

@@ -18,6 +18,7 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     rb_note_origin,
     rb_reserve,
 )
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.consumers.ftrace.trigger._cells cimport tc_begin
 from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, STORED
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
@@ -199,19 +200,21 @@ cdef class FtraceSink:
         self.on = on
         self.records = on and not self._paused
 
-    cdef bint wants_thread(self, int32_t pid) noexcept:
+    cdef bint wants(self, int cpu, int32_t pid) noexcept:
+        return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
+
+    cdef inline bint wants_thread(self, int32_t pid) noexcept:
         if self._pids is not None and pid not in <frozenset>self._pids:
             return False
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
-
-    cdef bint wants(self, int cpu, int32_t pid) noexcept:
-        return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
         cdef RingBuffer buffer = self._buffer
         return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
 
+    cdef inline bint is_too_large(self, size_t size) noexcept:
+        return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
     cdef bint take_snapshot(self, const uint64_t *key) noexcept:
         return self._buffer.swap_rings(-1, key)
 
@@ -225,7 +228,7 @@ cdef class FtraceSink:
         `counter` shows, and an entry that is too large is refused before the clock is read.
         """
         cdef int code = RB_AGAIN
-        if size + 8 > RB_MAX_DATA(self._buffer.subbuf_size):
+        if self.is_too_large(size):
             return RB_TOO_LARGE
         while code == RB_AGAIN:
             code = rb_reserve(ring, self.stamp(ts_ns), size, place)
@@ -262,9 +265,10 @@ cdef class FtraceProbe(Probe):
     """The probe of an ftrace instance; sets StatusBit.FTRACE.
 
     soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
+    filter: Which records it stores; None: all.
     triggers: Of the event in this instance, in the order in which they fire.
     recorded: In the ring buffer.
-    filtered: Soft-disabled, or by tracing_on, the cpumask or the pid lists.
+    filtered: Soft-disabled, or by the filter, tracing_on, the cpumask or the pid lists.
     lost: The ring buffer was full, or the record too large for it.
     """
 
@@ -290,21 +294,25 @@ cdef class FtraceProbe(Probe):
         self.conditional = any([trigger.is_conditional for trigger in triggers])
 
     cdef int take(self, Record *r) noexcept:
-        if self._triggers is not None:
-            return self.take_with_triggers(r)
+        return self.store_wanted(r) if self._triggers is None else self.take_with_triggers(r)
+
+    cdef inline int store_wanted(self, Record *r) noexcept:
+        """Store a record unless something keeps it out, in the order of user_event_ftrace() in the kernel.
+
+        What decides against a record by its content comes before `reserve`, which reads the trace clock and
+        may give up the oldest page (`judge`).
+        """
+        cdef int verdict
+        if self.filter is not None:
+            verdict = self.judge(r)
+            if verdict != RECORDED:
+                return verdict
         if self.soft_disabled or not self.sink.wants(r.cpu, r.pid):
             return FILTERED
         return self.store(r)
 
     cdef inline int store(self, Record *r) noexcept:
-        """Store a record, in the order of user_event_ftrace() in the kernel.
-
-        What decides against a record by its content comes before `reserve`, which reads the trace clock and
-        may give up the oldest page. The kernel, too, puts a record aside for its filter before it does either
-        (trace_event_buffer_lock_reserve(), trace_buffered_event): a filtered record takes no tick of the
-        clock `counter` (tests/conformance/6.12.117/12_filter.txt). An invalid record is refused after
-        `reserve`: without a place for it, its fault goes unnoticed.
-        """
+        """An invalid record is refused after `reserve`: without a place for it, its fault goes unnoticed."""
         cdef FtraceSink sink = self.sink
         cdef rb_cpu *ring
         cdef rb_place place
@@ -333,27 +341,27 @@ cdef class FtraceProbe(Probe):
         comes before what a histogram's action records.
         """
         cdef FtraceSink sink = self.sink
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
         cdef bint on, aside
         cdef int outcome
         if not self.conditional:
             tc_begin(sink.cells.header, r.origin, r.origin_at)
             self.fire_all(r)
-            if self.soft_disabled or not sink.wants(r.cpu, r.pid):
-                return FILTERED
-            return RECORDED if self.keep_out else self.store(r)
+            return RECORDED if self.has_it else self.store_wanted(r)
         if not sink.wants_thread(r.pid):
             return FILTERED
-        if r.size + 8 > RB_MAX_DATA(sink._buffer.subbuf_size):
+        if sink.is_too_large(r.size):
             return LOST
         if not r.valid:
             return -EFAULT
         tc_begin(sink.cells.header, r.origin, r.origin_at)
-        aside = self.soft_disabled      # then its place in the ring buffer is taken when it is kept
+        # What may be thrown away again gets its place in the ring buffer when it is kept.
+        aside = self.soft_disabled or filter is not None
         on = sink.records and not self.has_turned_on()
         self.fire_stage(r, BEFORE)
-        if self.keep_out:
+        if self.has_it:
             outcome = RECORDED
-        elif self.soft_disabled:
+        elif self.soft_disabled or (filter is not None and not filter.matches(r)):
             outcome = FILTERED
         elif (sink.records if aside else on) and sink.cpu_is_on(r.cpu):
             outcome = self.store(r)
@@ -392,3 +400,21 @@ cdef class FtraceProbe(Probe):
             trigger = <Trigger>PyTuple_GET_ITEM(triggers, i)
             if trigger.stage == stage and not trigger.paused and trigger.wants(r) and not trigger.is_done():
                 trigger.fire(r)
+
+    cdef int judge(self, Record *r) noexcept:
+        """RECORDED if the filter lets a record pass, or else what `take` is to return.
+
+        The kernel puts a record for which there is a filter aside before it knows whether there is a place
+        for it (trace_event_buffer_lock_reserve(), trace_buffered_event). So a filtered record takes no tick
+        of the clock `counter`, and an invalid one is refused whatever the filter would say, even while
+        tracing is off (tests/conformance/scripts/12_filter.txt). One that is too large to be put aside goes
+        the way of those without a filter.
+        """
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        if self.soft_disabled or not self.sink.wants_thread(r.pid):
+            return FILTERED
+        if self.sink.is_too_large(r.size):
+            return RECORDED
+        if not r.valid:
+            return -EFAULT
+        return RECORDED if filter.matches(r) else FILTERED

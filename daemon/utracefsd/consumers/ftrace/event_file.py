@@ -16,6 +16,9 @@ the programs' enable words stay 1.
 Most events are never attached in most instances. So an EventFile is made when it is first needed, and 4,000
 events in 200 instances are not 800,000 objects. It is removed with its event and no earlier, because
 `was_enabled` is never taken back.
+
+The filter says which records of the event are stored, from whenever it is enabled. A text that is no filter
+takes the place of the one before, too: nothing is filtered then, and the file `filter` shows what is wrong.
 """
 
 import errno
@@ -26,6 +29,8 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.filter import Filter, FilterError, WriterNames, parse_filter
+from utracefsd.consumers.ftrace.filter.parse import MAX_CPUS, is_no_filter
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
@@ -43,6 +48,11 @@ class SavedEventFile:
     was_enabled: bool
     """As in EventFile."""
 
+    filter_text: bytes | None = None
+    """As in EventFile."""
+
+    filter_holds: bool = False
+    """There is a filter; else `filter_text` says why not."""
     triggers: tuple[SavedTrigger, ...] = ()
     """In the order in which they are listed."""
 
@@ -51,7 +61,7 @@ class SavedEventFile:
 class EventFile:
     """One event in one instance; changed by `EventFiles` only.
 
-    The event's filter is to be a field of this class, and of SavedEventFile what a successor needs of it.
+    A trigger takes a soft reference.
     """
 
     event: Event
@@ -66,14 +76,21 @@ class EventFile:
     probe: FtraceProbe | None = None
     """What is attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: nothing is."""
 
+    filter: Filter | None = None
+    """Which records are stored (EVENT_FILE_FL_FILTERED); None: all."""
+
+    filter_text: bytes | None = None
+    """What the file `filter` shows but for the newline; None: no filter. Without a `filter` it is a text that
+    was refused, and why."""
+
     triggers: list[AttachedTrigger] = attrs.Factory(list)
     """In the order in which they are listed and fire; each has a soft reference."""
 
     switches: int = 0
     """Triggers that turn the storing of this event on or off; each has a soft reference."""
 
-    told: SavedEventFile = SavedEventFile(False, False)
-    """What the state knows of it."""
+    told: tuple[bool, bool] = (False, False)
+    """`enabled` and `was_enabled` as the state knows them."""
 
     @property
     def enabled(self) -> bool:
@@ -83,8 +100,13 @@ class EventFile:
 
     def saved(self) -> SavedEventFile:
         """What a successor gets."""
-        triggers = tuple(attached.saved() for attached in self.triggers)
-        return SavedEventFile(self.enabled, self.was_enabled, triggers)
+        return SavedEventFile(
+            self.enabled,
+            self.was_enabled,
+            self.filter_text,
+            filter_holds=self.filter is not None,
+            triggers=tuple(attached.saved() for attached in self.triggers),
+        )
 
     def enable_text(self) -> bytes:
         """`events/SYS/EV/enable`, as event_enable_read() of kernel/trace/trace_events.c."""
@@ -103,11 +125,14 @@ class EventFiles:
         *,
         before_enabling: Callable[[], None] = lambda: None,
         recorded_event_gone: Callable[[], None] = lambda: None,
+        nr_cpus: int = MAX_CPUS,
+        names: WriterNames | None = None,
     ) -> None:
         """consumer: how the probes are called in an event's `stats`. now_ns: CLOCK_MONOTONIC.
 
         before_enabling: may raise, and then nothing is enabled. recorded_event_gone: called when an event was
-        removed that was attached here at some time; its id may be given to another event now.
+        removed that was attached here at some time; its id may be given to another event now. nr_cpus, names:
+        for filters, see `parse_filter`.
         """
         self._table = table
         self._sink = sink
@@ -115,10 +140,16 @@ class EventFiles:
         self._now_ns = now_ns
         self._before_enabling = before_enabling
         self._recorded_event_gone = recorded_event_gone
+        self._nr_cpus = nr_cpus
+        self._names = names
         self._files: dict[Event, EventFile] = {}
         self._listening = False
         self.on_changed: Callable[[EventFile], None] | None = None
-        """Told of each file that a successor would get otherwise now (`EventFile.saved`)."""
+        """Told of each file that was enabled or disabled."""
+        self.on_filter_changed: Callable[[EventFile], None] | None = None
+        """Told of each file that has another `filter_text`."""
+        self.on_triggers_changed: Callable[[EventFile], None] | None = None
+        """Told of each file that has a trigger more or less."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -241,12 +272,13 @@ class EventFiles:
     def _triggers_changed(self, file: EventFile) -> None:
         assert file.probe is not None
         file.probe.triggers = tuple(attached.trigger for attached in file.triggers)
-        self._tell(file)
+        if self.on_triggers_changed is not None:
+            self.on_triggers_changed(file)
 
     def _tell(self, file: EventFile) -> None:
-        saved = file.saved()
-        if saved != file.told:
-            file.told = saved
+        now = (file.enabled, file.was_enabled)
+        if now != file.told:
+            file.told = now
             if self.on_changed is not None:
                 self.on_changed(file)
 
@@ -260,11 +292,57 @@ class EventFiles:
         """What truncating `set_event` does."""
         self.set_enabled(self._files, False)
 
+    def parse_filter(self, event: Event, text: bytes) -> Filter:
+        """A filter for records of the event. FilterError."""
+        return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self._names)
+
+    def set_filter(self, event: Event, text: bytes, *, instead: FilterError | None = None) -> None:
+        """Store only records that pass; `0` stores all again.
+
+        FilterError: the text is no filter for the event. It replaces the one before all the same, as in
+        apply_event_filter() of the kernel, and all records are stored. `instead` is shown then in place of
+        what is wrong.
+        """
+        if is_no_filter(text):
+            self._set_filter(event, None, None)
+            return
+        try:
+            found = self.parse_filter(event, text)
+        except FilterError as error:
+            self._set_filter(event, None, (instead or error).shown(text))
+            raise
+        self._set_filter(event, found, text)
+
+    def filter_text(self, event: Event) -> bytes:
+        """`events/SYS/EV/filter`, as print_event_filter() of kernel/trace/trace_events_filter.c."""
+        file = self._files.get(event)
+        return b"none\n" if file is None or file.filter_text is None else file.filter_text + b"\n"
+
+    def _set_filter(self, event: Event, found: Filter | None, text: bytes | None) -> None:
+        file = self._files.get(event)
+        if file is None:
+            if text is None:
+                return
+            file = self._keep(EventFile(event))
+        is_news = file.filter_text != text
+        file.filter = found
+        file.filter_text = text
+        if file.probe is not None:
+            file.probe.filter = found
+        if is_news and self.on_filter_changed is not None:
+            self.on_filter_changed(file)
+
     def restore(self, event: Event, saved: SavedEventFile) -> None:
         """Be as the file was in the daemon before, but for its triggers. ENODEV, and what `before_enabling`
         raises."""
         file = self._keep(self._files.get(event) or EventFile(event))
         file.was_enabled |= saved.was_enabled
+        file.filter_text = saved.filter_text
+        if saved.filter_text is not None and saved.filter_holds:
+            try:
+                file.filter = self.parse_filter(event, saved.filter_text)
+            except FilterError as error:  # it names a cpu that is gone
+                file.filter_text = error.shown(saved.filter_text)
         if saved.enabled:
             self.enable(event)
 
@@ -316,6 +394,7 @@ class EventFiles:
         if probe is None and (enabled or soft_references):
             probe = FtraceProbe(self._sink, self._consumer)
             probe.soft_disabled = not enabled
+            probe.filter = file.filter
             self._table.attach(file.event, probe)
             file.probe = probe
             file.was_enabled = True

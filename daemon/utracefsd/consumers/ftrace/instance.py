@@ -47,6 +47,8 @@ from utracefsd.consumers.ftrace.buffer_store import BufferStorage, BufferStore
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
 from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, select
+from utracefsd.consumers.ftrace.filter import FilterError, WriterNames
+from utracefsd.consumers.ftrace.filter.errors import BAD_SYSTEM_FILTER
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.settings import Settings
@@ -84,13 +86,15 @@ class Instance:
         current_cpu: Callable[[], int] = lambda: 0,
         free_memory_kb: Callable[[], int] | None = None,
         cells: Cells | None = None,
+        names: WriterNames | None = None,
     ) -> None:
         """now_ns: CLOCK_MONOTONIC. nr_cpus: how many per-cpu buffers (/sys/devices/system/cpu/possible).
 
         top_options: those of the top instance; None: this is it. storage: where the ring buffer lives; None:
         in memory of this process alone. current_cpu: where markers are recorded; free_memory_kb: what a
-        larger buffer may take (None: unbounded). cells: of all triggers; None: some of its own. MemoryError,
-        OSError: no room for the buffer.
+        larger buffer may take (None: unbounded). cells: of all triggers; None: some of its own. names: for
+        filters on the writer's name, shared by all instances; None: it has its own. MemoryError, OSError: no
+        room for the buffer.
         """
         self.name = name
         self.number = number
@@ -113,11 +117,20 @@ class Instance:
             now_ns,
             before_enabling=self.store.expand,
             recorded_event_gone=self._mark,
+            nr_cpus=nr_cpus,
+            names=WriterNames(comms.comm) if names is None else names,
         )
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
         self.error_log = ErrorLog(self.settings, now_ns)
         self.triggers = Triggers(
-            Place(table, self.sink, self.events, self.error_log, tracing_switched=self._note_tracing_on)
+            Place(
+                table,
+                self.sink,
+                self.events,
+                self.error_log,
+                self.snapshot,
+                tracing_switched=self._note_tracing_on,
+            )
         )
         self.pipe_readers: set[int] = set()
         """Cpus that an open trace_pipe consumes, -1 for all of them."""
@@ -155,6 +168,29 @@ class Instance:
             name = word.removeprefix(b"!")
             self.events.set_enabled(select(name, self.table.events(), self.table.get), name is word)
         return used
+
+    # Filters of events.
+
+    def set_filter(self, event: Event, text: bytes) -> None:
+        """One write to an event's `filter`. FilterError, which is in `error_log` then."""
+        try:
+            self.events.set_filter(event, text)
+        except FilterError as error:
+            self._log_filter_error(text, error)
+            raise
+
+    def set_filters(self, events: Iterable[Event], text: bytes) -> None:
+        """One write to a system's `filter`, for all its events. Those that it does not fit lose theirs and
+        show that; it is no error even if that is all of them (process_system_preds() in the kernel)."""
+        refused = FilterError(BAD_SYSTEM_FILTER, 0)
+        for event in list(events):
+            try:
+                self.events.set_filter(event, text, instead=refused)
+            except FilterError:
+                self._log_filter_error(text, refused)
+
+    def _log_filter_error(self, text: bytes, error: FilterError) -> None:
+        self.error_log.add("event filter parse error", error.message or "Error", text, error.position or 0)
 
     # Standing subscriptions: events that may not exist yet (ours; the kernel's users poll instead).
 

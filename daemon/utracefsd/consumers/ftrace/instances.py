@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
+from utracefsd.consumers.ftrace.filter import WriterNames
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events.event_table import EventTable
@@ -53,18 +54,22 @@ class Instances:
         """storage: where the ring buffer of the instance of that number lives; None: in memory of this
         process.
 
+        cells: where triggers have their counts; None: in memory of this process.
+
         restored: numbers and names of the further instances of a daemon before this one, which are made
         again. The others are as for `Instance`. ValueError: such a name or number is invalid. MemoryError,
         OSError.
         """
         self.nr_cpus = nr_cpus
+        self._names = WriterNames(comms.comm)
         self._table = table
         self._comms = comms
         self._now_ns = now_ns
         self._storage = storage
         self._current_cpu = current_cpu
         self._free_memory_kb = free_memory_kb
-        self._cells = Cells() if cells is None else cells
+        self.cells = Cells() if cells is None else cells
+        """Of all triggers."""
         self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
@@ -177,7 +182,8 @@ class Instances:
             storage=self._storage(number),
             current_cpu=self._current_cpu,
             free_memory_kb=self._free_memory_kb,
-            cells=self._cells,
+            names=self._names,
+            cells=self.cells,
         )
 
 

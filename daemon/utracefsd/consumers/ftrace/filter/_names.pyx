@@ -1,10 +1,10 @@
 # cython: boundscheck=False, wraparound=False
 """Names of the threads that write, while their records are judged: what filters on COMM compare.
 
-The kernel compares the name that the running task has. Here the task has gone on when its record is looked at,
-and to ask /proc costs as much as hundreds of records. So a name is looked up when a thread's first record
-comes by a filter that wants it, and again for records that are younger than the answer by REFRESH_NS. A thread
-that renames itself is known under its old name for so long at most.
+The kernel compares the name that the running task has. Here the task has gone on when its record is looked
+at, and to ask /proc costs as much as hundreds of records. So a name is looked up when a thread's first
+record comes by a filter that wants it, and again for records that are younger than the answer by REFRESH_NS.
+A thread that renames itself is known under its old name for so long at most.
 
     slots       256 names by thread id, found with one comparison
     _known      up to 4,096 names, where a slot had to be given to another thread

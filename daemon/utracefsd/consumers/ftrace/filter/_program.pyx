@@ -6,9 +6,9 @@
         1   s < 0                           2           REJECT
         2   c ~ "a*"                        ACCEPT      REJECT
 
-As the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward, so its end is
-certain and no expression is too deep. What each predicate means, and every oddity of it, is the kernel's too:
-filter_pred_*() and regex_match_*() there, glob_match() of lib/glob.c.
+As the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward, so its end
+is certain and no expression is too deep. What each predicate means, and every oddity of it, is the kernel's
+too: filter_pred_*() and regex_match_*() there, glob_match() of lib/glob.c.
 
 What a payload says is checked here again, although a tracepoint has checked it: a filter does not know whose
 record it is given. A field that does not lie within the record makes its predicate false.
@@ -167,8 +167,8 @@ cdef inline bint compare(const Step *step, uint64_t value) noexcept nogil:
 cdef bint class_holds(
     const uint8_t *pattern, uint32_t size, uint32_t *at, uint8_t c, bint *is_class
 ) noexcept nogil:
-    """`[a-f]` or `[!a-f]`, with `*at` behind the bracket: whether it is a class at all (it has an end), whether
-    `c` is in it; then `*at` is behind its end. A `]` that comes first is one of the characters."""
+    """Whether `c` is in `[a-f]`, or not in `[!a-f]`, with `*at` behind the bracket and then behind the class.
+    Without an end it is none. A `]` that comes first is one of the characters."""
     cdef uint32_t i = at[0]
     cdef bint inverted = i < size and pattern[i] == c'!', found = False, first = True
     cdef uint8_t low, high

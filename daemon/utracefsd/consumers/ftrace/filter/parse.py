@@ -6,37 +6,32 @@
     OPERATOR  := "~" "!=" "==" "<=" "<" ">=" ">" "&"
     VALUE  := NUMBER | "text" | 'text' | CPUS{list}
 
-Which texts are refused, with which message, errno and position, is kernel/trace/trace_events_filter.c, function
-by function: calc_stack() looks at quotes and parentheses (`_check_brackets`), predicate_parse() at what joins
-predicates (`_Parser.parse`), parse_pred() at one predicate (`_Parser.predicate`). The errnos are odd: internal
-codes of calc_stack() leak out as EPERM, ENOENT and ESRCH.
+Which texts are refused, with which message, errno and position, is kernel/trace/trace_events_filter.c,
+function by function: calc_stack() looks at quotes and parentheses (`_check_brackets`), predicate_parse() at
+what joins predicates (`_Parser.parse`), parse_pred() at one predicate (`_Parser._predicate`). The errnos are
+odd: internal codes of calc_stack() leak out as EPERM, ENOENT and ESRCH.
 
 Nothing here recurses: 4,095 bytes can be so many parentheses.
 """
 
 import errno
-import re
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from utracefs_protocol.declaration import Field, FieldKind
-from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.filter import errors
 from utracefsd.consumers.ftrace.filter._names import WriterNames
 from utracefsd.consumers.ftrace.filter._program import Filter
+from utracefsd.consumers.ftrace.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
+from utracefsd.consumers.ftrace.filter.literals import parsed_cpus, parsed_number, parsed_pattern
 from utracefsd.consumers.ftrace.filter.predicate import How, Predicate, Subject
 
-__all__ = ["MAX_CPUS", "FilterError", "parse_filter"]
+__all__ = ["MAX_CPUS", "is_no_filter", "parse_filter"]
 
 MAX_CPUS = 8192
 """NR_CPUS of a large kernel: what CPUS{} may name where nobody says how many cpus there are."""
-
-_MAX_NUMBER = 23
-"""Characters of a number; num_buf of parse_pred()."""
-
-_MAX_TEXT = 255
-"""Bytes of a text; MAX_FILTER_STR_VAL."""
 
 _SPACE = b"\t\n\v\f\r \xa0"
 _ALPHANUMERIC = (string.ascii_letters + string.digits).encode() + bytes(
@@ -48,13 +43,6 @@ _SPACE_SET = frozenset(_SPACE)
 _NOT_SPACE = frozenset(range(256)) - _SPACE_SET
 _ALPHANUMERIC_SET = frozenset(_ALPHANUMERIC)
 _NAME = frozenset(_ALPHANUMERIC + b"_")
-_WILDCARDS = frozenset(b"[?\\")
-
-_SEPARATORS = re.compile(rb"[,\t\n\v\f\r \xa0]+")
-_CPU_NUMBER = rb"(N|[0-9]{1,10})"
-_REGION = re.compile(
-    rb"%b|(?:(?i:all)|%b-%b)(?::%b/%b)?" % (_CPU_NUMBER, _CPU_NUMBER, _CPU_NUMBER, _CPU_NUMBER, _CPU_NUMBER)
-)
 
 _OPERATORS = (b"==", b"!=", b"~", b"<=", b"<", b">=", b">", b"&")
 """A longer one comes before its beginning."""
@@ -74,58 +62,6 @@ _LONG = 8
 
 _MAX_FUNCTION = 512
 """KSYM_NAME_LEN, with the NUL at its end."""
-
-FIELD_NOT_FOUND = "Field not found"
-INVALID_OPERATOR = "Invalid operator"
-INVALID_VALUE = "Invalid value (did you forget quotes)?"
-EXPECT_STRING = "Expecting string field"
-EXPECT_NUMBER = "Expecting numeric field"
-ILLEGAL_OPERATION = "Illegal operation for field type"
-ILLEGAL_INTEGER = "Illegal integer value"
-TOO_LONG = "Operand too long"
-MISSING_QUOTE = "Missing matching quote"
-TOO_MANY_OPEN = "Too many '('"
-TOO_FEW_OPEN = "Too few '('"
-TOO_MANY_TERMS = "Too many terms in predicate expression"
-MISSING_BRACE_OPEN = "Missing '{'"
-MISSING_BRACE_CLOSE = "Missing '}'"
-INVALID_CPULIST = "Invalid cpulist"
-NO_FUNCTION = "Function not found"
-MEANINGLESS = "Meaningless filter expression"
-NO_FILTER = "No filter found"
-"""As the kernel words them (ERRORS in trace_events_filter.c)."""
-
-_ADVICE = {
-    FIELD_NOT_FOUND: "the event's `format` lists its fields",
-    INVALID_OPERATOR: "write one of == != < <= > >= & ~ after the field",
-    INVALID_VALUE: "write a number, or a text in quotes",
-    EXPECT_STRING: "the field is text: put the value into quotes",
-    EXPECT_NUMBER: "the field is a number: leave the quotes out",
-    ILLEGAL_OPERATION: "texts take == != ~, numbers take all but ~, CPUS{} takes == != &",
-    ILLEGAL_INTEGER: "write a decimal, octal (0..) or hexadecimal (0x..) number that fits the field's sign",
-    TOO_LONG: f"numbers have at most {_MAX_NUMBER} characters, texts {_MAX_TEXT} bytes",
-    MISSING_QUOTE: "end the text with the quote that it begins with",
-    TOO_MANY_OPEN: "add the `)` that is missing",
-    TOO_FEW_OPEN: "remove the `)`",
-    TOO_MANY_TERMS: "join two predicates by && or ||",
-    MISSING_BRACE_OPEN: "write CPUS{LIST}",
-    MISSING_BRACE_CLOSE: "write CPUS{LIST}",
-    INVALID_CPULIST: "write numbers of cpus that there are, and ranges: CPUS{0,2-3}",
-    NO_FUNCTION: "there are no kernel functions here; compare with a number",
-    MEANINGLESS: "write a predicate behind the last && or ||",
-    NO_FILTER: "write FIELD OPERATOR VALUE",
-    "": "write FIELD OPERATOR VALUE, joined by && and ||; 0 removes the filter",
-}
-
-
-class FilterError(TraceError):
-    """A filter's text is refused. `message` is the kernel's word for it, "" where it has none."""
-
-    def __init__(self, message: str, position: int | None = None, number: int = errno.EINVAL) -> None:
-        where = "" if position is None else f" at column {position}"
-        super().__init__(number, f"{message or 'not a filter'}{where}: {_ADVICE[message]}")
-        self.message = message
-        self.position = position
 
 
 @attrs.frozen
@@ -210,6 +146,11 @@ def parse_filter(
     return Filter(text, _Parser(text, fields, nr_cpus, names is not None).parse(), names)
 
 
+def is_no_filter(text: bytes) -> bool:
+    """Whether a text written to `filter` takes the filter away."""
+    return text.strip(_SPACE) == b"0"
+
+
 def _check_brackets(text: bytes) -> None:
     """calc_stack(): all quotes are closed, all parentheses match, and there is something beside them."""
     quote = last_quote = 0
@@ -226,14 +167,14 @@ def _check_brackets(text: bytes) -> None:
             opened.append(i)
         elif c == 0x29:
             if not opened:
-                raise FilterError(TOO_FEW_OPEN, i, errno.EPERM)
+                raise FilterError(errors.TOO_FEW_OPEN, i, errno.EPERM)
             opened.pop()
         elif c not in _SPACE:
             is_empty = False
     if quote:
-        raise FilterError(MISSING_QUOTE, last_quote, errno.ESRCH)
+        raise FilterError(errors.MISSING_QUOTE, last_quote, errno.ESRCH)
     if opened:
-        raise FilterError(TOO_MANY_OPEN, opened[-1], errno.ENOENT)
+        raise FilterError(errors.TOO_MANY_OPEN, opened[-1], errno.ENOENT)
     if is_empty:
         raise FilterError("")
 
@@ -310,10 +251,10 @@ class _Parser:
                 if at == len(text):
                     return self._finished(self._closed(groups[0], part))
                 if text[at : at + 2] not in (b"&&", b"||"):
-                    raise FilterError(TOO_MANY_TERMS, at, errno.EPERM)
+                    raise FilterError(errors.TOO_MANY_TERMS, at, errno.EPERM)
                 self._join(groups[-1], part, text[at : at + 1])
                 at += 2
-        raise FilterError(MEANINGLESS if self._predicates else NO_FILTER, len(text))
+        raise FilterError(errors.MEANINGLESS if self._predicates else errors.NO_FILTER, len(text))
 
     def _operand(self, at: int, invert: bool) -> tuple[int, _Part]:
         """One predicate as a part."""
@@ -366,7 +307,7 @@ class _Parser:
             raise FilterError("", None, errno.EPERM)
         operand = self._operands.get(text[begin:at])
         if operand is None:
-            raise FilterError(FIELD_NOT_FOUND, at + 1)
+            raise FilterError(errors.FIELD_NOT_FOUND, at + 1)
         if text.startswith(b".ustring", at):
             at += len(b".ustring")  # strings of user space are copied into the record: nothing is different
         is_function = text.startswith(b".function", at)
@@ -375,7 +316,7 @@ class _Parser:
         at = self._behind_space(at)
         operator = next((each for each in _OPERATORS if text.startswith(each, at)), None)
         if operator is None:
-            raise FilterError(INVALID_OPERATOR, at + 1)
+            raise FilterError(errors.INVALID_OPERATOR, at + 1)
         at = self._behind_space(at + len(operator))
         if is_function:
             raise self._function_error(at, operand, operator)
@@ -385,70 +326,70 @@ class _Parser:
             return self._string(at, operand, operator)
         if text[at : at + 1] in b"-0123456789" and at < len(text):
             return self._number(at, operand, operator)
-        raise FilterError(INVALID_VALUE, at + 1)
+        raise FilterError(errors.INVALID_VALUE, at + 1)
 
     def _function_error(self, at: int, operand: _Operand, operator: bytes) -> FilterError:
         """There are no functions of a kernel here, so there is always one."""
         if operand.size != _LONG:
-            return FilterError(ILLEGAL_OPERATION, at + 1)
+            return FilterError(errors.ILLEGAL_OPERATION, at + 1)
         if operator not in (b"==", b"!="):
-            return FilterError(INVALID_OPERATOR, at + 1)
+            return FilterError(errors.INVALID_OPERATOR, at + 1)
         begin = at
         if self._text[at : at + 1].isdigit():
             at = self._behind(at, _ALPHANUMERIC_SET)
-            if at - begin > _MAX_NUMBER:
-                return FilterError(TOO_LONG, at + 1)
-            if _parsed_number(self._text[begin:at], signed=False) is None:
-                return FilterError(INVALID_VALUE, at + 1)
+            if at - begin > MAX_NUMBER:
+                return FilterError(errors.TOO_LONG, at + 1)
+            if parsed_number(self._text[begin:at], signed=False) is None:
+                return FilterError(errors.INVALID_VALUE, at + 1)
         else:
             at = self._behind(at, _NOT_SPACE)
             if at - begin >= _MAX_FUNCTION:
-                return FilterError(TOO_LONG, at + 1)
-        return FilterError(NO_FUNCTION, at + 1)
+                return FilterError(errors.TOO_LONG, at + 1)
+        return FilterError(errors.NO_FUNCTION, at + 1)
 
     def _number(self, at: int, operand: _Operand, operator: bytes) -> tuple[int, Predicate]:
         if operand.is_text:
-            raise FilterError(EXPECT_STRING, at + 1)
+            raise FilterError(errors.EXPECT_STRING, at + 1)
         if operator == b"~":
-            raise FilterError(ILLEGAL_OPERATION, at + 1)
+            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
         begin = at
         at = self._behind(at + (self._text[at] == 0x2D), _ALPHANUMERIC_SET)
-        if at - begin > _MAX_NUMBER:
-            raise FilterError(TOO_LONG, at + 1)
-        value = _parsed_number(self._text[begin:at], signed=operand.signed)
+        if at - begin > MAX_NUMBER:
+            raise FilterError(errors.TOO_LONG, at + 1)
+        value = parsed_number(self._text[begin:at], signed=operand.signed)
         if value is None:
-            raise FilterError(ILLEGAL_INTEGER, begin + 1)
+            raise FilterError(errors.ILLEGAL_INTEGER, begin + 1)
         if operand is _CPU and operator == b"&":
             return at, Predicate(Subject.NOTHING)
         return at, Predicate(operand.subject, _NUMBER_HOW[operator], value, operand.field)
 
     def _string(self, at: int, operand: _Operand, operator: bytes) -> tuple[int, Predicate]:
         if operator not in (b"==", b"!=", b"~"):
-            raise FilterError(ILLEGAL_OPERATION, at + 1)
+            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
         if not operand.is_text:
-            raise FilterError(EXPECT_NUMBER, at + 1)
+            raise FilterError(errors.EXPECT_NUMBER, at + 1)
         end = self._text.index(self._text[at : at + 1], at + 1)  # _check_brackets has seen it
         pattern = self._text[at + 1 : end]
-        if len(pattern) > _MAX_TEXT:
-            raise FilterError(TOO_LONG, end + 1)
+        if len(pattern) > MAX_TEXT:
+            raise FilterError(errors.TOO_LONG, end + 1)
         how, negated = How.FULL, operator == b"!="
         if operator == b"~":
-            how, pattern, negated = _parsed_pattern(pattern)
+            how, pattern, negated = parsed_pattern(pattern)
         return end + 1, Predicate(operand.subject, how, pattern, operand.field, negated)
 
     def _cpus(self, at: int, operand: _Operand, operator: bytes) -> tuple[int, Predicate]:
         text = self._text
         if not operand.may_be_cpu or operator not in (b"==", b"!=", b"&"):
-            raise FilterError(ILLEGAL_OPERATION, at + 1)
+            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
         at += len(b"CPUS")
         if text[at : at + 1] != b"{":
-            raise FilterError(MISSING_BRACE_OPEN, at + 2)
+            raise FilterError(errors.MISSING_BRACE_OPEN, at + 2)
         end = text.find(b"}", at)
         if end < 0:
-            raise FilterError(MISSING_BRACE_CLOSE, len(text) + 1)
-        mask = _parsed_cpus(text[at + 1 : end], self._nr_cpus)
+            raise FilterError(errors.MISSING_BRACE_CLOSE, len(text) + 1)
+        mask = parsed_cpus(text[at + 1 : end], self._nr_cpus)
         if mask is None:
-            raise FilterError(INVALID_CPULIST, end + 1)
+            raise FilterError(errors.INVALID_CPULIST, end + 1)
         if mask.bit_count() == 1:
             how = How.UNEQUAL if operator == b"!=" else How.EQUAL
             return end + 1, Predicate(operand.subject, how, mask.bit_length() - 1, operand.field)
@@ -466,72 +407,3 @@ class _Parser:
 
     def _behind_space(self, at: int) -> int:
         return self._behind(at, _SPACE_SET)
-
-
-def _parsed_number(text: bytes, *, signed: bool) -> int | None:
-    """kstrtoll(), or kstrtoull(), in any base. None: EINVAL or ERANGE."""
-    digits = text.removeprefix(b"-") if signed else text
-    base, known = 10, b"0123456789"
-    if digits[:2] in (b"0x", b"0X") and len(digits) > 2:
-        digits, base, known = digits[2:], 16, b"0123456789abcdefABCDEF"
-    elif digits[:1] == b"0":
-        base, known = 8, b"01234567"
-    if not digits or digits.strip(known):
-        return None
-    value = int(digits, base)
-    if not signed:
-        return value if value < 1 << 64 else None
-    value = -value if text[:1] == b"-" else value
-    return value if -(1 << 63) <= value < 1 << 63 else None
-
-
-def _parsed_pattern(text: bytes) -> tuple[How, bytes, bool]:
-    """filter_parse_regex(): the way to compare, the pattern for it, and whether the outcome is turned round."""
-    negated = text.startswith(b"!")
-    text = text[negated:]
-    if text[:1].isdigit():
-        return How.FULL, text, negated  # for functions that would be a number: wildcards mean nothing
-    inner = text[1:-1] if len(text) > 1 else b""
-    if b"*" in inner or not _WILDCARDS.isdisjoint(text):
-        return How.GLOB, text, negated
-    front, back = text.startswith(b"*"), text.endswith(b"*") and len(text) > 1
-    how = {
-        (False, False): How.FULL,
-        (False, True): How.FRONT,
-        (True, False): How.END,
-        (True, True): How.MIDDLE,
-    }[front, back]
-    return how, text[front : len(text) - back], negated
-
-
-def _parsed_cpus(text: bytes, nr_cpus: int) -> int | None:
-    """bitmap_parselist(): `0,2-5`, `all`, `N` for the last one, `0-7:1/2` for one of each two. A bit for each;
-    None: refused."""
-    if not text:
-        return None
-    mask = 0
-    for region in _regions(text.partition(b"\n")[0]):
-        match = _REGION.fullmatch(region)
-        if match is None:
-            return None
-        single, first, last, used, of = (_cpu_number(text, nr_cpus) for text in match.groups())
-        if single is not None:
-            first = last = single
-        elif first is None or last is None:
-            first, last = 0, nr_cpus - 1
-        if used is None or of is None:
-            used = of = last + 1
-        assert first is not None and last is not None
-        if first > last or last >= nr_cpus or of == 0 or used > of:
-            return None
-        for start in range(first, last + 1, of):
-            mask |= ((1 << min(last - start + 1, used)) - 1) << start
-    return mask
-
-
-def _cpu_number(text: bytes | None, nr_cpus: int) -> int | None:
-    return None if text is None else nr_cpus - 1 if text == b"N" else int(text)
-
-
-def _regions(text: bytes) -> Iterator[bytes]:
-    return (region for region in _SEPARATORS.split(text) if region)

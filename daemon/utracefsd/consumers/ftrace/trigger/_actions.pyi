@@ -1,4 +1,5 @@
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.filter import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 
@@ -9,7 +10,7 @@ class TracingSwitch(Trigger):
         on: bool,
         count: int = ...,
         *,
-        filter: object = None,
+        filter: Filter | None = None,
         kept: tuple[int, int] | None = None,
     ) -> None: ...
 
@@ -20,7 +21,7 @@ class EventSwitch(Trigger):
         on: bool,
         count: int = ...,
         *,
-        filter: object = None,
+        filter: Filter | None = None,
         kept: tuple[int, int] | None = None,
     ) -> None: ...
 
@@ -30,6 +31,16 @@ class Stacktrace(Trigger):
         cells: Cells,
         count: int = ...,
         *,
-        filter: object = None,
+        filter: Filter | None = None,
+        kept: tuple[int, int] | None = None,
+    ) -> None: ...
+
+class SnapshotTrigger(Trigger):
+    def __init__(
+        self,
+        sink: FtraceSink,
+        count: int = ...,
+        *,
+        filter: Filter | None = None,
         kept: tuple[int, int] | None = None,
     ) -> None: ...

@@ -3,14 +3,17 @@
 
     TracingSwitch   traceon, traceoff                the instance's tracing_on
     EventSwitch     enable_event, disable_event      whether another event is soft-disabled
+    SnapshotTrigger snapshot                         the live buffer and the spare
     Stacktrace      stacktrace                       nothing yet: there is no kernel stack
 
 The count of a switch goes down only when something changes.
 """
 
+from libc.stdint cimport uint64_t
+
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells, tc_at, tc_fire
-from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, Trigger
+from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, STORED, Trigger
 from utracefsd.events._tracepoint cimport Record
 
 from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
@@ -66,3 +69,36 @@ cdef class Stacktrace(Trigger):
     cdef void fire(self, Record *r) noexcept:
         if tc_at(self.cells.header, self.cell).value:
             tc_fire(self.cells.header, self.cell, self.counted(), 0, 0)
+
+
+cdef class SnapshotTrigger(Trigger):
+    """Swap the live buffer and the spare of an instance.
+
+    The swap is one store of its own (include/spare.h), which names this trigger and the record; what is done
+    with it, here, comes after. Killed in between, the successor finds that name and does the rest.
+    """
+
+    cdef FtraceSink sink
+
+    def __init__(self, FtraceSink sink not None, count=UNLIMITED, *, filter=None, kept=None):
+        cdef uint64_t key[4]
+        Trigger.__init__(self, sink.cells, count, filter=filter, kept=kept, stage=STORED)
+        self.sink = sink
+        self.name_record(key)
+        if sink.has_taken_snapshot(key) and tc_at(self.cells.header, self.cell).done != key[1]:
+            tc_fire(self.cells.header, self.cell, self.counted(), 0, 0)
+            if self.cells.fired is not None:
+                self.cells.fired.add(self.key)
+
+    cdef void name_record(self, uint64_t *key) noexcept:
+        key[0] = self.key
+        key[1] = self.cells.header.serial
+        key[2] = key[3] = 0
+
+    cdef void fire(self, Record *r) noexcept:
+        cdef uint64_t key[4]
+        if tc_at(self.cells.header, self.cell).value == 0:
+            return
+        self.name_record(key)
+        self.sink.take_snapshot(key)
+        tc_fire(self.cells.header, self.cell, self.counted(), 0, 0)

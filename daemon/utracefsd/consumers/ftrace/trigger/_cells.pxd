@@ -38,11 +38,15 @@ cdef class Cells:
     cdef readonly object refused        # str or None
     # While a record that was under way is handed over again: keys of the triggers that fired for it.
     cdef public object again
+    # Keys of the triggers that fired for the record that the daemon before had under way, a set; None: there
+    # is no such record. A trigger that finds out later that it had fired adds itself.
+    cdef readonly object fired
     cdef int fd
     cdef size_t map_bytes
     cdef readonly uint32_t limit
     cdef readonly uint32_t room         # cells that the file has
     cdef list unused
+    cdef list returned                  # not needed any more, but a log that is not written yet may name them
     cdef set given
 
     cdef int open_old(self, path) except -1

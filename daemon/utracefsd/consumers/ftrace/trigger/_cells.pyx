@@ -34,6 +34,7 @@ cdef class Cells:
             raise RuntimeError("made already")
         self.limit = limit
         self.unused = []
+        self.returned = []
         self.given = set()
         self.map_bytes = TC_HEADER_BYTES + <size_t>limit * TC_CELL_BYTES
         if path is None:
@@ -120,6 +121,9 @@ cdef class Cells:
         cdef uint32_t more = self.limit - self.room
         if more > CELLS_A_PAGE:
             more = CELLS_A_PAGE
+        if more == 0 and self.returned:
+            self.recycle()
+            return 0
         if more == 0:
             raise MemoryError(f"there are {self.limit} cells of triggers, which is the limit")
         if self.fd >= 0:
@@ -144,10 +148,18 @@ cdef class Cells:
         return index
 
     def take_back(self, uint32_t index):
-        """The cell is not needed any more. ValueError: it is not given out."""
+        """The cell is not needed any more. ValueError: it is not given out.
+
+        It is not given again before `recycle`: until the log is written, a successor believes in it.
+        """
         self.one(index)
         self.given.discard(index)
-        self.unused.append(index)
+        self.returned.append(index)
+
+    def recycle(self):
+        """The log is written: nobody knows the cells that were taken back."""
+        self.unused.extend(self.returned)
+        self.returned.clear()
 
     def key(self, uint32_t index):
         """No other cell has or had this number."""
@@ -172,7 +184,8 @@ cdef class Cells:
         self.unused = [index for index in range(self.room, 0, -1) if index not in self.given]
 
     cdef object fired_at(self, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino):
-        """Keys of the triggers that fired for the record at `at` of a data ring; None: it is not under way.
+        """Keys of the triggers that fired for the record at `at` of a data ring, a set; None: that was not
+        under way. The set is `fired` from now on.
 
         ring: how the daemon before called it.
         """
@@ -181,12 +194,12 @@ cdef class Cells:
         if not tc_is_under_way(self.header, ring, at, dev, ino):
             return None
         tc_name(self.header, dev, ino)
-        fired = []
+        self.fired = set()
         for index in range(1, self.room + 1):
             cell = tc_at(self.header, index)
             if cell.done == self.header.serial and cell.key:
-                fired.append(cell.key)
-        return frozenset(fired)
+                self.fired.add(cell.key)
+        return self.fired
 
     cdef void end_judging(self) noexcept:
         """All data rings were looked at: a number of a data ring means nothing from now on."""

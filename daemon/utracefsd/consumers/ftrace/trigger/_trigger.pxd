@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells
 from utracefsd.events._tracepoint cimport Record
 
@@ -14,7 +15,7 @@ cdef enum Stage:
 cdef class Trigger:
     cdef readonly Stage stage
     cdef readonly bint needs_record     # EVENT_CMD_FL_NEEDS_REC
-    cdef readonly object filter         # Filter, or None
+    cdef readonly Filter filter         # None: none
     cdef bint turns_on                  # it is a traceon
     cdef public bint paused
     cdef readonly Cells cells

@@ -1,3 +1,4 @@
+from utracefsd.consumers.ftrace.filter import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 
 UNLIMITED: int
@@ -5,7 +6,7 @@ UNLIMITED: int
 class Trigger:
     stage: int
     needs_record: bool
-    filter: object
+    filter: Filter | None
     paused: bool
     cells: Cells
     cell: int
@@ -15,7 +16,7 @@ class Trigger:
         cells: Cells,
         count: int = ...,
         *,
-        filter: object = None,
+        filter: Filter | None = None,
         kept: tuple[int, int] | None = None,
         stage: int = 0,
         needs_record: bool = False,

@@ -23,7 +23,7 @@ cdef class Trigger:
         Cells cells not None,
         count=UNLIMITED,
         *,
-        filter=None,
+        Filter filter=None,
         kept=None,
         int stage=BEFORE,
         bint needs_record=False,
@@ -59,7 +59,7 @@ cdef class Trigger:
 
     cdef bint wants(self, Record *r) noexcept:
         """Whether its filter matches."""
-        return True
+        return self.filter is None or self.filter.matches(r)
 
     cdef void fire(self, Record *r) noexcept:
         """Do it. The record's payload is valid only if the trigger is conditional.

@@ -7,7 +7,12 @@ from collections.abc import Iterable
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
-from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind, StacktraceKind, TracingSwitchKind
+from utracefsd.consumers.ftrace.trigger.simple import (
+    EventSwitchKind,
+    SnapshotKind,
+    StacktraceKind,
+    TracingSwitchKind,
+)
 from utracefsd.events.event import Event, shown
 
 __all__ = ["KINDS", "Triggers"]
@@ -19,6 +24,7 @@ KINDS: dict[bytes, Kind] = {
     for kind in (
         TracingSwitchKind(b"traceon", on=True),
         TracingSwitchKind(b"traceoff", on=False),
+        SnapshotKind(),
         StacktraceKind(),
         EventSwitchKind(b"enable_event", on=True),
         EventSwitchKind(b"disable_event", on=False),

@@ -18,6 +18,8 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event_file import EventFiles
+from utracefsd.consumers.ftrace.filter import Filter, FilterError
+from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
@@ -75,6 +77,9 @@ class Place:
     error_log: ErrorLog
     """Why filters are refused."""
 
+    snapshot: Snapshot
+    """Where a trigger takes a snapshot to."""
+
     tracing_switched: Callable[[], None]
     """The last trigger that might turn tracing on or off is gone: write down what is so now."""
 
@@ -83,9 +88,15 @@ class Place:
         """Where counts and switches are."""
         return self.sink.cells
 
-    def make_filter(self, event: Event, text: bytes) -> Any:
+    def make_filter(self, event: Event, text: bytes) -> Filter:
         """The filter of a trigger of that event. Its errors, which are in the error log as well."""
-        raise TraceError(errno.EINVAL, "triggers have no filters yet")
+        try:
+            return self.files.parse_filter(event, text)
+        except FilterError as error:
+            # append_filter_err() of kernel/trace/trace_events_filter.c: `Error` where it has no word for it.
+            message = error.message or "Error"
+            self.error_log.add("event filter parse error", message, text, error.position or 0)
+            raise
 
 
 class Kind(Protocol):

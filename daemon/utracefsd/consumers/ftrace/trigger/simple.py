@@ -1,4 +1,4 @@
-"""The simple kinds: traceon, traceoff, stacktrace, enable_event, disable_event.
+"""The simple kinds: traceon, traceoff, snapshot, stacktrace, enable_event, disable_event.
 
     NAME[:COUNT][ if FILTER]                      traceon and traceoff share a slot
     NAME:SYSTEM:EVENT[:COUNT][ if FILTER]         so do enable_event and disable_event of one target
@@ -15,7 +15,13 @@ from typing import Any
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.trigger._actions import EventSwitch, Stacktrace, TracingSwitch
+from utracefsd.consumers.ftrace.filter import Filter
+from utracefsd.consumers.ftrace.trigger._actions import (
+    EventSwitch,
+    SnapshotTrigger,
+    Stacktrace,
+    TracingSwitch,
+)
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger, count_text
 from utracefsd.consumers.ftrace.trigger.kind import (
@@ -29,7 +35,7 @@ from utracefsd.consumers.ftrace.trigger.kind import (
 )
 from utracefsd.events.event import Event, shown
 
-__all__ = ["EventSwitchKind", "Named", "StacktraceKind", "TracingSwitchKind"]
+__all__ = ["EventSwitchKind", "Named", "SnapshotKind", "StacktraceKind", "TracingSwitchKind"]
 
 
 @attrs.frozen
@@ -58,7 +64,7 @@ class Named:
         return b"" if self.filter_text is None else b" if " + self.filter_text
 
 
-def make_filter(place: Place, event: Event, text: bytes | None) -> Any:
+def make_filter(place: Place, event: Event, text: bytes | None) -> Filter | None:
     return None if text is None else place.make_filter(event, text)
 
 
@@ -89,7 +95,7 @@ class _Simple:
         """Truncating does not remove it."""
 
     def make(
-        self, place: Place, count: int, filter: Any, text: bytes | None, kept: Kept = ()
+        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
     ) -> AttachedTrigger:
         raise NotImplementedError
 
@@ -101,9 +107,26 @@ class StacktraceKind(_Simple):
         super().__init__(b"stacktrace", b"stacktrace")
 
     def make(
-        self, place: Place, count: int, filter: Any, text: bytes | None, kept: Kept = ()
+        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
     ) -> AttachedTrigger:
         trigger = Stacktrace(place.cells, count, filter=filter, kept=kept[0] if kept else None)
+        named = Named(self.name, text)
+        return AttachedTrigger(
+            trigger, self.slot, partial(named.text, trigger), partial(named.saved, trigger)
+        )
+
+
+class SnapshotKind(_Simple):
+    """snapshot. Attaching it makes the spare buffer, which stays when it goes."""
+
+    def __init__(self) -> None:
+        super().__init__(b"snapshot", b"snapshot")
+
+    def make(
+        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
+    ) -> AttachedTrigger:
+        place.snapshot.allocate()
+        trigger = SnapshotTrigger(place.sink, count, filter=filter, kept=kept[0] if kept else None)
         named = Named(self.name, text)
         return AttachedTrigger(
             trigger, self.slot, partial(named.text, trigger), partial(named.saved, trigger)
@@ -118,7 +141,7 @@ class TracingSwitchKind(_Simple):
         self._on = on
 
     def make(
-        self, place: Place, count: int, filter: Any, text: bytes | None, kept: Kept = ()
+        self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
     ) -> AttachedTrigger:
         sink, cells = place.sink, place.cells
         if sink.tracing_switches == 0:
@@ -184,7 +207,13 @@ class EventSwitchKind:
         return b"event", target.id
 
     def _make(
-        self, place: Place, target: Event, count: int, filter: Any, text: bytes | None, kept: Kept = ()
+        self,
+        place: Place,
+        target: Event,
+        count: int,
+        filter: Filter | None,
+        text: bytes | None,
+        kept: Kept = (),
     ) -> AttachedTrigger:
         probe = place.files.hold_switch(target, kept[1] if len(kept) > 1 else None)
         let_go: Callable[[], None] = partial(place.files.drop_switch, target)

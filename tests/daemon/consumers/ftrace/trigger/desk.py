@@ -7,6 +7,7 @@ import struct
 
 from tests.daemon.tree.world import World
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.events.event import Event
 
 
@@ -51,4 +52,13 @@ class Desk:
 
     def recorded(self) -> list[int]:
         """The v of each record in the buffer, whatever its event."""
-        return [struct.unpack_from("<I", data, 8)[0] for _, _, data, _ in self.instance.buffer.cursor()]
+        return _numbers(self.instance.buffer)
+
+    def snapshot(self) -> list[int]:
+        """The same of the snapshot; there must be a spare."""
+        assert self.instance.snapshot.buffer is not None
+        return _numbers(self.instance.snapshot.buffer)
+
+
+def _numbers(buffer: RingBuffer) -> list[int]:
+    return [struct.unpack_from("<I", data, 8)[0] for _, _, data, _ in buffer.cursor()]

@@ -127,3 +127,80 @@ def test_a_reader_that_pauses_and_a_trigger(desk: Desk) -> None:
     desk.instance.resume()
     desk.emit(desk.a, 2)
     assert desk.recorded() == [2]
+
+
+def test_filters(desk: Desk) -> None:
+    """The fields are those of the event that fires; the record is stored before a traceoff, and a traceon
+    does not store it."""
+    desk.enable(desk.a)
+    assert desk.write(desk.a, b"traceoff:1  if  v == 2 && s == ''") == ""
+    assert desk.lines(desk.a) == [b"traceoff:count=1 if  v == 2 && s == ''"]
+    for v in (1, 2, 3):
+        desk.emit(desk.a, v)
+    assert desk.recorded() == [1, 2]
+    desk.write(desk.a, b"!traceoff")
+    desk.write(desk.a, b"traceon if v == 5")
+    for v in (4, 5, 6):
+        desk.emit(desk.a, v)
+    assert desk.recorded() == [1, 2, 6]
+
+
+def test_a_filter_of_an_event_that_is_not_stored(desk: Desk) -> None:
+    desk.write(desk.a, b"enable_event:user_events:b if v & 1")
+    desk.emit(desk.a, 2)
+    assert desk.enabled(desk.b) == b"0*"
+    desk.emit(desk.a, 3)
+    assert desk.enabled(desk.b) == b"1*"
+
+
+def test_an_event_that_keeps_its_own_record_out(desk: Desk) -> None:
+    desk.enable(desk.a)
+    desk.write(desk.a, b"disable_event:user_events:a if v == 2")
+    for v in (1, 2, 3):
+        desk.emit(desk.a, v)
+    assert desk.recorded() == [1]
+    desk.write(desk.a, b"!disable_event:user_events:a")
+    desk.write(desk.a, b"enable_event:user_events:a if v == 5")
+    for v in (4, 5, 6):
+        desk.emit(desk.a, v)
+    assert desk.recorded() == [1, 5, 6]
+
+
+def test_a_snapshot_comes_before_its_record(desk: Desk) -> None:
+    desk.enable(desk.a)
+    desk.write(desk.a, b"snapshot:2")
+    assert desk.snapshot() == []
+    for v in (1, 2, 3):
+        desk.emit(desk.a, v)
+    assert (desk.snapshot(), desk.recorded()) == ([1], [2, 3])
+    assert desk.lines(desk.a) == [b"snapshot:count=0"]
+    desk.write(desk.a, b"!snapshot")
+    assert desk.snapshot() == [1], "it stays"
+
+
+def test_a_snapshot_that_waits_for_the_record_has_it(desk: Desk) -> None:
+    desk.enable(desk.a)
+    desk.write(desk.a, b"snapshot if v == 2")
+    for v in (1, 2, 3):
+        desk.emit(desk.a, v)
+    assert (desk.snapshot(), desk.recorded()) == ([1, 2], [3])
+
+
+def test_a_snapshot_of_what_is_not_stored(desk: Desk) -> None:
+    desk.enable(desk.b)
+    desk.emit(desk.b, 1)
+    desk.instance.tracing_on = False
+    desk.write(desk.a, b"snapshot:1 if v == 2")
+    desk.emit(desk.a, 2)
+    assert (desk.snapshot(), desk.recorded(), desk.lines(desk.a)) == (
+        [1],
+        [],
+        [b"snapshot:count=0 if v == 2"],
+    )
+
+
+def test_a_snapshot_without_a_spare(desk: Desk) -> None:
+    desk.write(desk.a, b"snapshot:5")
+    desk.instance.snapshot.free()
+    desk.emit(desk.a)
+    assert desk.lines(desk.a) == [b"snapshot:count=4"]

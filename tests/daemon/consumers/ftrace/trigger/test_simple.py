@@ -82,6 +82,7 @@ def test_targets_and_counts_of_event_switches(desk: Desk, rest: bytes, shown: by
         (b"traceon", b"traceon:5"),
         (b"traceon", b"traceoff"),
         (b"stacktrace", b"stacktrace:3"),
+        (b"snapshot", b"snapshot:3"),
         (b"enable_event:" + B, b"disable_event:" + B + b":7"),
     ],
 )
@@ -92,6 +93,32 @@ def test_an_event_has_one_trigger_of_a_slot(desk: Desk, first: bytes, second: by
     assert desk.write(desk.a, second) == "EEXIST"
     assert (desk.lines(desk.a), len(desk.instance.sink.cells)) == (lines, cells)
     assert desk.write(desk.b, second.replace(B, b"user_events:a")) == ""
+
+
+@pytest.mark.parametrize(
+    ("filter", "error", "entry"),
+    [
+        (b"nothing == 1", "EINVAL", b"Field not found\n  Command: nothing == 1\n                   ^\n"),
+        (b"v = 1", "EINVAL", b"Invalid operator\n  Command: v = 1\n              ^\n"),
+        (b"(v == 1", "ENOENT", b"Too many '('\n  Command: (v == 1\n           ^\n"),
+        (b"v == 1)", "EPERM", b"Too few '('\n  Command: v == 1)\n                 ^\n"),
+        (b"v == '1", "ESRCH", b"Missing matching quote\n  Command: v == '1\n                ^\n"),
+        (b"()", "EINVAL", b"Error\n  Command: ()\n           ^\n"),
+    ],
+)
+def test_a_filter_that_is_refused(desk: Desk, filter: bytes, error: str, entry: bytes) -> None:
+    for command in (b"traceon", b"snapshot:3", b"stacktrace", b"enable_event:" + B):
+        assert desk.write(desk.a, command + b" if " + filter) == error
+        assert desk.instance.error_log.text().endswith(b"] event filter parse error: error: " + entry)
+    assert (desk.lines(desk.a), desk.enabled(desk.a), desk.enabled(desk.b)) == ([], b"0", b"0")
+    assert len(desk.instance.sink.cells) == 0
+    assert desk.instance.snapshot.buffer is None
+
+
+def test_a_snapshot_that_has_no_memory(desk: Desk) -> None:
+    desk.world.free_memory_kb = 1
+    assert desk.write(desk.a, b"snapshot") == "ENOMEM"
+    assert (desk.lines(desk.a), len(desk.instance.sink.cells)) == ([], 0)
 
 
 def test_removal(desk: Desk) -> None:

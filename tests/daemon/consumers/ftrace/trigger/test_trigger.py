@@ -2,6 +2,7 @@
 
 import pytest
 
+from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED, Trigger
 
@@ -30,6 +31,6 @@ def test_it_goes_on_with_the_cell_that_it_had() -> None:
 def test_what_makes_it_wait_for_the_record() -> None:
     cells = Cells()
     assert not Trigger(cells).is_conditional
-    assert Trigger(cells, filter=object()).is_conditional
+    assert Trigger(cells, filter=parse_filter(b"common_pid == 1", ())).is_conditional
     assert Trigger(cells, needs_record=True).is_conditional
     assert [Trigger(cells, stage=stage).is_conditional for stage in (0, 1, 2)] == [False, False, True]
