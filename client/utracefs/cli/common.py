@@ -44,6 +44,7 @@ __all__ = [
     "json_option",
     "numbers",
     "path_argument",
+    "seconds_option",
     "selected",
     "standing_events",
     "why_no_connection",
@@ -98,15 +99,14 @@ class _Seconds(_SecondsType):
         return seconds
 
 
+def seconds_option(option: str, name: str, help_text: str) -> Callable[[F], F]:
+    """A time in seconds, above 0."""
+    return click.option(option, name, metavar="S", type=_Seconds(), help=help_text)
+
+
 def duration_option(help_text: str) -> Callable[[F], F]:
     """`--duration S`."""
-    return click.option(
-        "--duration",
-        "duration_s",
-        metavar="S",
-        type=_Seconds(),
-        help=help_text,
-    )
+    return seconds_option("--duration", "duration_s", help_text)
 
 
 class EventPattern(TextType):

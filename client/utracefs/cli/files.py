@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import click
@@ -14,12 +15,11 @@ from utracefs.cli.common import (
     connect,
     directory_option,
     echo,
-    events_option,
     path_argument,
-    write_word,
 )
 from utracefs.cli.own_instance import Ledger, own_instance
 from utracefs.cli.place import TOP, Place, instance_option
+from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.event_names import is_glob, select
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of
@@ -41,34 +41,61 @@ def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
             _copy_out(tree, place.path(path))
 
 
-@click.command(context_settings=COMMAND_SETTINGS)
+@click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)
 @directory_option
 @instance_option("What this instance records, instead of the top one; without -e.")
-@events_option("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
+@wanted_options("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
 @click.option("--cpu", type=click.IntRange(min=0), help="Only this cpu.")
-def stream(directory: str | None, place: Place, events: tuple[str, ...], cpu: int | None) -> None:
+def stream(directory: str | None, place: Place, wanted: tuple[Wanted, ...], cpu: int | None) -> int:
     """Print records as they come (trace_pipe), until Ctrl-C.
 
     Without -e what the top instance (-B: that one) records, and what is printed is consumed there. With -e
     from an instance of its own, which takes nothing from anybody.
     """
-    if events and place != TOP:
+    if wanted and place != TOP:
         raise click.UsageError("-B takes an instance as it is, -e makes one; enable events there instead")
     file = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
     with contextlib.ExitStack() as stack:
         # A connection of its own: the other one waits for records when the end comes.
         control = stack.enter_context(connect(directory, place))
         stack.enter_context(_ended_by_signals())
-        if events:
+        asked = WantedEvents(control, place, ())
+        if wanted:
             place = stack.enter_context(own_instance(control, "stream"))
-            stack.callback(_tell_what_is_missing, control, Ledger(control, place), events)
-            for pattern in dict.fromkeys(events):
-                write_word(control, place.path("standing_events"), pattern)
+            patterns = [one.pattern for one in wanted]
+            stack.callback(_tell_what_is_missing, control, Ledger(control, place), patterns)
+            asked = WantedEvents(control, place, wanted)
+            asked.begin()
+            stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
         _copy_out(tree, place.path(file))
+    return asked.finish()
 
 
-def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: tuple[str, ...]) -> None:
+@contextlib.contextmanager
+def _checked(asked: WantedEvents) -> Iterator[None]:
+    """Check meanwhile, in a thread of its own, since this one waits for records; the connection of `asked` is
+    that thread's until the end."""
+    over = threading.Event()
+
+    def check() -> None:
+        # What ends the connection ends the stream, too, and is told there.
+        with contextlib.suppress(OSError):
+            while not over.wait(CHECK_S):
+                asked.check()
+
+    thread = threading.Thread(target=check, name="check", daemon=True)
+    if asked.has_settings:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if asked.has_settings:
+            thread.join()
+
+
+def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str]) -> None:
     """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         lost = ledger.read().lost

@@ -34,6 +34,8 @@ class Account:
 
     recorded: int = 0
     """Put into its ring buffer; what was overwritten later, too."""
+    filtered: int = 0
+    """Those that a filter kept away, or that came while `tracing_on` was 0."""
     lost: int = 0
     """Those that it did not get, for whatever reason."""
     in_rings: int = 0
@@ -57,7 +59,7 @@ class Ledger:
         removed took its numbers along."""
         enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
         now, dropped = self._read(dict.fromkeys([*enabled, *self._events]))
-        recorded = lost = in_rings = 0
+        recorded = filtered = lost = in_rings = 0
         for event, stats in now.items():
             mine = stats.consumers.get(self._place.consumer)
             if mine is None:
@@ -65,9 +67,10 @@ class Ledger:
             before = self._events.get(event, EventStats(0, 0, {}))
             mine_before = before.consumers.get(self._place.consumer, {})
             recorded += max(0, mine["recorded"] - mine_before.get("recorded", 0))
+            filtered += max(0, mine["filtered"] - mine_before.get("filtered", 0))
             lost += max(0, mine["lost"] - mine_before.get("lost", 0))
             in_rings += max(0, stats.lost_in_rings - before.lost_in_rings)
-        return Account(recorded, lost, min(in_rings, lost), max(0, dropped - self._dropped))
+        return Account(recorded, filtered, lost, min(in_rings, lost), max(0, dropped - self._dropped))
 
     def _read(self, events: Iterable[EventName]) -> tuple[dict[EventName, EventStats], int]:
         """The numbers of the events that are there, and records dropped by the cpus' buffers."""

@@ -19,6 +19,7 @@ from utracefs.cli.common import (
     standing_events,
 )
 from utracefs.cli.place import TOP, Place, instance_names, instance_option
+from utracefs.cli.tables import table_lines
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
@@ -85,7 +86,8 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
             numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
             table.append((*first, consumer, emitted, *numbers_of))
             first, emitted = ("", ""), ""
-    _echo_table(table, left=3)
+    for line in table_lines(table, left=3):
+        echo(line)
 
 
 @click.command("list", context_settings=COMMAND_SETTINGS)
@@ -197,14 +199,3 @@ def _event_rows(tree: Tracefs, events: list[EventName], place: Place) -> list[di
                 }
             )
     return rows
-
-
-def _echo_table(rows: list[tuple[str, ...]], *, left: int) -> None:
-    """Columns as wide as needed; the first `left` of them to the left, numbers to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        echo("  ".join(cells).rstrip())

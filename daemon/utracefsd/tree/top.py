@@ -39,6 +39,7 @@ utracefs: tracefs for events that programs declare
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
+  standing_filters      lines GLOB FILTER and, in standing_triggers, GLOB TRIGGER: for events that come later
   events/SYS/EV/        enable  format  id  stats
   events/SYS/enable     all events of a system; events/enable: all events
   trace                 what was recorded; truncate to clear
