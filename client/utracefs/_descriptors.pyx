@@ -168,7 +168,7 @@ def send_with(Descriptor sock not None, bytes data not None, list fds not None):
     cdef Descriptor each
     cdef ssize_t sent
     cdef int i = 0
-    if not ut_is_ours(&sock.own) or not 0 < len(fds) <= MAX_DESCRIPTORS:
+    if not ut_is_ours(&sock.own) or len(fds) > MAX_DESCRIPTORS:
         raise os_error(EBADF)
     memset(&message, 0, sizeof(message))
     memset(control, 0, sizeof(control))
@@ -176,12 +176,13 @@ def send_with(Descriptor sock not None, bytes data not None, list fds not None):
     piece.iov_len = PyBytes_GET_SIZE(data)
     message.msg_iov = &piece
     message.msg_iovlen = 1
-    message.msg_control = control
-    message.msg_controllen = CMSG_SPACE(len(fds) * sizeof(int))
-    one = CMSG_FIRSTHDR(&message)
-    one.cmsg_level = SOL_SOCKET
-    one.cmsg_type = SCM_RIGHTS
-    one.cmsg_len = CMSG_LEN(len(fds) * sizeof(int))
+    if fds:
+        message.msg_control = control
+        message.msg_controllen = CMSG_SPACE(len(fds) * sizeof(int))
+        one = CMSG_FIRSTHDR(&message)
+        one.cmsg_level = SOL_SOCKET
+        one.cmsg_type = SCM_RIGHTS
+        one.cmsg_len = CMSG_LEN(len(fds) * sizeof(int))
     for each in fds:
         if not ut_is_ours(&each.own):
             raise os_error(EBADF)

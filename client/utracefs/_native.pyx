@@ -7,6 +7,13 @@ thread that blocks, and waiting for a lock would switch to another one. What is 
 step of the session it takes the GIL. So it can end without the GIL when it is told to, and nothing of Python
 counts it (`threading.enumerate`, `sys._current_frames`).
 
+**`drive`** carries out the same steps in the thread that waits for what they bring, before there is a thread
+at all: starting one, and handing the GIL to and fro, would be half of a forked child's first emit. Only where
+the calling thread is Python's only one. Python would run the program's signal handlers in the middle of a
+step, and what they raise would seem to be ours: signals are blocked during a step, and handlers run between
+two of them. Whoever else needs the thread meanwhile (such a handler, a thread that it starts) calls
+`end_drive`.
+
 **fork.** Before it the threads end, after it they are there again; what they wait for is kept in objects, not
 on their stacks. Python 3.12 and later warn when a process with several threads forks. Some of them (3.13.0)
 count after the hooks for the parent, so the threads are started by a pending call: the interpreter makes it
@@ -43,6 +50,10 @@ cdef extern from "native_thread.h" nogil:
     bint ut_thread_is_current(ut_thread *t)
     void ut_thread_forget(ut_thread *t)
     int UT_NONE
+    ctypedef struct sigset_t:
+        pass
+    void ut_block_signals(sigset_t *before)
+    void ut_restore_signals(const sigset_t *before)
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()
@@ -64,6 +75,9 @@ cdef extern from "Python.h":
     void PyErr_SetObject(object kind, object value)
     void PyErr_WriteUnraisable(object about)
     void *PyEval_GetFrame()
+    void *PyInterpreterState_Get()
+    void *PyInterpreterState_ThreadHead(void *interpreter)
+    void *PyThreadState_Next(void *thread)
     int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg)
 
 cdef enum:
@@ -71,6 +85,8 @@ cdef enum:
     HOOKS_NS = 10_000_000
     # Until the next step after one that failed.
     FAULT_MS = 1000
+    # How long a drive waits in one go. A signal does not end a wait, its handler runs after it.
+    TURN_MS = 5
 
 
 cdef class Waiter:
@@ -121,9 +137,14 @@ cdef int wait_of(NativeThread self) noexcept nogil:
 
 
 cdef int step_of(NativeThread self, int happened) noexcept with gil:
+    return take_step(self, happened)
+
+
+cdef bint take_step(NativeThread self, int happened) noexcept:
+    """One step, and what to wait for then; False: it was the last."""
     cdef Descriptor sock
     if not self.is_wanted:
-        return 0
+        return False
     try:
         wanted = self.call(happened)
     except BaseException as error:
@@ -132,14 +153,19 @@ cdef int step_of(NativeThread self, int happened) noexcept with gil:
         PyErr_SetObject(type(error), error)
         PyErr_WriteUnraisable(self.call)
         self.sock, self.polled, self.timeout_ms = None, NULL, FAULT_MS
-        return 1
+        return True
     if wanted is None:
         self.is_wanted = False
-        return 0
+        return False
     sock, self.timeout_ms = wanted
     self.sock = sock
     self.polled = NULL if sock is None else &sock.own
-    return 1
+    return True
+
+
+cdef bint is_only_thread() noexcept:
+    """Whether Python knows no thread but the calling one."""
+    return PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) == NULL
 
 
 cdef class NativeThread:
@@ -159,6 +185,9 @@ cdef class NativeThread:
     cdef readonly bint is_wanted
     """Whether there is to be a thread, though a fork may have sent it away for a moment."""
     cdef bint held
+    cdef bint driven
+    cdef int driver
+    """In a step of `drive`: the id of the thread."""
 
     def __cinit__(self, Fifo fifo not None, step):
         self.fifo = fifo
@@ -169,18 +198,75 @@ cdef class NativeThread:
 
     @property
     def is_current(self):
-        """Whether this thread is it."""
-        return ut_thread_is_current(&self.thread)
+        """Whether the calling thread is it, or carries out a step of its."""
+        return ut_thread_is_current(&self.thread) or (self.driver != 0 and self.driver == gettid())
 
     @property
     def is_running(self):
         return self.thread.state != UT_NONE
 
+    @property
+    def is_in_driven_step(self):
+        """Whether a thread of the program's carries out a step now."""
+        return self.driver != 0
+
     def start(self):
         """There is to be a thread: start it, unless it is there or a fork is under way, after which it starts
         by itself. False: none can be had."""
         self.is_wanted = True
-        return nr_forking != 0 or self.run()
+        self.driven = False
+        # (In the middle of a step: at its end.)
+        return nr_forking != 0 or self.driver != 0 or self.run()
+
+    def end_drive(self):
+        """The thread is needed, by another than the one that may be carrying out its steps now."""
+        if self.driven:
+            self.start()
+
+    def drive(self, double time_s, done):
+        """As `start`, but first carry out the steps in the calling thread, until `done()` or until time_s are
+        over. At once where that may not be: there is a thread, or Python has others.
+
+        What a signal handler raises comes out.
+        """
+        cdef int64_t until = ut_monotonic_ns() + <int64_t>(time_s * 1e9)
+        cdef int64_t left_ms
+        cdef int happened = 0
+        if self.is_wanted or nr_forking != 0 or self.thread.state != UT_NONE or not is_only_thread():
+            return self.start()
+        self.is_wanted = self.driven = True
+        try:
+            while self.take_guarded_step(happened) and self.driven and not done():
+                left_ms = (until - ut_monotonic_ns()) // 1_000_000
+                if left_ms <= 0:
+                    break
+                happened = self.wait_held(min(left_ms, TURN_MS))
+        finally:
+            started = not self.is_wanted or not self.driven or self.start()
+        return started
+
+    cdef bint take_guarded_step(self, int happened) except -1:
+        """A step without signal handlers in the middle of it."""
+        cdef sigset_t before
+        cdef bint goes_on
+        ut_block_signals(&before)
+        try:
+            PyErr_CheckSignals()  # those that came before
+            self.driver = gettid()
+            goes_on = take_step(self, happened)
+            self.driver = 0
+            if goes_on and not self.driven and self.thread.state == UT_NONE and nr_forking == 0:
+                self.run()  # somebody asked for the thread meanwhile
+            return goes_on
+        finally:
+            ut_restore_signals(&before)
+
+    cdef int wait_held(self, int64_t most_ms):
+        cdef int timeout_ms = self.timeout_ms
+        if timeout_ms < 0 or timeout_ms > most_ms:
+            timeout_ms = <int>most_ms
+        with nogil:
+            return self.fifo.pump_held(self.polled, timeout_ms)
 
     cdef bint run(self):
         if not self.held:
@@ -206,6 +292,8 @@ cdef class NativeThread:
     cdef bint end(self, double timeout_s):
         cdef int64_t until = ut_monotonic_ns() + <int64_t>(timeout_s * 1e9)
         cdef bint ended
+        if self.driver != 0:
+            return False
         if self.thread.state != UT_NONE:
             if ut_thread_is_current(&self.thread):
                 return False
@@ -225,7 +313,8 @@ cdef class NativeThread:
 
     def forget(self):
         """In a forked child: the thread is not there."""
-        self.is_wanted = False
+        self.is_wanted = self.driven = False
+        self.driver = 0
         self.sock = None
         ut_thread_forget(&self.thread)
         self.let_go()

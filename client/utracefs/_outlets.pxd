@@ -63,6 +63,7 @@ cdef class Fifo(Outlet):
     cdef void begin_with(self, unsigned char *memory, uint64_t filled) noexcept
     cdef void wake_if_half_full(self, uint64_t head) noexcept
     cdef void want(self) noexcept nogil
+    cdef int pump_held(self, const ut_descriptor *sock, int timeout_ms) noexcept nogil
     cdef int pump_until(self, const ut_descriptor *sock, int timeout_ms) noexcept nogil
     cdef int send_until(self, const ut_descriptor *sock, int quiet_ms) noexcept nogil
     cdef int send_some(self, const ut_descriptor *sock) noexcept nogil

@@ -398,9 +398,20 @@ cdef class Fifo(Outlet):
             exchange32(&self.wanted, 0, ACQ_REL)
         return flags & ~F_QUIET
 
+    cdef int pump_held(self, const ut_descriptor *sock, int timeout_ms) noexcept nogil:
+        """As `pump_until` while records are held, but for timeout_ms at most, with a socket, too; 0: the time
+        is over, or they are not held any more."""
+        cdef int flags
+        if sock != NULL and not self.held:
+            return 0
+        flags = self.send_until(sock, timeout_ms)
+        if flags & F_WANTED:
+            exchange32(&self.wanted, 0, ACQ_REL)
+        return flags & ~F_QUIET
+
     cdef int send_until(self, const ut_descriptor *sock, int quiet_ms) noexcept nogil:
         """Send and gather until nothing came for quiet_ms (F_QUIET), or until the thread is wanted. -1: until
-        woken."""
+        woken. While records are held nothing is gathered: after quiet_ms it is F_QUIET, whatever waits."""
         cdef pollfd fds[2]
         cdef int sent, ready
         fds[0].fd = -1 if sock == NULL else sock.fd
@@ -410,7 +421,7 @@ cdef class Fifo(Outlet):
             sent = 0 if sock == NULL else self.send_some(sock)
             if sent == -EAGAIN:
                 fds[0].events = POLLIN | POLLOUT
-                ready = poll(fds, 2, -1)
+                ready = poll(fds, 2, quiet_ms if self.held else -1)
             elif sent < 0:
                 return F_BROKEN
             elif sent & F_CONTROL_SENT:
@@ -424,7 +435,9 @@ cdef class Fifo(Outlet):
                 usleep(NO_POLL_US)
                 return F_BROKEN
             if ready == 0:
-                if sock == NULL or (self.boundary == load(&self.head, ACQUIRE) and not self.control_left):
+                if sock == NULL or self.held:
+                    return F_QUIET
+                if self.boundary == load(&self.head, ACQUIRE) and not self.control_left:
                     return F_QUIET
                 continue
             if fds[1].revents & ~POLLIN:

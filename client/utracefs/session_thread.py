@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from typing import Any, Final, TypeAlias
 
     from utracefs import connection as wire
+    from utracefs.first_words import FirstWords
 
     ToPump: TypeAlias = tuple[Descriptor | None, int]
     """A socket, and how long to wait without one, in ms."""
@@ -100,6 +101,10 @@ IMPORT_PATIENCE_S: Final = 2.0
 FORK_PATIENCE_S: Final = 1.0
 """What a fork waits for a step of the thread. A step takes longer only when a logging handler of the program
 does, which may wait for a lock that the forking thread holds."""
+
+DRIVE_S: Final = 0.02
+"""How long the first emit of a forked child carries out the thread's steps itself. A daemon that is there
+answers in a twentieth of that; who waits longer can as well wait for a thread."""
 
 _BUSY_MS: Final = 5
 """Until the next look at a daemon that has too many programs before its door."""
@@ -148,6 +153,11 @@ class SessionThread:
         self._connection: wire.DataConnection | None = None
         self._by_old_index: list[Event | None] = []
         self._status_map: StatusMap | None = None
+        self._path = ""
+        self._deeds: dict[type[wire.Action], Callable[[Any], None]] = {}
+        self._make_first_words: type[FirstWords]
+        self._first_words: FirstWords | None = None
+        """For a child. Valid as long as all events are what they were."""
 
     # -- what the application's threads call
 
@@ -157,6 +167,7 @@ class SessionThread:
         if self.state not in (WAITING, CLOSED):
             event._set_pending()  # before the thread can know of it, and answer
         self.declared.append(event)
+        self._first_words = None
         self.start()
         self.fifo.wake()
 
@@ -166,6 +177,8 @@ class SessionThread:
         handler of ours): that cannot wait for itself."""
         if self._native.is_current:
             return
+        if self.state == FORKED and self._speaks_first() and self._may_start():
+            self._native.drive(DRIVE_S, lambda: not event._is_unsettled)
         self.start()
         while (
             event._is_unsettled
@@ -193,6 +206,7 @@ class SessionThread:
             return True
         if self.state in (NEW, CLOSED) or self._native.is_current:
             return False
+        self._native.end_drive()
         flush = Flush(self.fifo.counts.records_in)
         self._flushes.append(flush)
         self.fifo.wake()
@@ -216,19 +230,24 @@ class SessionThread:
     def start(self) -> None:
         """Make sure that there is a thread, unless the session is closed. Where there can be none, for now or
         at all, events are off."""
+        self._native.end_drive()
+        if self._may_start() and not self._native.start():
+            _event.set_all_off(self.declared)
+
+    def _may_start(self) -> bool:
+        """Whether there is to be a thread and none is; then all is there that it needs."""
         if self.state not in (NEW, FORKED) or self.closing or self._native.is_wanted:
-            return
+            return False
         # First of all: a fork from here on must find the session.
         if not fork.watch(self):
             self._end()
-            return
+            return False
         try:
             self.fifo.open_bell()
-            started = self._native.start()
         except OSError:
-            started = False
-        if not started:
             _event.set_all_off(self.declared)
+            return False
+        return True
 
     # -- the thread
 
@@ -310,10 +329,13 @@ class SessionThread:
         """Connect to the first daemon that there is."""
         until = time.monotonic() + self._full_patience_s
         while not self._is_over and self._has_bell():
+            if self._socket is not None:
+                return True  # `_speaks_first` was here
             busy = False
             for directory in candidates(self._directory):
                 try:
-                    self._socket = connect_to(socket_path(directory, DATA_SOCKET))
+                    self._path = socket_path(directory, DATA_SOCKET)
+                    self._socket = connect_to(self._path)
                 except OSError as error:
                     busy = busy or error.errno == errno.EAGAIN
                 else:
@@ -340,6 +362,7 @@ class SessionThread:
             self._fail_flushes()
             self._connection = None
         self._status_map = None
+        self._first_words = None
         if not all(fd.is_ours() for fd in self._ring_fds):
             # What is in the ring is the daemon's, which has it mapped; offered to another it can never be.
             self.ring = None
@@ -371,7 +394,7 @@ class SessionThread:
             logging = sys.modules.get("logging")
             if logging is None:
                 _tell(message, *values)
-            elif self._native.is_current:
+            elif self._native.is_current and not self._native.is_in_driven_step:
                 _log_under_our_name(logging, message, *values)
             else:
                 logging.getLogger("utracefs").warning(message, *values)
@@ -380,17 +403,18 @@ class SessionThread:
 
     # -- one connection
 
-    def _talk(self) -> Generator[ToPump, None, bool]:
-        """Be a client until the connection ends. Returns whether the daemon ever answered as one."""
+    def _new_connection(self) -> wire.DataConnection:
         # Only a process that finds a daemon pays for this import, which on a busy machine takes longer than a
         # daemon may: it is no fault of the daemon's.
         self._patience_s = max(IMPORT_PATIENCE_S, self._full_patience_s)
         from utracefs import connection as wire
+        from utracefs.first_words import FirstWords
 
+        self._make_first_words = FirstWords
         self._patience_s = self._full_patience_s
         self._attempt += 1
         self._wake_waiters()
-        deeds: dict[type[wire.Action], Callable[[Any], None]] = {
+        self._deeds = {
             wire.MapStatus: self._map_status,
             wire.MapRing: self._map_ring,
             wire.OfferRing: self._offer_ring,
@@ -406,9 +430,14 @@ class SessionThread:
         ring_size = wanted_ring_size()
         if ring_size is None:
             self._give_up_ring()
-        talk = self._connection = wire.DataConnection(
-            self._by_old_index, ring_size=ring_size, has_ring=self.ring is not None
-        )
+        has_ring = self.ring is not None
+        return wire.DataConnection(self._by_old_index, ring_size=ring_size, has_ring=has_ring)
+
+    def _talk(self) -> Generator[ToPump, None, bool]:
+        """Be a client until the connection ends. Returns whether the daemon ever answered as one."""
+        if self._connection is None:
+            self._connection = self._new_connection()
+        talk, deeds = self._connection, self._deeds
         self.fifo.begin_stream()
         try:
             while not self._is_over and self._are_ours():
@@ -512,6 +541,7 @@ class SessionThread:
 
     def _move_all(self, action: wire.MoveAll) -> None:
         assert self._status_map is not None
+        self._first_words = None
         outlet = self.ring or self.fifo
         try:
             _event.move(self._status_map, outlet, action.places, self.fifo, self._by_old_index)
@@ -522,12 +552,14 @@ class SessionThread:
 
     def _follow(self, action: wire.Follow) -> None:
         assert self._status_map is not None
+        self._first_words = None
         try:
             _event.follow(self._status_map, self.ring or self.fifo, action.places)
         except ValueError as error:
             raise ProtocolError(errno.EPROTO, str(error)) from None
 
     def _refuse(self, action: wire.Refuse) -> None:
+        self._first_words = None
         event, error = action.event, action.error
         seen = event.error is not None and event.error.errno == error.errno
         event.error = error
@@ -552,6 +584,23 @@ class SessionThread:
     def pause(self) -> None:
         """Before a fork."""
         self._native.pause(FORK_PATIENCE_S)
+        if self.state == UP and self._first_words is None and not self._native.is_current:
+            self._first_words = self._make_first_words(
+                self._path, self.declared, self._events_by_index(), wanted_ring_size()
+            )
+
+    def _speaks_first(self) -> bool:
+        """In a forked child: the daemon has something to do while we get ready for its answer. False: it will
+        not be there as fast as this."""
+        words, self._first_words = self._first_words, None
+        if words is None or self.closing or self._native.is_wanted:
+            return False
+        spoken = words.speak()
+        if spoken is None:
+            return False
+        self._socket, self._connection = spoken
+        self._by_old_index = words.by_old_index
+        return True
 
     def resume(self) -> None:
         """After it, in the parent."""
@@ -562,7 +611,7 @@ class SessionThread:
         """In a forked child: the thread is gone and its descriptors are the parent's."""
         # A step was under way, and may have been half way through an import: that is never finished here. Or
         # the step itself forked, and goes on in both.
-        in_a_step = self._native.is_running
+        in_a_step = self._native.is_running or self._native.is_in_driven_step
         descriptors = [*self._ring_fds, *self._received.values()]
         if self._socket is not None:
             descriptors.append(self._socket)  # closed, not shut down: the connection is the parent's

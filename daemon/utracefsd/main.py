@@ -9,7 +9,6 @@ utracefsd ── _process ── serve               the daemon itself (server/s
 import contextlib
 import ctypes
 import functools
-import gc
 import logging
 import os
 import resource
@@ -25,6 +24,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.consumers.plugins.plugins import Installed
 from utracefsd.daemon import Daemon
+from utracefsd.machine import collector
 from utracefsd.server import sd_notify
 from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.serve import Serving, serve
@@ -266,7 +266,7 @@ def main(
         store=store,
         ends_with_parent=exit_with_parent,
     )
-    gc.freeze()  # the modules are here to stay: a full collection need not look at their 60,000 objects
+    collector.take_over()
     try:
         trio.run(
             functools.partial(
@@ -284,6 +284,7 @@ def main(
         click.echo(f"utracefsd: {text}", err=True)
         sys.exit(1)
     finally:
+        collector.give_back()
         if exit_with_parent and directory is not None:
             # The parent made it, and may have been killed.
             with contextlib.suppress(OSError):

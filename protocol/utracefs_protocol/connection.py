@@ -120,6 +120,10 @@ class Connection:
         self.records_only = False
         """Requests, responses and notifications are passed over."""
 
+    def close(self) -> None:
+        """Nothing more is received. Forgets what takes records, which usually knows this object in turn."""
+        self._take_records = None
+
     @property
     def bytes_pending(self) -> int:
         """Bytes that were received and not yet handed out: at end of file, half a message when not 0."""
@@ -153,7 +157,7 @@ class Connection:
         try:
             while True:
                 if self._error is not None:
-                    raise self._error
+                    raise ProtocolError(self._error.errno, self._error.text)
                 end = self._next_object()
                 if end is None:
                     yield None
@@ -168,7 +172,8 @@ class Connection:
                     yield None
                     yield _message(_decode(self._take_object(end)))
         except ProtocolError as error:
-            self._error = error
+            # One that was not raised: its traceback would know this object.
+            self._error = ProtocolError(error.errno, error.text)
             self._buffer.clear()
             self._offset = 0
             raise

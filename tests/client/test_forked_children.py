@@ -177,3 +177,134 @@ def test_a_child_whose_daemon_has_gone_goes_on(work: Work) -> None:
         """
     )
     assert work.numbers() == {}
+
+
+# ---- the first emit talks to the daemon itself
+
+STEPS = """
+from utracefs.session_thread import SessionThread
+steps = []
+real_step = SessionThread._step
+def step(self, happened):
+    steps.append(threading.get_native_id())
+    return real_step(self, happened)
+SessionThread._step = step
+"""
+
+
+def test_the_first_emit_of_a_child_needs_no_thread(work: Work) -> None:
+    work.run(
+        """
+        def work(who):
+            steps.clear()
+            emit(who)
+            assert steps and steps[0] == os.getpid(), steps
+            wait_for(lambda: any(tid != os.getpid() for tid in steps))  # from then on the thread is there
+            assert len(os.listdir("/proc/self/task")) == 2
+            os._exit(0)
+        utracefs.close()
+        session = utracefs.Session(os.environ["UTRACEFS_DIR"])
+        event = session.event("work u32 who; u32 number")
+        wait_for(lambda: event)
+        assert set(children(work, 5)) == {0}
+        """,
+        before=STEPS,
+    )
+    assert work.numbers() == {who: list(range(10)) for who in range(5)}
+
+
+def test_a_child_with_threads_lets_the_thread_do_it(work: Work) -> None:
+    """A signal handler of the program could run in the middle of a step, in its main thread."""
+    work.run(
+        """
+        def work(who):
+            steps.clear()
+            gate = threading.Event()
+            threading.Thread(target=gate.wait, daemon=True).start()
+            emit(who)
+            assert steps and os.getpid() not in steps, steps
+            os._exit(0)
+        utracefs.close()
+        session = utracefs.Session(os.environ["UTRACEFS_DIR"])
+        event = session.event("work u32 who; u32 number")
+        wait_for(lambda: event)
+        assert set(children(work, 3)) == {0}
+        """,
+        before=STEPS,
+    )
+    assert work.numbers() == {who: list(range(10)) for who in range(3)}
+
+
+@pytest.mark.parametrize(
+    "deed",
+    ["pass", "utracefs.flush(0)", "utracefs.close()", "os.kill(daemon, signal.SIGCONT); event.emit(99, 0)"],
+)
+def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, deed: str) -> None:
+    """What they raise comes out, within milliseconds; the session goes on, unless they closed it."""
+    assert work.daemon.process is not None
+    work.run(
+        f"""
+        daemon = {work.daemon.process.pid}
+        class Enough(Exception):
+            pass
+        seen = []
+        def handler(*_):
+            seen.append(None)
+            if len(seen) == 1:
+                {deed}
+                raise Enough
+        def work(who):
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
+            begin = time.monotonic()
+            try:
+                emit(who)
+            except Enough:
+                pass
+            else:
+                os._exit(3)
+            assert time.monotonic() - begin < 5
+            os.kill(daemon, signal.SIGCONT)
+            if "close" not in {deed!r}:
+                wait_for(lambda: utracefs.stats().connected)
+                emit(who)
+                assert utracefs.flush(20)
+            os._exit(0)
+        for who in range(3):
+            os.kill(daemon, signal.SIGSTOP)
+            pid = os.fork()
+            if not pid:
+                try:
+                    work(who)
+                finally:
+                    os.kill(daemon, signal.SIGCONT)
+            assert os.waitpid(pid, 0)[1] == 0
+        """
+    )
+    if "close" not in deed:
+        wait_for(lambda: all(work.numbers().get(who) == list(range(10)) for who in range(3)))
+
+
+def test_what_a_child_says_first_is_of_its_fork(work: Work) -> None:
+    """Events that were declared or refused since the last fork, and a daemon that came anew."""
+    work.run(
+        """
+        def work(who):
+            emit(who)
+            os._exit(0)
+        assert set(children(work, 1)) == {0}
+        more = utracefs.event("work2 u32 who; u32 number")
+        wait_for(lambda: more.registered)
+        event2 = utracefs.event("work u64 other_fields")
+        wait_for(lambda: event2.error is not None)
+        assert set(children(work, 2)) == {0}
+        def work(who):
+            late = utracefs.event("work3 u32 who; u32 number")
+            emit(10 + who)
+            wait_for(lambda: late.registered)
+            os._exit(0)
+        assert set(children(work, 2)) == {0}
+        """,
+        before="import logging\nlogging.getLogger('utracefs').setLevel(logging.ERROR)\n",
+    )
+    assert sorted(work.numbers()) == [0, 1, 10, 11]

@@ -24,8 +24,8 @@ from tests.daemon.restarting import (
     register,
     write,
 )
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.server.serve import serve
 

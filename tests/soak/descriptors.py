@@ -16,6 +16,8 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
+from tests.soak.plain import HEADER_BYTES, LOST_BYTES
+
 _EFD_SEMAPHORE = 1
 _MFD_HUGETLB = 4
 _USERFAULTFD = {"x86_64": 323, "aarch64": 282}
@@ -109,8 +111,8 @@ class Descriptors:
 
     def _ring_like(self, size: int) -> int:
         """What looks like a data ring."""
-        fd = self._memfd(4096 + size + 16384, 0)
-        os.pwrite(fd, struct.pack("<IIII", 0x52525455, 1, size, 24), 0)
+        fd = self._memfd(HEADER_BYTES + size + LOST_BYTES, 0)
+        os.pwrite(fd, struct.pack("<IIII", 0x52525455, 2, size, 24), 0)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return fd
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 HEAD, TAIL, LOST, NEED_WAKEUP = 64, 128, 192, 256
-HEADER_BYTES = 4096
+HEADER_BYTES = 65536
 LOST_BYTES = 16384
 COMMITTED = 1 << 31
 

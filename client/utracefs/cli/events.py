@@ -73,7 +73,9 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
             data.call(Write(struct.pack("<i", registered.write_index) + payload), name)
         except OSError as error:
             if error.errno == errno.EBADF:
-                raise Failure(name, "no consumer is attached to it") from None
+                raise Failure(
+                    name, f"no consumer is attached to it; `utracefs enable {name}` records it"
+                ) from None
             if isinstance(error, TimeoutError):
                 raise Failure(data.address, why_no_connection(error)) from None
             raise

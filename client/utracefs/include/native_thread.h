@@ -101,15 +101,31 @@ static void *ut_thread_main(void *arg)
 	return NULL;
 }
 
+/* Block all signals in this thread, but for those that a fault of its own raises. */
+static inline void ut_block_signals(sigset_t *before)
+{
+	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+	sigset_t blocked;
+	unsigned i;
+
+	sigfillset(&blocked);
+	for (i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+		sigdelset(&blocked, faults[i]);
+	pthread_sigmask(SIG_SETMASK, &blocked, before);
+}
+
+static inline void ut_restore_signals(const sigset_t *before)
+{
+	pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 /* 0: there is one now. Else an errno. Not two at a time: the GIL is held. */
 static inline int ut_thread_start(struct ut_thread *t)
 {
-	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 	uint32_t stopping = UT_STOPPING;
 	pthread_attr_t attr;
 	pthread_t made;
-	sigset_t blocked, before;
-	unsigned i;
+	sigset_t before;
 	int error;
 
 	if (__atomic_load_n(&t->state, __ATOMIC_ACQUIRE) == UT_RUNNING ||
@@ -124,13 +140,10 @@ static inline int ut_thread_start(struct ut_thread *t)
 	t->tid = 0;
 	__atomic_store_n(&t->state, UT_RUNNING, __ATOMIC_RELEASE);
 	/* Signals are the program's: one that it has blocked everywhere, to wait for it, must not find a thread
-	 * that has not. But for those that a fault of the thread itself raises. */
-	sigfillset(&blocked);
-	for (i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		sigdelset(&blocked, faults[i]);
-	pthread_sigmask(SIG_SETMASK, &blocked, &before);
+	 * that has not. */
+	ut_block_signals(&before);
 	error = pthread_create(&made, &attr, ut_thread_main, t);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	ut_restore_signals(&before);
 	pthread_attr_destroy(&attr);
 	if (error)
 		__atomic_store_n(&t->state, UT_NONE, __ATOMIC_RELEASE);

@@ -167,17 +167,6 @@ class DataConnection:
         self._refused: dict[tuple[int, int], int] = {}
         self._next_write_error_ns: int | None = None
         self._closed = False
-        self._methods: dict[type[Params], Callable[[int, Any, int], None]] = {
-            messages.EventRegistration: self._register,
-            messages.EventDeletion: self._delete,
-            messages.EventUnregistration: self._unregister,
-            messages.LocOffsetQuery: self._query_loc_offset,
-            messages.MmapStatus: self._mmap_status,
-            messages.Write: self._write,
-            messages.Sync: self._sync,
-            messages.MmapRing: self._mmap_ring,
-            messages.AdoptRing: self._adopt_ring,
-        }
         table.process_connected(peer.pid)
 
     # What the port calls
@@ -289,6 +278,7 @@ class DataConnection:
         if self._closed:
             return
         self._closed = self.closing = True
+        self._connection.close()
         with contextlib.ExitStack() as steps:  # from the last to the first, each also when another fails
             steps.callback(self.table.process_disconnected, self.peer.pid, now_ns)
             steps.callback(self._drop_references, now_ns)
@@ -399,7 +389,7 @@ class DataConnection:
             if kind is None:
                 hint = "; it belongs to the tracefs socket" if request.method in tracefs.METHODS else ""
                 raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}{hint}")
-            self._methods[kind](request.msgid, kind.from_params(request.params), now_ns)
+            _METHODS[kind](self, request.msgid, kind.from_params(request.params), now_ns)
         except TraceError as error:
             logger.debug("pid %d: %s is refused: %s", self.peer.pid, request.method[:64], error.text)
             self._send(encode_error(request.msgid, error.errno, error.text))
@@ -570,6 +560,20 @@ class DataConnection:
         reason = max(self._refused, key=self._refused.__getitem__)
         self._send(encode_notification("write_error", [*reason, self._refused.pop(reason)]))
         self._next_write_error_ns = now_ns + WRITE_ERROR_INTERVAL_NS
+
+
+# Functions, not methods of one connection: those would keep it alive until the collector comes.
+_METHODS: dict[type[Params], Callable[[DataConnection, int, Any, int], None]] = {
+    messages.EventRegistration: DataConnection._register,
+    messages.EventDeletion: DataConnection._delete,
+    messages.EventUnregistration: DataConnection._unregister,
+    messages.LocOffsetQuery: DataConnection._query_loc_offset,
+    messages.MmapStatus: DataConnection._mmap_status,
+    messages.Write: DataConnection._write,
+    messages.Sync: DataConnection._sync,
+    messages.MmapRing: DataConnection._mmap_ring,
+    messages.AdoptRing: DataConnection._adopt_ring,
+}
 
 
 def _why_refused(number: int) -> str:

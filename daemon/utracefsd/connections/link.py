@@ -5,7 +5,8 @@ Both ports build on it. Receiving asks the socket once; sending tries at once an
 not take, so that a peer that stops reading costs memory, which its port bounds, and never time. Who waits
 for the socket to become writable is the port's matter.
 
-Descriptors (SCM_RIGHTS, unix(7)) travel beside the first byte of the message that speaks of them. A received
+Descriptors (SCM_RIGHTS, unix(7)) travel beside the first byte of the message that speaks of them, or of one
+that is sent together with it. A received
 one is the caller's to close; one that was queued belongs to the link, which closes it once it is sent or the
 link is closed.
 """
@@ -32,6 +33,10 @@ _ANCILLARY_SIZE = socket.CMSG_SPACE(DESCRIPTORS_IN_A_MESSAGE * 4)
 # Buffers and bytes that go into one sendmsg(2): below IOV_MAX (1024), and about what a socket's buffer holds.
 _GATHER_BUFFERS = 512
 _GATHER_BYTES = 256 << 10
+
+GATHER_DESCRIPTORS = 3
+"""Descriptors in one sendmsg(2): what a client's first requests bring, the status file's and two of a data
+ring. A client must have room for them, and for no more."""
 
 # Messages are put together up to this size, so that a response of five bytes costs five bytes. A larger one
 # is kept as it is: joining it would copy it.
@@ -194,21 +199,31 @@ class Link:
             close_unread(self.sock.detach(), self.peer.share)
 
     def _send_some(self) -> int:
-        first = self._queue[0]
-        if first.fds:
-            sent = socket.send_fds(self.sock, [first.data], first.fds)
-            # The descriptors are with the first byte, which is gone.
-            _close_all(first.fds)
-            first.fds = ()
-            return sent
+        # One call for all that fits: each wakes the peer, which would look at a part and sleep again before
+        # the next one is sent.
         gathered: list[memoryview] = []
+        fds: list[int] = []
         size = 0
         for waiting in self._queue:
-            if waiting.fds or size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
+            if size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
                 break
+            # Behind messages without any they would come long before the one that speaks of them.
+            if waiting.fds and gathered and not 0 < len(fds) <= GATHER_DESCRIPTORS - len(waiting.fds):
+                break
+            fds += waiting.fds
             gathered.append(memoryview(waiting.data)[waiting.sent :])
             size += len(gathered[-1])
-        return self.sock.sendmsg(gathered)
+        if not fds:
+            return self.sock.sendmsg(gathered)
+        sent = socket.send_fds(self.sock, gathered, fds)
+        # All descriptors are with the first byte, which is gone.
+        for waiting in self._queue:
+            if not fds:
+                break
+            del fds[: len(waiting.fds)]
+            _close_all(waiting.fds)
+            waiting.fds = ()
+        return sent
 
     def _sent(self, size: int) -> None:
         self.waiting_bytes -= size

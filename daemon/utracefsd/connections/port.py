@@ -15,8 +15,8 @@ Nothing here waits and nothing here reads a clock: `now_ns` is given.
 **What `take_in_all` takes in** is what was sent before it: connections that were not accepted yet, records,
 requests, ends. All of it, if TAKE_IN_NS are enough. They are, unless somebody floods the daemon with
 requests; and then those who had least of its time come first, so what waits for a turn of its own is the
-flood. Of a connection that waits, records that no request stands before are taken in nevertheless. What a
-connection sent is always carried out in its order.
+flood. Of a connection that waits, records that no request stands before are taken in nevertheless, again those
+first who had least, for TAKE_RECORDS_NS. What a connection sent is always carried out in its order.
 
     accept ──> OPEN ──────── end of file, reset ────────────────> closed: references dropped at once
                  └── over a limit, broken framing ──> ENDING ───> closed: last words sent, or not read in time
@@ -28,10 +28,7 @@ buffer fills, so the peer waits for itself. What is kept for a user in all is bo
 Mistakes of ours: an exception that nobody expected costs the connection in whose handling it was raised,
 and is counted and logged (machine/faults.py).
 
-When accept(2) fails for the want of a descriptor (EMFILE, ENFILE), a reserve is given up to take the
-connection from the queue and close it, so that its client learns at once; when the kernel has no memory
-(ENOMEM, ENOBUFS) listening pauses. Neither ends the daemon; these are the errors that trio's serve_listeners
-survives, and the pause is as long as there.
+How connections are accepted, and what happens when they are too many, is in accepting.py.
 """
 
 import contextlib
@@ -41,16 +38,17 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from utracefs_protocol.connection import encode_notification, is_record_head
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted import READ, Accepted, Connection, Message, Rules
+from utracefsd.connections.accepting import TAKE_NS, Accepting
 from utracefsd.connections.link import Link
 from utracefsd.connections.turns import Turns
 from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
-from utracefsd.machine.peer import Peer, peer_of
+from utracefsd.machine.peer import Peer, peer_of, stranger
 from utracefsd.machine.shares import Resource, Shares
 
 logger = logging.getLogger("utracefsd")
@@ -66,6 +64,9 @@ TURN_BYTES = 256 << 10
 # How long the requests of producers may hold up an operation on the tree.
 TAKE_IN_NS = 10_000_000
 
+# And how long the records behind that, of those who wait.
+TAKE_RECORDS_NS = 10_000_000
+
 # And how long those of one connection before others are looked at.
 SLICE_NS = 1_000_000
 
@@ -73,15 +74,11 @@ SLICE_NS = 1_000_000
 # are accepted) whatever the clock says: a program or two that flood nobody are not passed over.
 FEW = 8
 
-# New connections in one turn. take_in_all wants all that stand in the queue, which somaxconn (4096) bounds,
-# but for no longer than this: each costs some 50 us.
+# Connections made in one turn. take_in_all wants all that wait, but for no longer than this: each costs some
+# 100 us. (They are taken off the kernel's queue before that, see accepting.py.)
 TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
-ACCEPT_NS = 5_000_000
-
-# What part of all descriptors for producers may wait to be closed (machine/closing.py) before nobody is
-# accepted for a while: unread connections of a user whose sockets linger (SO_LINGER), as many as he makes.
-CLOSING_PART = 4
+ACCEPT_NS = 3_000_000
 
 # A connection that ends has this long to read its last words.
 LAST_WORDS_NS = 1_000_000_000
@@ -89,9 +86,6 @@ LAST_WORDS_NS = 1_000_000_000
 # What a peer that is gone had asked for is carried out for this long. A flood that it left is then passed
 # over, but for its records.
 LAST_REQUESTS_NS = 2_000_000_000
-
-ACCEPT_PAUSE_NS = 100_000_000
-_CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 # A budget beyond what a socket can hold.
 _TO_THE_END = 1 << 62
@@ -133,8 +127,7 @@ class Port:
         self._faults = Faults() if faults is None else faults
         self._turns = Turns()
         self._epoll = select.epoll()
-        self._listener: socket.socket | None = None
-        self._listen_again_ns: int | None = None
+        self._accepting = Accepting(rules, self._epoll, self._turns, self._shares, self._refuse_arrived)
         self._accepted: dict[int, Accepted] = {}
         self._ending: set[Accepted] = set()
         self._unfinished: dict[Accepted, None] = {}
@@ -144,7 +137,6 @@ class Port:
         self._due_ns: int | None = None
         """When the first of them may have something to say, or sooner."""
         self._taking_in = False
-        self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def fileno(self) -> int:
         """Readable when there is something for `ready`."""
@@ -153,7 +145,7 @@ class Port:
     @property
     def has_more(self) -> bool:
         """There is something for `ready` though the descriptor may not be readable."""
-        return any(not self._paused(accepted) for accepted in self._unfinished)
+        return len(self._accepting) > 0 or any(not self._paused(accepted) for accepted in self._unfinished)
 
     def __len__(self) -> int:
         """Connections, those that are ending included."""
@@ -164,9 +156,7 @@ class Port:
 
     def listen(self, sock: socket.socket) -> None:
         """Accept from `sock`, which listens already and stays the caller's to close, after this port."""
-        sock.setblocking(False)
-        self._listener = sock
-        self._epoll.register(sock, select.EPOLLIN)
+        self._accepting.listen(sock)
 
     def add(self, sock: socket.socket) -> Accepted | None:
         """A new connection; None, and `sock` is told EMFILE and closed, when there are too many."""
@@ -183,9 +173,7 @@ class Port:
                 for resource in _OF_A_CONNECTION:
                     self._shares.check(resource, peer.share, privileged=peer.privileged)
         except TraceError as refusal:
-            link.queue(encode_notification("error", [refusal.errno, refusal.text]))
-            link.flush()
-            link.finish()
+            self._refuse(link, refusal)
             return None
         except Exception as error:  # noqa: BLE001 - counted and logged
             self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
@@ -212,7 +200,7 @@ class Port:
     def ready(self) -> list[Accepted]:
         """The connections to pump now, new ones among them. Closed in between: `pump` does nothing."""
         found = dict.fromkeys(self._unfinished)
-        for fd, events in self._poll(TURN_ACCEPTS):
+        for fd, events in self._poll(TURN_ACCEPTS, TAKE_NS):
             accepted = self._accepted.get(fd)
             if accepted is None:
                 continue
@@ -295,7 +283,7 @@ class Port:
         try:
             now_ns = self._now_ns()
             until_ns = now_ns + TAKE_IN_NS
-            found = self._poll(ALL_ACCEPTS, now_ns + ACCEPT_NS)
+            found = self._poll(ALL_ACCEPTS, ACCEPT_NS)
             if not found and not self._unfinished:
                 return
             left = dict.fromkeys(self._unfinished, 0)
@@ -322,8 +310,7 @@ class Port:
                 left[accepted] = self._pump(accepted, left[accepted], slice_ends_ns)
                 if left[accepted]:
                     waiting.append(accepted)
-            for accepted in waiting:
-                self._take_records(accepted, left[accepted])
+            self._take_records_of(waiting, left)
         finally:
             self._taking_in = False
 
@@ -354,19 +341,31 @@ class Port:
         elif now_ns - accepted.gone_ns > LAST_REQUESTS_NS:
             accepted.connection.pass_over_requests()
 
-    def _take_records(self, accepted: Accepted, budget_bytes: int) -> None:
-        """Of what has arrived, the records that no request stands before."""
+    def _take_records_of(self, waiting: Iterable[Accepted], left: dict[Accepted, int]) -> None:
+        """Of what has arrived, the records that no request stands before: for TAKE_RECORDS_NS, those first
+        who had least of the daemon's time."""
+        until_ns = self._now_ns() + TAKE_RECORDS_NS
+        for number, accepted in enumerate(self._turns.in_order(waiting, until_ns)):
+            if number >= FEW and self._now_ns() >= until_ns:
+                break
+            self._take_records(accepted, left[accepted], until_ns)
+
+    def _take_records(self, accepted: Accepted, budget_bytes: int, until_ns: int) -> None:
         if accepted.pumping:
             return
+        began_ns = now_ns = self._now_ns()
+        until_ns = max(until_ns, now_ns + SLICE_NS)
         accepted.pumping = True
         with self._at_its_cost(accepted):
-            while budget_bytes > 0 and accepted.open and accepted.answers is None:
+            while budget_bytes > 0 and now_ns < until_ns and accepted.open and accepted.answers is None:
                 head = accepted.connection.pending_head
                 if not is_record_head(accepted.link.peek() if head is None else head):
                     break
                 budget_bytes -= self._receive(accepted, min(budget_bytes, SMALL_PIECE_BYTES), 0)
+                now_ns = self._now_ns()
             self._count(accepted)
         accepted.pumping = False
+        self._turns.served(accepted, began_ns, now_ns)
 
     def go_on(self) -> None:
         """Nothing is held any more: `ready` comes to what was."""
@@ -393,7 +392,7 @@ class Port:
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None while nothing has a deadline."""
         deadlines = [accepted.ending_ns for accepted in self._ending]
-        deadlines.append(self._listen_again_ns)
+        deadlines.append(self._accepting.again_ns)
         if self._speaking:
             deadlines.append(self._due_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -411,11 +410,7 @@ class Port:
                 if due_ns is not None and due_ns <= now_ns:
                     self._speak(accepted)
                 self._note_timer(accepted)
-        if self._listen_again_ns is not None and self._listen_again_ns <= now_ns:
-            self._listen_again_ns = None
-            self._take_reserve()
-            if self._listener is not None:
-                self._epoll.modify(self._listener, select.EPOLLIN)
+        self._accepting.on_time(now_ns)
 
     def close(self) -> None:
         """Close every connection and the epoll instance; their references drop."""
@@ -423,70 +418,46 @@ class Port:
             with self._at_its_cost(accepted):
                 self._flush(accepted)
                 self._close(accepted)
+        self._accepting.close()
         self._epoll.close()
-        if self._reserve is not None:
-            os.close(self._reserve)
-            self._reserve = None
 
     # Accepting
 
-    def _poll(self, max_accepts: int, until_ns: int | None = None) -> list[tuple[int, int]]:
-        """(descriptor, events) of every connection with something to do; accepts what waits before that."""
+    def _poll(self, most: int, take_ns: int) -> list[tuple[int, int]]:
+        """(descriptor, events) of every connection with something to do; accepts what waits before that, at
+        most so many."""
         # one more than there are connections: the listener; so one call tells all
         found = self._epoll.poll(0, len(self._accepted) + 1)
-        if self._listener is not None and any(fd == self._listener.fileno() for fd, _ in found):
-            self._accept(self._listener, max_accepts, until_ns)
+        if any(self._accepting.is_listener(fd) for fd, _ in found):
+            self._accepting.take(self._now_ns, take_ns)
+        if len(self._accepting):
+            self._admit(most, self._now_ns() + ACCEPT_NS)
             found = self._epoll.poll(0, len(self._accepted) + 1)
         return found
 
-    def _accept(self, listener: socket.socket, max_accepts: int, until_ns: int | None) -> None:
-        most_closing = self._shares.in_all[Resource.DESCRIPTORS] // CLOSING_PART
-        for accepts in range(max_accepts):
-            if until_ns is not None and accepts >= FEW and self._now_ns() >= until_ns:
+    def _admit(self, most: int, until_ns: int) -> None:
+        """Make connections of those that were taken off the kernel's queue."""
+        for admitted in range(most):
+            began_ns = self._now_ns()
+            if admitted >= FEW and began_ns >= until_ns:
                 return
-            if self._rules.limited and closing.waiting() > most_closing:
-                self._pause(listener, "too many descriptors wait to be closed")
+            found = self._accepting.next()
+            if found is None:
                 return
-            try:
-                sock, _address = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _CAPACITY_ERRNOS:
-                    raise
-                if not self._turn_away(listener, error):
-                    return
-            else:
-                self.add(sock)
+            share, sock = found
+            self.add(sock)
+            self._turns.charge(share, began_ns, self._now_ns())
 
-    def _turn_away(self, listener: socket.socket, error: OSError) -> bool:
-        """There is no room for a connection: close it at once, or pause. True when the next one may be
-        tried."""
-        name = self._rules.name
-        if error.errno in (errno.EMFILE, errno.ENFILE) and self._reserve is not None:
-            os.close(self._reserve)
-            self._reserve = None
-            with contextlib.suppress(OSError):
-                refused = listener.accept()[0]
-                Link(refused, peer_of(refused, owner_uid=self._owner_uid)).abandon()
-            self._take_reserve()
-            if self._reserve is not None:
-                logger.error(
-                    "%s: a connection was turned away: %s (raise LimitNOFILE=)", name, error.strerror
-                )
-                return True
-        self._pause(listener, error.strerror)
-        return False
+    def _refuse_arrived(self, sock: socket.socket, waiting: int) -> None:
+        began_ns, peer = self._now_ns(), stranger(sock)
+        text = f"{waiting} connections of user {peer.uid} wait to be accepted already; connect again later"
+        self._refuse(Link(sock, peer), TraceError(errno.EMFILE, text))
+        self._turns.charge(peer.share, began_ns, self._now_ns())
 
-    def _take_reserve(self) -> None:
-        if self._reserve is None:
-            with contextlib.suppress(OSError):
-                self._reserve = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-
-    def _pause(self, listener: socket.socket, why: str | None) -> None:
-        logger.error("%s: accepting pauses: %s", self._rules.name, why)
-        self._listen_again_ns = self._now_ns() + ACCEPT_PAUSE_NS
-        self._epoll.modify(listener, 0)
+    def _refuse(self, link: Link, refusal: TraceError) -> None:
+        link.queue(encode_notification("error", [refusal.errno, refusal.text]))
+        link.flush()
+        link.finish()
 
     # Carrying out and answering
 

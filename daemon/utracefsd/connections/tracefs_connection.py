@@ -171,24 +171,6 @@ class TracefsConnection:
         self._file_handles: dict[int, FileHandle] = {}
         self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
-        self._methods: dict[type[Params], Callable[[Any], Any]] = {
-            messages.ReadFile: self._read_file,
-            messages.WriteFile: self._write_file,
-            messages.ListDir: self._list_dir,
-            messages.StatPath: self._stat,
-            messages.Mkdir: self._mkdir,
-            messages.Rmdir: self._rmdir,
-            messages.Open: self._open,
-            messages.Read: self._read,
-            messages.Write: self._write,
-            messages.Seek: self._seek,
-            messages.Poll: self._poll,
-            messages.Ready: self._ready,
-            messages.Cancel: self._cancel,
-            messages.Close: self._close_handle,
-            messages.PerfAttr: self._perf_event_open,
-            messages.PerfIoctl: self._perf_ioctl,
-        }
         self.closing = False
 
     @property
@@ -235,7 +217,8 @@ class TracefsConnection:
             yield Reply(encode_notification("error", [error.errno, error.text]))
 
     def pass_over_requests(self) -> None:
-        """The peer is gone and had its time. Requests here are few, since each is answered in its turn."""
+        """The peer is gone and had its time: a thousand listings may have been asked for that nobody reads."""
+        self._connection.records_only = True
 
     def next_timer_ns(self) -> None:
         """Nothing here waits for a time."""
@@ -292,7 +275,7 @@ class TracefsConnection:
             if kind is None:
                 raise TraceError(errno.ENOSYS, f"no method {request.method!r} on the tracefs socket")
             self._take_in_all()
-            result = self._methods[kind](kind.from_params(request.params))
+            result = _METHODS[kind](self, kind.from_params(request.params))
             if isinstance(result, _WithDescriptor):
                 fds = result.fds
                 result = result.result
@@ -480,3 +463,24 @@ class _WithDescriptor:
 
 def _not_open(number: int) -> TraceError:
     return TraceError(errno.EBADF, f"handle {number} is not open on this connection")
+
+
+# Functions, not methods of one connection: those would keep it alive until the collector comes.
+_METHODS: dict[type[Params], Callable[[TracefsConnection, Any], Any]] = {
+    messages.ReadFile: TracefsConnection._read_file,
+    messages.WriteFile: TracefsConnection._write_file,
+    messages.ListDir: TracefsConnection._list_dir,
+    messages.StatPath: TracefsConnection._stat,
+    messages.Mkdir: TracefsConnection._mkdir,
+    messages.Rmdir: TracefsConnection._rmdir,
+    messages.Open: TracefsConnection._open,
+    messages.Read: TracefsConnection._read,
+    messages.Write: TracefsConnection._write,
+    messages.Seek: TracefsConnection._seek,
+    messages.Poll: TracefsConnection._poll,
+    messages.Ready: TracefsConnection._ready,
+    messages.Cancel: TracefsConnection._cancel,
+    messages.Close: TracefsConnection._close_handle,
+    messages.PerfAttr: TracefsConnection._perf_event_open,
+    messages.PerfIoctl: TracefsConnection._perf_ioctl,
+}

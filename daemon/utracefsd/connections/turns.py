@@ -46,7 +46,11 @@ class Turns:
         """`one` was served from `began_ns` to `now_ns`."""
         one.used_ns = _left(one, now_ns) + now_ns - began_ns
         one.served_ns = now_ns
-        self._used[one.share] += now_ns - began_ns
+        self.charge(one.share, began_ns, now_ns)
+
+    def charge(self, share: int, began_ns: int, now_ns: int) -> None:
+        """Something was done for a user from `began_ns` to `now_ns`."""
+        self._used[share] += now_ns - began_ns
         if now_ns - self._halved_ns >= HALF_LIFE_NS:
             self._halved_ns = now_ns
             self._used = Counter({share: half for share, used in self._used.items() if (half := used // 2)})

@@ -141,7 +141,7 @@ cdef class Tracepoint:
         self.set_probes((*self._probes, probe))
 
     def detach(self, Probe probe not None):
-        """Flushes a BatchProbe, then remembers the probe's numbers in `past`. ValueError: not attached."""
+        """Flushes a BatchProbe, then remembers the probe's numbers in `past`, if they are any. ValueError: not attached."""
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
         probe.finish()
@@ -154,6 +154,8 @@ cdef class Tracepoint:
                 self.past[i] = (consumer, *map(sum, zip(before, numbers)))
                 break
         else:
+            if not any(numbers):
+                return
             self.past.append((probe.consumer, *numbers))
             if len(self.past) > PAST_MAX:
                 # Recorders and perf events come and go, each with a name of its own.

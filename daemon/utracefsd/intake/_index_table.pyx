@@ -33,10 +33,12 @@ cdef class IndexTable:
 
         write_index is -1 for a record without one. At most 256 keys: further ones count under (errno, -1).
         """
+        self.note_again()
         return self._refused
 
     def pop_refused(self):
         """Return `refused` and start counting anew."""
+        self.note_again()
         refused = self._refused
         self._refused = {}
         return refused
@@ -90,11 +92,22 @@ cdef class IndexTable:
 
     cdef void refuse(self, int error, int64_t write_index) noexcept:
         self.total_refused += 1
+        if error != self.again_error or write_index != self.again_index:
+            self.note_again()
+            self.again_error = error
+            self.again_index = write_index
+        self.again += 1
+
+    cdef void note_again(self) noexcept:
+        cdef uint64_t again = self.again
+        self.again = 0
+        if again == 0:
+            return
         try:
-            key = (error, write_index)
+            key = (self.again_error, self.again_index)
             if key not in self._refused and len(self._refused) >= MAX_REFUSED_KEYS:
-                key = (error, -1)
-            self._refused[key] = self._refused.get(key, 0) + 1
+                key = (self.again_error, -1)
+            self._refused[key] = self._refused.get(key, 0) + again
         except MemoryError:
             pass  # total_refused has it
 

@@ -337,11 +337,22 @@ class Rings:
             ring.leave_connection()
             self._orphan(owned)
         else:
-            ring.dead = True
             try:
                 self.take_in()
+                if ring.pending_bytes and not self._may_be_filling(owned):
+                    ring.dead = True
+                    self.take_in()
             finally:
                 self._forget(owned)
+
+    def _may_be_filling(self, owned: _Owned) -> bool:
+        """Whether a thread may still be about to commit what it reserved: only the connection has ended.
+
+        Then its place is left as it is, since a commit into a place that was given up would look like a record
+        in the next lap. What stands behind it waits for the ring to be adopted on the next connection.
+        """
+        pid, start_time = owned.ring.pid, owned.start_time
+        return pid > 0 and start_time > 0 and self._is_running(pid, start_time)
 
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
         """Take in nothing more from a ring. for_another: this daemon goes on with it in another object."""

@@ -64,11 +64,22 @@ class Peer:
         return task is not None and task.start_time == self.start_time
 
 
-def peer_of(sock: socket.socket, *, owner_uid: int) -> Peer:
-    """Who connected: the kernel's word at connect time (SO_PEERCRED, struct ucred)."""
+def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """struct ucred: the kernel's word at connect time."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     # uid and gid are unsigned in the kernel
-    peer = Peer.from_credentials(pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, owner_uid=owner_uid)
+    return pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF
+
+
+def stranger(sock: socket.socket) -> Peer:
+    """Who connected, as far as it costs nothing: no privilege, no start time. OSError."""
+    pid, uid, gid = _credentials(sock)
+    return Peer(pid, uid, gid, False, None, share_of(uid))
+
+
+def peer_of(sock: socket.socket, *, owner_uid: int) -> Peer:
+    """Who connected (SO_PEERCRED). OSError."""
+    peer = Peer.from_credentials(*_credentials(sock), owner_uid=owner_uid)
     # The start time may be that of a stranger already, unless the process lives after we read it.
     return peer if _still_lives(sock) else attrs.evolve(peer, start_time=None)
 

@@ -34,6 +34,7 @@ from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
 from utracefsd.intake.rings import LINGER_ROUNDS, POLL_S, ROUND_RECORDS, Rings
+from utracefsd.machine import collector
 from utracefsd.server import runtime, sd_notify
 from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.listeners import given_sockets, group_id, listening
@@ -190,7 +191,9 @@ class Server:
     async def port(self, port: Port) -> None:
         """Carry out what clients ask for, one connection after the other, each a bounded share of a turn."""
         while True:
-            if not port.has_more:
+            more = port.has_more
+            collector.look(idle=not more)
+            if not more:
                 await trio.lowlevel.wait_readable(port.fileno())
             try:
                 ready = port.ready()

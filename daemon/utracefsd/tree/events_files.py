@@ -2,10 +2,10 @@
 
     events/                    enable  header_page  header_event
     events/user_events/        enable  filter  exists while the table has an event of that system
-    events/user_events/EV/     enable  filter  format  id  stats  trigger
+    events/user_events/EV/     enable  filter  format  hist  id  inject  stats  trigger
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-`hist` and `inject` will be rows beside `enable`. Nothing is kept per event: a walk to a
+Nothing is kept per event: a walk to a
 file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
 is gone (ENODEV).
 """
@@ -23,7 +23,7 @@ from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
-from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable
+from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, WRITE_ONLY, Directory, Node, Row, Rows, RowTable
 
 __all__ = ["EventsDirectory"]
 
@@ -177,8 +177,15 @@ class _EventContext:
     def truncate_trigger(self) -> None:
         self.instance.triggers.truncate(self.event)
 
+    def inject(self, data: bytes, peer: Peer) -> None:
+        self.instance.inject(self.event, values.command_line(data), peer.pid)
+
     def format_text(self) -> bytes:
         return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
+
+
+def _refuse_reading(context: _EventContext) -> bytes:
+    raise TraceError(errno.EPERM, "inject can be written only")
 
 
 def _check_alive(event: Event) -> None:
@@ -190,7 +197,14 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(b"enable", READ_WRITE, _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
     Row(b"filter", READ_WRITE, _EventContext.filter_text, lambda ev, data, peer: ev.store_filter(data)),
     Row(b"format", READ_ONLY, _EventContext.format_text, holds_instance=False),
+    Row(
+        b"hist",
+        READ_ONLY,
+        lambda ev: ev.instance.triggers.hist_text(ev.event, ev.instance.comms.comm),
+        holds_instance=False,
+    ),
     Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
+    Row(b"inject", WRITE_ONLY, _refuse_reading, lambda ev, data, peer: ev.inject(data, peer)),
     Row(b"stats", READ_ONLY, lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
     Row(
         b"trigger",

@@ -93,16 +93,16 @@ INSTANCE_FILES: RowTable[Instance] = RowTable(
     Row(
         b"set_event_notrace_pid",
         READ_WRITE,
-        lambda i: i.pids_text(notrace=True),
-        lambda i, data, peer: i.add_pids(values.pids(data), notrace=True),
-        lambda i, peer: i.clear_pids(notrace=True),
+        lambda i: i.pids.text(notrace=True),
+        lambda i, data, peer: i.pids.add(values.pids(data), notrace=True),
+        lambda i, peer: i.pids.clear(notrace=True),
     ),
     Row(
         b"set_event_pid",
         READ_WRITE,
-        lambda i: i.pids_text(notrace=False),
-        lambda i, data, peer: i.add_pids(values.pids(data), notrace=False),
-        lambda i, peer: i.clear_pids(notrace=False),
+        lambda i: i.pids.text(notrace=False),
+        lambda i, data, peer: i.pids.add(values.pids(data), notrace=False),
+        lambda i, peer: i.pids.clear(notrace=False),
     ),
     Row(b"snapshot", READ_WRITE, opener=lambda i, flags, peer: SnapshotFile(i, -1, flags)),
     Row(

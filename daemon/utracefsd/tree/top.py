@@ -41,6 +41,7 @@ utracefs: tracefs for events that programs declare
   standing_events       globs of events to enable, those that do not exist yet included
   standing_filters      lines GLOB FILTER and, in standing_triggers, GLOB TRIGGER: for events that come later
   events/SYS/EV/        enable  format  id  stats
+  events/SYS/EV/hist    what its hist triggers counted: append 'hist:keys=FIELD:vals=FIELD' to trigger
   events/SYS/enable     all events of a system; events/enable: all events
   trace                 what was recorded; truncate to clear
   trace_pipe            the same, consumed as it is read, waiting for more

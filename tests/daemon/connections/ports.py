@@ -101,7 +101,7 @@ class Around:
         return ready
 
     def idle(self) -> bool:
-        return not select.select([self.port.fileno()], [], [], 0)[0]
+        return not self.port.has_more and not select.select([self.port.fileno()], [], [], 0)[0]
 
     def close(self) -> None:
         self.port.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from utracefsd.connections import link as link_module
-from utracefsd.connections.link import DESCRIPTORS_IN_A_MESSAGE, Link
+from utracefsd.connections.link import DESCRIPTORS_IN_A_MESSAGE, GATHER_DESCRIPTORS, Link
 from utracefsd.machine.peer import Peer
 
 PEER = Peer(pid=1, uid=2, gid=3, privileged=False)
@@ -131,25 +131,47 @@ def test_a_full_buffer_keeps_the_rest(ends: Ends) -> None:
 
 
 def test_descriptors_go_with_the_first_byte_and_are_closed(ends: Ends, descriptors: list[int]) -> None:
-    first, second = descriptors[:2]
-    inodes = [os.fstat(fd).st_ino for fd in (first, second)]
+    """Those of messages that are sent together go together, in their order, up to a promised number."""
+    used = descriptors[: GATHER_DESCRIPTORS + 1]
+    inodes = [os.fstat(fd).st_ino for fd in used]
     ends.link.queue(b"before")
-    ends.link.queue(b"one", [first])
-    ends.link.queue(b"two", [second])
+    ends.link.queue(b"one", used[:1])
+    ends.link.queue(b"two", used[1:GATHER_DESCRIPTORS])
     ends.link.queue(b"after")
+    ends.link.queue(b"more", used[GATHER_DESCRIPTORS:])
     assert ends.link.flush()
-    assert not is_open(first)
-    assert not is_open(second)
-    seen: list[tuple[bytes, int]] = []
+    assert not any(map(is_open, used))
+    seen: list[tuple[bytes, list[int]]] = []
     while len(seen) < 2:
-        data, ancillary, _, _ = ends.other.recvmsg(100, socket.CMSG_SPACE(4))
+        data, ancillary, _, _ = ends.other.recvmsg(100, socket.CMSG_SPACE(4 * GATHER_DESCRIPTORS))
         for _level, _kind, payload in ancillary:
-            [fd] = array.array("i", payload)
-            seen.append((data, os.fstat(fd).st_ino))
+            fds = array.array("i", payload)
+            seen.append((data, [os.fstat(fd).st_ino for fd in fds]))
+            for fd in fds:
+                os.close(fd)
+    # a receive may begin earlier, but ends with what was sent with the descriptors
+    assert seen == [
+        (b"beforeonetwoafter", inodes[:GATHER_DESCRIPTORS]),
+        (b"more", inodes[GATHER_DESCRIPTORS:]),
+    ]
+
+
+def test_descriptors_that_went_do_not_go_again_with_the_rest(ends: Ends, descriptors: list[int]) -> None:
+    """The socket took a part of what was sent together."""
+    ends.link.queue(bytes(8), descriptors[:1])
+    ends.link.queue(bytes(1 << 20), descriptors[1:2])
+    while not ends.link.flush():
+        _, fds, _, _ = socket.recv_fds(ends.other, 1 << 16, 8)
+        assert len(fds) in (0, 2)
+        for fd in fds:
             os.close(fd)
-    assert [inode for _, inode in seen] == inodes
-    # a receive may begin earlier, but ends with the message that carried the descriptor
-    assert [data.endswith(end) for (data, _), end in zip(seen, (b"one", b"two"), strict=True)] == [True] * 2
+    assert not is_open(descriptors[0])
+    assert not is_open(descriptors[1])
+    ends.link.finish()
+    while data := socket.recv_fds(ends.other, 1 << 16, 8):
+        assert not data[1]
+        if not data[0]:
+            break
 
 
 def test_descriptors_of_a_message_that_waits_stay_open(ends: Ends, descriptors: list[int]) -> None:

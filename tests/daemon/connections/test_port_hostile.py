@@ -15,10 +15,9 @@ from tests.daemon.connections.ports import Around, FakeConnection, error_in, rea
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections import port as port_module
 from utracefsd.connections.accepted import DATA, TRACEFS, Rules
+from utracefsd.connections.accepting import ACCEPT_PAUSE_NS, CLOSING_PART
 from utracefsd.connections.port import (
     ACCEPT_NS,
-    ACCEPT_PAUSE_NS,
-    CLOSING_PART,
     FEW,
     LAST_REQUESTS_NS,
     LAST_WORDS_NS,

@@ -36,7 +36,9 @@ def test_files_of_an_event(world: World) -> None:
         b"enable",
         b"filter",
         b"format",
+        b"hist",
         b"id",
+        b"inject",
         b"stats",
         b"trigger",
     ]

@@ -13,6 +13,7 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     store       BufferStore: the buffer, its sizes   buffer_store.py
     snapshot    Snapshot: the spare buffer           snapshot.py
     options     Options                              options.py
+    pids        PidLists: whose events are wanted    pid_lists.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
     standing_*  StandingLines: for new events        standing.py
@@ -48,8 +49,10 @@ from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
 from utracefsd.consumers.ftrace.event_words import check_glob, first_word, glob_matches, select
 from utracefsd.consumers.ftrace.filter import FilterError, WriterNames
 from utracefsd.consumers.ftrace.filter.errors import BAD_SYSTEM_FILTER
+from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
+from utracefsd.consumers.ftrace.pid_lists import PidLists
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.consumers.ftrace.standing import StandingLines
@@ -87,13 +90,14 @@ class Instance:
         free_memory_kb: Callable[[], int] | None = None,
         cells: Cells | None = None,
         names: WriterNames | None = None,
+        tables: Tables | None = None,
     ) -> None:
         """now_ns: CLOCK_MONOTONIC. nr_cpus: how many per-cpu buffers (/sys/devices/system/cpu/possible).
 
         top_options: those of the top instance; None: this is it. storage: where the ring buffer lives; None:
         in memory of this process alone. current_cpu: where markers are recorded; free_memory_kb: what a
-        larger buffer may take (None: unbounded). cells: of all triggers; None: some of its own. names: for
-        filters on the writer's name, shared by all instances; None: it has its own. MemoryError, OSError: no
+        larger buffer may take (None: unbounded). cells: of all triggers; tables: of all histograms; names: for
+        filters on the writer's name, shared by all instances; None: some of its own. MemoryError, OSError: no
         room for the buffer.
         """
         self.name = name
@@ -120,6 +124,8 @@ class Instance:
             nr_cpus=nr_cpus,
             names=WriterNames(comms.comm) if names is None else names,
         )
+        self.pids = PidLists(self.settings, self.sink, comms)
+        self._current_cpu = current_cpu
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
         self.error_log = ErrorLog(self.settings, now_ns)
         self.triggers = Triggers(
@@ -130,6 +136,8 @@ class Instance:
                 self.error_log,
                 self.snapshot,
                 tracing_switched=self._note_tracing_on,
+                set_clock=self.set_clock,
+                tables=Tables() if tables is None else tables,
             )
         )
         self.pipe_readers: set[int] = set()
@@ -199,6 +207,11 @@ class Instance:
 
     def _log_filter_error(self, text: bytes, error: FilterError) -> None:
         self.error_log.add("event filter parse error", error.message or "Error", text, error.position or 0)
+
+    def inject(self, event: Event, command: bytes, pid: int) -> None:
+        """What writing to `inject` does: see `EventFiles.inject`."""
+        self.events.inject(event, command, min(self._current_cpu(), self.nr_cpus - 1), pid)
+        self.comms.wrote(pid)
 
     # Standing subscriptions: events that may not exist yet (ours; the kernel's users poll instead).
 
@@ -298,12 +311,12 @@ class Instance:
         """Copy the settings to where they take effect."""
         settings, sink = self.settings, self.sink
         sink.cpumask = settings.cpumask
-        sink.pids = settings.pids or None
-        sink.notrace_pids = settings.notrace_pids or None
+        self.pids.apply(inherit=self.options["event-fork"])
         if sink.clock != settings.clock:
             sink.clock = settings.clock
         self.buffer.overwrite = self.options["overwrite"]
         self.comms.want_tgids(self, self.options["record-tgid"])
+        self.comms.record_cmd = self.options["record-cmd"]
 
     @property
     def cpumask(self) -> int:
@@ -314,28 +327,6 @@ class Instance:
     @cpumask.setter
     def cpumask(self, mask: int) -> None:
         self.settings.cpumask = None if mask == (1 << self.nr_cpus) - 1 else mask
-        self._apply()
-
-    def pids_text(self, *, notrace: bool) -> bytes:
-        """`set_event_pid`, or with notrace `set_event_notrace_pid`."""
-        pids = self.settings.notrace_pids if notrace else self.settings.pids
-        return b"".join(b"%d\n" % pid for pid in sorted(pids))
-
-    def add_pids(self, pids: Iterable[int], *, notrace: bool) -> None:
-        """Only (notrace: not) these threads' events are recorded from now on; an empty list means no
-        filtering."""
-        if notrace:
-            self.settings.notrace_pids = self.settings.notrace_pids.union(pids)
-        else:
-            self.settings.pids = self.settings.pids.union(pids)
-        self._apply()
-
-    def clear_pids(self, *, notrace: bool) -> None:
-        """What truncating the file does."""
-        if notrace:
-            self.settings.notrace_pids = frozenset()
-        else:
-            self.settings.pids = frozenset()
         self._apply()
 
     @property

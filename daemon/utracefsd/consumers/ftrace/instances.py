@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
 from utracefsd.consumers.ftrace.filter import WriterNames
+from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events.event_table import EventTable
@@ -49,12 +50,13 @@ class Instances:
         current_cpu: Callable[[], int] = lambda: 0,
         free_memory_kb: Callable[[], int] | None = None,
         cells: Cells | None = None,
+        tables: Tables | None = None,
         restored: Mapping[int, bytes] | None = None,
     ) -> None:
         """storage: where the ring buffer of the instance of that number lives; None: in memory of this
         process.
 
-        cells: where triggers have their counts; None: in memory of this process.
+        cells: where triggers have their counts; tables: where histograms do; None: in memory of this process.
 
         restored: numbers and names of the further instances of a daemon before this one, which are made
         again. The others are as for `Instance`. ValueError: such a name or number is invalid. MemoryError,
@@ -70,6 +72,8 @@ class Instances:
         self._free_memory_kb = free_memory_kb
         self.cells = Cells() if cells is None else cells
         """Of all triggers."""
+        self.tables = Tables(free_memory_kb=free_memory_kb) if tables is None else tables
+        """Of all histograms."""
         self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
@@ -184,6 +188,7 @@ class Instances:
             free_memory_kb=self._free_memory_kb,
             names=self._names,
             cells=self.cells,
+            tables=self.tables,
         )
 
 

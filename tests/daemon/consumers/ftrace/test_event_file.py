@@ -5,8 +5,8 @@ import errno
 import pytest
 
 from tests.daemon.tree.world import errno_of
+from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages import REG_PERSIST
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile

@@ -2,9 +2,10 @@
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.hist.kind import HistKind, HistSwitchKind, hist_file
 from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
 from utracefsd.consumers.ftrace.trigger.simple import (
@@ -28,6 +29,9 @@ KINDS: dict[bytes, Kind] = {
         StacktraceKind(),
         EventSwitchKind(b"enable_event", on=True),
         EventSwitchKind(b"disable_event", on=False),
+        HistSwitchKind(b"enable_hist", on=True),
+        HistSwitchKind(b"disable_hist", on=False),
+        HistKind(),
     )
 }
 """All kinds, in the order in which the file lists them."""
@@ -45,6 +49,10 @@ class Triggers:
         """What the file shows."""
         lines = [attached.text() + b"\n" for attached in self._place.files.triggers(event)]
         return b"".join(lines) or AVAILABLE
+
+    def hist_text(self, event: Event, comm: Callable[[int], bytes]) -> bytes:
+        """What the file `hist` shows. comm: the name of a thread."""
+        return hist_file(self._place, event, comm)
 
     def write(self, event: Event, data: bytes) -> None:
         """One write, shorter than a page: nothing, or one command. EINVAL, EEXIST, and what the kind says."""

@@ -19,6 +19,7 @@ from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event_file import EventFiles
 from utracefsd.consumers.ftrace.filter import Filter, FilterError
+from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
@@ -82,6 +83,12 @@ class Place:
 
     tracing_switched: Callable[[], None]
     """The last trigger that might turn tracing on or off is gone: write down what is so now."""
+
+    set_clock: Callable[[bytes], None] = lambda name: None
+    """What writing to `trace_clock` does. EINVAL."""
+
+    tables: Tables = attrs.Factory(Tables)
+    """Of the histograms of all instances."""
 
     @property
     def cells(self) -> Cells:

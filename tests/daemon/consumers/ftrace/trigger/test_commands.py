@@ -7,7 +7,10 @@ import pytest
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.tree.world import ADMIN, errno_of
 
-EMPTY = b"# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event\n"
+EMPTY = (
+    b"# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event "
+    b"enable_hist disable_hist hist\n"
+)
 
 
 def test_without_triggers_it_lists_the_kinds(desk: Desk) -> None:

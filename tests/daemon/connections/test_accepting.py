@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tests.daemon.connections.ports import Around, error_in, read_all
+from utracefsd.connections import accepting
 from utracefsd.connections import port as port_module
-from utracefsd.connections.port import (
-    ACCEPT_PAUSE_NS,
-)
+from utracefsd.connections.accepting import ACCEPT_PAUSE_NS, MAX_ARRIVED
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
@@ -52,6 +51,115 @@ class TestTooMany:
             around.close()
 
 
+class TestFloods:
+    """Users 1, 2, ... connect; one of them as often as he can."""
+
+    @pytest.fixture(autouse=True)
+    def users(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+        """Whose the connections are, by the name of the client's socket; 1 without one."""
+        users: dict[str, int] = {}
+
+        def peer(sock: socket.socket, owner_uid: int = 0) -> Peer:
+            uid = users.get(sock.getpeername(), 1)
+            return Peer(pid=1, uid=uid, gid=uid, privileged=False)
+
+        monkeypatch.setattr(port_module, "peer_of", peer)
+        monkeypatch.setattr(port_module, "stranger", peer)
+        monkeypatch.setattr(accepting, "stranger", peer)
+        return users
+
+    def of_user(self, around: Around, users: dict[str, int], uid: int) -> socket.socket:
+        name = f"{around.path}.{len(around.clients)}"
+        users[name] = uid
+        client = socket.socket(socket.AF_UNIX)
+        client.bind(name)
+        client.settimeout(5)
+        client.connect(around.path)
+        around.clients.append(client)
+        return client
+
+    def test_who_had_least_of_the_time_comes_first(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = around._open
+
+        def slow(peer: Peer) -> Any:
+            around.now_ns += 1_000_000
+            return opened(peer)
+
+        monkeypatch.setattr(around.port, "_new_connection", slow)
+        around.connect()
+        around.turn()
+        for _ in range(200):
+            around.connect()
+        self.of_user(around, users, 2)
+        around.turn()
+        assert [made.peer.uid for made in around.made[:2]] == [1, 2]
+        assert len(around.port) < 100
+        while not around.idle():
+            around.turn()
+        assert len(around.port) == 202
+
+    def test_they_are_taken_off_the_queue_before_they_are_made(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        for _ in range(300):
+            around.connect()
+        around.turn()
+        assert len(around.port._accepting) == 300
+        assert around.port.has_more
+
+    def test_too_many_of_one_user(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(accepting, "MAX_ARRIVED", 10)
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        clients = [around.connect() for _ in range(11)]
+        other = self.of_user(around, users, 2)
+        around.turn()
+        number, text = error_in(read_all(clients[10]))
+        assert number == errno.EMFILE
+        assert "10 connections of user 1 wait" in text
+        assert len(around.port._accepting) == 11
+        monkeypatch.undo()
+        around.turn()
+        other.sendall(b"x")
+        around.turn()
+        assert sum(bool(made.data) for made in around.made) == 1
+
+    def test_too_many_of_all(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Then those are refused of whom most wait."""
+        monkeypatch.setattr(accepting, "MAX_ARRIVED_IN_ALL", 10)
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        for _ in range(9):
+            around.connect()
+        of_two = self.of_user(around, users, 2)
+        refused = around.connect()
+        of_three = self.of_user(around, users, 3)
+        around.turn()
+        assert error_in(read_all(refused))[0] == errno.EMFILE
+        assert len(around.port._accepting) == 11
+        monkeypatch.undo()
+        for client in (of_two, of_three):
+            client.sendall(b"x")
+        around.turn()
+        around.turn()
+        assert sum(bool(made.data) for made in around.made) == 2
+
+    def test_the_end_comes_before_they_are_made(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        client = around.connect()
+        around.turn()
+        around.port.close()
+        assert client.recv(1) == b""
+        assert MAX_ARRIVED >= 1024, "a user may have as many connections"
+
+
 class TestNoDescriptorLeft:
     """accept(2) fails; trio's serve_listeners survives these errors, and so does this."""
 
@@ -74,7 +182,7 @@ class TestNoDescriptorLeft:
 
     def failing(self, around: Around, number: int, times: int) -> None:
         listener: Any = self.FailingListener(around.listener, number, times)
-        around.port._listener = listener
+        around.port._accepting._listener = listener
 
     def test_the_reserve_turns_one_away(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
         first, second = around.connect(), around.connect()

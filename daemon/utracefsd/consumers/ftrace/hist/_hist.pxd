@@ -1,0 +1,67 @@
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+from utracefsd.events._tracepoint cimport Record
+
+cdef extern from "hist_table.h" nogil:
+    enum:
+        HT_MAX_KEY
+    cdef struct ht_header:
+        uint32_t bits, key_size, nr_words
+        uint64_t hits, drops, entries
+    cdef struct ht:
+        ht_header *header
+        uint64_t *image
+        size_t element_bytes
+    cdef struct ht_place:
+        uint64_t element, slot
+    size_t ht_bytes(uint32_t bits, uint32_t key_size, uint32_t nr_words)
+    bint ht_is_possible(uint32_t bits, uint32_t key_size, uint32_t nr_words)
+    void ht_make(ht *t, void *memory, uint32_t bits, uint32_t key_size, uint32_t nr_words, uint64_t seed)
+    bint ht_adopt(ht *t, void *memory, size_t bytes, uint32_t bits, uint32_t key_size, uint32_t nr_words)
+    uint64_t *ht_words(const ht *t, uint64_t element)
+    unsigned char *ht_key(const ht *t, uint64_t element)
+    void ht_find(const ht *t, const uint64_t *key, ht_place *place)
+    void ht_begin(ht *t, uint64_t who, uint64_t serial)
+    void ht_count(ht *t, const ht_place *place, const uint64_t *key)
+    void ht_drop(ht *t, uint64_t who, uint64_t serial)
+    bint ht_is_full(const ht *t)
+    void ht_clear(ht *t)
+    bint ht_has_taken(const ht *t, uint64_t who, uint64_t serial)
+
+cdef struct Step:
+    int op
+    bint signed
+    uint32_t size
+    uint64_t offset
+    uint64_t value
+
+cdef struct Key:
+    int kind
+    uint32_t offset
+    uint32_t size
+    uint64_t at
+    uint64_t length
+    int first               # of its steps
+    int end
+
+cdef class HistTable:
+    cdef ht c
+    cdef void *memory
+    cdef size_t bytes
+    cdef readonly str path
+
+    cdef int map(self, int fd) except -1
+
+cdef class Hist:
+    cdef readonly HistTable table
+    cdef public bint clock_is_ns
+    cdef Step *steps
+    cdef Key *keys
+    cdef int nr_keys
+    cdef int *value_ends        # one past the last step of each value
+    cdef int nr_values
+    cdef uint64_t key[63]       # HT_MAX_KEY bytes
+
+    cdef bint add(self, const Record *r, uint64_t ts, uint64_t who, uint64_t serial) noexcept
+    cdef uint64_t evaluate(self, int first, int end, const Record *r, uint64_t ts) noexcept
+    cdef void make_key(self, const Record *r, uint64_t ts) noexcept

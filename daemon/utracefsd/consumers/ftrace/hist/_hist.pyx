@@ -1,0 +1,428 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""A histogram on the record path: what it is counted under, what is added up, and the table of that.
+
+No Python runs per record. Payloads are hostile: whatever a field's offset or a location word says is checked
+against the record's size before it is read; what is not there counts as 0, or as an empty string.
+"""
+
+import os
+import secrets
+
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport int8_t, int16_t, int64_t, uint16_t
+from libc.string cimport memcpy, memset
+
+from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
+from utracefsd.events._tracepoint cimport common_word
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mmap_memory "mmap"(void *, size_t, int, int, int, long)
+    int munmap(void *, size_t)
+    enum:
+        PROT_READ
+        PROT_WRITE
+        MAP_SHARED
+        MAP_PRIVATE
+        MAP_ANONYMOUS
+    void *MAP_FAILED
+
+cdef extern from * nogil:
+    int leading_zeros "__builtin_clzll"(unsigned long long)
+
+cdef enum:
+    OP_CONST
+    OP_FIELD
+    OP_TYPE
+    OP_PID
+    OP_CPU
+    OP_TIMESTAMP
+    OP_REF
+    OP_LOG2
+    OP_BUCKET
+    OP_ADD
+    OP_SUB
+    OP_MULT
+    OP_DIV
+    OP_DIV_CONST
+    OP_NEGATE
+
+cdef enum:
+    NUMBER
+    FIXED_STRING
+    DATA_LOC
+    REL_LOC
+    NOTHING
+
+cdef enum:
+    # Numbers that wait on the stack. Three operators need four.
+    MAX_STACK = 8
+    DIV_SHIFT = 20
+
+# How many operands a step takes, by its op.
+_TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromkeys(
+    (Op.ADD, Op.SUB, Op.MULT, Op.DIV), 2
+)
+
+
+cdef class HistTable:
+    """The counts of a histogram: see include/hist_table.h.
+
+    path: The file that it lives in, where a successor finds it; None: memory of this process.
+    """
+
+    def __init__(self):
+        raise TypeError("use HistTable.create or HistTable.adopt")
+
+    @staticmethod
+    def bytes_of(uint32_t bits, uint32_t key_size, uint32_t nr_words):
+        """What a table takes. ValueError: there is none of this shape."""
+        if not ht_is_possible(bits, key_size, nr_words):
+            raise ValueError(f"a table of 2^{bits} keys of {key_size} bytes and {nr_words} words")
+        return ht_bytes(bits, key_size, nr_words)
+
+    @staticmethod
+    def create(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path=None):
+        """An empty table of 2^bits keys, in a new file or, without path, in memory.
+
+        Its memory is there from now on, whatever else happens. ValueError: there is none of this shape.
+        OSError: no room for the file. MemoryError.
+        """
+        cdef HistTable table = HistTable.__new__(HistTable)
+        cdef int fd = -1
+        table.bytes = HistTable.bytes_of(bits, key_size, nr_words)
+        table.path = path
+        if path is not None:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if path is not None:
+                os.posix_fallocate(fd, 0, table.bytes)
+            table.map(fd)
+        except BaseException:
+            if path is not None:
+                os.unlink(path)
+            raise
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        ht_make(&table.c, table.memory, bits, key_size, nr_words, secrets.randbits(64) | 1)
+        return table
+
+    @staticmethod
+    def adopt(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path not None):
+        """What a daemon before this one left in `path`, as a whole, whenever that ended.
+
+        OSError. ValueError: it is not a table of this shape.
+        """
+        cdef HistTable table = HistTable.__new__(HistTable)
+        cdef int fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        table.path = path
+        try:
+            table.bytes = os.fstat(fd).st_size
+            if table.bytes != HistTable.bytes_of(bits, key_size, nr_words):
+                raise ValueError(f"{path} has {table.bytes} bytes, which is another table's")
+            table.map(fd)
+        finally:
+            os.close(fd)
+        if not ht_adopt(&table.c, table.memory, table.bytes, bits, key_size, nr_words):
+            raise ValueError(f"{path} is no table, or is damaged")
+        return table
+
+    cdef int map(self, int fd) except -1:
+        cdef int flags = MAP_SHARED if fd >= 0 else MAP_PRIVATE | MAP_ANONYMOUS
+        cdef void *memory = mmap_memory(NULL, self.bytes, PROT_READ | PROT_WRITE, flags, fd, 0)
+        if memory == MAP_FAILED:
+            raise MemoryError(f"no memory for a table of {self.bytes} bytes")
+        self.memory = memory
+        return 0
+
+    def __dealloc__(self):
+        if self.memory != NULL:
+            munmap(self.memory, self.bytes)
+
+    @property
+    def nr_bytes(self):
+        """What it takes."""
+        return self.bytes
+
+    @property
+    def hits(self):
+        """Records that were counted."""
+        return self.c.header.hits
+
+    @property
+    def drops(self):
+        """Records that found it full."""
+        return self.c.header.drops
+
+    def __len__(self):
+        return self.c.header.entries
+
+    def entries(self):
+        """(key, words) of each, in no order that means anything."""
+        cdef uint64_t n, i
+        cdef uint64_t *words
+        cdef ht_header *header = self.c.header
+        found = []
+        for n in range(1, header.entries + 1):
+            words = ht_words(&self.c, n)
+            key = (<const char *>ht_key(&self.c, n))[: header.key_size]
+            found.append((key, tuple([words[i] for i in range(header.nr_words)])))
+        return found
+
+    def clear(self):
+        """Forget everything."""
+        ht_clear(&self.c)
+
+    def has_taken(self, uint64_t who, uint64_t serial):
+        """Whether the last record that it counted or dropped was this one of this trigger."""
+        return ht_has_taken(&self.c, who, serial)
+
+    def remove(self):
+        """Its file is of no use any more."""
+        if self.path is not None:
+            path, self.path = self.path, None
+            os.unlink(path)
+
+
+cdef class Hist:
+    """What runs for each record. program: see `program.Program`.
+
+    table: Of its key size, with a word for the count of hits and one for each value.
+
+    clock_is_ns: Whether time stamps that come are nanoseconds.
+    """
+
+    def __init__(self, program, HistTable table not None):
+        cdef int i = 0, n = 0
+        steps = []
+        for key in program.keys:
+            steps += key.steps
+        for value in program.values:
+            steps += value
+        if table.c.header.key_size != program.key_size or table.c.header.nr_words < 1 + len(program.values):
+            raise ValueError("the table has another shape")
+        self.table = table
+        self.clock_is_ns = True
+        self.nr_keys = len(program.keys)
+        self.nr_values = len(program.values)
+        self.steps = <Step *>PyMem_Calloc(max(1, len(steps)), sizeof(Step))
+        self.keys = <Key *>PyMem_Calloc(max(1, self.nr_keys), sizeof(Key))
+        self.value_ends = <int *>PyMem_Calloc(max(1, self.nr_values), sizeof(int))
+        if self.steps == NULL or self.keys == NULL or self.value_ends == NULL:
+            raise MemoryError
+        for step in steps:
+            if not 0 <= step.op <= OP_NEGATE or step.op == OP_REF:
+                raise ValueError(f"no step {step.op}")
+            if step.op == OP_FIELD and step.size not in (1, 2, 4, 8):
+                raise ValueError(f"a field of {step.size} bytes")
+            if step.op in (OP_BUCKET, OP_DIV_CONST) and not step.value:
+                raise ValueError("a division by 0")
+            self.steps[n] = Step(step.op, step.signed, step.size, step.offset, step.value)
+            n += 1
+        n = 0
+        for key in program.keys:
+            if key.offset + key.size > program.key_size or not key.size or key.size % 8:
+                raise ValueError("a key that is not in the table's")
+            check_depth(key.steps, key.kind == NUMBER)
+            self.keys[i] = Key(key.kind, key.offset, key.size, key.at, key.length, n, n + len(key.steps))
+            n += len(key.steps)
+            i += 1
+        i = 0
+        for value in program.values:
+            check_depth(value, True)
+            n += len(value)
+            self.value_ends[i] = n
+            i += 1
+
+    def __dealloc__(self):
+        PyMem_Free(self.steps)
+        PyMem_Free(self.keys)
+        PyMem_Free(self.value_ends)
+
+    cdef uint64_t evaluate(self, int first, int end, const Record *r, uint64_t ts) noexcept:
+        """What the steps leave. `check_depth` has seen them: nothing is taken from an empty stack."""
+        cdef uint64_t stack[MAX_STACK]
+        cdef uint64_t top = 0
+        cdef int depth = 0, i
+        cdef Step *step
+        for i in range(first, end):
+            step = &self.steps[i]
+            if step.op < OP_LOG2:
+                # The present top goes below.
+                stack[depth] = top
+                depth += 1
+                if step.op == OP_FIELD:
+                    top = load_field(r, step)
+                elif step.op == OP_CONST:
+                    top = step.value
+                elif step.op == OP_TYPE:
+                    top = r.id
+                elif step.op == OP_PID:
+                    top = <uint64_t><int64_t>r.pid
+                elif step.op == OP_CPU:
+                    top = <uint64_t>r.cpu
+                elif step.op == OP_TIMESTAMP:
+                    top = (ts + 500) // 1000 if step.value and self.clock_is_ns else ts
+            elif step.op == OP_LOG2:
+                top = 64 - leading_zeros(top - 1) if top > 1 else 0
+            elif step.op == OP_BUCKET:
+                top -= top % step.value
+            elif step.op == OP_NEGATE:
+                top = -top
+            elif step.op == OP_DIV_CONST:
+                if top < (1 << DIV_SHIFT):
+                    top = (top * ((1 << DIV_SHIFT) // step.value) + ((1 << DIV_SHIFT) - 1)) >> DIV_SHIFT
+                else:
+                    top //= step.value
+            else:
+                depth -= 1
+                if step.op == OP_ADD:
+                    top = stack[depth] + top
+                elif step.op == OP_SUB:
+                    top = stack[depth] - top
+                elif step.op == OP_MULT:
+                    top = stack[depth] * top
+                else:
+                    top = stack[depth] // top if top else <uint64_t>-1
+        return top
+
+    cdef void make_key(self, const Record *r, uint64_t ts) noexcept:
+        cdef int i
+        cdef Key *key
+        cdef uint8_t *to
+        cdef uint64_t number
+        memset(self.key, 0, self.table.c.header.key_size)
+        for i in range(self.nr_keys):
+            key = &self.keys[i]
+            to = <uint8_t *>self.key + key.offset
+            if key.kind == NUMBER:
+                number = self.evaluate(key.first, key.end, r, ts)
+                memcpy(to, &number, 8)
+            elif key.kind == FIXED_STRING:
+                if key.at + key.length <= r.size:
+                    copy_string(r, key.at + 8, key.length, to, key.size)
+            elif key.kind != NOTHING:
+                copy_dynamic(r, key, to)
+
+    cdef bint add(self, const Record *r, uint64_t ts, uint64_t who, uint64_t serial) noexcept:
+        """Count a record. False: the table was full, and it was dropped.
+
+        ts: Its time in the instance's clock. who, serial: Which trigger counts, and for which of its records;
+        a successor asks (`HistTable.has_taken`).
+        """
+        cdef ht *t = &self.table.c
+        cdef ht_place place
+        cdef uint64_t *old
+        cdef int i, first
+        cdef uint64_t value
+        self.make_key(r, ts)
+        ht_find(t, self.key, &place)
+        if not place.element and ht_is_full(t):
+            ht_drop(t, who, serial)
+            return False
+        ht_begin(t, who, serial)
+        first = self.keys[self.nr_keys - 1].end
+        if place.element:
+            old = ht_words(t, place.element)
+            t.image[0] = old[0] + 1
+            for i in range(self.nr_values):
+                value = self.evaluate(first, self.value_ends[i], r, ts)
+                first = self.value_ends[i]
+                t.image[1 + i] = old[1 + i] + value
+        else:
+            t.image[0] = 1
+            for i in range(self.nr_values):
+                t.image[1 + i] = self.evaluate(first, self.value_ends[i], r, ts)
+                first = self.value_ends[i]
+        ht_count(t, &place, self.key)
+        return True
+
+    def count(
+        self, const unsigned char[:] payload not None, *, uint64_t ts_ns=0, int32_t cpu=0, int32_t pid=0,
+        int id=0, uint64_t who=0, uint64_t serial=0, int times=1
+    ):
+        """Count a record that came from no tracepoint, for tests and measurements. Whether it had room."""
+        cdef Record r
+        cdef bint counted = True
+        cdef uint8_t nothing = 0
+        cdef int i
+        r.ts_ns = ts_ns
+        r.cpu = cpu
+        r.pid = r.tgid = pid
+        r.id = <uint16_t>id
+        r.size = <uint32_t>payload.shape[0]
+        r.payload = &payload[0] if payload.shape[0] else <const uint8_t *>&nothing
+        r.valid = True
+        r.origin = r.origin_at = 0
+        for i in range(times):
+            counted = self.add(&r, ts_ns, who, serial)
+        return counted
+
+
+def check_depth(steps, bint wanted):
+    """ValueError when they take from an empty stack, need too much of it, or do not leave one number if
+    `wanted`, none otherwise."""
+    depth = 0
+    for step in steps:
+        depth -= _TAKES.get(step.op, 0)
+        if depth < 0:
+            raise ValueError("a step without operands")
+        depth += 1
+        if depth > MAX_STACK:
+            raise ValueError(f"an expression needs more than {MAX_STACK} numbers at a time")
+    if depth != wanted:
+        raise ValueError(f"an expression leaves {depth} numbers")
+
+
+cdef inline uint64_t load_field(const Record *r, const Step *step) noexcept:
+    cdef const uint8_t *p
+    cdef uint8_t u8
+    cdef uint16_t u16
+    cdef uint32_t u32
+    cdef uint64_t u64
+    if step.offset + step.size > r.size:
+        return 0
+    p = r.payload + step.offset
+    if step.size == 8:
+        memcpy(&u64, p, 8)
+        return u64
+    if step.size == 4:
+        memcpy(&u32, p, 4)
+        return <uint64_t><int64_t><int32_t>u32 if step.signed else u32
+    if step.size == 2:
+        memcpy(&u16, p, 2)
+        return <uint64_t><int64_t><int16_t>u16 if step.signed else u16
+    u8 = p[0]
+    return <uint64_t><int64_t><int8_t>u8 if step.signed else u8
+
+
+cdef void copy_string(const Record *r, uint64_t start, uint64_t length, uint8_t *to, uint32_t size) noexcept:
+    """Up to the first NUL, and less than `size` bytes, of what is in the entry at `start`: it is there."""
+    cdef uint64_t common = common_word(r.id, r.pid)
+    cdef uint64_t i
+    cdef uint8_t c
+    if length > size - 1:
+        length = size - 1
+    for i in range(length):
+        c = r.payload[start + i - 8] if start + i >= 8 else (<uint8_t *>&common)[start + i]
+        if not c:
+            break
+        to[i] = c
+
+
+cdef void copy_dynamic(const Record *r, const Key *key, uint8_t *to) noexcept:
+    """A dynamic string; nothing if it is not all within the entry."""
+    cdef uint32_t word
+    cdef uint64_t start
+    if key.at + 4 > r.size:
+        return
+    memcpy(&word, r.payload + key.at, 4)
+    start = word & 0xFFFF
+    if key.kind == REL_LOC:
+        start += key.at + 8 + 4
+    if start + (word >> 16) <= <uint64_t>r.size + 8:
+        copy_string(r, start, word >> 16, to, key.size)
+
+
+if list(Op) != list(range(OP_NEGATE + 1)) or list(KeyKind) != list(range(NOTHING + 1)):
+    raise ImportError("program.py and _hist.pyx number steps in different ways")

@@ -1,0 +1,45 @@
+"""Why a hist definition is refused: an errno, and entries for `error_log`.
+
+TraceError
+└── HistError       the errno of the write; `entries` are what the kernel logs before it answers that, in
+                    its order. Several, or none: see docs/differences.md.
+"""
+
+import errno as errno_numbers
+
+from utracefs_protocol.errors import TraceError
+
+__all__ = ["HistError", "Log"]
+
+
+class HistError(TraceError):
+    """A definition was refused. entries: (message, column in the command) for each entry of `error_log`."""
+
+    def __init__(self, errno: int, text: str, entries: tuple[tuple[str, int], ...] = ()) -> None:
+        super().__init__(errno, text)
+        self.entries = entries
+
+
+class Log:
+    """What the kernel would log while it reads one command, which is shown and searched for positions.
+
+    command: the definition with `hist:` in front, as last_cmd_set() of trace_events_hist.c keeps it.
+    """
+
+    def __init__(self, command: bytes) -> None:
+        self.command = command
+        self.entries: list[tuple[str, int]] = []
+
+    def add(self, message: str, at: bytes = b"") -> None:
+        """An entry that points at the first occurrence of `at` in the command; at its beginning if there is
+        none (errpos())."""
+        self.entries.append((message, max(0, self.command.find(at))))
+
+    def fault(self, message: str, at: bytes = b"", errno: int = errno_numbers.EINVAL) -> HistError:
+        """To be raised: the entries up to now, and one more."""
+        self.add(message, at)
+        return self.refused(f"{message}: {at[:200].decode('utf-8', 'backslashreplace')}", errno)
+
+    def refused(self, text: str, errno: int = errno_numbers.EINVAL) -> HistError:
+        """To be raised: the entries up to now and no other. text: for the one who wrote the command."""
+        return HistError(errno, text, tuple(self.entries))

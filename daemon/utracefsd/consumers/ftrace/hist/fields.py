@@ -1,0 +1,203 @@
+"""A key, value or variable of a histogram, or a part of one: struct hist_field of trace_events_hist.c.
+
+A tree: an expression has operands, `.log2` and `.buckets` have what they round, all others are leaves. Its
+names are a matter of their own, because they are shown in three places that differ (entries, the trigger's
+line, expressions within that) and looked for in a fourth (sort keys).
+"""
+
+import enum
+
+import attrs
+
+from utracefs_protocol.declaration import Field, FieldKind
+
+__all__ = ["COMMON_FIELDS", "MAX_STRING", "Flag", "HistField", "Operator", "expression_text", "field_text"]
+
+MAX_STRING = 256
+"""Bytes that a dynamic string takes as a key, with its NUL (MAX_FILTER_STR_VAL)."""
+
+
+class Flag(enum.Flag):
+    """HIST_FIELD_FL_*: what a field is, and how it is shown."""
+
+    HITCOUNT = enum.auto()
+    KEY = enum.auto()
+    STRING = enum.auto()
+    HEX = enum.auto()
+    SYM = enum.auto()
+    SYM_OFFSET = enum.auto()
+    EXECNAME = enum.auto()
+    SYSCALL = enum.auto()
+    STACKTRACE = enum.auto()
+    LOG2 = enum.auto()
+    TIMESTAMP = enum.auto()
+    TIMESTAMP_USECS = enum.auto()
+    VAR = enum.auto()
+    EXPR = enum.auto()
+    VAR_REF = enum.auto()
+    CPU = enum.auto()
+    ALIAS = enum.auto()
+    BUCKET = enum.auto()
+    CONST = enum.auto()
+    PERCENT = enum.auto()
+    GRAPH = enum.auto()
+
+
+NONE = Flag(0)
+
+_MODIFIERS = (
+    (Flag.HEX, b"hex"),
+    (Flag.SYM, b"sym"),
+    (Flag.SYM_OFFSET, b"sym-offset"),
+    (Flag.EXECNAME, b"execname"),
+    (Flag.SYSCALL, b"syscall"),
+    (Flag.LOG2, b"log2"),
+    (Flag.BUCKET, b"buckets"),
+    (Flag.TIMESTAMP_USECS, b"usecs"),
+    (Flag.PERCENT, b"percent"),
+    (Flag.GRAPH, b"graph"),
+)
+"""As get_hist_field_flags() looks for them; the first that a field has is shown."""
+
+
+class Operator(enum.Enum):
+    """enum field_op_id; the values are how they are written."""
+
+    PLUS = b"+"
+    MINUS = b"-"
+    DIV = b"/"
+    MULT = b"*"
+    UNARY_MINUS = b"-("
+
+
+COMMON_FIELDS = {
+    b"common_type": Field(b"unsigned short", b"common_type", 0, 2, False, FieldKind.INTEGER),
+    b"common_flags": Field(b"unsigned char", b"common_flags", 2, 1, False, FieldKind.INTEGER),
+    b"common_preempt_count": Field(b"unsigned char", b"common_preempt_count", 3, 1, False, FieldKind.INTEGER),
+    b"common_pid": Field(b"int", b"common_pid", 4, 4, True, FieldKind.INTEGER),
+}
+"""Fields that every event has, at their offsets in the entry."""
+
+
+@attrs.define(eq=False)
+class HistField:
+    """One of them."""
+
+    flags: Flag = NONE
+    """What it is."""
+
+    field: Field | None = None
+    """Of the event. With CPU and STACKTRACE only its name is of use."""
+
+    buckets: int = 0
+    """With BUCKET: how wide they are."""
+
+    type: bytes = b""
+    """Of its values, as a field's."""
+
+    size: int = 0
+    """Bytes of its values. As a key: that it takes in the table, a multiple of 8."""
+
+    signed: bool = False
+    """Of its values, for comparing keys."""
+
+    offset: int = 0
+    """As a key: where it begins in the table's keys."""
+
+    operator: Operator | None = None
+    """With EXPR."""
+
+    operands: tuple["HistField", ...] = ()
+    """Of an expression; what LOG2 and BUCKET round; what an ALIAS stands for."""
+
+    constant: int = 0
+    """With CONST; of a constant divisor what it is, too."""
+
+    name: bytes = b""
+    """Of EXPR: its text. Of VAR_REF and ALIAS: the variable's name."""
+
+    system: bytes = b""
+    """Of VAR_REF and ALIAS that say so: the system of the event whose trigger has the variable."""
+
+    event: bytes = b""
+    """And its event."""
+
+    var_name: bytes = b""
+    """With VAR: how it is called."""
+
+    var_index: int = -1
+    """With VAR: which of its trigger's variables it is. With VAR_REF: which of the trigger's references."""
+
+    read_once: bool = False
+    """With VAR_REF: it is an operand, so what it reads is taken away from the trigger that set it."""
+
+    @property
+    def is_string(self) -> bool:
+        return Flag.STRING in self.flags
+
+    def shown_name(self, level: int = 0) -> bytes:
+        """What entries and sort keys call it (hist_field_name())."""
+        if level > 1:
+            return b""
+        if self.field is not None:
+            return self.field.name
+        if self.flags & (Flag.LOG2 | Flag.ALIAS | Flag.BUCKET):
+            return self.operands[0].shown_name(level + 1)
+        if self.flags & Flag.CPU:
+            return b"common_cpu"
+        if self.flags & (Flag.EXPR | Flag.VAR_REF):
+            return b"%s.%s.%s" % (self.system, self.event, self.name) if self.system else self.name
+        if self.flags & Flag.TIMESTAMP:
+            return b"common_timestamp"
+        if self.flags & Flag.STACKTRACE:
+            return b"common_stacktrace"
+        if self.flags & Flag.HITCOUNT:
+            return b"hitcount"
+        return b""
+
+    def modifier(self) -> bytes:
+        """`.hex`, or nothing."""
+        for flag, name in _MODIFIERS:
+            if flag in self.flags:
+                return b"." + name
+        return b""
+
+
+def field_text(field: HistField) -> bytes:
+    """How the trigger's line shows it (hist_field_print())."""
+    text = field.var_name + b"=" if field.var_name else b""
+    if Flag.CPU in field.flags:
+        text += b"common_cpu"
+    elif Flag.CONST in field.flags:
+        text += b"%d" % field.constant
+    else:
+        if field.flags & (Flag.VAR_REF | Flag.ALIAS):
+            text += b"$"
+        text += field.shown_name()
+    if not field.flags & (Flag.VAR_REF | Flag.EXPR):
+        text += field.modifier()
+    if field.buckets:
+        text += b"=%d" % field.buckets
+    return text
+
+
+def expression_text(field: HistField, level: int = 0) -> bytes:
+    """How an expression is called (expr_str()). What is nested too deeply is left out, as there."""
+    if level > 1:
+        return b""
+    if not field.operands or field.operator is None:
+        return _operand_text(field)
+    if field.operator is Operator.UNARY_MINUS:
+        return b"-(%s)" % expression_text(field.operands[0], level + 1)
+    first, second = map(_operand_text, field.operands)
+    return b"%s%s%s" % (first, field.operator.value, second)
+
+
+def _operand_text(field: HistField) -> bytes:
+    text = b"$" if Flag.VAR_REF in field.flags else b""
+    if Flag.CONST in field.flags:
+        text += b"%d" % field.constant
+    text += field.shown_name()
+    if Flag.VAR_REF not in field.flags:
+        text += field.modifier()
+    return text

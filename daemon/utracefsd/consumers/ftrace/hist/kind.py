@@ -1,0 +1,292 @@
+"""The kinds of triggers that have to do with histograms, for the file `trigger`, and the file `hist`.
+
+    hist:DEFINITION[ if FILTER]                      any number for an event, each definition once
+    hist:DEFINITION:pause|cont|clear                 acts on the one that has this definition
+    enable_hist:SYSTEM:EVENT[:COUNT][ if FILTER]     and disable_hist: for all hist triggers of another event
+
+Errors and their order are those of event_hist_trigger_parse() and hist_register_trigger().
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.filter import Filter
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
+from utracefsd.consumers.ftrace.hist.definition import Definition, define
+from utracefsd.consumers.ftrace.hist.errors import HistError, Log
+from utracefsd.consumers.ftrace.hist.expressions import Context
+from utracefsd.consumers.ftrace.hist.parse import Command as HistCommand
+from utracefsd.consumers.ftrace.hist.parse import parse_parts, split_filter
+from utracefsd.consumers.ftrace.hist.program import Program, compile_definition
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
+from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
+from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
+from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind, Named
+from utracefsd.events.event import Event
+
+__all__ = ["HistKind", "HistSwitchKind", "hist_file"]
+
+SLOT = b"hist"
+
+
+@attrs.frozen(eq=False)
+class EventHist:
+    """A hist trigger that is attached, or to be: what `AttachedTrigger.slot` of one has behind SLOT."""
+
+    definition: Definition
+    """What it counts."""
+
+    filter_text: bytes | None
+    """Behind `if`."""
+
+    command: bytes
+    """What makes it again."""
+
+    trigger: HistTrigger
+    """What fires."""
+
+    @property
+    def name(self) -> bytes | None:
+        """`name=NAME`."""
+        return self.definition.parts.name
+
+    @property
+    def table(self) -> HistTable:
+        return self.trigger.hist.table
+
+    def text(self) -> bytes:
+        """Its line in the file `trigger`."""
+        text = self.definition.text() + self.definition.actions_text()
+        if self.filter_text is not None:
+            text += b" if " + self.filter_text
+        return text + (b" [active]" if self.trigger.active else b" [paused]")
+
+    def saved(self) -> SavedTrigger:
+        path = self.table.path
+        return SavedTrigger(
+            self.command,
+            ((self.trigger.cell, self.trigger.key),),
+            "" if path is None else os.path.basename(path),
+        )
+
+    def is_like(self, definition: Definition, filter_text: bytes | None) -> bool:
+        """hist_trigger_match() without its names."""
+        return self.definition.identity() == definition.identity() and self.filter_text == filter_text
+
+
+def hists_of(place: Place, event: Event) -> Iterator[EventHist]:
+    """Those of an event, in the order of the file `trigger`."""
+    for attached in place.files.triggers(event):
+        if attached.slot[0] == SLOT:
+            yield attached.slot[1]
+
+
+def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> bytes:
+    """The file `hist`. comm: the name of a thread."""
+    return b"\n\n".join(
+        hist_text(
+            one.definition,
+            Contents(one.table.entries(), one.table.hits, one.table.drops),
+            one.text() + b"\n",
+            comm,
+        )
+        for one in hists_of(place, event)
+    )
+
+
+class HistKind:
+    """hist."""
+
+    name = b"hist"
+
+    def write(self, place: Place, event: Event, command: Command) -> None:
+        log = Log(b"hist:" + (command.rest or b""))
+        try:
+            self._write(place, event, command, log)
+        except HistError as error:
+            location = b"hist:%s:%s" % (event.system, event.tracepoint_name)
+            for message, position in error.entries:
+                place.error_log.add(
+                    location.decode("utf-8", "backslashreplace"), message, log.command, position
+                )
+            raise
+
+    def _write(self, place: Place, event: Event, command: Command, log: Log) -> None:
+        if command.rest is None:
+            raise log.refused("write hist:keys=FIELD")
+        definition, filter_text = self._define(event, command.rest, log)
+        filter = None if filter_text is None else place.make_filter(event, filter_text)
+        wanted = definition.parts
+        if wanted.actions:
+            raise log.refused("hist triggers have no actions")
+        namesake = place.tables.named.get(wanted.name, [None])[0] if wanted.name is not None else None
+        same = self._find(place, event, definition, filter_text, named=wanted.name is not None)
+        if command.removes:
+            if same is not None:
+                place.files.remove_trigger(event, (SLOT, same))
+            return
+        fits = namesake is None or namesake.definition.identity() == definition.identity()
+        if wanted.command is not HistCommand.NONE and same is not None and fits:
+            self._control(place, event, same, wanted.command)
+            return
+        if not fits:
+            raise log.fault(
+                "Named hist trigger doesn't match existing named trigger (includes variables)",
+                wanted.name or b"",
+            )
+        if same is not None:
+            raise log.fault("Hist trigger already exists", errno=errno.EEXIST)
+        if wanted.command in (HistCommand.CONTINUE, HistCommand.CLEAR):
+            raise log.fault("Can't clear or continue a nonexistent hist trigger", errno=errno.ENOENT)
+        if definition.uses_timestamp:
+            try:
+                place.set_clock(wanted.clock)
+            except TraceError as error:
+                raise log.fault("Couldn't set trace_clock", wanted.clock, error.errno) from error
+        made = self._make(
+            place,
+            definition,
+            filter,
+            filter_text,
+            b"hist:" + command.rest,
+            lambda program: _table(place, definition, program, namesake),
+            active=wanted.command is not HistCommand.PAUSE,
+        )
+        place.files.add_trigger(event, made)
+
+    def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
+        rest = command.rest or b""
+        definition, filter_text = self._define(event, rest, Log(command.text))
+        filter = None if filter_text is None else place.make_filter(event, filter_text)
+        name = saved.extra if isinstance(saved.extra, str) else ""
+        return self._make(
+            place,
+            definition,
+            filter,
+            filter_text,
+            command.text,
+            lambda program: place.tables.adopt(
+                place.sink.number, name, definition.parts.bits, definition.key_size, program.nr_words
+            ),
+            kept=saved.cells,
+        )
+
+    def remove_all(self, place: Place, event: Event) -> None:
+        for one in list(hists_of(place, event)):
+            place.files.remove_trigger(event, (SLOT, one))
+
+    def _define(self, event: Event, rest: bytes, log: Log) -> tuple[Definition, bytes | None]:
+        text, filter_text = split_filter(rest, log)
+        parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
+        context = Context(event.declaration.fields, log, system=event.system, event=event.tracepoint_name)
+        return define(parts, context), filter_text
+
+    def _find(
+        self, place: Place, event: Event, definition: Definition, filter_text: bytes | None, *, named: bool
+    ) -> EventHist | None:
+        name = definition.parts.name
+        for one in hists_of(place, event):
+            if one.name == name and one.is_like(definition, filter_text):
+                return one
+        return None
+
+    def _control(self, place: Place, event: Event, one: EventHist, command: HistCommand) -> None:
+        if command is HistCommand.CLEAR:
+            one.table.clear()
+        else:
+            one.trigger.active = command is HistCommand.CONTINUE
+
+    def _make(
+        self,
+        place: Place,
+        definition: Definition,
+        filter: Filter | None,
+        filter_text: bytes | None,
+        command: bytes,
+        table_for: Callable[[Program], HistTable],
+        *,
+        active: bool = True,
+        kept: Kept = (),
+    ) -> AttachedTrigger:
+        program = compile_definition(definition)
+        table = table_for(program)
+        try:
+            hist = Hist(program, table)
+            trigger: HistTrigger = memory_errors(
+                lambda: HistTrigger(
+                    place.sink,
+                    hist,
+                    uses_timestamp=definition.uses_timestamp,
+                    active=active,
+                    filter=filter,
+                    kept=kept[0] if kept else None,
+                )
+            )
+        except BaseException:
+            place.tables.drop(table, place.sink.number)
+            raise
+        one = EventHist(definition, filter_text, command, trigger)
+        if one.name is not None:
+            place.tables.named.setdefault(one.name, []).append(one)
+
+        def let_go() -> None:
+            if one.name is not None:
+                place.tables.named[one.name].remove(one)
+                if not place.tables.named[one.name]:
+                    del place.tables.named[one.name]
+            place.tables.drop(table, place.sink.number)
+
+        return AttachedTrigger(trigger, (SLOT, one), one.text, one.saved, let_go, comes_last=True)
+
+
+def _table(place: Place, definition: Definition, program: Program, namesake: EventHist | None) -> HistTable:
+    if namesake is not None:
+        place.tables.hold(namesake.table, place.sink.number)
+        return namesake.table
+    return place.tables.make(place.sink.number, definition.parts.bits, definition.key_size, program.nr_words)
+
+
+class HistSwitchKind(EventSwitchKind):
+    """enable_hist and disable_hist."""
+
+    def remove_all(self, place: Place, event: Event) -> None:
+        for attached in list(place.files.triggers(event)):
+            if attached.slot[0] == b"hist switch":
+                place.files.remove_trigger(event, attached.slot)
+
+    def _slot(self, target: Event) -> tuple[Any, ...]:
+        return b"hist switch", target.id
+
+    def _make(
+        self,
+        place: Place,
+        target: Event,
+        count: int,
+        filter: Filter | None,
+        text: bytes | None,
+        kept: Kept = (),
+    ) -> AttachedTrigger:
+        probe = place.files.hold_switch(target, kept[1] if len(kept) > 1 else None)
+
+        def let_go() -> None:
+            place.files.drop_switch(target)
+
+        try:
+            trigger = HistSwitch(probe, self._on, count, filter=filter, kept=kept[0] if kept else None)
+        except BaseException:
+            let_go()
+            raise
+        named = Named(b"%s:%s:%s" % (self.name, target.system, target.tracepoint_name), text)
+        return AttachedTrigger(
+            trigger,
+            self._slot(target),
+            lambda: named.text(trigger),
+            lambda: named.saved(trigger, probe.soft_cell),
+            let_go,
+        )

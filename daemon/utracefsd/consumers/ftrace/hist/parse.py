@@ -1,0 +1,168 @@
+"""The parts of a hist definition, before anybody looks at fields: parse_hist_trigger_attrs().
+
+    keys=K,K:vals=V,V:sort=S,S.descending:size=N:name=N:clock=C:x=EXPR,y=EXPR:nohitcount:pause:
+        HANDLER(...).ACTION(...)
+
+Parts are separated by colons, in any order; the last of several wins. What has a `=` and no name of its own
+defines variables. ` if FILTER` is cut off before (`split_filter`).
+"""
+
+import enum
+import errno
+import re
+
+import attrs
+
+from utracefsd.consumers.ftrace.hist.errors import Log
+from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
+
+__all__ = ["MAX_ACTIONS", "MAX_VARIABLES", "Command", "Parts", "parse_parts", "split_filter"]
+
+MAX_VARIABLES = 16
+"""TRACING_MAP_VARS_MAX."""
+
+MAX_ACTIONS = 8
+"""HIST_ACTIONS_MAX."""
+
+_MIN_BITS, _MAX_BITS = 7, 17
+"""TRACING_MAP_BITS_MIN and _MAX: 128 to 131072 entries."""
+
+_DEFAULT_BITS = 11
+
+_HANDLERS = (b"onmatch(", b"onmax(", b"onchange(")
+
+_FILTER = re.compile(rb"[ \t]if[ \t]")
+_BLANKS = b" \t\n\v\f\r"
+
+
+class Command(enum.Enum):
+    """What a definition does to the trigger that has it already."""
+
+    NONE = enum.auto()
+    PAUSE = enum.auto()
+    CONTINUE = enum.auto()
+    CLEAR = enum.auto()
+
+
+@attrs.frozen
+class Parts:
+    """What was written, part by part."""
+
+    keys: bytes
+    """Separated by commas, like the next two."""
+
+    values: bytes | None
+    """None: there is no such part, like in all that follow."""
+
+    sort: bytes | None
+    """Sort keys."""
+
+    name: bytes | None
+    """With `name=` in front, as it is shown."""
+
+    clock: bytes
+    """Used only if there are time stamps."""
+
+    bits: int
+    """Logarithm of how many entries the table has."""
+
+    no_hitcount: bool
+    """Do not show how often."""
+
+    command: Command
+    """What to do with a trigger of this definition."""
+
+    assignments: tuple[bytes, ...]
+    """`x=EXPR,y=EXPR`."""
+
+    actions: tuple[bytes, ...]
+    """`onmatch(...)...`."""
+
+
+def split_filter(text: bytes, log: Log) -> tuple[bytes, bytes | None]:
+    """The definition and the filter behind ` if `; None: there is none. HistError: EINVAL, `if` without
+    one."""
+    text = text.strip(_BLANKS)
+    found = _FILTER.search(text)
+    if found is None:
+        if text.startswith(b"if") or text.endswith((b" if", b"\tif")):
+            raise log.refused("a filter must follow 'if', and a definition stand in front of it")
+        return text, None
+    return text[: found.start()].strip(_BLANKS), text[found.end() :].strip(_BLANKS)
+
+
+def parse_parts(text: bytes, log: Log) -> Parts:
+    """HistError: EINVAL (no keys, a word that is none, a bad size); ERANGE (a size of more than 64 bits)."""
+    found: dict[str, bytes] = {}
+    bits = _DEFAULT_BITS
+    command: list[Command] = []
+    no_hitcount = False
+    assignments: list[bytes] = []
+    actions: list[bytes] = []
+    for part in text.split(b":"):
+        name, equals, value = part.partition(b"=")
+        if equals and not value:
+            raise log.fault("Empty assignment", part)
+        # A handler's parameters may have a `=` in them: the kernel takes that for an assignment, too.
+        if not equals:
+            if part == b"pause":
+                command.append(Command.PAUSE)
+            elif part in (b"cont", b"continue"):
+                command.append(Command.CONTINUE)
+            elif part == b"clear":
+                command.append(Command.CLEAR)
+            elif part in (b"nohitcount", b"NOHC"):
+                no_hitcount = True
+            elif part.startswith(_HANDLERS) and len(actions) < MAX_ACTIONS:
+                actions.append(part)
+            else:
+                raise log.refused(f"{part[:200]!r} is no part of a hist trigger, nor NAME=EXPRESSION")
+        elif name in (b"key", b"keys"):
+            found["keys"] = value
+        elif name in (b"val", b"vals", b"values"):
+            found["values"] = value
+        elif name == b"sort":
+            found["sort"] = value
+        elif name == b"name":
+            found["name"] = part
+        elif name == b"clock":
+            found["clock"] = value.strip(_BLANKS)
+        elif name == b"size":
+            bits = _parse_size(value, log)
+        else:
+            if len(assignments) == MAX_VARIABLES:
+                raise log.fault("Too many variables defined", part)
+            assignments.append(part)
+    if "keys" not in found:
+        raise log.refused("a hist trigger needs keys=FIELD")
+    # As existing_hist_update_only() asks: pause first, then cont, then clear.
+    for one in (Command.PAUSE, Command.CONTINUE, Command.CLEAR):
+        if one in command:
+            break
+    else:
+        one = Command.NONE
+    return Parts(
+        keys=found["keys"],
+        values=found.get("values"),
+        sort=found.get("sort"),
+        name=found.get("name"),
+        clock=found.get("clock", b"global"),
+        bits=bits,
+        no_hitcount=no_hitcount,
+        command=one,
+        assignments=tuple(assignments),
+        actions=tuple(actions),
+    )
+
+
+def _parse_size(text: bytes, log: Log) -> int:
+    try:
+        size = parse_unsigned(text)
+    except ValueError:
+        raise log.refused(f"size {text[:40]!r} is not a number") from None
+    except OverflowError:
+        raise log.refused(f"size {text[:40]!r} is too large", errno.ERANGE) from None
+    bits = max(0, size - 1).bit_length()
+    if not _MIN_BITS <= bits <= _MAX_BITS:
+        raise log.refused(f"a hist trigger has {1 << _MIN_BITS} to {1 << _MAX_BITS} entries, not {size}")
+    return bits

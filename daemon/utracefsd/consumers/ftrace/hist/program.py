@@ -1,0 +1,190 @@
+"""A Definition as the compiled Hist runs it: fields become steps of a stack machine.
+
+`.log2`, operators and the rest stand behind their operands. MAX_OPERATORS and one modifier bound the depth,
+and Hist refuses programs that are deeper.
+"""
+
+import enum
+from typing import NamedTuple
+
+from utracefs_protocol.declaration import FieldKind
+from utracefsd.consumers.ftrace.hist.definition import Definition
+from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, Operator
+
+__all__ = ["Key", "KeyKind", "Op", "Program", "Step", "compile_definition"]
+
+
+class Op(enum.IntEnum):
+    """What a step does. The order is that of `_hist.pyx`."""
+
+    CONST = 0
+    """Push `value`."""
+    FIELD = 1
+    """Push the integer of `size` bytes at `offset` of the payload, extended by its sign if `signed`."""
+    TYPE = 2
+    """Push common_type."""
+    PID = 3
+    """Push common_pid."""
+    CPU = 4
+    """Push the cpu."""
+    TIMESTAMP = 5
+    """Push the time stamp, in microseconds if `value`."""
+    REF = 6
+    """Push what reference number `value` was resolved to."""
+    LOG2 = 7
+    """Round up to a power of two, and take its logarithm."""
+    BUCKET = 8
+    """Round down to a multiple of `value`."""
+    ADD = 9
+    SUB = 10
+    MULT = 11
+    DIV = 12
+    """All ones for a division by 0."""
+    DIV_CONST = 13
+    """By `value`, which is no power of two and small: rounded as `expressions.divided`."""
+    NEGATE = 14
+
+
+class Step(NamedTuple):
+    """One step; what it does not use is 0."""
+
+    op: int
+    value: int = 0
+    offset: int = 0
+    size: int = 0
+    signed: bool = False
+
+
+class KeyKind(enum.IntEnum):
+    """How a key comes into the table."""
+
+    NUMBER = 0
+    """Eight bytes, what `steps` leave."""
+    FIXED_STRING = 1
+    """Up to the first NUL."""
+    DATA_LOC = 2
+    """A dynamic string; its location word counts from the beginning of the entry."""
+    REL_LOC = 3
+    """From its own end."""
+    NOTHING = 4
+    """Zeros: there is no stack."""
+
+
+class Key(NamedTuple):
+    """One key, or a string that a variable takes."""
+
+    kind: int
+    offset: int
+    """Where it begins in the table's keys."""
+    size: int
+    """Bytes that it takes there."""
+    at: int
+    """Of a string: where the field is in the payload."""
+    length: int
+    """Of a fixed string: its bytes."""
+    steps: tuple[Step, ...]
+
+
+class Program(NamedTuple):
+    """What runs for each record."""
+
+    key_size: int
+    keys: tuple[Key, ...]
+    values: tuple[tuple[Step, ...], ...]
+    """Behind the count of hits."""
+
+    @property
+    def nr_words(self) -> int:
+        """Of each entry of the table."""
+        return 1 + len(self.values)
+
+
+_DIV_CONST_MOST = 1 << 20
+
+
+def compile_definition(definition: Definition) -> Program:
+    return Program(
+        definition.key_size,
+        tuple(_key(field, definition) for field in definition.keys),
+        tuple(tuple(_steps(field, definition)) for field in definition.values),
+    )
+
+
+def _key(field: HistField, definition: Definition) -> Key:
+    if Flag.STACKTRACE in field.flags:
+        return Key(KeyKind.NOTHING, field.offset, field.size, 0, 0, ())
+    if field.is_string and field.field is not None:
+        return string_key(field, field.offset, field.size)
+    return Key(KeyKind.NUMBER, field.offset, field.size, 0, 0, tuple(_steps(field, definition)))
+
+
+def string_key(field: HistField, offset: int, size: int) -> Key:
+    """A string of the event. size: bytes that there are for it; the last one is always NUL."""
+    declared = field.field
+    if declared is None:
+        raise ValueError("a string without a field")
+    kind = {FieldKind.DATA_LOC: KeyKind.DATA_LOC, FieldKind.REL_LOC: KeyKind.REL_LOC}.get(
+        declared.kind, KeyKind.FIXED_STRING
+    )
+    return Key(kind, offset, size, declared.payload_offset, declared.size, ())
+
+
+def _steps(field: HistField, definition: Definition) -> list[Step]:
+    flags = field.flags
+    if Flag.CONST in flags:
+        return [Step(Op.CONST, field.constant)]
+    if flags & (Flag.LOG2 | Flag.BUCKET):
+        operand = field.operands[0]
+        # The kernel rounds the address of a string, which is near the end of all numbers.
+        inner = [Step(Op.CONST, (1 << 64) - 1)] if operand.is_string else _steps(operand, definition)
+        return [*inner, Step(Op.LOG2) if Flag.LOG2 in flags else Step(Op.BUCKET, field.buckets)]
+    if Flag.EXPR in flags:
+        return _expression(field, definition)
+    if flags & (Flag.VAR_REF | Flag.ALIAS):
+        return [Step(Op.REF, (field.operands[0] if Flag.ALIAS in flags else field).var_index)]
+    if Flag.HITCOUNT in flags:
+        return [Step(Op.CONST, 1)]
+    if Flag.TIMESTAMP in flags:
+        return [Step(Op.TIMESTAMP, int(definition.timestamp_in_usecs))]
+    if Flag.CPU in flags:
+        return [Step(Op.CPU)]
+    if field.field is None:
+        return [Step(Op.CONST, 0)]  # common_stacktrace as an operand: the kernel has no number for it
+    return [_field_step(field)]
+
+
+def _field_step(field: HistField) -> Step:
+    declared = field.field
+    assert declared is not None
+    match declared.name:
+        case _ if declared.offset >= 8:
+            return Step(Op.FIELD, 0, declared.payload_offset, declared.size, declared.signed)
+        case b"common_type":
+            return Step(Op.TYPE)
+        case b"common_pid":
+            return Step(Op.PID)
+        case _:
+            return Step(Op.CONST, 0)  # common_flags, common_preempt_count
+
+
+_OPS = {
+    Operator.PLUS: Op.ADD,
+    Operator.MINUS: Op.SUB,
+    Operator.MULT: Op.MULT,
+    Operator.DIV: Op.DIV,
+}
+
+
+def _expression(field: HistField, definition: Definition) -> list[Step]:
+    steps = _steps(field.operands[0], definition)
+    if field.operator is Operator.UNARY_MINUS or field.operator is None:
+        return [*steps, Step(Op.NEGATE)]
+    divisor = field.operands[1].constant
+    if (
+        field.operator is Operator.DIV
+        and Flag.CONST in field.operands[1].flags
+        and divisor & (divisor - 1)
+        and divisor <= _DIV_CONST_MOST
+    ):
+        return [*steps, Step(Op.DIV_CONST, divisor)]
+    return [*steps, *_steps(field.operands[1], definition), Step(_OPS[field.operator])]

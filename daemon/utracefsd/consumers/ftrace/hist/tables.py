@@ -1,0 +1,159 @@
+"""All tables of a daemon's histograms: where they live, how much they take, and which have a name.
+
+A table lives in a file of the state's folder, `hist.N`, which a successor takes over; when there is no room
+for it, in memory of this process, and it ends with that. Its memory is taken when it is made, so that a
+definition which is too large is refused then and nothing fails later.
+"""
+
+import errno
+import logging
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.hist._hist import HistTable
+
+__all__ = ["MAX_BYTES", "MAX_INSTANCE_BYTES", "Tables", "is_table_name"]
+
+MAX_INSTANCE_BYTES = 128 << 20
+"""Of all tables of an instance: the largest that there can be (131072 entries with a dynamic string and a
+stack as keys) takes 71 MiB, the default one with one number as its key 82 KiB."""
+
+MAX_BYTES = 256 << 20
+"""Of all tables of a daemon. An administrator who asks for more gets ENOMEM, and the daemon goes on."""
+
+_NO_ROOM = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+    | {errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
+)
+"""As in buffer_store: no file can be had, memory may."""
+
+logger = logging.getLogger("utracefsd")
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a file of this name in the state's folder can be a table."""
+    return re.fullmatch(r"hist\.[1-9]\d{0,17}", name) is not None
+
+
+class Tables:
+    """folder: where files go; None: nowhere, tables are in memory.
+
+    free_memory_kb: what tables may take at most besides their own limits; None: unbounded.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        free_memory_kb: Callable[[], int] | None = None,
+        instance_bytes: int = MAX_INSTANCE_BYTES,
+        in_all: int = MAX_BYTES,
+    ) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._free_memory_kb = free_memory_kb
+        self._instance_bytes = instance_bytes
+        self._in_all = in_all
+        self._holders: dict[HistTable, list[int]] = {}
+        """Numbers of the instances whose triggers count in it."""
+        self.named: dict[bytes, list[Any]] = {}
+        """Histograms by `name=NAME`, the oldest first (`named_triggers` of the kernel: of all instances)."""
+        self._last = 0
+        if self._folder is not None:
+            self._last = max((int(path.name[5:]) for path in self._files()), default=0)
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def make(self, instance: int, bits: int, key_size: int, nr_words: int) -> HistTable:
+        """An empty table, held by that instance. ENOMEM."""
+        size = HistTable.bytes_of(bits, key_size, nr_words)
+        self._check(instance, size)
+        try:
+            table = self._make(bits, key_size, nr_words)
+        except MemoryError:
+            raise TraceError(errno.ENOMEM, f"no memory for a table of {size >> 10} KiB") from None
+        self._holders[table] = [instance]
+        return table
+
+    def adopt(self, instance: int, name: str, bits: int, key_size: int, nr_words: int) -> HistTable:
+        """The table that a daemon before this one had in the file of this name, held by that instance; an
+        empty one where it cannot be used. ENOMEM."""
+        for table in self._holders:
+            if table.path is not None and os.path.basename(table.path) == name:
+                self.hold(table, instance)
+                return table
+        if self._folder is not None and is_table_name(name):
+            try:
+                table = HistTable.adopt(bits, key_size, nr_words, str(self._folder / name))
+            except (OSError, ValueError, MemoryError) as error:
+                logger.warning("the counts of a histogram are lost: %s", error)
+            else:
+                self._holders[table] = [instance]
+                return table
+        return self.make(instance, bits, key_size, nr_words)
+
+    def hold(self, table: HistTable, instance: int) -> None:
+        """Another trigger counts in it."""
+        self._holders[table].append(instance)
+
+    def drop(self, table: HistTable, instance: int) -> None:
+        """One less does; with the last one it is removed."""
+        self._holders[table].remove(instance)
+        if not self._holders[table]:
+            del self._holders[table]
+            try:
+                table.remove()
+            except OSError as error:
+                logger.warning("the file of a histogram cannot be removed: %s", error.strerror)
+
+    def bytes_of(self, instance: int) -> int:
+        """What an instance's tables take; one that several share counts for the first of them."""
+        return sum(table.nr_bytes for table, held in self._holders.items() if held[0] == instance)
+
+    def remove_the_rest(self) -> None:
+        """After everything was adopted: files of tables that nobody counts in."""
+        used = {table.path for table in self._holders}
+        for path in self._files():
+            if str(path) not in used:
+                path.unlink(missing_ok=True)
+
+    def _check(self, instance: int, size: int) -> None:
+        held = self.bytes_of(instance)
+        total = sum(table.nr_bytes for table in self._holders)
+        if held + size > self._instance_bytes or total + size > self._in_all:
+            raise TraceError(
+                errno.ENOMEM,
+                f"a table of {size >> 10} KiB: the instance has {held >> 10} KiB of at most"
+                f" {self._instance_bytes >> 10}, and all have {total >> 10} of {self._in_all >> 10};"
+                " choose a smaller size=, or remove histograms",
+            )
+        if self._free_memory_kb is not None and size >> 10 > self._free_memory_kb():
+            raise TraceError(errno.ENOMEM, f"too little memory for a table of {size >> 10} KiB")
+
+    def _make(self, bits: int, key_size: int, nr_words: int) -> HistTable:
+        if self._folder is not None:
+            self._last += 1
+            path = self._folder / f"hist.{self._last}"
+            try:
+                return HistTable.create(bits, key_size, nr_words, str(path))
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise TraceError(error.errno or errno.EIO, f"{path}: {error.strerror}") from error
+                logger.warning(
+                    "a histogram will not survive a restart of the daemon: %s has too little room (%s)",
+                    self._folder,
+                    error.strerror,
+                )
+        return HistTable.create(bits, key_size, nr_words)
+
+    def _files(self) -> list[Path]:
+        if self._folder is None:
+            return []
+        try:
+            return [path for path in self._folder.iterdir() if is_table_name(path.name)]
+        except OSError:
+            return []

@@ -1,0 +1,32 @@
+"""A definition for an event, in a line of a test."""
+
+from __future__ import annotations
+
+from utracefs_protocol.declaration import Declaration, parse
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist.definition import Definition, define
+from utracefsd.consumers.ftrace.hist.errors import Log
+from utracefsd.consumers.ftrace.hist.expressions import Context
+from utracefsd.consumers.ftrace.hist.parse import parse_parts
+from utracefsd.consumers.ftrace.hist.program import compile_definition
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
+
+EVENT = parse(b"h u32 id; s32 sv; u64 big; char[12] name; __rel_loc char[] msg; u8 small; u16 sz")
+
+
+def defined(text: bytes, event: Declaration = EVENT) -> Definition:
+    """HistError."""
+    log = Log(b"hist:" + text)
+    return define(parse_parts(text, log), Context(event.fields, log))
+
+
+def hist_of(definition: Definition, path: str | None = None) -> Hist:
+    program = compile_definition(definition)
+    table = HistTable.create(definition.parts.bits, definition.key_size, 1 + len(definition.values), path)
+    return Hist(program, table)
+
+
+def text_of(definition: Definition, hist: Hist) -> bytes:
+    contents = Contents(hist.table.entries(), hist.table.hits, hist.table.drops)
+    line = definition.text() + b" [active]\n"
+    return hist_text(definition, contents, line, lambda pid: b"task-%d" % pid)

@@ -1,0 +1,142 @@
+"""Texts; whole files are compared with a kernel's by tests/conformance (20_hist_keys)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.daemon.consumers.ftrace.hist.defining import EVENT, defined, hist_of, text_of
+from utracefs_protocol.layout import Layout
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_text, sort_entries
+
+PACK = Layout(EVENT.fields).pack
+
+
+def payload(
+    id: int = 1,
+    sv: int = -5,
+    big: int = 1000,
+    name: bytes = b"alpha",
+    msg: bytes = b"read",
+    small: int = 1,
+    sz: int = 10,
+) -> bytes:
+    return PACK(id, sv, big, name, msg, small, sz)
+
+
+def lines(text: bytes, *payloads: bytes) -> list[bytes]:
+    """The entries of a histogram of these records."""
+    definition = defined(text)
+    hist = hist_of(definition)
+    for one in payloads:
+        hist.count(one, pid=54, cpu=1)
+    return [line for line in text_of(definition, hist).split(b"\n") if line.startswith((b"{", b"}", b" {"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"keys=id", b"{ id:          1 } hitcount:          1"),
+        (b"keys=sv", b"{ sv: 18446744073709551611 } hitcount:          1"),
+        (b"keys=sv.hex", b"{ sv: fffffffffffffffb } hitcount:          1"),
+        (b"keys=name", b"{ name: alpha                                              } hitcount:          1"),
+        (b"keys=msg.hex", b"{ msg: 64616572 } hitcount:          1"),
+        (b"keys=id.symXoffset", b"{ id: [1] 0x1%s } hitcount:          1" % (b" " * 52)),
+        (b"keys=id.sym", b"{ id: [1] 0x1%s } hitcount:          1" % (b" " * 42)),
+        (b"keys=sv.log2", b"{ sv: ~ 2^64 } hitcount:          1"),
+        (b"keys=big.buckets=300", b"{ big: ~ 900-1199 } hitcount:          1"),
+        (b"keys=sv.buckets=2", b"{ sv: ~ 18446744073709551610-18446744073709551611 } hitcount:          1"),
+        (b"keys=common_pid.execname", b"{ common_pid: task-54         [        54] } hitcount:          1"),
+        (b"keys=7", b"{ :          7 } hitcount:          1"),
+        (b"keys=cpu", b"{ cpu:          1 } hitcount:          1"),
+        (
+            b"keys=id,name",
+            b"{ id:          1, name: alpha%s } hitcount:          1" % (b" " * 45),
+        ),
+        (
+            b"keys=id:vals=sz,big.hex",
+            b"{ id:          1 } hitcount:          1  sz:         10  big:        3e8",
+        ),
+        (b"keys=id:vals=sz:nohitcount", b"{ id:          1 }  sz:         10"),
+        (b"keys=id:vals=sz+1,small", b"{ id:          1 } hitcount:          1  small:          1"),
+        (b"keys=id:vals=sz.percent", b"{ id:          1 } hitcount:          1  sz (%): 100.00"),
+        (b"keys=id:vals=sz.graph", b"{ id:          1 } hitcount:          1  sz: ####################"),
+    ],
+)
+def test_entries(text: bytes, line: bytes) -> None:
+    assert lines(text, payload()) == [line]
+
+
+def test_system_calls() -> None:
+    definition = defined(b"keys=id.syscall")
+    hist = hist_of(definition)
+    hist.count(payload(1))
+    assert b"[  1] } hitcount:" in text_of(definition, hist)
+
+
+def test_parts_of_the_whole() -> None:
+    payloads = [payload(id=n, sz=10 * n) for n in range(4)]
+    assert lines(b"keys=id:vals=sz.percent,sz.graph:sort=id", *payloads) == [
+        b"{ id:          0 } hitcount:          1  sz (%%):   0.00  sz: %s" % (b" " * 20),
+        b"{ id:          1 } hitcount:          1  sz (%%):  16.66  sz: ######%s" % (b" " * 14),
+        b"{ id:          2 } hitcount:          1  sz (%%):  33.33  sz: #############%s" % (b" " * 7),
+        b"{ id:          3 } hitcount:          1  sz (%):  50.00  sz: ####################",
+    ]
+    assert lines(b"keys=id:vals=big.percent", payload(big=1 << 63), payload(id=2, big=1 << 63)) == [
+        b"{ id:          1 } hitcount:          1  big (%):[ERROR]",
+        b"{ id:          2 } hitcount:          1  big (%):[ERROR]",
+    ]
+
+
+def test_an_empty_table() -> None:
+    definition = defined(b"keys=id")
+    assert text_of(definition, hist_of(definition)) == (
+        b"# event histogram\n#\n"
+        b"# trigger info: hist:keys=id:vals=hitcount:sort=hitcount:size=2048 [active]\n#\n\n"
+        b"\nTotals:\n    Hits: 0\n    Entries: 0\n    Dropped: 0\n"
+    )
+
+
+def test_stacks_have_no_frames() -> None:
+    definition = defined(b"keys=common_stacktrace,id")
+    hist = hist_of(definition)
+    hist.count(payload())
+    assert b"{ common_stacktrace:\n, id:          1} hitcount:          1\n" in text_of(definition, hist)
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        (b"keys=sv", [5, 0, -3, 7]),
+        (b"keys=sv:sort=sv", [-3, 0, 5, 7]),
+        (b"keys=sv:sort=sv.descending", [7, 5, 0, -3]),
+        (b"keys=sv:vals=sv:sort=sv", [0, 5, 7, -3]),
+        (b"keys=sv:vals=sz:sort=sz.descending,sv", [0, 7, -3, 5]),
+    ],
+)
+def test_sorting(text: bytes, order: list[int]) -> None:
+    """A value's name comes before a key's: sums are compared unsigned."""
+    definition = defined(text)
+    hist = hist_of(definition)
+    for n, (sv, sz, times) in enumerate([(-3, 1, 3), (7, 2, 4), (0, 8, 2), (5, 3, 1)]):
+        hist.count(payload(id=n, sv=sv, sz=sz), times=times)
+    entries = sort_entries(definition, hist.table.entries())
+    assert [struct.unpack("<q", key)[0] for key, _ in entries] == order
+
+
+def test_strings_are_sorted_by_their_bytes() -> None:
+    found = lines(b"keys=name:sort=name", *(payload(name=name) for name in (b"b", b"ab", b"", b"\xff", b"a")))
+    assert [line.split()[2] for line in found] == [b"}", b"a", b"ab", b"b", b"\xff"]
+
+
+def test_what_actions_add() -> None:
+    definition = defined(b"keys=id")
+    contents = Contents([(struct.pack("<Q", 1), (1,))], 1, 2)
+    text = hist_text(
+        definition, contents, b"LINE\n", lambda pid: b"", more=lambda entry: b"\n\tmax: 1", below=b"BELOW\n"
+    )
+    assert text.endswith(
+        b"#\n\n{ id:          1 } hitcount:          1\n\tmax: 1\nBELOW\n"
+        b"\nTotals:\n    Hits: 1\n    Entries: 1\n    Dropped: 2\n"
+    )
