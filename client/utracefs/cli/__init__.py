@@ -7,6 +7,7 @@
 | status | status, list |
 | switch | enable, disable |
 | files | cat, write, ls, stream |
+| hist | hist |
 | instance | instance create, remove, list |
 | events | reg, emit |
 | attach | attach |
@@ -188,6 +189,7 @@ COMMANDS = {
     "write": ("utracefs.cli.files:write", "Write to a file of the tree, as echo TEXT > FILE does."),
     "ls": ("utracefs.cli.files:ls", "List a directory of the tree."),
     "stream": ("utracefs.cli.files:stream", "Print records as they come (trace_pipe), until Ctrl-C."),
+    "hist": ("utracefs.cli.hist:hist", "Count records by the values of their fields."),
     "instance": ("utracefs.cli.instance:instance", "Make, remove and list instances."),
     "reg": ("utracefs.cli.events:reg", "Declare a persistent event, or delete one."),
     "emit": ("utracefs.cli.events:emit", "Emit one record, from a shell script."),

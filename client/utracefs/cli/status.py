@@ -86,7 +86,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
             numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
             table.append((*first, consumer, emitted, *numbers_of))
             first, emitted = ("", ""), ""
-    for line in table_lines(table, left=3):
+    for line in table_lines(table, left=range(3)):
         echo(line)
 
 

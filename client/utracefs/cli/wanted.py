@@ -201,6 +201,7 @@ class WantedEvents:
         self._tree = tree
         self._place = place
         self._wanted = wanted
+        self._enables = True
         self._checked: set[EventName] = set()
         self.refused: list[tuple[EventName, str, Refusal]] = []
         """What did not fit."""
@@ -210,6 +211,7 @@ class WantedEvents:
     def begin(self, *, enable: bool = True) -> None:
         """Failure for a filter or a trigger that fits none of the events it is for, where there are some.
         enable: their records are stored, too."""
+        self._enables = enable
         if self.has_settings:
             self.set_existing()
             self._stand_by()
@@ -311,7 +313,11 @@ class WantedEvents:
     def check(self) -> None:
         """Look at events that came since; what does not fit them is told on stderr, once."""
         if self.has_settings:
-            for event in self._new(parse_event_list(self._tree.read_file(self._place.path("set_event")))):
+            if self._enables:
+                events = parse_event_list(self._tree.read_file(self._place.path("set_event")))
+            else:
+                events = available_events(self._tree)
+            for event in self._new(events):
                 self._check_event(event)
 
     def _check_event(self, event: EventName) -> None:

@@ -43,7 +43,7 @@ def test_completion_of_events(traced: Cli) -> None:
 def test_completion_of_paths_clocks_and_fields(traced: Cli) -> None:
     traced.run("reg", "http_request u16 status; char[8] from")
     assert complete(traced, "utracefs cat trace_p") == ["trace_pipe"]
-    assert complete(traced, "utracefs cat events/user_events/http_request/f") == [
+    assert complete(traced, "utracefs cat events/user_events/http_request/fo") == [
         "events/user_events/http_request/format"
     ]
     assert "per_cpu/cpu0/" in complete(traced, "utracefs ls per_cpu/")
@@ -63,7 +63,30 @@ def test_completion_of_instances_and_what_is_in_them(traced: Cli) -> None:
     assert "per_cpu/cpu0/" in complete(traced, "utracefs ls --instance one per_cpu/")
 
 
-LINES = ["enable x", "record -e x", "cat tr", "record -C m", "instance remove x", "emit x"]
+def test_completion_of_fields(traced: Cli) -> None:
+    traced.run("reg", "web u16 status; u32 size; __rel_loc char[] path")
+    traced.run("reg", "other u32 x")
+    assert complete(traced, "utracefs record -e web --filter s") == ["size", "status"]
+    assert complete(traced, "utracefs record -e web -e other -f ") == ["x", "common_pid", "CPU", "COMM"]
+    assert complete(traced, "utracefs stream -e web --filter=p") == ["path"]
+    assert complete(traced, "utracefs hist web st") == ["status"]
+    assert complete(traced, "utracefs hist web path status,s") == ["status,size", "status,status"]
+    assert complete(traced, "utracefs hist web path --vals hit") == ["hitcount"]
+    assert complete(traced, "utracefs hist we") == ["web"]
+    assert complete(traced, "utracefs hist nosuch x") in ([], [""])
+
+
+LINES = [
+    "record -e x -f s",
+    "hist x s",
+    "hist x",
+    "enable x",
+    "record -e x",
+    "cat tr",
+    "record -C m",
+    "instance remove x",
+    "emit x",
+]
 
 
 @pytest.mark.parametrize("line", LINES)
