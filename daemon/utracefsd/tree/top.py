@@ -41,6 +41,7 @@ utracefs: tracefs for events that programs declare
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
+  standing_filters      lines GLOB FILTER and, in standing_triggers, GLOB TRIGGER: for events that come later
   events/SYS/EV/        enable  filter  format  hist  id  inject  stats  trigger
   events/SYS/EV/filter  what to record: status >= 500 && path ~ "/api/*"; 0 records all again
   events/SYS/EV/trigger what happens when it fires: append 'traceoff if FIELD == 5', '!traceoff' removes it
