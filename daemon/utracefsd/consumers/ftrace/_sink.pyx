@@ -238,6 +238,7 @@ cdef class FtraceSink:
 
     cdef inline bint is_too_large(self, size_t size) noexcept:
         return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
+
     cdef bint take_snapshot(self, const uint64_t *key) noexcept:
         return self._buffer.swap_rings(-1, key)
 

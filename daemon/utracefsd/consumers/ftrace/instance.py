@@ -142,6 +142,8 @@ class Instance:
         )
         self.pipe_readers: set[int] = set()
         """Cpus that an open trace_pipe consumes, -1 for all of them."""
+        self.closed = False
+        """The instance was removed."""
         self._paused = 0
         self._text_changes = 0
         self.standing_filters = StandingLines(
@@ -156,6 +158,7 @@ class Instance:
     def close(self) -> None:
         """Let go of all events and of the table; what was recorded stays readable as long as a reader has it
         open."""
+        self.closed = True
         self.events.close()
         self.comms.want_tgids(self, False)
         self.clear_standing()
@@ -439,9 +442,11 @@ class Instance:
             time_start=self.settings.time_start,
         )
 
-    def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...]] | None:
+    def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...], bool] | None:
         event = self.table.by_id(event_id)
-        return None if event is None else (event.tracepoint_name, event.declaration.fields)
+        if event is None:
+            return None
+        return event.tracepoint_name, event.declaration.fields, event.synthetic
 
     def stats_text(self, cpu: int) -> bytes:
         """`per_cpu/cpuN/stats`."""
