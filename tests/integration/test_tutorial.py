@@ -28,6 +28,18 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(made)
 
 
+def test_how_a_page_is_read() -> None:
+    page = "x\n```python\n# a.py\nprint(1)\n```\n\n```console\n$ one\n1  2\n...\n3 a...b\n$ two\n```\n"
+    assert files(page) == {"a.py": "# a.py\nprint(1)\n"}
+    first, second = steps(page)
+    assert (first.line, first.command, second.line, second.command) == (8, "one", 12, "two")
+    assert second.expected == ""
+    for said in ("1 2\n3 ab\n", "  1    2\nany\nlines\n\n3 a, and b\n"):
+        assert re.fullmatch(as_pattern(first.expected), said)
+    for said in ("", "1 2\n", "12\n3 ab\n", "1 2\n3 ab\nmore\n", "1 2\n3 a\nb\n"):
+        assert not re.fullmatch(as_pattern(first.expected), said)
+
+
 @pytest.mark.timeout(600)
 def test_every_command_of_the_tutorial(folder: Path) -> None:
     for name, text in files(PAGE).items():
