@@ -1,14 +1,14 @@
 """How long an administrator waits while 200 hostile connections attack: `python -m bench attack`.
 
-For each kind of attack (bench/attackers.py) hostile processes of other users have 200 connections for SECONDS.
-Meanwhile an honest administrator opens a connection and reads a small file, an honest program of yet another
-user registers an event, and both measure how long that takes; 200 times at least.
+For each kind of attack (bench/attackers.py) hostile processes of other users have 200 connections for
+SECONDS. Meanwhile an honest administrator opens a connection and reads a small file, an honest program of
+yet another user registers an event, and both measure how long that takes; 200 times at least.
 
-On a busy machine a part of that is not the daemon's: it waits for a cpu as everything does. How long it did is
-known exactly (`queued_ns`), and what is left without that is shown as *net*, and judged. Beside it stands a
-*control*, asked in the same moments: a server that answers one byte with one byte and takes as much cpu time as
-the daemon does (it looks at the daemon's and spins as long). What that needs is the noise of the machine and of
-this program.
+On a busy machine a part of that is not the daemon's: it waits for a cpu as everything does. How long it
+did is known exactly (`queued_ns`), and what is left without that is shown as *net*, and judged. Beside it
+stands a *control*, asked in the same moments: a server that answers one byte with one byte and takes as
+much cpu time as the daemon does (it looks at the daemon's and spins as long). What that needs is the
+noise of the machine and of this program.
 
 `python -m bench.attack KIND...` runs some kinds alone.
 """
@@ -38,10 +38,10 @@ from utracefs.tracefs import Tracefs
 
 CONNECTIONS = 200
 PROCESSES = 4
-SECONDS = 5.0
+SECONDS = 4.0
 LEAST = 200
 """Reads of a kind, if that does not take longer than LONGEST_S."""
-LONGEST_S = 20.0
+LONGEST_S = 8.0
 PROMISED_MS = 100.0
 """What an attack may add, at worst, to what the control needs."""
 

@@ -30,6 +30,81 @@ from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.server.serve import serve
 
 
+def test_triggers_are_as_before(folder: Path) -> None:
+    """Their counts, and what they switched from within records, which the log does not know."""
+    old = daemon_in(folder)
+    first, second = register(old, b"first u32 n"), register(old, b"second u32 n")
+    old.instances.make(b"one")
+    base = b"events/user_events/"
+    other = b"instances/one/"
+    for path, commands in (
+        (base + b"first/trigger", (b"traceoff:3 if n == 5", b"enable_event:user_events:second", b"snapshot")),
+        (base + b"second/trigger", (b"stacktrace:9",)),
+        (other + base + b"first/trigger", (b"traceoff", b"disable_event:user_events:first:7")),
+    ):
+        for command in commands:
+            write(old, path, command + b"\n", truncate=False)
+    write(old, other + base + b"first/enable", b"1")
+    old.save()
+    for n in (4, 5):
+        emit(first, n)
+    emit(second, 6)
+    paths = [
+        b"tracing_on",
+        b"set_event",
+        b"snapshot",
+        *(base + name + file for name in (b"first", b"second") for file in (b"/trigger", b"/enable")),
+    ]
+    paths += [other + path for path in paths]
+    before = {path: read(old, path) for path in paths}
+    assert before[b"tracing_on"] == before[other + b"tracing_on"] == b"0\n"
+    assert before[base + b"second/enable"] == b"1*\n"
+    assert before[base + b"second/trigger"] == b"stacktrace:count=8\n"
+    assert before[other + base + b"first/enable"] == b"0*\n"
+    assert before[other + base + b"first/trigger"] == (
+        b"disable_event:user_events:first:count=6\ntraceoff:unlimited\n"
+    )
+    for death in range(3):
+        die(old)
+        old = daemon_in(folder)
+        assert {path: read(old, path) for path in paths} == before, death
+    again = old.table.by_id(second.id)
+    assert again is not None
+    emit(again, 7)
+    assert read(old, base + b"second/trigger") == b"stacktrace:count=7\n"
+    write(old, base + b"first/trigger", b"!traceoff\n", truncate=False)
+    write(old, base + b"first/trigger", b"!snapshot\n", truncate=False)
+    write(old, other + base + b"first/trigger", b"!disable_event:user_events:first\n", truncate=False)
+    write(old, other + base + b"first/trigger", b"!traceoff\n", truncate=False)
+    before = {path: read(old, path) for path in paths}
+    assert before[other + base + b"first/enable"] == b"0\n"
+    die(old)
+    new = daemon_in(folder)
+    assert {path: read(new, path) for path in paths} == before
+    finish(new)
+
+
+def test_a_trigger_that_cannot_be_restored_is_said(folder: Path, log: pytest.LogCaptureFixture) -> None:
+    old = daemon_in(folder)
+    first = register(old, b"first u32 n")
+    register(old, b"gone u32 n")
+    path = b"events/user_events/first/trigger"
+    for command in (b"traceoff", b"enable_event:user_events:gone"):
+        write(old, path, command + b"\n", truncate=False)
+    state = (folder / "state").read_bytes()
+    die(old)
+    (folder / "state").write_bytes(
+        state.replace(b"enable_event:user_events:gone", b"enable_event:user_events:GONE")
+    )
+    new = daemon_in(folder)
+    assert read(new, path) == b"traceoff:unlimited\n"
+    assert "the trigger 'enable_event:user_events:GONE" in log.text
+    again = new.table.by_id(first.id)
+    assert again is not None
+    assert len(new.instances.cells) == 2
+    finish(new)
+
+
 def test_everything_is_as_before(folder: Path) -> None:
     old = daemon_in(folder)
     first = register(old, b"first u32 n")

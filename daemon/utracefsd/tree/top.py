@@ -39,8 +39,9 @@ utracefs: tracefs for events that programs declare
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
-  events/SYS/EV/        enable  filter  trigger  hist  format  id  stats
+  events/SYS/EV/        enable  filter  format  hist  id  inject  stats  trigger
   events/SYS/EV/filter  what to record: status >= 500 && path ~ "/api/*"; 0 records all again
+  events/SYS/EV/trigger what happens when it fires: append 'traceoff if FIELD == 5', '!traceoff' removes it
   events/SYS/EV/hist    what its hist triggers counted: append 'hist:keys=FIELD:vals=FIELD' to trigger
   events/SYS/enable     all events of a system; events/enable: all events
   trace                 what was recorded; truncate to clear
