@@ -11,6 +11,7 @@ from bench import measure
 NAMES = [
     "loops",
     "application",
+    "attack",
     "core",
     "first_event",
     "fork",

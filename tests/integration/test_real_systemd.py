@@ -223,15 +223,13 @@ class Machine:
         self._process.kill()
         self._process.wait(20)
         self._log.close()
-        for path in sorted(self._cgroup.rglob("*"), reverse=True):
-            if path.is_dir():
-                wait_for(lambda path=path: _removed(path), 10, what=lambda path=path: f"removal of {path}")
-        wait_for(lambda: _removed(self._cgroup), 10)
+        wait_for(lambda: _removed(self._cgroup), 10, what=lambda: f"the end of what is in {self._cgroup}")
 
 
 def _removed(cgroup: Path) -> bool:
-    with contextlib.suppress(OSError):
-        cgroup.rmdir()
+    for path in (*sorted((p for p in cgroup.rglob("*") if p.is_dir()), reverse=True), cgroup):
+        with contextlib.suppress(OSError):
+            path.rmdir()
     return not cgroup.exists()
 
 
