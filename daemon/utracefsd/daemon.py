@@ -430,13 +430,13 @@ class Daemon:
 
     def _stats_text(self) -> bytes:
         """The file daemon_stats."""
-        held = self.shares.total
-        return (
-            f"faults: {self.faults.count}\n"
-            f"connections: {held(Resource.CONNECTIONS)}\n"
-            f"descriptors: {held(Resource.DESCRIPTORS)}\n"
-            f"descriptors to be closed: {closing.waiting()}\n"
-            f"bytes of messages: {held(Resource.MESSAGE_BYTES)}\n"
-            f"bytes of data rings: {held(Resource.RING_BYTES)}\n"
-            f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n"
-        ).encode()
+        lines = [
+            f"faults: {self.faults.count}\n",
+            f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
+            f"descriptors to be closed: {closing.waiting()}\n",
+            f"connections to be accepted: {self.data.arrived}\n",
+            self.shares.text(),
+            "time of the daemon lately, in ms:\n",
+        ]
+        lines += [f"  user {uid}: {used_ns / 1e6:.1f}\n" for uid, used_ns in self.data.heaviest()]
+        return "".join(lines).encode()

@@ -38,8 +38,8 @@ _RETRY_S: Final = 0.25
 def mount(
     directory: str | None, wait: bool, foreground: bool, allow_other: bool, group: str | None, mountpoint: str
 ) -> None:
-    """Mount the tree on DIR, for cat, echo, grep, trace-cmd. Ends with `umount DIR` (`fusermount3 -u DIR`), with SIGTERM,
-    and with the daemon."""
+    """Mount the tree on DIR, for cat, echo, grep, trace-cmd. Ends with `umount DIR` (`fusermount3 -u DIR`),
+    with SIGTERM, and with the daemon."""
     options = _Options(
         os.path.realpath(mountpoint),
         None if directory is None else os.path.abspath(directory),
@@ -75,7 +75,8 @@ def _gid(group: str | None) -> int | None:
 
 
 def _run(options: _Options, begun: Callable[[], None]) -> None:
-    """Mount and serve until it is over. `begun` is called once the command line's caller need not wait any longer."""
+    """Mount and serve until it is over. `begun` is called once the command line's caller need not wait any
+    longer."""
     with signals() as stop:
         while True:
             sock = _daemon(options, stop, begun)

@@ -4,8 +4,8 @@
     reply     length, error (0 or a negative errno), the request's `unique`; then the body
     notice    a reply with `unique` 0, and in place of the error what it is about
 
-A struct is a `struct.Struct` in native byte order, its members in the comment behind it. Kernels since 5.2 speak
-7.31; a newer one goes back to what we say.
+A struct is a `struct.Struct` in native byte order, its members in the comment behind it. Kernels since 5.2
+speak 7.31; a newer one goes back to what we say.
 """
 
 import struct
@@ -136,7 +136,8 @@ FORGET_IN: Final = struct.Struct("=Q")  # nlookup
 BATCH_FORGET_IN: Final = struct.Struct("=II")  # count dummy
 FORGET_ONE: Final = struct.Struct("=QQ")  # nodeid nlookup
 SETATTR_IN: Final = struct.Struct("=2I6Q8I")
-"""valid padding; fh size lock_owner atime mtime ctime; atimensec mtimensec ctimensec mode unused uid gid unused"""
+"""valid padding; fh size lock_owner atime mtime ctime; atimensec mtimensec ctimensec mode unused uid gid
+unused"""
 MKNOD_IN: Final = struct.Struct("=4I")  # mode rdev umask padding
 MKDIR_IN: Final = struct.Struct("=II")  # mode umask
 OPEN_IN: Final = struct.Struct("=II")  # flags open_flags

@@ -1,7 +1,9 @@
-"""Putting a file system of ours on a directory, and taking it away: mount(2), or fusermount3 where that is not allowed.
+"""Putting a file system of ours on a directory, and taking it away: mount(2), or fusermount3 where that is
+not allowed.
 
-root, and who is root in a user namespace of its own, mounts by itself. For others fusermount3 does it (setuid, Debian package
-fuse3) and hands the descriptor over a socket, whose number it finds in _FUSE_COMMFD.
+root, and who is root in a user namespace of its own, mounts by itself. For others fusermount3 does it
+(setuid, Debian package fuse3) and hands the descriptor over a socket, whose number it finds in
+_FUSE_COMMFD.
 """
 
 import array
@@ -33,11 +35,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def attach(directory: str, *, allow_other: bool = False) -> int:
     """Mount; the descriptor of /dev/fuse, on which the kernel asks, non-blocking, the caller's to close.
 
-    allow_other: others than the mounting user may look; modes and owners decide. directory: absolute. What a killed mount
-    left there is taken away first.
+    allow_other: others than the mounting user may look; modes and owners decide. directory: absolute. What
+    a killed mount left there is taken away first.
 
-    OSError, about the directory or the device: ENODEV, ENOENT (no fuse in this kernel or container), EPERM (not root, and no
-    fusermount3), ENOTDIR, and what mount(2) says.
+    OSError, about the directory or the device: ENODEV, ENOENT (no fuse in this kernel or container), EPERM
+    (not root, and no fusermount3), ENOTDIR, and what mount(2) says.
     """
     _clear_dead(directory)
     if not os.path.isdir(directory):

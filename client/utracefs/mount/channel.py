@@ -1,4 +1,5 @@
-"""One connection to the daemon's `tracefs` socket that never waits: requests go out, answers come back in any order.
+"""One connection to the daemon's `tracefs` socket that never waits: requests go out, answers come back in
+any order.
 
     send ──> msgid ──> the socket, or what waits to be sent
     answer ──────────> `resume` of that msgid: result, or OSError with the daemon's errno
@@ -24,8 +25,8 @@ from utracefs_protocol.messages.tracefs import Cancel
 __all__ = ["ANSWER_S", "Channel", "Resume"]
 
 ANSWER_S: Final = 30.0
-"""A daemon that answers nothing for so long is stopped, or hangs: the call is ETIMEDOUT, the caller goes on. It is one
-thread, and may just have 64 MiB of trace to print for somebody."""
+"""A daemon that answers nothing for so long is stopped, or hangs: the call is ETIMEDOUT, the caller goes
+on. It is one thread, and may just have 64 MiB of trace to print for somebody."""
 
 _PIECE_BYTES: Final = 1 << 18
 
@@ -41,8 +42,9 @@ class _Pending:
 
 
 class Channel:
-    """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched for room, and when
-    not any longer, `on_close` that it is about to be closed, `on_end` that the daemon ended it."""
+    """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched
+    for room, and when not any longer, `on_close` that it is about to be closed, `on_end` that the daemon
+    ended it."""
 
     def __init__(
         self,
@@ -70,8 +72,8 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, params: Params, resume: Resume, *, bounded: bool = True) -> int:
-        """The msgid. `resume` is called once, and may be called before this returns. Not `bounded`: however long it
-        takes."""
+        """The msgid. `resume` is called once, and may be called before this returns. Not `bounded`: however
+        long it takes."""
         if self.closed:
             resume(None, _not_connected())
             return 0

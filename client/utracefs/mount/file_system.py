@@ -3,24 +3,28 @@
     request ──> FileSystem.handle ──> Operation ──> Ask ──> Channel ──> daemon
     reply   <── `reply`           <── its end   <─────────────────────┘
 
-No thread, no socket and no device here: `serving` has the loop. All that one request does up to the daemon's answer is a
-generator (see operation), so hundreds of them wait at a time, and none holds up another.
+No thread, no socket and no device here: `serving` has the loop. All that one request does up to the
+daemon's answer is a generator (see operation), so hundreds of them wait at a time, and none holds up
+another.
 
 | the kernel's | here |
 |---|---|
 | lookup, stat, mkdir, rmdir | the method of that name, on the connection that all share |
-| open file | a handle there. Files that can be waited for (WAITED) have a connection each, which their close ends |
-| read | `read` with the flags that the file has now. Of a stream it may wait for ever; interrupted it is cancelled, EINTR |
+| names | those of files stay valid (1); of events and instances each walk asks us, and we the daemon (2) |
+| open file | a handle there; files that can be waited for (_WAITED) have a connection each, closed with them |
+| read | `read`, with the flags that the file has now; of a stream it may wait, until it is interrupted (3) |
 | lseek, then read | a read at another offset than the last one ended at is `seek`, `read` |
 | poll | `ready`; when somebody waits, one `poll` of the daemon is under way, whose answer wakes them |
 | write to a marker | `write` on behalf of the thread that writes |
-| close | RELEASE comes when close(2) has returned already. So who opens, or removes an instance, is let in when
-  what was closed before is closed at the daemon, too: no EBUSY of one's own making |
-| names | of files of an instance or an event stay valid; of events and instances each walk asks us, and we the
-  daemon, unless it has shown that name in the last second and nothing was changed through this mount since |
+| close | RELEASE, which comes when close(2) has returned already (4) |
 
-Sizes are 0 and files are read by direct I/O, as tracefs has it. What the kernel itself refuses or does by modes and owners
-(default_permissions) does not come here.
+(1) Nothing in an instance or an event goes before the whole does. (2) Unless it has shown that name in the last
+second, and nothing was changed through this mount since. (3) Then the daemon is asked to `cancel` it, and its
+answer is the reply: EINTR, or what had just come. (4) So who opens, or removes an instance, is let in when what
+was closed before is closed at the daemon, too: nobody gets EBUSY for a file that he has closed himself.
+
+Sizes are 0 and files are read by direct I/O, as tracefs has it. What the kernel itself refuses or does by
+modes and owners (default_permissions) does not come here.
 """
 
 import errno
@@ -48,11 +52,12 @@ __all__ = ["MAX_WAITED_FILES", "MAX_WAITING_READS", "MAX_WRITE", "REQUEST_BYTES"
 logger = logging.getLogger("utracefs.mount")
 
 MAX_WAITED_FILES: Final = 200
-"""Open files with a connection of their own, of the 256 that a daemon has for administrators. One more is ENFILE."""
+"""Open files with a connection of their own, of the 256 that a daemon has for administrators. One more is
+ENFILE."""
 
 MAX_WAITING_READS: Final = 64
-"""Reads of one open file that wait at a time: threads that share a descriptor. The daemon ends a connection at 256. One
-more is EBUSY."""
+"""Reads of one open file that wait at a time: threads that share a descriptor. The daemon ends a connection
+at 256. One more is EBUSY."""
 
 MAX_WRITE: Final = 512 << 10
 """Bytes of one write(2) that come in one request: one message to the daemon has 1 MiB."""
@@ -64,14 +69,16 @@ _MAX_PAGES: Final = 256
 """Pages of one read(2): a MiB, which is what the daemon gives at once."""
 
 _BACKGROUND: Final = 4096
-"""Closes that the kernel sends us before it keeps them back: then an open that follows would come before them."""
+"""Closes that the kernel sends us before it keeps them back: then an open that follows would come before
+them."""
 
 SEEN_S: Final = 1.0
-"""How long a name that the daemon has shown, in a lookup or a listing, is believed in: `ls -l` and `cat */enable` look up
-each entry of a listing. What others remove meanwhile is seen for so long; what is changed through this mount never."""
+"""How long a name that the daemon has shown, in a lookup or a listing, is believed in: `ls -l` and `cat
+*/enable` look up each entry of a listing. What others remove meanwhile is seen for so long; what is changed
+through this mount never."""
 
 _MAX_SEEN: Final = 20_000
-"""Names that are remembered, and one listing more."""
+"""Names that are remembered; beyond that all are forgotten."""
 
 _STREAMS: Final = frozenset(
     {b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"trace_marker", b"trace_marker_raw"}
@@ -118,9 +125,9 @@ class _OpenDirectory:
 
 
 class FileSystem:
-    """`main` is the connection that all share. `connect` makes one more, or raises OSError. `reply` sends to the kernel
-    what it is given, and says whether somebody still waited for it. `start_time_of` is of a thread, None where /proc
-    does not tell."""
+    """`main` is the connection that all share. `connect` makes one more, or raises OSError. `reply` sends
+    to the kernel what it is given, and says whether somebody still waited for it. `start_time_of` is of a
+    thread, None where /proc does not tell."""
 
     def __init__(
         self,
@@ -265,7 +272,7 @@ class FileSystem:
         return self._nodes.entry_out(self._nodes.looked_up(path, found), _valid_s(parent.path))
 
     def _see(self, path: bytes, found: messages.Stat) -> None:
-        if len(self._seen) > _MAX_SEEN:
+        if len(self._seen) >= _MAX_SEEN:
             self._seen.clear()
         self._seen[path] = (found, self._clock() + SEEN_S)
 
@@ -274,7 +281,8 @@ class FileSystem:
         return self._nodes.attr_out(self._nodes[header.node_id])
 
     def _setattr(self, header: Header, body: bytes) -> Steps:
-        """chmod and chown are kept. Truncating is no opening with O_TRUNC: like a change of times it does nothing."""
+        """chmod and chown are kept. Truncating is no opening with O_TRUNC: like a change of times it does
+        nothing."""
         yield from ()
         node = self._nodes[header.node_id]
         members = abi.SETATTR_IN.unpack_from(body)
@@ -354,8 +362,8 @@ class FileSystem:
             if not self._said_no_data:
                 self._said_no_data = True
                 logger.warning(
-                    "pid %d opened user_events_data: a mount does not take events; programs use the socket of that"
-                    " name",
+                    "pid %d opened user_events_data: a mount does not take events; programs use the socket"
+                    " of that name",
                     header.pid,
                 )
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
@@ -493,8 +501,8 @@ def _refusing(number: int) -> Callable[[Header, bytes], Steps]:
 
 
 def _changes_names(opcode: int, body: bytes) -> bool:
-    """Whether events or instances may come or go by it: a write or a truncating open (dynamic_events), a close of what was
-    open for writing (remove_on_close)."""
+    """Whether events or instances may come or go by it: a write or a truncating open (dynamic_events), a
+    close of what was open for writing (remove_on_close)."""
     match opcode:
         case Opcode.WRITE | Opcode.MKDIR | Opcode.RMDIR:
             return True

@@ -1,10 +1,11 @@
 """The kernel's names for files, node ids, and what we know of each: its path, kind, mode and owner.
 
-A path has one node as long as the kernel holds a reference to it (LOOKUP counts up, FORGET down). The inode number that
-programs see is made of the path, so it stays the same when the kernel forgets a file in between.
+A path has one node as long as the kernel holds a reference to it (LOOKUP counts up, FORGET down). The inode
+number that programs see is made of the path, so it stays the same when the kernel forgets a file in
+between.
 
-chmod(2) and chown(2) stick as they do in tracefs, for as long as the mount lives; the daemon does not hear of them. They
-let others in where the mount was made with `allow_other`.
+chmod(2) and chown(2) stick as they do in tracefs, for as long as the mount lives; the daemon does not hear
+of them. They let others in where the mount was made with `allow_other`.
 """
 
 import errno
@@ -21,8 +22,8 @@ from utracefs_protocol.messages.tracefs import Stat
 __all__ = ["MAX_CHANGED", "Node", "Nodes", "inode_number"]
 
 MAX_CHANGED: Final = 65536
-"""Files whose mode or owner was changed: `chmod -R` of a tree of 8,000 events. More is ENOSPC: paths may be made up
-without end, since instances can."""
+"""Files whose mode or owner was changed: `chmod -R` of a tree of 8,000 events. More is ENOSPC: paths may be
+made up without end, since instances can."""
 
 _FOREVER_S: Final = 1 << 30
 """Kind and mode of a path do not change behind the kernel's back."""

@@ -4,8 +4,8 @@
         data = yield Ask(channel, Read(...))     waits for the daemon's answer; its OSError is raised here
         return data                              the reply; an OSError is the reply's errno
 
-An Operation runs such steps, answers once, and passes an interrupt (FUSE_INTERRUPT) on to what it waits for. Nothing
-here blocks: `Ask` sends, and the answer resumes the steps.
+An Operation runs such steps, answers once, and passes an interrupt (FUSE_INTERRUPT) on to what it waits
+for. Nothing here blocks: `Ask` sends, and the answer resumes the steps.
 """
 
 import errno
@@ -57,7 +57,8 @@ class Ask:
         self._msgid = self._channel.send(self._requests[-1], last, bounded=self._bounded)
 
     def interrupt(self) -> None:
-        """Only what may take for ever is given up: an answer of anything else comes soon, and something was done."""
+        """Only what may take for ever is given up: an answer of anything else comes soon, and something was
+        done."""
         if not self._bounded:
             self._channel.cancel(self._msgid)
 

@@ -3,14 +3,15 @@
     /dev/fuse ──requests──▶ FileSystem ──▶ Channels ──▶ the daemon's tracefs socket
               ◀──replies──             ◀──          ◀──
 
-**One thread is enough**, because nothing waits: a read of an empty trace_pipe is a request that the daemon has not answered yet,
-and an entry in a table here. (libfuse gives each such read a thread, of which it has ten by default, and an interrupt is
-then a signal to that thread. It also has no way to say from Python that a poll is ready. So this speaks to /dev/fuse itself
-and needs no library.)
+**One thread is enough**, because nothing waits: a read of an empty trace_pipe is a request that the daemon
+has not answered yet, and an entry in a table here. (libfuse gives each such read a thread, of which it has
+ten by default, and an interrupt is then a signal to that thread. It also has no way to say from Python that
+a poll is ready. So this speaks to /dev/fuse itself and needs no library.)
 
-It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP. Whoever is in a call
-then gets an error (ENOTCONN, ECONNABORTED); a file that is open stays so and fails. Killed with -9 it leaves a directory that
-answers ENOTCONN, until `umount DIR`, `fusermount3 -u -z DIR`, or the next mount there.
+It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP.
+Whoever is in a call then gets an error (ENOTCONN, ECONNABORTED); a file that is open stays so and fails.
+Killed with -9 it leaves a directory that answers ENOTCONN, until `umount DIR`, `fusermount3 -u -z DIR`, or
+the next mount there.
 """
 
 import contextlib
@@ -101,9 +102,11 @@ def connect(directory: str | None = None) -> socket.socket:
 
 
 class Mount:
-    """The tree of the daemon behind `sock`, mounted on `mountpoint` until `close`; a context manager. `sock` becomes ours.
+    """The tree of the daemon behind `sock`, mounted on `mountpoint` until `close`; a context manager.
+    `sock` becomes ours.
 
-    mountpoint: absolute. allow_other: others than ourselves may look, as modes and owners permit. gid: group of the files.
+    mountpoint: absolute. allow_other: others than ourselves may look, as modes and owners permit. gid:
+    group of the files.
 
     OSError: as `attaching.attach`.
     """
@@ -162,7 +165,8 @@ class Mount:
     def close(self) -> None:
         """Unmount, and end every connection. Twice is harmless."""
         if self._device >= 0:
-            # First the directory, so that nobody comes in any more; closing the device ends those who are inside.
+            # First the directory, so that nobody comes in any more; closing the device ends those who are
+            # inside.
             if self._end is not End.UNMOUNTED:
                 attaching.detach(self.mountpoint)
             os.close(self._device)

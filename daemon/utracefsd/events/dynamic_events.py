@@ -13,9 +13,9 @@ dyn_events_release_all() in kernel/trace/trace_dynevent.c; user_event_create() i
 
 import errno
 
+from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
-from utracefs_protocol.messages import REG_PERSIST
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event, shown
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import SyntheticError, declared_text, split_command

@@ -6,8 +6,7 @@ EventTable alone makes and changes events; the others read them.
 
 import attrs
 
-from utracefs_protocol.declaration import Declaration
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.events._tracepoint import Tracepoint
 

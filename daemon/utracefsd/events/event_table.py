@@ -39,6 +39,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from utracefs_protocol.declaration import (
+    REG_MULTI_FORMAT,
+    REG_PERSIST,
     Declaration,
     Field,
     FieldKind,
@@ -49,7 +51,6 @@ from utracefs_protocol.declaration import (
 )
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, USER_EVENTS_MAX
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.events._tracepoint import Probe, Tracepoint
 from utracefsd.events.enablers import EnablerTable, Place
 from utracefsd.events.event import (

@@ -98,9 +98,9 @@ class World:
             self._hist(probe.sink, "reader", b"keys=1:vals=n-$x"),
             self._hist(probe.sink, "setter", b"keys=1:x=n", b"n != 5"),
         )
-        reader, setter = (trigger.hist for trigger in probe.triggers[2:])  # type: ignore[attr-defined]
+        reader, setter = (trigger.hist for trigger in probe.triggers[2:])
         reader.link([Link(setter, 0, True)], ())
-        probe.triggers[2].end_reads()  # type: ignore[attr-defined]
+        probe.triggers[2].end_reads()
         other = FtraceProbe(FtraceSink(RingBuffer(1, 8), 1, self.cells))
         other.soft_disabled = True
         self.tracepoint.attach(other)

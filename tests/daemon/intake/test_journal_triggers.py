@@ -1,8 +1,8 @@
 """Triggers and a daemon that is killed at any instruction: each fires exactly once for each record.
 
-The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose shared
-memory is looked at after each, and real kills. What comes out in the end, with however many deaths between, is
-compared with a plain model of what the triggers do (`expected`).
+The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose
+shared memory is looked at after each, and real kills. What comes out in the end, with however many deaths
+between, is compared with a plain model of what the triggers do (`expected`).
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def test_killed_at_any_instruction(folder: Path) -> None:
         going = True
         while going:
             going = stepper.step()
-            # The data ring itself is the matter of test_journal.py; of a consumed record nothing is looked at.
+            # The data ring itself is the matter of test_journal.py.
             now = tuple(memory[:] for memory in files)
             if now != seen:
                 seen = now

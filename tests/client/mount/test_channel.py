@@ -1,0 +1,149 @@
+"""A connection that never waits: answers in any order, deadlines, ends."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from utracefs.mount.channel import ANSWER_S, Channel
+from utracefs_protocol.connection import (
+    Connection,
+    Request,
+    encode_error,
+    encode_notification,
+    encode_response,
+)
+from utracefs_protocol.messages.tracefs import Open, Read, StatPath, Write
+
+
+class Line:
+    """A channel, and the daemon's end of it."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair()
+        self.theirs.setblocking(False)
+        self.now = 0.0
+        self.events: list[Any] = []
+        self.answers: list[Any] = []
+        self.channel = Channel(
+            ours,
+            on_writing=lambda channel, wanted: self.events.append(wanted),
+            on_close=lambda channel: self.events.append("close"),
+            on_end=lambda channel: self.events.append("end"),
+            clock=lambda: self.now,
+        )
+        self._connection = Connection(max_object=None)
+
+    def ask(self, params: Any, *, bounded: bool = True) -> int:
+        return self.channel.send(params, self.note, bounded=bounded)
+
+    def note(self, result: Any, error: OSError | None) -> None:
+        self.answers.append(result if error is None else errno.errorcode[error.errno or 0])
+
+    def asked(self) -> list[Request]:
+        """What the daemon has received."""
+        found: list[Request] = []
+        while True:
+            try:
+                data = self.theirs.recv(1 << 16)
+            except BlockingIOError:
+                return found
+            for message in self._connection.receive(data):
+                assert isinstance(message, Request)
+                found.append(message)
+
+    def say(self, data: bytes) -> None:
+        self.theirs.sendall(data)
+        self.channel.on_ready()
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    one = Line()
+    yield one
+    one.channel.close()
+    one.theirs.close()
+
+
+def test_answers_in_any_order(line: Line) -> None:
+    first, second = line.ask(StatPath(b"trace")), line.ask(Open(b"trace", 0))
+    assert [(one.msgid, one.method) for one in line.asked()] == [(first, "stat"), (second, "open")]
+    line.say(encode_response(second, 7) + encode_error(first, errno.ENOENT, "gone")[:5])
+    assert line.answers == [7]
+    line.say(encode_error(first, errno.ENOENT, "gone")[5:])
+    assert line.answers == [7, "ENOENT"]
+    line.say(encode_response(first, 1) + encode_notification("news", []))
+    assert line.answers == [7, "ENOENT"]
+
+
+def test_no_answer_in_time(line: Line) -> None:
+    line.ask(Read(1, 10), bounded=False)
+    assert line.channel.next_deadline() is None
+    late = line.ask(StatPath(b"trace"))
+    line.now = 1.0
+    line.ask(StatPath(b"trace"))
+    assert line.channel.next_deadline() == ANSWER_S
+    line.now = ANSWER_S
+    line.channel.expire()
+    assert line.answers == ["ETIMEDOUT"]
+    assert line.channel.next_deadline() == ANSWER_S + 1
+    line.say(encode_response(late, {}))
+    assert line.answers == ["ETIMEDOUT"]
+
+
+def test_cancel_asks_the_daemon_which_decides(line: Line) -> None:
+    msgid = line.ask(Read(1, 10), bounded=False)
+    line.channel.cancel(msgid)
+    line.channel.cancel(4711)
+    assert [(one.method, one.params) for one in line.asked()] == [("read", [1, 10]), ("cancel", [msgid])]
+    assert line.answers == []
+    line.say(encode_response(msgid, b"there was something"))
+    assert line.answers == [b"there was something"]
+
+
+def test_what_the_socket_does_not_take_waits(line: Line) -> None:
+    large = b"x" * 400_000
+    for _ in range(5):
+        line.ask(Write(1, large))
+    assert line.events == [True]
+    received: list[Request] = []
+    while len(received) < 5:
+        received += line.asked()
+        if select.select([], [line.channel], [], 0)[1]:
+            line.channel.on_ready()
+    assert [one.params[1] for one in received] == [large] * 5
+    assert line.events == [True, False]
+
+
+def test_the_end_of_the_daemon(line: Line) -> None:
+    line.ask(Read(1, 10), bounded=False)
+    line.ask(StatPath(b"trace"))
+    line.theirs.close()
+    line.channel.on_ready()
+    assert line.answers == ["ENOTCONN", "ENOTCONN"]
+    assert line.events == ["close", "end"]
+    assert line.channel.closed
+    line.ask(StatPath(b"trace"))
+    assert line.answers == ["ENOTCONN"] * 3
+    line.channel.close()
+    assert line.events == ["close", "end"]
+
+
+def test_nonsense_is_the_end(line: Line) -> None:
+    line.ask(StatPath(b"trace"))
+    line.say(b"\xc1\xc1")
+    assert line.answers == ["ENOTCONN"]
+    assert line.events == ["close", "end"]
+
+
+def test_sending_into_a_closed_socket_is_no_exception(line: Line) -> None:
+    line.theirs.close()
+    line.ask(StatPath(b"trace"))
+    assert line.answers == []
+    line.channel.on_ready()
+    assert line.answers == ["ENOTCONN"]

@@ -1,0 +1,93 @@
+"""Steps that wait, are answered, fail and are interrupted."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any
+
+import pytest
+
+from tests.client.mount.kernel import FakeChannel
+from utracefs.mount.operation import Ask, Gate, Operation, Steps
+from utracefs_protocol.messages.tracefs import Open, Read, Seek
+
+
+class Run:
+    """One operation and its end."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.ended: list[tuple[bytes, int]] = []
+        self.operation = Operation(steps, lambda reply, error: self.ended.append((reply, error)))
+        self.operation.start()
+
+
+@pytest.fixture
+def channel() -> FakeChannel:
+    return FakeChannel(lambda params: None)
+
+
+def asking(channel: Any, *requests: Any, bounded: bool = True) -> Steps:
+    data: bytes = yield Ask(channel, *requests, bounded=bounded)
+    return data + b"!"
+
+
+def test_an_answer_goes_on_with_the_steps(channel: FakeChannel) -> None:
+    run = Run(asking(channel, Read(1, 10)))
+    assert run.ended == []
+    channel.answer(b"data")
+    assert run.ended == [(b"data!", 0)]
+
+
+def test_an_error_is_the_reply(channel: FakeChannel) -> None:
+    run = Run(asking(channel, Read(1, 10)))
+    channel.answer(error=errno.EBUSY)
+    assert run.ended == [(b"", errno.EBUSY)]
+
+
+def test_of_several_requests_the_first_error_counts(channel: FakeChannel) -> None:
+    run = Run(asking(channel, Seek(1, 5), Read(1, 10)))
+    assert [type(one.params) for one in channel.asked.values()] == [Seek, Read]
+    channel.answer(error=errno.ESPIPE)
+    assert run.ended == []
+    channel.answer(b"data")
+    assert run.ended == [(b"", errno.ESPIPE)]
+
+
+def test_only_what_may_take_for_ever_is_interrupted(channel: FakeChannel) -> None:
+    read = Run(asking(channel, Read(1, 10), bounded=False))
+    opened = Run(asking(channel, Open(b"trace", 0)))
+    read.operation.interrupt()
+    opened.operation.interrupt()
+    assert (read.ended, opened.ended) == ([(b"", errno.EINTR)], [])
+    channel.answer(b"1")
+    opened.operation.interrupt()
+    assert opened.ended == [(b"1!", 0)]
+
+
+def test_a_mistake_of_ours_is_eio_and_logged(channel: FakeChannel, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        run = Run(asking(channel, Read(1, 10)))
+        channel.answer(5)
+    assert run.ended == [(b"", errno.EIO)]
+    assert "TypeError" in caplog.text
+
+
+def test_a_gate_lets_in_when_all_have_left() -> None:
+    gate = Gate()
+
+    def steps() -> Steps:
+        yield gate
+        return b"in"
+
+    assert Run(steps()).ended == [(b"in", 0)]
+    gate.enter("one")
+    gate.enter("two")
+    waiting = [Run(steps()), Run(steps())]
+    gate.leave("one")
+    waiting[0].operation.interrupt()
+    assert [one.ended for one in waiting] == [[], []]
+    assert not gate.is_open
+    gate.leave("two")
+    assert [one.ended for one in waiting] == [[(b"in", 0)], [(b"in", 0)]]
+    assert gate.is_open

@@ -1,0 +1,110 @@
+"""The loop around a mount: signals, ends, connections that are refused. With the real kernel and daemon:
+tests/integration/test_mount*.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.real_daemon import Utracefsd
+from tests.integration.mounting import must_mount
+from utracefs.mount import End, Mount, connect, signals
+from utracefs.mount.attaching import detach, is_attached
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Utracefsd]:
+    must_mount(tmp_path / "tree")
+    one = Utracefsd(tmp_path / "d")
+    (tmp_path / "d").mkdir()
+    one.start()
+    yield one
+    one.stop()
+    detach(str(tmp_path / "tree"))
+
+
+@pytest.fixture
+def mount(daemon: Utracefsd, tmp_path: Path) -> Iterator[Mount]:
+    with Mount(str(tmp_path / "tree"), connect(str(daemon.directory))) as one:
+        yield one
+
+
+class TestSignals:
+    def test_they_are_seen_and_given_back(self) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        with signals() as stop:
+            assert not stop.wait(0)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.wait(20)
+            assert stop.wait(0)
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    def test_what_our_parent_ignores_stays_ignored(self) -> None:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with signals() as stop:
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert not stop.wait(0)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+
+class TestServing:
+    def serve(self, mount: Mount, finish: Callable[[], object]) -> tuple[End, list[str]]:
+        """Until the thread beside it calls `finish`."""
+        seen: list[str] = []
+
+        def look() -> None:
+            with open(f"{mount.mountpoint}/tracing_on") as file:
+                seen.append(file.read())
+            finish()
+
+        beside = threading.Thread(target=look)
+        with signals() as stop:
+            beside.start()
+            end = mount.serve(stop)
+        beside.join(20)
+        return end, seen
+
+    def test_until_a_signal(self, mount: Mount) -> None:
+        assert self.serve(mount, lambda: os.kill(os.getpid(), signal.SIGTERM)) == (End.SIGNAL, ["1\n"])
+        mount.close()
+        assert not is_attached(mount.mountpoint)
+        mount.close()
+
+    def test_until_it_is_unmounted(self, mount: Mount) -> None:
+        assert self.serve(mount, lambda: detach(mount.mountpoint)) == (End.UNMOUNTED, ["1\n"])
+
+    def test_until_the_daemon_goes(self, daemon: Utracefsd, mount: Mount) -> None:
+        assert self.serve(mount, daemon.stop) == (End.DAEMON_GONE, ["1\n"])
+
+
+def test_nothing_is_left_where_it_cannot_be_mounted(daemon: Utracefsd, tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    with pytest.raises(FileNotFoundError):
+        Mount(str(tmp_path / "none"), connect(str(daemon.directory)))
+    assert descriptors() == before
+
+
+def test_a_daemon_that_accepts_nobody_more(mount: Mount, daemon: Utracefsd) -> None:
+    """A further connection is refused at once, not waited for."""
+    full = socket.socket(socket.AF_UNIX)
+    path = str(daemon.directory / "full")
+    full.bind(path)
+    full.listen(0)
+    mount.address = path
+    with pytest.raises(OSError) as caught:
+        for _ in range(10):
+            mount._connect()
+    assert caught.value.errno == errno.EAGAIN
+    full.close()
