@@ -216,6 +216,7 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
         b"hist",
         READ_ONLY,
         lambda ev: ev.instance.triggers.hist_text(ev.event, ev.instance.comms.comm),
+        changes=lambda ev: ev.instance.triggers.hist_hits(ev.event),
         holds_instance=False,
     ),
     Row(b"id", READ_ONLY, lambda ev: b"%d\n" % ev.event.id, holds_instance=False),

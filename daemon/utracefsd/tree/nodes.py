@@ -206,6 +206,10 @@ class Row(Generic[C]):
     opener: Callable[[C, int, Peer], OpenFile] | None = None
     """Makes the open file where an OpenText will not do; then the four above are not used."""
 
+    changes: Callable[[C], int] | None = None
+    """Another number whenever there is news: poll(2) waits for some since the file was opened or read. None: it
+    does not wait."""
+
     holds_instance: bool = True
     """Whether it keeps its instance from being removed while it is open; most of the kernel's files do."""
 
@@ -256,6 +260,7 @@ class OpenText(OpenFile):
         self._peer = peer
         self._text: bytes | None = None
         self._position = 0
+        self._seen = self._changes()
         if self.writable and flags & os.O_TRUNC and node.row.truncate is not None:
             node.row.truncate(node.context, peer)
 
@@ -266,10 +271,18 @@ class OpenText(OpenFile):
         if self._node.guard is not None:
             self._node.guard()
         if self._text is None:
+            self._seen = self._changes()
             self._text = show(self._node.context)
         piece = self._text[self._position : self._position + size]
         self._position += len(piece)
         return piece
+
+    def _ready(self) -> bool:
+        return self._node.row.changes is None or self._changes() != self._seen
+
+    def _changes(self) -> int:
+        changes = self._node.row.changes
+        return 0 if changes is None else changes(self._node.context)
 
     def _write(self, data: bytes) -> int:
         store = self._node.row.store

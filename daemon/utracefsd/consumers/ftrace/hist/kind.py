@@ -34,7 +34,7 @@ from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind, Named
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import slots_bytes
 
-__all__ = ["HistKind", "HistSwitchKind", "hist_file"]
+__all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits"]
 
 SLOT = b"hist"
 
@@ -133,6 +133,11 @@ def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> bytes
         )
         for one in hists_of(place, event)
     )
+
+
+def hist_hits(place: Place, event: Event) -> int:
+    """What they have counted, all together."""
+    return sum(one.table.hits for one in hists_of(place, event))
 
 
 class HistKind:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.hist.kind import HistKind, HistSwitchKind, hist_file
+from utracefsd.consumers.ftrace.hist.kind import HistKind, HistSwitchKind, hist_file, hist_hits
 from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
 from utracefsd.consumers.ftrace.trigger.simple import (
@@ -54,6 +54,10 @@ class Triggers:
     def hist_text(self, event: Event, comm: Callable[[int], bytes]) -> bytes:
         """What the file `hist` shows. comm: the name of a thread."""
         return hist_file(self._place, event, comm)
+
+    def hist_hits(self, event: Event) -> int:
+        """How many records the histograms of the event have counted in all."""
+        return hist_hits(self._place, event)
 
     def write(self, event: Event, data: bytes) -> None:
         """One write, shorter than a page: nothing, or one command. EINVAL, EEXIST, and what the kind says."""

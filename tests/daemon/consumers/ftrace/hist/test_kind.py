@@ -228,6 +228,27 @@ def test_events_and_instances_that_go(desk: Desk) -> None:
     assert len(desk.world.instances.tables) == 0
 
 
+def test_poll_waits_for_hits(desk: Desk) -> None:
+    desk.write(desk.a, b"hist:keys=v")
+    desk.emit(desk.a)
+    file = desk.world.open(b"events/user_events/a/hist")
+    assert not file.ready()
+    desk.emit(desk.a)
+    assert file.ready()
+    assert file.ready()
+    assert b"Hits: 2\n" in file.read(4096)
+    assert not file.ready()
+    desk.emit(desk.b)
+    assert not file.ready()
+    desk.emit(desk.a)
+    assert file.ready()
+    file.seek(0)
+    assert b"Hits: 3\n" in file.read(4096)
+    assert not file.ready()
+    assert desk.world.open(b"events/user_events/a/trigger").ready()
+    file.close()
+
+
 def test_too_much_memory(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk.world.instances.tables, "_instance_bytes", 100 << 10)
     assert desk.write(desk.a, b"hist:keys=v") == ""
