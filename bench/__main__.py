@@ -8,7 +8,19 @@ import sys
 
 from bench import measure
 
-NAMES = ["loops", "application", "core", "first_event", "fork", "intake", "report", "rings", "tree"]
+NAMES = [
+    "loops",
+    "application",
+    "attack",
+    "core",
+    "first_event",
+    "fork",
+    "instances",
+    "intake",
+    "report",
+    "rings",
+    "tree",
+]
 
 
 def main(args: list[str]) -> int:

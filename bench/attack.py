@@ -1,14 +1,14 @@
 """How long an administrator waits while 200 hostile connections attack: `python -m bench attack`.
 
-For each kind of attack (bench/attackers.py) hostile processes of other users have 200 connections for SECONDS.
-Meanwhile an honest administrator opens a connection and reads a small file, an honest program of yet another
-user registers an event, and both measure how long that takes; 200 times at least.
+For each kind of attack (bench/attackers.py) hostile processes of other users have 200 connections for
+SECONDS. Meanwhile an honest administrator opens a connection and reads a small file, an honest program of
+yet another user registers an event, and both measure how long that takes; 200 times at least.
 
-On a busy machine a part of that is not the daemon's: it waits for a cpu as everything does. How long it did is
-known exactly (`queued_ns`), and what is left without that is shown as *net*, and judged. Beside it stands a
-*control*, asked in the same moments: a server that answers one byte with one byte and takes as much cpu time as
-the daemon does (it looks at the daemon's and spins as long). What that needs is the noise of the machine and of
-this program.
+On a busy machine a part of that is not the daemon's: it waits for a cpu as everything does. How long it
+did is known exactly (`queued_ns`), and what is left without that is shown as *net*, and judged. Beside it
+stands a *control*, asked in the same moments: a server that answers one byte with one byte and takes as
+much cpu time as the daemon does (it looks at the daemon's and spins as long). What that needs is the
+noise of the machine and of this program.
 
 `python -m bench.attack KIND...` runs some kinds alone.
 """

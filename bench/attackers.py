@@ -1,8 +1,9 @@
-"""Hostile connections for `bench.attack`: one function for each kind of attack, run in processes of their own.
+"""Hostile connections for `bench.attack`: a function for each kind of attack, run in processes of its own.
 
-A job makes its share of the connections and keeps them busy without ever waiting for one of them: what the
-daemon does not take now is sent later, what it ends is made again. All of them speak bytes that were made before,
-so that an attacker costs the machine as little as possible and the daemon as much as possible.
+A job makes its share of the connections and keeps them busy without ever waiting for one of them: what
+the daemon does not take now is sent later, what it ends is made again. All of them speak bytes that were
+made before, so that an attacker costs the machine as little as possible and the daemon as much as
+possible.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def registration(name_args: str, **more: Any) -> bytes:
 
 
 class _Talk:
-    """One connection that says `first` and then `again` for ever; a packet with descriptors goes in one piece."""
+    """One connection that says `first` and then `again` for ever; a packet with descriptors goes in one
+    piece."""
 
     def __init__(self, path: str, first: bytes, again: bytes, fds: Sequence[int], rounds: int | None) -> None:
         self.sock = socket.socket(socket.AF_UNIX)

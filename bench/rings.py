@@ -18,6 +18,13 @@ from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist._triggers import HistTrigger
+from utracefsd.consumers.ftrace.hist.definition import define
+from utracefsd.consumers.ftrace.hist.errors import Log
+from utracefsd.consumers.ftrace.hist.expressions import Context
+from utracefsd.consumers.ftrace.hist.parse import parse_parts
+from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -28,10 +35,26 @@ DATA = 65536
 
 
 def taking_in() -> Iterator[Row]:
-    """One core, one event, no filter: a ring of 16 MiB filled in one go and taken in."""
+    """One core, one event: a ring of 16 MiB filled in one go and taken in, into a ring buffer or counted."""
     declaration = parse(b"bench_in u64 a; u64 b")
     tracepoint = Tracepoint(2000, declaration.name, declaration.fields)
-    tracepoint.attach(FtraceProbe(FtraceSink(RingBuffer(os.cpu_count() or 1, 8192))))
+    probe = FtraceProbe(FtraceSink(RingBuffer(os.cpu_count() or 1, 8192)))
+    tracepoint.attach(probe)
+    best = taken_in_s(tracepoint)
+    yield at_least_row("records taken in from a data ring, one core", best, 10_000_000, "records/s")
+    probe.soft_disabled = True
+    for keys in (b"a", b"a,b"):
+        log = Log(b"")
+        definition = define(parse_parts(b"keys=%s:vals=b" % keys, log), Context(declaration.fields, log))
+        program = compile_definition(definition)
+        table = HistTable.create(11, definition.key_size, program.nr_words)
+        probe.triggers = (HistTrigger(probe.sink, Hist(program, table)),)
+        best = taken_in_s(tracepoint)
+        yield at_least_row(f"counted by hist:keys={keys.decode()}:vals=b", best, 2_000_000, "records/s")
+
+
+def taken_in_s(tracepoint: Tracepoint) -> float:
+    """Records in a second, at best."""
     table = IndexTable()
     table.append(tracepoint)
     size = 16 << 20
@@ -55,7 +78,7 @@ def taking_in() -> Iterator[Row]:
         best = min(best, time.perf_counter() - begin)
         assert taken == count
     memory.close()
-    yield at_least_row("records taken in from a data ring, one core", count / best, 10_000_000, "records/s")
+    return count / best
 
 
 def emit_ns(session: utracefs.Session, event: Any) -> float:

@@ -9,11 +9,7 @@ from utracefs_protocol.declaration import Declaration, check_command_length, par
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["MULTI_FORMAT", "PERSIST", "check_declaration", "command_bytes"]
-
-# REG_PERSIST and REG_MULTI_FORMAT of utracefs_protocol.messages, which is not needed before a daemon answers.
-PERSIST = 0x1
-MULTI_FORMAT = 0x2
+__all__ = ["check_declaration", "command_bytes"]
 
 
 def command_bytes(declaration: str | bytes) -> bytes:

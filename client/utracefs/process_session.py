@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from utracefs._event import Event
-from utracefs.checking import MULTI_FORMAT, PERSIST
 from utracefs.session import Session
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -31,5 +31,5 @@ def process_session() -> Session:
 
 def _declare_again(declaration: str, flags: int) -> Event:
     return process_session().event(
-        declaration, persist=bool(flags & PERSIST), multi_format=bool(flags & MULTI_FORMAT)
+        declaration, persist=bool(flags & REG_PERSIST), multi_format=bool(flags & REG_MULTI_FORMAT)
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 
 from utracefs._event import Event
-from utracefs.checking import MULTI_FORMAT, PERSIST, check_declaration, command_bytes
+from utracefs.checking import check_declaration, command_bytes
 from utracefs.declaring import make_event
 from utracefs.session_thread import UP, SessionThread
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Session:
 
     def event(self, declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
         """As `utracefs.event`. ValueError: the declaration is wrong."""
-        flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
+        flags = REG_PERSIST * bool(persist) | REG_MULTI_FORMAT * bool(multi_format)
         text = command_bytes(declaration)
         if (found := self._by_text.get((text, flags))) is not None:
             return found
@@ -61,7 +62,7 @@ class Session:
         """As `utracefs.events`. ValueError: a declaration is wrong; then none is made."""
         if isinstance(declarations, str | bytes):
             raise TypeError("events takes several declarations; for one there is event")
-        flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
+        flags = REG_PERSIST * bool(persist) | REG_MULTI_FORMAT * bool(multi_format)
         texts = [command_bytes(declaration) for declaration in declarations]
         new = {text: self._new_event(text, flags) for text in texts if (text, flags) not in self._by_text}
         # (An Event is false while no consumer is attached: no `or` here.)

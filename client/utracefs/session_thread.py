@@ -177,7 +177,7 @@ class SessionThread:
         handler of ours): that cannot wait for itself."""
         if self._native.is_current:
             return
-        if self.state == FORKED and self._speaks_first() and self._may_start():
+        if self.state == FORKED and self._first_words is not None and self._may_start():
             self._native.drive(DRIVE_S, lambda: not event._is_unsettled)
         self.start()
         while (
@@ -329,8 +329,8 @@ class SessionThread:
         """Connect to the first daemon that there is."""
         until = time.monotonic() + self._full_patience_s
         while not self._is_over and self._has_bell():
-            if self._socket is not None:
-                return True  # `_speaks_first` was here
+            if self._speaks_first():
+                return True
             busy = False
             for directory in candidates(self._directory):
                 try:
@@ -590,13 +590,10 @@ class SessionThread:
             )
 
     def _speaks_first(self) -> bool:
-        """In a forked child: the daemon has something to do while we get ready for its answer. False: it will
-        not be there as fast as this."""
+        """In a forked child: what there is to say was put together before the fork."""
         words, self._first_words = self._first_words, None
-        if words is None or self.closing or self._native.is_wanted:
-            return False
-        spoken = words.speak()
-        if spoken is None:
+        spoken = None if words is None else words.speak()
+        if words is None or spoken is None:
             return False
         self._socket, self._connection = spoken
         self._by_old_index = words.by_old_index

@@ -12,8 +12,9 @@ import os
 from collections.abc import Iterable
 from typing import Any, Self
 
-from utracefs.checking import MULTI_FORMAT, PERSIST, check_declaration, command_bytes
+from utracefs.checking import check_declaration, command_bytes
 from utracefs.totals import EventStats, Stats
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
 __all__ = ["Event", "Session", "process_session"]
 
@@ -62,7 +63,7 @@ class Session:
     def event(self, declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
         """As `utracefs.event`. ValueError: the declaration is wrong."""
         found = check_declaration(command_bytes(declaration))
-        flags = PERSIST * bool(persist) | MULTI_FORMAT * bool(multi_format)
+        flags = REG_PERSIST * bool(persist) | REG_MULTI_FORMAT * bool(multi_format)
         text = _text(found.canonical())
         fields = tuple(_text(field.name) for field in found.fields)
         return self._events.setdefault((text, flags), Event(self, _text(found.name), text, fields, flags))
@@ -104,4 +105,6 @@ def _text(name: bytes) -> str:
 
 
 def _declare_again(declaration: str, flags: int) -> Event:
-    return _session.event(declaration, persist=bool(flags & PERSIST), multi_format=bool(flags & MULTI_FORMAT))
+    return _session.event(
+        declaration, persist=bool(flags & REG_PERSIST), multi_format=bool(flags & REG_MULTI_FORMAT)
+    )

@@ -39,8 +39,10 @@ from utracefsd.connections.accepted import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
+from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
+from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event import Event
@@ -160,6 +162,8 @@ class Daemon:
                     taken = None
             # Before anything is recorded, and before the ring buffers take what room there is.
             journal = self._journal(folder, taken)
+        cells = Cells() if journal is None else journal.cells
+        tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
         self.instances = Instances(
             self.table,
             self.comms,
@@ -168,6 +172,8 @@ class Daemon:
             current_cpu=current_cpu,
             free_memory_kb=free_memory_kb,
             storage=lambda number: None if folder is None else folder.buffers_of(number),
+            cells=cells,
+            tables=tables,
             restored=None if taken is None else taken.names(),
         )
         if journal is not None:
@@ -178,6 +184,8 @@ class Daemon:
             self.instances.remove_left_over()
         elif buffer_size_kb is not None:
             self.instances.top.store.resize(buffer_size_kb)
+        cells.drop_the_rest()
+        tables.remove_the_rest()
         # Programs that registered them have this long to come back; until then they count as referring to
         # them.
         self._held = [event for event in restored if not event.persistent]
@@ -210,7 +218,8 @@ class Daemon:
             else None
         )
         if folder is not None:
-            self.state = State(folder, self.table, self.instances, self.comms, self.rings)
+            fired = None if journal is None else journal.fired
+            self.state = State(folder, self.table, self.instances, self.comms, self.rings, fired)
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
         self.perf = PerfEvents(self.table, now_ns, nr_cpus)
@@ -238,16 +247,21 @@ class Daemon:
         """Those that come over the socket, while rings of the daemon before may bring older ones."""
 
     def _journal(self, folder: StateFolder, taken: Taken | None) -> Journal:
-        buffers = {} if taken is None else taken.buffers()
+        path = folder.cells
         try:
-            journal = Journal(folder.journal, buffers)
+            cells = Cells(path)
+            path = folder.journal
+            journal = (
+                Journal(path, cells=cells)
+                if taken is None
+                else Journal(path, taken.buffers(), cells, taken.fired)
+            )
         except OSError as error:
             self.status_file.close()
-            raise TraceError(
-                error.errno or errno.EIO, f"{folder.journal} cannot be made: {error.strerror}"
-            ) from error
-        if journal.refused:
-            logger.warning("%s is replaced: %s", folder.journal, journal.refused)
+            raise TraceError(error.errno or errno.EIO, f"{path} cannot be made: {error.strerror}") from error
+        for path, refused in ((folder.cells, cells.refused), (folder.journal, journal.refused)):
+            if refused:
+                logger.warning("%s is replaced: %s", path, refused)
         return journal
 
     def open_tracefs(self, peer: Peer) -> TracefsConnection:
@@ -416,13 +430,13 @@ class Daemon:
 
     def _stats_text(self) -> bytes:
         """The file daemon_stats."""
-        held = self.shares.total
-        return (
-            f"faults: {self.faults.count}\n"
-            f"connections: {held(Resource.CONNECTIONS)}\n"
-            f"descriptors: {held(Resource.DESCRIPTORS)}\n"
-            f"descriptors to be closed: {closing.waiting()}\n"
-            f"bytes of messages: {held(Resource.MESSAGE_BYTES)}\n"
-            f"bytes of data rings: {held(Resource.RING_BYTES)}\n"
-            f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n"
-        ).encode()
+        lines = [
+            f"faults: {self.faults.count}\n",
+            f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
+            f"descriptors to be closed: {closing.waiting()}\n",
+            f"connections to be accepted: {self.data.arrived}\n",
+            self.shares.text(),
+            "time of the daemon lately, in ms:\n",
+        ]
+        lines += [f"  user {uid}: {used_ns / 1e6:.1f}\n" for uid, used_ns in self.data.heaviest()]
+        return "".join(lines).encode()

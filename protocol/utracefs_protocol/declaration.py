@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTEGERS",
+    "REG_MULTI_FORMAT",
+    "REG_PERSIST",
     "Declaration",
     "Field",
     "FieldKind",
@@ -54,6 +56,12 @@ __all__ = [
     "parse_fields",
     "split_name",
 ]
+
+REG_PERSIST: Final = 0x1
+"""USER_EVENT_REG_PERSIST: keep the event when nothing refers to it."""
+
+REG_MULTI_FORMAT: Final = 0x2
+"""USER_EVENT_REG_MULTI_FORMAT: several formats under one name."""
 
 _MOST_REMEMBERED: Final = 2048
 _SPACES: Final = b" \t\n\v\f\r"

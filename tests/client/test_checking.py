@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from utracefs.checking import MULTI_FORMAT, PERSIST, check_declaration, command_bytes
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs.checking import check_declaration, command_bytes
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,3 @@ def test_text_and_bytes() -> None:
     assert command_bytes("caf\udce9") == command_bytes(b"caf\xe9") == b"caf\xe9"
     with pytest.raises(TypeError, match="str or bytes, not int"):
         command_bytes(1)  # type: ignore[arg-type]
-
-
-def test_the_flags_are_those_of_the_protocol() -> None:
-    assert (PERSIST, MULTI_FORMAT) == (REG_PERSIST, REG_MULTI_FORMAT)

@@ -18,6 +18,7 @@ import pytest
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
+from utracefsd.machine.shares import LIMITS, Resource
 from utracefsd.state.log import parse_log
 
 
@@ -146,3 +147,18 @@ def test_an_idle_daemon_has_no_deadline(around: Around) -> None:
     assert len(daemon.table) == 0
     assert daemon.next_deadline_ns() is None
     assert around.logged() == []
+
+
+def test_who_holds_what_and_of_how_much(around: Around) -> None:
+    daemon = around.daemon
+    producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
+    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
+    daemon.data._turns.charge(os.geteuid(), 0, 5_000_000_000)
+    text = around.ask(daemon.tracefs, tree, "read_file", "daemon_stats").decode()
+    assert text.startswith("faults: 0\n")
+    assert "\nconnections to be accepted: 0\n" in text
+    uid, most = os.geteuid(), LIMITS[Resource.EVENTS].most
+    assert f"\nevents: 1 of {daemon.shares.in_all[Resource.EVENTS]}\n  user {uid}: 1 of {most}\n" in text
+    lately = text.partition("\ntime of the daemon lately, in ms:\n")[2]
+    assert lately.startswith(f"  user {uid}: ")
+    assert float(lately.split()[2]) > 0

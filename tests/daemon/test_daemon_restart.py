@@ -24,10 +24,85 @@ from tests.daemon.restarting import (
     register,
     write,
 )
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.server.serve import serve
+
+
+def test_triggers_are_as_before(folder: Path) -> None:
+    """Their counts, and what they switched from within records, which the log does not know."""
+    old = daemon_in(folder)
+    first, second = register(old, b"first u32 n"), register(old, b"second u32 n")
+    old.instances.make(b"one")
+    base = b"events/user_events/"
+    other = b"instances/one/"
+    for path, commands in (
+        (base + b"first/trigger", (b"traceoff:3 if n == 5", b"enable_event:user_events:second", b"snapshot")),
+        (base + b"second/trigger", (b"stacktrace:9",)),
+        (other + base + b"first/trigger", (b"traceoff", b"disable_event:user_events:first:7")),
+    ):
+        for command in commands:
+            write(old, path, command + b"\n", truncate=False)
+    write(old, other + base + b"first/enable", b"1")
+    old.save()
+    for n in (4, 5):
+        emit(first, n)
+    emit(second, 6)
+    paths = [
+        b"tracing_on",
+        b"set_event",
+        b"snapshot",
+        *(base + name + file for name in (b"first", b"second") for file in (b"/trigger", b"/enable")),
+    ]
+    paths += [other + path for path in paths]
+    before = {path: read(old, path) for path in paths}
+    assert before[b"tracing_on"] == before[other + b"tracing_on"] == b"0\n"
+    assert before[base + b"second/enable"] == b"1*\n"
+    assert before[base + b"second/trigger"] == b"stacktrace:count=8\n"
+    assert before[other + base + b"first/enable"] == b"0*\n"
+    assert before[other + base + b"first/trigger"] == (
+        b"disable_event:user_events:first:count=6\ntraceoff:unlimited\n"
+    )
+    for death in range(3):
+        die(old)
+        old = daemon_in(folder)
+        assert {path: read(old, path) for path in paths} == before, death
+    again = old.table.by_id(second.id)
+    assert again is not None
+    emit(again, 7)
+    assert read(old, base + b"second/trigger") == b"stacktrace:count=7\n"
+    write(old, base + b"first/trigger", b"!traceoff\n", truncate=False)
+    write(old, base + b"first/trigger", b"!snapshot\n", truncate=False)
+    write(old, other + base + b"first/trigger", b"!disable_event:user_events:first\n", truncate=False)
+    write(old, other + base + b"first/trigger", b"!traceoff\n", truncate=False)
+    before = {path: read(old, path) for path in paths}
+    assert before[other + base + b"first/enable"] == b"0\n"
+    die(old)
+    new = daemon_in(folder)
+    assert {path: read(new, path) for path in paths} == before
+    finish(new)
+
+
+def test_a_trigger_that_cannot_be_restored_is_said(folder: Path, log: pytest.LogCaptureFixture) -> None:
+    old = daemon_in(folder)
+    first = register(old, b"first u32 n")
+    register(old, b"gone u32 n")
+    path = b"events/user_events/first/trigger"
+    for command in (b"traceoff", b"enable_event:user_events:gone"):
+        write(old, path, command + b"\n", truncate=False)
+    state = (folder / "state").read_bytes()
+    die(old)
+    (folder / "state").write_bytes(
+        state.replace(b"enable_event:user_events:gone", b"enable_event:user_events:GONE")
+    )
+    new = daemon_in(folder)
+    assert read(new, path) == b"traceoff:unlimited\n"
+    assert "the trigger 'enable_event:user_events:GONE" in log.text
+    again = new.table.by_id(first.id)
+    assert again is not None
+    assert len(new.instances.cells) == 2
+    finish(new)
 
 
 def test_everything_is_as_before(folder: Path) -> None:
@@ -116,6 +191,8 @@ INSTANCE_FILES = [
     b"buffer_subbuf_size_kb",
     b"trace_clock",
     b"standing_events",
+    b"standing_filters",
+    b"standing_triggers",
     b"trace_options",
     b"buffer_percent",
     b"set_event_pid",
@@ -144,6 +221,8 @@ def several_instances(daemon: Daemon) -> None:
     write(daemon, b"instances/one/options/raw", b"1")
     write(daemon, b"instances/two words/buffer_subbuf_size_kb", b"8")
     write(daemon, b"instances/two words/standing_events", b"*")
+    write(daemon, b"instances/two words/standing_filters", b"a* count > 1")
+    write(daemon, b"instances/two words/standing_triggers", b"a* traceoff")
     write(daemon, b"instances/two words/buffer_percent", b"9")
     write(daemon, b"events/user_events/b/enable", b"1")
     write(daemon, b"options/printk-msg-only", b"1")
@@ -413,3 +492,46 @@ async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.Monke
         serving.daemon.remove_state = True
         nursery.cancel_scope.cancel()
     assert not serving.runtime.status_folder.exists()
+
+
+def test_filters_are_as_before(folder: Path) -> None:
+    """Those that hold, those that were refused, of an event that was never enabled, in each instance; also
+    after the log was made anew, which every daemon begins with."""
+    daemon = daemon_in(folder)
+    event, idle = register(daemon, b"a u32 n"), register(daemon, b"idle u32 n")
+    daemon.instances.make(b"one")
+    write(daemon, b"events/user_events/a/enable", b"1")
+    write(daemon, b"events/user_events/a/filter", b"n > 2")
+    write(daemon, b"events/user_events/idle/filter", b"n == 1")
+    with pytest.raises(TraceError, match="Field not found"):
+        write(daemon, b"instances/one/events/user_events/a/filter", b"nope")
+    daemon.save()
+    folders = (b"", b"instances/one/")
+    paths = [top + b"events/user_events/%b/filter" % name for top in folders for name in (b"a", b"idle")]
+    before = [read(daemon, path) for path in [*paths, b"instances/one/error_log"]]
+    assert before[:4] == [
+        b"n > 2\n",
+        b"n == 1\n",
+        b"nope\n    ^\nparse_error: Field not found\n\n",
+        b"none\n",
+    ]
+    assert before[4].endswith(
+        b"event filter parse error: error: Field not found\n  Command: nope\n" + b" " * 16 + b"^\n"
+    )
+    for _ in range(2):
+        die(daemon)
+        daemon = daemon_in(folder)
+        assert [read(daemon, path) for path in [*paths, b"instances/one/error_log"]] == before
+        assert read(daemon, b"events/user_events/idle/enable") == b"0\n"
+        again = daemon.table.by_id(event.id)
+        assert again is not None
+        for number in range(5):
+            emit(again, number)
+        assert b"recorded 2 filtered 3 lost 0" in read(daemon, b"events/user_events/a/stats")
+    write(daemon, b"events/user_events/a/filter", b"0")
+    die(daemon)
+    daemon = daemon_in(folder)
+    assert read(daemon, paths[0]) == b"none\n"
+    never = daemon.table.by_id(idle.id)
+    assert never is not None and not daemon.instances.top.events.was_enabled(never)
+    finish(daemon)

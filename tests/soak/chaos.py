@@ -434,6 +434,9 @@ def _read_something(tree: Tracefs, rng: random.Random, destructive: bool) -> Non
         tree.rmdir(name)
     elif kind == 10:
         tree.write_file(f"events/user_events/{event}/enable", rng.choice([b"0", b"1"]))
+        # Filters that let everything pass: the judges count on every record.
+        text = rng.choice([b"0", b"common_pid > 0 && CPU >= 0", b'comm ~ "*" || comm != ""'])
+        tree.write_file(f"events/user_events/{event}/filter", text)
     else:
         path = rng.choice(["trace", "set_event_pid", "options/overwrite", "tracing_cpumask"])
         text = {"set_event_pid": b"1", "options/overwrite": b"0", "tracing_cpumask": b"1"}.get(path, b"")

@@ -7,6 +7,7 @@ brings its ring along from daemon to daemon. All emit `u32 who; u64 n`: `who` is
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging  # noqa: F401  (the client loads it to warn, and a producer cannot read our files)
 import os
 import random
@@ -27,11 +28,16 @@ FIELDS = "u32 who; u64 n"
 
 # Places in Notes.numbers.
 EMITTED, LOST, REFUSED, FINISHED, FLUSHED = 1, 2, 3, 4, 5
+TURNED_AWAY = 6
+"""How often the daemon had no room for it."""
 PROGRESS = 8
 """[PROGRESS + who]: the number after the last one that thread emitted, or one less."""
 
 _FLUSH_S = 40.0
 _RING_BYTES = 1 << 20
+
+_NO_ROOM = (errno.EMFILE, errno.ENOMEM)
+"""What all users together may hold is an attacker's for the moment: tried again, like a daemon that is away."""
 
 
 def compile_numbered(folder: Path) -> Path:
@@ -96,8 +102,14 @@ def c_producer(
         program.finish()
         notes.numbers[EMITTED] = sum(notes.numbers[PROGRESS : PROGRESS + threads])
         notes.numbers[LOST] = program.lost()
+        notes.numbers[TURNED_AWAY] = program.turned_away
         notes.numbers[FLUSHED] = notes.numbers[FINISHED] = 1
-        return Counter({"records of honest producers": notes.numbers[EMITTED]})
+        return Counter(
+            {
+                "records of honest producers": notes.numbers[EMITTED],
+                "honest producers turned away": program.turned_away,
+            }
+        )
 
     return job
 
@@ -148,6 +160,7 @@ class _CProgram:
         self._connection: PlainConnection | None = None
         self._status = 0
         self._index = 0
+        self.turned_away = 0
         while self._connection is None:
             self.stay_connected()
 
@@ -182,7 +195,9 @@ class _CProgram:
             self._connect()
         except OSError as error:
             away = FileNotFoundError | ConnectionError | PermissionError | TimeoutError
-            if not isinstance(error, away):
+            if error.errno in _NO_ROOM:
+                self.turned_away += 1
+            elif not isinstance(error, away):
                 raise  # the daemon refuses what is right
             time.sleep(0.02)
 

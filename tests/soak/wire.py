@@ -179,6 +179,7 @@ _TOP = (
     *("error_log", "free_buffer", "set_event", "set_event_notrace_pid", "set_event_pid", "standing_events"),
     *("timestamp_mode", "trace", "trace_clock", "trace_marker", "trace_marker_raw", "trace_options"),
     *("trace_pipe", "tracing_cpumask", "tracing_on", "events/enable", "events/user_events/enable"),
+    "events/user_events/filter",
     *("per_cpu/cpu0/trace", "per_cpu/cpu0/trace_pipe", "per_cpu/cpu0/trace_pipe_raw", "per_cpu/cpu0/stats"),
     *("per_cpu/cpu1/trace_pipe_raw", "per_cpu/cpu0/buffer_size_kb", "per_cpu/cpu9999/stats", ""),
     *("options/overwrite", "options/block", "options/record-cmd", "events/header_page", "instances"),
@@ -212,6 +213,7 @@ _CONTENTS = (
         "3",
     ),
     *("50", "100", "101", "64", "1408", "4096", "8192", "18446744073709551615", "0x10", "1 2 3", "ffffffff"),
+    *("a == 1", "a & 3 || !(common_pid < 0)", "comm ~ '*[a-m]*' && CPU & CPUS{0,1}", 's ~ "?*"', "((a == 1)"),
     *("a marker", "\0\0\0\0raw", "u:made u32 a", "!u:made u32 a", "u:made_2 __rel_loc char[] s", "u:"),
 )
 

@@ -10,12 +10,11 @@ from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     HELLO_S,
-    complete_event,
-    complete_value,
     connect,
     directory_option,
     why_no_connection,
 )
+from utracefs.cli.completing import complete_event, complete_value
 from utracefs.rpc import Rpc, checked
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse
@@ -74,7 +73,9 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
             data.call(Write(struct.pack("<i", registered.write_index) + payload), name)
         except OSError as error:
             if error.errno == errno.EBADF:
-                raise Failure(name, "no consumer is attached to it") from None
+                raise Failure(
+                    name, f"no consumer is attached to it; `utracefs enable {name}` records it"
+                ) from None
             if isinstance(error, TimeoutError):
                 raise Failure(data.address, why_no_connection(error)) from None
             raise

@@ -9,7 +9,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Self, TypeVar
+from typing import BinaryIO, Final, NamedTuple, Self, TypeVar
 
 import utracefs.trace_dat.format as layout
 from utracefs.trace_dat._merge import Merge
@@ -19,6 +19,10 @@ from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.text import text_of
 
 __all__ = ["BufferRecord", "TraceDatReader"]
+
+READ_BYTES: Final = 1 << 30
+"""Up to this size a file is read into memory, which takes no longer than mapping it. A larger one is mapped, so
+that it need not fit: nobody may make it shorter then."""
 
 T = TypeVar("T")
 
@@ -62,6 +66,15 @@ class _Cursor:
         return self.take(self.u64())
 
 
+def _contents(file: BinaryIO) -> mmap.mmap | bytes:
+    """All of a file. What is read at once stays as it is, whatever somebody does to the file meanwhile; a map
+    would end us by SIGBUS where he makes it shorter."""
+    if os.fstat(file.fileno()).st_size > READ_BYTES:
+        with contextlib.suppress(ValueError, OSError):
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return file.read()
+
+
 class BufferRecord(NamedTuple):
     """One record, of any cpu. A plain tuple, since there may be many millions."""
 
@@ -85,10 +98,7 @@ class TraceDatReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         with open(path, "rb") as file:
-            try:
-                self._map: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (ValueError, OSError):  # empty, or a pipe
-                self._map = file.read()
+            self._map: mmap.mmap | bytes = _contents(file)
         self.version = 0
         self.page_size = SUBBUF_SIZE
         self.header_page = b""

@@ -1,9 +1,9 @@
 """Taking connections from a listening socket, fairly: a flood of them does not keep others out.
 
 The kernel's queue is first come, first served, and a process that connects and leaves again fills it with
-thousands. Making a connection of one costs some 100 us. So there are two steps: all that waits is taken off the
-queue, which costs some 10 us each, and then connections are made for the user first who had least of the daemon's
-time (turns.py).
+thousands. Making a connection of one costs some 100 us. So there are two steps: all that waits is taken
+off the queue, which costs some 10 us each, and then connections are made for the user first who had least
+of the daemon's time (turns.py).
 
     kernel's queue ── take ──> arrived, by user ── next ──> Port.add
                         └── too many of one user ──> `refuse`
@@ -32,15 +32,16 @@ from utracefsd.machine.shares import Resource, Shares
 
 logger = logging.getLogger("utracefsd")
 
-# Connections of a user that were taken off the queue and wait to be made: as many as he may have at all.
-MAX_ARRIVED = 1024
+# Connections of a user that were taken off the queue and wait to be made: half of what he may have, so
+# that all of his programs can come back at once after a restart.
+MAX_ARRIVED = 512
 
 # And of all. Beyond it those are refused of whom as many wait as of the others, or more. They are descriptors
 # that nobody's share has yet, of those in reserve (RESERVED_DESCRIPTORS of server/serve.py).
-MAX_ARRIVED_IN_ALL = 2048
+MAX_ARRIVED_IN_ALL = 1024
 
-# How long taking off the queue may last in a turn: all of it (BACKLOG of server/listeners.py), as long as a cpu
-# is to be had.
+# How long taking off the queue may last in a turn: all of it (BACKLOG of server/listeners.py), as long as
+# a cpu is to be had.
 TAKE_NS = 10_000_000
 _LOOK_EVERY = 16
 

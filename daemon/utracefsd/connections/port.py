@@ -12,11 +12,12 @@ The edge (server/serve.py) waits for the epoll descriptor, unless `has_more`, an
 connection gets a bounded share of bytes and of time, in an order that is fair to users (turns.py).
 Nothing here waits and nothing here reads a clock: `now_ns` is given.
 
-**What `take_in_all` takes in** is what was sent before it: connections that were not accepted yet, records,
-requests, ends. All of it, if TAKE_IN_NS are enough. They are, unless somebody floods the daemon with
-requests; and then those who had least of its time come first, so what waits for a turn of its own is the
-flood. Of a connection that waits, records that no request stands before are taken in nevertheless, again those
-first who had least, for TAKE_RECORDS_NS. What a connection sent is always carried out in its order.
+**What `take_in_all` takes in** is what was sent before it: connections that were not accepted yet,
+records, requests, ends. All of it, if TAKE_IN_NS are enough. They are, unless somebody floods the daemon
+with requests; and then those who had least of its time come first, so what waits for a turn of its own is
+the flood. Of a connection that waits, records that no request stands before are taken in nevertheless,
+again those first who had least, for TAKE_RECORDS_NS. What a connection sent is always carried out in its
+order.
 
     accept ──> OPEN ──────── end of file, reset ────────────────> closed: references dropped at once
                  └── over a limit, broken framing ──> ENDING ───> closed: last words sent, or not read in time
@@ -79,6 +80,9 @@ FEW = 8
 TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
 ACCEPT_NS = 3_000_000
+
+# While more connections than this have something to be taken in, only a few are made.
+MOST_TO_SERVE = 128
 
 # A connection that ends has this long to read its last words.
 LAST_WORDS_NS = 1_000_000_000
@@ -153,6 +157,15 @@ class Port:
 
     def __iter__(self) -> Iterator[Accepted]:
         return iter(list(self._accepted.values()))
+
+    def heaviest(self) -> list[tuple[int, int]]:
+        """(user, nanoseconds) of those that it was busy with lately."""
+        return self._turns.heaviest(self._now_ns())
+
+    @property
+    def arrived(self) -> int:
+        """Connections that were taken from the listening socket's queue and wait to be made."""
+        return len(self._accepting)
 
     def listen(self, sock: socket.socket) -> None:
         """Accept from `sock`, which listens already and stays the caller's to close, after this port."""
@@ -431,7 +444,8 @@ class Port:
         if any(self._accepting.is_listener(fd) for fd, _ in found):
             self._accepting.take(self._now_ns, take_ns)
         if len(self._accepting):
-            self._admit(most, self._now_ns() + ACCEPT_NS)
+            # Those that have to be served come first, or their number grows and grows.
+            self._admit(FEW if len(found) > MOST_TO_SERVE else most, self._now_ns() + ACCEPT_NS)
             found = self._epoll.poll(0, len(self._accepted) + 1)
         return found
 

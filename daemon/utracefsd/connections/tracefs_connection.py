@@ -217,7 +217,7 @@ class TracefsConnection:
             yield Reply(encode_notification("error", [error.errno, error.text]))
 
     def pass_over_requests(self) -> None:
-        """The peer is gone and had its time: a thousand listings may have been asked for that nobody reads."""
+        """The peer is gone and had its time: nobody reads the answers to thousands of requests."""
         self._connection.records_only = True
 
     def next_timer_ns(self) -> None:

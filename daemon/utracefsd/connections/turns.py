@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
+from utracefsd.machine.shares import HEAVIEST
+
 HALF_LIFE_NS = 1_000_000_000
 """After this time what was used counts half."""
 
@@ -41,6 +43,13 @@ class Turns:
     def used_ns(self, share: int) -> int:
         """How much time this user was served lately."""
         return self._used.get(share, 0)
+
+    def heaviest(self, now_ns: int) -> list[tuple[int, int]]:
+        """(user, nanoseconds) of those who were served longest lately, the first of them first."""
+        halvings = min((now_ns - self._halved_ns) // HALF_LIFE_NS, 63)
+        return [
+            (share, left) for share, used in self._used.most_common(HEAVIEST) if (left := used >> halvings)
+        ]
 
     def served(self, one: Served, began_ns: int, now_ns: int) -> None:
         """`one` was served from `began_ns` to `now_ns`."""

@@ -43,8 +43,10 @@ cdef class DataRing:
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
     cdef object journal                 # the Journal, which keeps the slot mapped
-    # The next record was under way when a daemon died: slot.taken says which instances have it.
+    # The next record was under way when a daemon died: slot.taken says which instances have it (if slot.tail
+    # is marked), `fired` which triggers are done with it, by their keys; None: none is.
     cdef bint judged
+    cdef set fired
 
     cdef int map_it(self, uint32_t size) except -1
     cdef bint refill(self, const tsc_clock *clock) noexcept

@@ -77,7 +77,7 @@ cdef class DataRing:
     new_thread: Called with a thread id when it is first seen, while the thread's name can still be read.
     peer_lives: Says whether `pid` still is the process that connected; None: it is.
     lookups: Shared by the rings of one user.
-    dead: The connection is gone: take in what is there, step over what will never be committed.
+    dead: The process is gone: take in what is there, step over what will never be committed.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, those refused included.
     size: Bytes of the data area.
@@ -197,7 +197,6 @@ cdef class DataRing:
     def leave_connection(self):
         """Its connection ends before the ring does: go on with a table that is the ring's own."""
         self.table = self.table.copy()
-        self.dead = True
 
     def want_wakeup(self, bint wanted):
         """Ask this ring's producer to ring the doorbell, or not to."""

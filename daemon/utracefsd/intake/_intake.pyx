@@ -29,10 +29,11 @@ from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.data_ring cimport *
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe
+from utracefsd.consumers.ftrace.trigger._cells cimport Cells
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint
 from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
 from utracefsd.intake._journal cimport Journal
-from utracefsd.intake.journal cimport jr_done, jr_has_taken, jr_slot
+from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot
 from utracefsd.machine.machine cimport machine_clock_ns
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_now
 
@@ -219,7 +220,7 @@ cdef class Intake:
         r.origin = ring.slot.number
         r.origin_at = ring.c.tail
         if again:
-            error = emit_again(<Tracepoint>PyList_GET_ITEM(tracepoints, head.write_index), &r, ring.slot)
+            error = emit_again(<Tracepoint>PyList_GET_ITEM(tracepoints, head.write_index), &r, ring)
         else:
             error = (<Tracepoint>PyList_GET_ITEM(tracepoints, head.write_index)).emit(&r)
         if error:
@@ -227,24 +228,45 @@ cdef class Intake:
         return 0
 
 
-cdef int emit_again(Tracepoint tracepoint, Record *r, const jr_slot *slot) except? 1:
-    """Hand over a record that was under way when a daemon died, to all probes but those that took it then."""
+cdef int emit_again(Tracepoint tracepoint, Record *r, DataRing ring) except? 1:
+    """Hand over a record that was under way when a daemon died, to all probes but those that took it then.
+
+    Those with triggers get it in any case: they store it only if they do not have it, and fire what did not
+    fire then.
+    """
     cdef tuple probes = tracepoint._probes
+    cdef bint marked = ring.slot.tail & JR_JUDGED
+    cdef Cells cells = (<Journal>ring.journal).cells if ring.journal is not None else None
     cdef list have = [
         probe
         for probe in probes
-        if isinstance(probe, FtraceProbe) and jr_has_taken(slot, (<FtraceProbe>probe).sink.number)
+        if marked and isinstance(probe, FtraceProbe)
+        and jr_has_taken(ring.slot, (<FtraceProbe>probe).sink.number)
     ]
+    cdef list done = [probe for probe in have if (<FtraceProbe>probe)._triggers is None]
     cdef int error = 0
-    if len(have) < len(probes) or not probes:
-        tracepoint.set_probes(tuple([probe for probe in probes if probe not in have]))
-        error = tracepoint.emit(r)
-        tracepoint.set_probes(probes)
-    else:
-        tracepoint.emitted += 1
-    if not error:
+    if cells is not None:
+        cells.again = ring.fired
+    for probe in have:
+        (<FtraceProbe>probe).has_it = True
+    try:
+        if len(done) < len(probes) or not probes:
+            tracepoint.set_probes(tuple([probe for probe in probes if probe not in done]))
+            error = tracepoint.emit(r)
+            tracepoint.set_probes(probes)
+        else:
+            tracepoint.emitted += 1
+    finally:
         for probe in have:
+            (<FtraceProbe>probe).has_it = False
+        if cells is not None:
+            cells.again = None
+    if not error:
+        for probe in done:
             (<Probe>probe).counts[RECORDED] += 1
+    if ring.fired is not None:
+        ring.fired = None
+        (<Journal>ring.journal).fired.pop(ring.key(), None)
     return error
 
 

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
+from utracefsd.consumers.ftrace.trigger._cells cimport Cells
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport jr_slot
 from utracefsd.machine.tsc_clock cimport tsc_clock
@@ -9,6 +10,9 @@ from utracefsd.machine.tsc_clock cimport tsc_clock
 cdef class Journal:
     cdef readonly object path
     cdef readonly object refused        # str or None
+    cdef readonly Cells cells
+    # (st_dev, st_ino) -> (position, set of keys): what fired for a record that is to be handed over again.
+    cdef readonly dict fired
     cdef dict waiting                   # (st_dev, st_ino) -> slot: left by a dead daemon, not yet adopted
     cdef list unused
     cdef int fd
@@ -18,6 +22,7 @@ cdef class Journal:
     cdef uint64_t numbers               # given to data rings so far; see include/journal.h
 
     cdef int judge(self, jr_slot *slot, dict buffers) except -1
+    cdef int judge_triggers(self, jr_slot *slot) except -1
     cdef jr_slot *at(self, Py_ssize_t i) noexcept
     cdef object open_old(self)
     cdef int make_new(self) except -1

@@ -59,7 +59,9 @@ cdef class Journal:
 
     Each ring has one slot in it. What a dead daemon left there is kept for rings that are adopted later.
     `buffers` are the ring buffers that were taken over, by instance number: they tell whether they have the
-    record that was under way when that daemon died. OSError: the file cannot be opened or made.
+    record that was under way when that daemon died. `cells` say which triggers had fired for it; None: there
+    are no triggers. fired: the same of records that the daemon before could not yet hand over again. OSError:
+    the file cannot be opened or made.
 
     refused: What was wrong with the file that was there and has been replaced; None if nothing.
     """
@@ -67,7 +69,7 @@ cdef class Journal:
     def __cinit__(self):
         self.fd = -1
 
-    def __init__(self, path, buffers=()):
+    def __init__(self, path, buffers=(), Cells cells=None, fired=()):
         cdef Py_ssize_t i
         cdef jr_slot *slot
         if self.fd >= 0:
@@ -75,6 +77,8 @@ cdef class Journal:
         self.path = os.fspath(path)
         self.waiting = {}
         self.unused = []
+        self.cells = Cells() if cells is None else cells
+        self.fired = dict(fired)
         self.map_bytes = (1 + <size_t>JOURNAL_SLOTS) * JR_SLOT_BYTES
         self.refused = self.open_old()
         if self.fd < 0:
@@ -87,8 +91,10 @@ cdef class Journal:
                 jr_free_slot(slot)
                 self.unused.append(i)
                 continue
+            self.judge_triggers(slot)
             self.judge(slot, buffers)
             self.waiting[key] = i
+        self.cells.end_judging()
         for buffer in buffers.values():
             forget_origins(buffer)      # the slots know it now, and data rings get new numbers
         self.unused.reverse()
@@ -104,6 +110,19 @@ cdef class Journal:
                     taken[number >> 6] |= <uint64_t>1 << (number & 63)
         jr_judge(slot, taken)
         jr_renumber(slot, 0)            # 0 is none of the numbers that are given from now on
+        return 0
+
+    cdef int judge_triggers(self, jr_slot *slot) except -1:
+        """Before the slot loses its number."""
+        key = (slot.dev, slot.ino)
+        tail = slot.tail & ~JR_JUDGED
+        before = self.fired.pop(key, None)
+        fired = self.cells.fired_at(slot.number, tail, slot.dev, slot.ino)
+        if before is not None and before[0] == tail:
+            fired = before[1] if fired is None else fired
+            fired.update(before[1])     # the same set, for triggers that find out later
+        if fired is not None:
+            self.fired[key] = (tail, fired)
         return 0
 
     def __dealloc__(self):
@@ -208,6 +227,7 @@ cdef class Journal:
     def begin(self, DataRing ring not None):
         """Keep account of a ring that was just made. OSError, MemoryError: there is no room for it."""
         key = ring.key()
+        self.fired.pop(key, None)
         i = self.waiting.pop(key, None)     # of a memfd that is gone, whose inode number is used again
         self.give(ring, key, self.unused_slot() if i is None else i)
 
@@ -235,7 +255,9 @@ cdef class Journal:
         jr_renumber(slot, self.numbers)
         ring.journal = self
         ring.slot = slot
-        ring.judged = slot.tail & JR_JUDGED
+        if key in self.fired and self.fired[key][0] == tail:
+            ring.fired = self.fired[key][1]
+        ring.judged = slot.tail & JR_JUDGED or ring.fired is not None
         # Consumed, but perhaps not zeroed to the end. Producers get this space back only here.
         dr_advance(&ring.c, <uint32_t>(tail - told))
         ring.publish()
@@ -251,6 +273,7 @@ cdef class Journal:
         """The ring is given up: free its slot. From now on its own memory says how far it is consumed."""
         if ring.journal is self:
             self.unused.append(self.index_of(ring))
+            self.fired.pop(ring.key(), None)
             jr_free_slot(ring.slot)
             self.detach(ring)
 

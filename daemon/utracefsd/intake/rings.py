@@ -118,6 +118,8 @@ class _Owned:
     failed: Callable[[TraceError], None]
     taken: int = 0
     """What its ring had `taken` when `writers` was asked last."""
+    left: bool = False
+    """Its connection to this daemon has ended, and nobody else's has taken it over."""
 
 
 class Rings:
@@ -335,13 +337,26 @@ class Rings:
             self._forget(owned)
         elif self.gathering and self._hold(ring.table.event_ids()) is not None:
             ring.leave_connection()
+            ring.dead = not self._may_be_filling(owned)
+            owned.left = True
             self._orphan(owned)
         else:
-            ring.dead = True
             try:
                 self.take_in()
+                if ring.pending_bytes and not self._may_be_filling(owned):
+                    ring.dead = True
+                    self.take_in()
             finally:
                 self._forget(owned)
+
+    def _may_be_filling(self, owned: _Owned) -> bool:
+        """Whether a thread may still be about to commit what it reserved: only the connection has ended.
+
+        Then its place is left as it is, since a commit into a place that was given up would look like a record
+        in the next lap. What stands behind it waits for the ring to be adopted on the next connection.
+        """
+        pid, start_time = owned.ring.pid, owned.start_time
+        return pid > 0 and start_time > 0 and self._is_running(pid, start_time)
 
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
         """Take in nothing more from a ring. for_another: this daemon goes on with it in another object."""
@@ -372,13 +387,17 @@ class Rings:
         come back for theirs."""
         if self.gathering:
             return
+        ended = []
         for owned in self._orphans:
-            ring = owned.ring
-            ring.dead = ring.dead or all_of_them or not self._known(owned).may_come_back(self._is_running)
-        if any(owned.ring.dead for owned in self._orphans):
+            gone = owned.ring.dead or not self._known(owned).may_come_back(self._is_running)
+            if gone or all_of_them or owned.left:
+                owned.ring.dead = gone or not self._may_be_filling(owned)
+                ended.append(owned)
+        if ended:
             self.round()
-            for owned in [owned for owned in self._orphans if owned.ring.dead]:
-                self._forget(owned)
+            for owned in ended:
+                if owned in self._orphans:
+                    self._forget(owned)
 
     @property
     def has_orphans(self) -> bool:

@@ -1,16 +1,18 @@
 """When the garbage collector looks at everything: while nobody waits.
 
-A full collection looks at each object there is, which takes 30 ms with a thousand connections, and ten times as long
-where the cpu is shared. Python begins one in the middle of whatever happens to allocate, an operation of an
-administrator or the accepting of a flood. Nothing that clients do leaves garbage that only a full collection finds
-(connections know themselves in no circle), so it can wait: what is new is looked at as always, everything only
-when there is nothing else to do, or very much was made since the last time.
+A full collection looks at each object there is, which takes 30 ms with a thousand connections, and ten
+times as long where the cpu is shared. Python begins one in the middle of whatever happens to allocate, an
+operation of an administrator or the accepting of a flood. Nothing that clients do leaves garbage that
+only a full collection finds (connections know themselves in no circle), so it can wait: what is new is
+looked at as always, everything only when there is nothing else to do, or very much was made since the
+last time.
 """
 
 import gc
 
 IDLE_AFTER = 10
-"""Collections of the middle generation, 7,000 new objects each, after which an idle daemon looks at everything."""
+"""Collections of the middle generation, 7,000 new objects each, after which an idle daemon looks at
+everything."""
 
 BUSY_AFTER = 1_000
 """And one that does not come to rest."""
@@ -20,8 +22,8 @@ _ours = False
 
 
 def take_over() -> None:
-    """From now on `look` decides, for the whole process. What is there now is not looked at again: the modules, whose
-    60,000 objects are here to stay."""
+    """From now on `look` decides, for the whole process. What is there now is not looked at again: the
+    modules, whose 60,000 objects are here to stay."""
     global _ours
     _ours = True
     gc.freeze()

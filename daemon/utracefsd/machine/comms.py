@@ -14,7 +14,7 @@ while the option is on: `wrote` is called where records are taken in, and costs 
 """
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -23,6 +23,9 @@ from utracefs_protocol.errors import TraceError
 __all__ = ["UNKNOWN", "CommTable", "Task", "saved_cmdlines_text", "saved_tgids_text"]
 
 UNKNOWN = b"<...>"
+
+_MAX_GENERATIONS = 64
+"""Of processes that are looked at above a thread: /proc may change while it is walked."""
 
 _MAX_CAPACITY = 32768
 """PID_MAX_DEFAULT, the largest number that saved_cmdlines_size takes."""
@@ -53,11 +56,12 @@ class CommTable:
         self,
         read_task: Callable[[int], Task | None],
         read_tgid: Callable[[int], int | None],
+        read_parent: Callable[[int], int | None] = lambda pid: None,
         *,
         kernel_release: bytes = b"",
     ) -> None:
-        """read_task, read_tgid: ask /proc (`procfs`); None: no such task. kernel_release: what latency-format
-        shows."""
+        """read_task, read_tgid, read_parent: ask /proc (`procfs`); None: no such task. kernel_release: what
+        latency-format shows."""
         self.kernel_release = kernel_release
         self.record_tgid = False
         """Some instance has the option record-tgid on."""
@@ -65,6 +69,9 @@ class CommTable:
         self.capacity = _rounded_capacity(128)
         self._read_task = read_task
         self._read_tgid = read_tgid
+        self._read_parent = read_parent
+        self.record_cmd = True
+        """The option record-cmd: names are learned. Without, only those are shown that are known."""
         self._tasks: dict[int, Task] = {}
         self._tgids: dict[int, int] = {}
         self.on_kept: Callable[[int, Task], None] | None = None
@@ -84,7 +91,7 @@ class CommTable:
 
     def remember(self, pid: int) -> None:
         """Learn the name of a task that is known to be there."""
-        if pid > 0 and (task := self._read_task(pid)) is not None:
+        if self.record_cmd and pid > 0 and (task := self._read_task(pid)) is not None:
             self._keep(pid, task)
 
     def wrote(self, pid: int, tgid: int | None = None) -> None:
@@ -108,7 +115,7 @@ class CommTable:
     def comm(self, pid: int) -> bytes:
         """The name now, or the last that is known; `<...>` for a stranger that is gone."""
         known = self._tasks.get(pid)
-        present = self._read_task(pid)
+        present = self._read_task(pid) if self.record_cmd else None
         if present is not None and (known is None or present.start_time == known.start_time):
             if present != known:
                 self._keep(pid, present)
@@ -118,6 +125,19 @@ class CommTable:
     def tgid(self, pid: int) -> int:
         """The thread group, 0 if not recorded."""
         return self._tgids.get(pid, 0)
+
+    def lives(self, pid: int) -> bool:
+        """Whether there is such a thread."""
+        return self._read_task(pid) is not None
+
+    def ancestors(self, pid: int) -> Iterator[int]:
+        """The process of a thread, the one that started it, and so on; as far as they still live."""
+        process = self._read_tgid(pid)
+        for _ in range(_MAX_GENERATIONS):
+            if not process:
+                return
+            yield process
+            process = self._read_parent(process)
 
     def saved_cmdlines_text(self) -> bytes:
         """`saved_cmdlines`."""

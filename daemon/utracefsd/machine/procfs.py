@@ -13,6 +13,7 @@ __all__ = [
     "is_running",
     "make_comm_table",
     "possible_cpus",
+    "read_parent",
     "read_task",
     "read_tgid",
 ]
@@ -20,6 +21,12 @@ __all__ = [
 _START_TIME = 19
 """Position of starttime in /proc/PID/stat, counted from the field behind the name (number 22 in
 proc_pid_stat(5))."""
+
+_FLAGS = 6
+"""Position of flags (number 9)."""
+
+_PF_EXITING = 0x4
+"""include/linux/sched.h: set before a process that ends closes its files, so before anybody sees that it did."""
 
 
 def _read(path: str) -> bytes:
@@ -48,19 +55,30 @@ def read_task(pid: int) -> Task | None:
 
 
 def is_running(pid: int, start_time: int) -> bool:
-    """Whether the process that had this id and began then (`Task.start_time`) is there and no zombie."""
+    """Whether the process that had this id and began then (`Task.start_time`) is there, and neither ends nor is
+    a zombie."""
     try:
         rest = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
     except OSError:
         return False
-    return rest[0] not in (b"Z", b"X") and int(rest[_START_TIME]) == start_time
+    ends = rest[0] in (b"Z", b"X") or int(rest[_FLAGS]) & _PF_EXITING
+    return not ends and int(rest[_START_TIME]) == start_time
 
 
 def read_tgid(pid: int) -> int | None:
     """The process that a thread belongs to; None as `read_task`."""
+    return _read_status(pid, b"Tgid")
+
+
+def read_parent(pid: int) -> int | None:
+    """The process that started the process of a thread; 0 for that of none, None as `read_task`."""
+    return _read_status(pid, b"PPid")
+
+
+def _read_status(pid: int, name: bytes) -> int | None:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            found = re.search(rb"^Tgid:\s*(\d+)", file.read(), re.MULTILINE)
+            found = re.search(rb"^%s:\s*(\d+)" % name, file.read(), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None
@@ -68,7 +86,7 @@ def read_tgid(pid: int) -> int | None:
 
 def make_comm_table() -> CommTable:
     """A CommTable that asks /proc."""
-    return CommTable(read_task, read_tgid, kernel_release=os.uname().release.encode())
+    return CommTable(read_task, read_tgid, read_parent, kernel_release=os.uname().release.encode())
 
 
 def possible_cpus() -> int:

@@ -14,6 +14,7 @@ data rings by `Rings`. One `Shares` for the daemon.
 
 import enum
 import errno
+import heapq
 from collections.abc import Mapping
 
 import attrs
@@ -119,6 +120,10 @@ LIMITS: Mapping[Resource, Limit] = {
 }
 
 
+HEAVIEST = 3
+"""Users that the text of a resource names."""
+
+
 class Shares:
     """`limits` and `in_all` replace those of LIMITS; `most` and `in_all` may be changed at any time and then
     prevent only what comes."""
@@ -184,3 +189,17 @@ class Shares:
         else:
             held.pop(uid, None)
         self._total[resource] -= amount
+
+    def heaviest(self, resource: Resource) -> list[tuple[int, int]]:
+        """(user, how much) of those who hold most, the first of them first."""
+        held = self._held[resource]
+        return [(uid, held[uid]) for uid in heapq.nlargest(HEAVIEST, held, key=held.__getitem__)]
+
+    def text(self) -> str:
+        """What is held of each resource, of how much, and by whom most of it."""
+        lines = []
+        for resource in LIMITS:
+            lines.append(f"{resource.value}: {self._total[resource]} of {self.in_all[resource]}\n")
+            for uid, held in self.heaviest(resource):
+                lines.append(f"  user {uid}: {held} of {self.most[resource]}\n")
+        return "".join(lines)

@@ -21,10 +21,10 @@ from utracefsd.server.sd_notify import ListenFd
 
 logger = logging.getLogger("utracefsd")
 
-# Length of the queue of connections that wait to be accepted. It is first come, first served, so a flood in it is
-# in everybody's way, for as long as it takes to take off (20 us each). Who finds it full waits in connect(2), or
-# tries again after some milliseconds: programs of ours do.
-BACKLOG = 256
+# Length of the queue of connections that wait to be accepted. It is first come, first served, so a flood
+# in it is in everybody's way, for as long as it takes to take off (20 us each). Who finds it full waits
+# in connect(2), or tries again after some milliseconds: programs of ours do.
+BACKLOG = 128
 
 
 @contextlib.contextmanager

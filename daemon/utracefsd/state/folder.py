@@ -7,6 +7,8 @@ The folder of the status file (server/runtime.py: ours alone, mode 0700, locked 
     buffer.I.N/cpu0 ...    the ring buffer of the instance with number I; N grows when the whole buffer is
                            replaced (another sub-buffer size). None when there is no room for it: then it is
                            in the daemon's own memory and ends with it
+    cells                  what triggers change from within a record (consumers/ftrace/trigger/include/)
+    hist.N                 the table of a histogram (consumers/ftrace/hist/include/hist_table.h)
     journal                how far each data ring is consumed (intake/include/journal.h)
     set-aside/             the last state that a daemon could not use
 
@@ -28,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 
 __all__ = ["BufferFolders", "StateFolder", "remove"]
@@ -36,6 +39,7 @@ logger = logging.getLogger("utracefsd")
 
 LOG = "state"
 JOURNAL = "journal"
+CELLS = "cells"
 SET_ASIDE = "set-aside"
 _BUFFER = "buffer."
 
@@ -47,6 +51,7 @@ class StateFolder:
         self.path = Path(path)
         self.log = self.path / LOG
         self.journal = self.path / JOURNAL
+        self.cells = self.path / CELLS
         self.on_buffer_moved: Callable[[int], None] = lambda number: None
         """Told of an instance whose buffer folder is another one: the log must have that before the old one
         goes."""
@@ -96,7 +101,7 @@ class StateFolder:
 
     def _make_way(self) -> None:
         """Move what is no file and stands where one of ours belongs."""
-        for name in (LOG, JOURNAL, f"{LOG}.new", f"{JOURNAL}.new"):
+        for name in (LOG, JOURNAL, CELLS, f"{LOG}.new", f"{JOURNAL}.new", f"{CELLS}.new"):
             path = self.path / name
             try:
                 if stat.S_ISREG(path.lstat().st_mode):
@@ -120,7 +125,7 @@ class StateFolder:
         remove(aside)
         with contextlib.suppress(FileExistsError):
             aside.mkdir(0o700)
-        for path in [self.log, *self._buffer_folders()]:
+        for path in [self.log, *self._buffer_folders(), *self._tables()]:
             with contextlib.suppress(FileNotFoundError):
                 path.rename(aside / path.name)
 
@@ -130,12 +135,14 @@ class StateFolder:
         remove(self.log)
         remove(self.path / SET_ASIDE)
         self.remove_unused_buffers()
+        for path in self._tables():
+            remove(path)
 
     def remove_everything(self) -> None:
         """The daemon ends and hands nothing over."""
         self._buffers.clear()
         self.remove_former_state()
-        for name in (LOG, JOURNAL):
+        for name in (LOG, JOURNAL, CELLS):
             remove(self.path / name)
             remove(self.path / f"{name}.new")
 
@@ -183,6 +190,10 @@ class StateFolder:
             return None
         except OSError as error:
             raise StateError(f"the log cannot be read: {error.strerror}") from error
+
+    def _tables(self) -> list[Path]:
+        """Of all histograms; whether one is in use is for the log to say (`Tables.remove_the_rest`)."""
+        return [path for path in _entries(self.path) if is_table_name(path.name)]
 
     def _buffer_folders(self) -> list[Path]:
         """Of all instances, and of older versions."""

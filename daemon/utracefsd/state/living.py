@@ -19,7 +19,7 @@ would cost a store for every record, the others belong to connections that died 
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake.known_rings import Key
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.state import log
@@ -59,12 +60,15 @@ class State:
         instances: Instances,
         comms: CommTable,
         rings: Rings | None = None,
+        fired: Mapping[Key, tuple[int, set[int]]] | None = None,
     ) -> None:
+        """fired: of records that are still to be handed over again, see Journal."""
         self.folder = folder
         self._table = table
         self._instances = instances
         self._comms = comms
         self._rings = rings
+        self._fired = {} if fired is None else fired
         self._pending: list[tuple[Any, ...]] = []
         """Lines to write, in the order of what happened."""
         self._changed: dict[Instance, None] = {}
@@ -108,6 +112,8 @@ class State:
         too_long = self._lines > 4 * live + _HISTORY_LINES
         if too_long or not self._write(self._fd, b"".join(map(self._pack, lines))):
             self._rewrite()
+        if self._fd >= 0:
+            self._instances.cells.recycle()  # what is written names none that was taken back
 
     def close(self, *, keep: bool) -> None:
         """Write nothing more. Not `keep`: remove all files, whatever is in them."""
@@ -142,12 +148,16 @@ class State:
         instance.settings.on_unsaved = partial(self._changed.__setitem__, instance, None)
         instance.events.on_changed = partial(self._file_changed, instance.number)
         instance.events.on_filter_changed = partial(self._filter_changed, instance.number)
+        instance.events.on_triggers_changed = partial(self._triggers_changed, instance.number)
 
     def _file_changed(self, number: int, file: EventFile) -> None:
         self._pending.append(log.event_file_line(number, file.event.id, file.saved()))
 
     def _filter_changed(self, number: int, file: EventFile) -> None:
         self._pending.append(log.filter_line(number, file.event.id, file.saved()))
+
+    def _triggers_changed(self, number: int, file: EventFile) -> None:
+        self._pending.append(log.triggers_line(number, file.event.id, file.saved()))
 
     def _instance_made(self, instance: Instance) -> None:
         self._listen_to(instance)
@@ -198,12 +208,16 @@ class State:
                     yield log.event_file_line(number, file.event.id, file.saved())
                 if file.filter_text is not None:
                     yield log.filter_line(number, file.event.id, file.saved())
+                if file.triggers:
+                    yield log.triggers_line(number, file.event.id, file.saved())
             instance.settings.unsaved.clear()
         for pid, task in self._comms.tasks():
             yield log.comm_line(pid, task)
         if self._rings is not None:
             for key, ring in self._rings.saved():
                 yield log.ring_line(key, ring)
+        for key, (position, keys) in self._fired.items():
+            yield log.fired_line(key, position, keys)
         self._pending.clear()
         self._changed.clear()
         self._moved.clear()
@@ -279,6 +293,7 @@ def _stop_listening_to(instance: Instance) -> None:
     instance.settings.on_unsaved = None
     instance.events.on_changed = None
     instance.events.on_filter_changed = None
+    instance.events.on_triggers_changed = None
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:

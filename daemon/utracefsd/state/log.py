@@ -13,6 +13,11 @@ MessagePack arrays, appended; each says what is so from now on:
     ["on", number, id]                      the event is enabled in the instance
     ["off", number, id]                     it is not, though the buffer may hold records of it
     ["filter", number, id, text, holds]     what its `filter` shows there (nil: none), and whether it is one
+    ["triggers", number, id, [[command, [[cell, key], ...], extra], ...]]
+                                            its triggers there, in the order in which they are listed
+    ["fired", st_dev, st_ino, position, [key, ...]]
+                                            the triggers that are done with a record of a data ring, which was
+                                            under way when a daemon was killed
     ["comm", thread id, name, start time]   how a thread was called
     ["ring", st_dev, st_ino, pid, start time, uid, [id, ...]]
                                             the data ring of a process, and the events of its records
@@ -23,6 +28,7 @@ An object that was torn by the end of the process is the last one and is left ou
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -33,14 +39,16 @@ from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event_file import SavedEventFile
 from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
+from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.events.event import Event, SavedEvent
+from utracefsd.events.synthetic import declared_text
 from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine.comms import Task
 
 __all__ = ["MAGIC", "VERSION", "StateError", "Taken", "TakenInstance", "is_buffer_folder", "parse_log"]
 
 MAGIC = "utracefs state"
-VERSION = 3
+VERSION = 4
 
 
 class StateError(ValueError):
@@ -82,6 +90,10 @@ class Taken:
 
     rings: dict[Key, KnownRing] = attrs.Factory(dict)
     """Data rings that it took in from."""
+
+    fired: dict[Key, tuple[int, set[int]]] = attrs.Factory(dict)
+    """Of data rings: the position of a record that was under way, and keys of the triggers that fired for
+    it."""
 
     log_bytes: int = 0
     """Length of the log, without an object that was torn at its end."""
@@ -130,7 +142,7 @@ def event_line(event: Event) -> tuple[Any, ...]:
         event.flags,
         event.owner_uid,
         event.tracepoint_name,
-        event.declaration.canonical(),
+        declared_text(event).replace(b"\t", b" ") if event.synthetic else event.declaration.canonical(),
     )
 
 
@@ -144,6 +156,14 @@ def event_file_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[
 
 def filter_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
     return ("filter", number, event_id, saved.filter_text, saved.filter_holds)
+
+
+def triggers_line(number: int, event_id: int, saved: SavedEventFile) -> tuple[Any, ...]:
+    return ("triggers", number, event_id, [(one.command, one.cells, one.extra) for one in saved.triggers])
+
+
+def fired_line(key: Key, position: int, keys: Iterable[int]) -> tuple[Any, ...]:
+    return ("fired", *key, position, sorted(keys))
 
 
 def comm_line(pid: int, task: Task) -> tuple[Any, ...]:
@@ -219,6 +239,11 @@ def _apply(taken: Taken, line: Any) -> bool:
             taken.rings[dev, ino].event_ids.append(event_id)
         case ["ring gone", int(dev), int(ino)]:
             taken.rings.pop((dev, ino), None)
+            taken.fired.pop((dev, ino), None)
+        case ["fired", int(dev), int(ino), int(position), list(keys)] if all(
+            type(key) is int for key in keys
+        ):
+            taken.fired[dev, ino] = position, set(keys)
         case ["instance", int(number), bytes(name)]:
             return _make_instance(taken, number, name)
         case ["removed", int(number)] if number != TOP and number in taken.instances:
@@ -260,6 +285,11 @@ def _apply_to_instance(taken: Taken, number: int, kind: str, values: list[Any]) 
             change(event_id, enabled=False, was_enabled=True)
         case ["filter", int(event_id), bytes() | None as text, bool(holds)] if event_id in taken.events:
             change(event_id, filter_text=text, filter_holds=holds)
+        case ["triggers", int(event_id), list(lines)] if event_id in taken.events:
+            triggers = [_parse_trigger(line) for line in lines]
+            if None in triggers:
+                return False
+            change(event_id, triggers=tuple(triggers))
         case ["buffer", str(folder)] if not folder or is_buffer_folder(folder, number):
             instance.buffer_folder = folder
         case ["set", str(name), saved]:
@@ -270,3 +300,14 @@ def _apply_to_instance(taken: Taken, number: int, kind: str, values: list[Any]) 
         case _:
             return False
     return True
+
+
+def _parse_trigger(line: Any) -> SavedTrigger | None:
+    """One entry of a line of triggers; None when it makes no sense."""
+    match line:
+        case [bytes(command), list(cells), extra] if all(
+            isinstance(cell, list) and len(cell) == 2 and all(type(n) is int and n >= 0 for n in cell)
+            for cell in cells
+        ):
+            return SavedTrigger(command, tuple((index, key) for index, key in cells), extra)
+    return None

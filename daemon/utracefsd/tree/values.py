@@ -11,6 +11,7 @@ One write is one command: the caller hands over the bytes of one write(2), whole
 """
 
 import errno
+import re
 
 from utracefs_protocol.errors import TraceError
 
@@ -25,6 +26,8 @@ __all__ = [
     "word",
 ]
 
+_PID = re.compile(rb"\+?(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
+
 WHITESPACE = b" \t\n\v\f\r"
 
 _NUMBER_COPY = 66
@@ -37,8 +40,11 @@ _WORD_COPY = 64
 _LINE_MAX = 4096
 """PAGE_SIZE: a command line of so many bytes and more is EINVAL."""
 
-_PID_LIMIT = 1 << 22
-"""PID_MAX_LIMIT of include/linux/threads.h; a larger number is no thread's id."""
+_PID_LIMIT = 1 << 30
+"""MAX_PID of kernel/trace/pid_list.h: EPERM from there on."""
+
+_PID_TEXT = 126
+"""Characters of one number in a list of pids: PID_BUF_SIZE less its NUL."""
 
 
 def unsigned_decimal(data: bytes) -> int:
@@ -94,10 +100,13 @@ def cpumask(data: bytes, nr_cpus: int) -> int:
     """A hexadecimal mask, groups of up to 8 digits separated by commas (or white space), up to the first
     newline.
 
-    EINVAL for anything else, cpu lists like `0-1` included; EOVERFLOW for bits at nr_cpus and above.
+    EINVAL for anything else, cpu lists like `0-1` and an empty write included; EOVERFLOW for bits at nr_cpus
+    and above. What follows a NUL byte is ignored.
     """
     mask = 0
-    groups = data.split(b"\n", 1)[0].replace(b",", b" ").split()
+    if not data:
+        raise TraceError(errno.EINVAL, "an empty write is not a mask")
+    groups = data.split(b"\0", 1)[0].split(b"\n", 1)[0].replace(b",", b" ").split()
     if len(groups) > (nr_cpus + 31) // 32:
         raise TraceError(errno.EOVERFLOW, f"{_shown(data)} has more groups than {nr_cpus} cpus need")
     for group in groups:
@@ -123,13 +132,24 @@ def cpumask_text(mask: int, nr_cpus: int) -> bytes:
 
 
 def pids(data: bytes) -> list[int]:
-    """Decimal thread ids separated by white space. EINVAL for text, signs and numbers that no thread can
-    have."""
+    """Thread ids separated by white space: decimal, or as in C with 0x or 0 in front.
+
+    EINVAL for text, signs other than `+`, and more than a long. As in the kernel the low 32 bits count, and
+    are EPERM where no thread can have such a number.
+    """
     found = []
     for text in data.replace(b"\0", b" ").split():
-        if not text.isdigit() or len(text) > 20 or int(text) >= _PID_LIMIT:
+        match = _PID.fullmatch(text)
+        if match is None or len(text) > _PID_TEXT:
             raise TraceError(errno.EINVAL, f"{_shown(text)} is not a thread id: write decimal numbers")
-        found.append(int(text))
+        hexadecimal, octal, decimal = match.groups()
+        value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+        if value >= 1 << 64:
+            raise TraceError(errno.EINVAL, f"{_shown(text)} is out of range")
+        value &= 0xFFFF_FFFF
+        if value >= _PID_LIMIT:
+            raise TraceError(errno.EPERM, f"{_shown(text)} is larger than any thread id")
+        found.append(value)
     return found
 
 

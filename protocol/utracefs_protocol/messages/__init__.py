@@ -19,8 +19,6 @@ socket are not repeated here.
 """
 
 from utracefs_protocol.messages.data import (
-    REG_MULTI_FORMAT,
-    REG_PERSIST,
     RING_VERSION,
     AdoptRing,
     Enabler,
@@ -46,8 +44,6 @@ from utracefs_protocol.messages.values import (
 )
 
 __all__ = [
-    "REG_MULTI_FORMAT",
-    "REG_PERSIST",
     "RING_VERSION",
     "AdoptRing",
     "Enabler",

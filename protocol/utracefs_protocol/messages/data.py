@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.frozen import Frozen
 from utracefs_protocol.limits import (
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
-    "REG_MULTI_FORMAT",
-    "REG_PERSIST",
     "RING_VERSION",
     "AdoptRing",
     "Enabler",
@@ -68,12 +67,6 @@ __all__ = [
     "Sync",
     "Write",
 ]
-
-REG_PERSIST: Final = 0x1
-"""USER_EVENT_REG_PERSIST: keep the event when nothing refers to it."""
-
-REG_MULTI_FORMAT: Final = 0x2
-"""USER_EVENT_REG_MULTI_FORMAT: several formats under one name."""
 
 RING_VERSION: Final = 2
 """Of the data ring's layout: DR_VERSION of include/data_ring.h."""

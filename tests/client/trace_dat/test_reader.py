@@ -1,6 +1,7 @@
 """The reader: what a file tells, records in the order of time, both versions, files that are broken."""
 
 import errno
+import mmap
 import struct
 import subprocess
 from pathlib import Path
@@ -197,3 +198,22 @@ def test_a_compressed_file_says_how_to_make_it_readable(example: Path, tmp_path:
     )
     with pytest.raises(TraceError, match="trace-cmd convert --compression none"):
         TraceDatReader(packed)
+
+
+def test_a_file_that_is_made_shorter_meanwhile(tmp_path: Path) -> None:
+    """What was opened is read to its end. (A map would be SIGBUS.)"""
+    path = tmp_path / "shorter.dat"
+    write(path, [pages(many_records(1, 5000))])
+    with TraceDatReader(path) as reader:
+        before = len(list(reader.records()))
+        path.write_bytes(b"")
+        assert len(list(reader.records())) == before == 5000
+
+
+def test_a_file_that_is_too_large_to_be_read_is_mapped(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utracefs.trace_dat.reader.READ_BYTES", 16)
+    assert "\n".join(report(example)) + "\n" == EXPECTED
+    with TraceDatReader(example) as reader:
+        assert isinstance(reader._map, mmap.mmap)

@@ -13,8 +13,9 @@ from tests.daemon.connections.ports import Around, error_in, read_all
 from utracefsd.connections import accepting
 from utracefsd.connections import port as port_module
 from utracefsd.connections.accepting import ACCEPT_PAUSE_NS, MAX_ARRIVED
+from utracefsd.connections.port import FEW, MOST_TO_SERVE
 from utracefsd.machine.peer import Peer
-from utracefsd.machine.shares import Resource, Shares
+from utracefsd.machine.shares import LIMITS, Resource, Shares
 
 
 class TestTooMany:
@@ -157,7 +158,27 @@ class TestFloods:
         around.turn()
         around.port.close()
         assert client.recv(1) == b""
-        assert MAX_ARRIVED >= 1024, "a user may have as many connections"
+
+    def test_those_that_have_to_be_served_come_first(self, around: Around, users: dict[str, int]) -> None:
+        """A flood of connections that were made already: of those that come only a few are made."""
+        flood = [around.connect() for _ in range(MOST_TO_SERVE)]
+        while not around.idle():
+            around.turn()
+        for client in flood:
+            client.sendall(b"x")
+        for _ in range(100):
+            around.connect()
+        self.of_user(around, users, 2)
+        around.port._turns.charge(1, 0, 1000)
+        around.port.ready()
+        assert len(around.port) == MOST_TO_SERVE + FEW
+        assert 2 in [made.peer.uid for made in around.made]
+        while not around.idle():
+            around.turn()
+        assert len(around.port) == MOST_TO_SERVE + 101
+
+    def test_all_programs_of_a_user_may_come_back_at_once(self) -> None:
+        assert LIMITS[Resource.CONNECTIONS].most <= 2 * MAX_ARRIVED
 
 
 class TestNoDescriptorLeft:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from utracefsd.connections import data_connection
@@ -240,6 +240,7 @@ STEPS = [
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, CLIENTS - 1)), max_size=20),
     broken=st.none() | st.tuples(st.sampled_from(BREAKABLE), st.integers(1, 4), st.booleans()),
 )
+@settings(deadline=None)
 def test_nothing_is_left_when_all_have_left(
     steps: list[tuple[str, int]], broken: tuple[tuple[Any, str], int, bool] | None
 ) -> None:

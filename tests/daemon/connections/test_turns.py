@@ -57,3 +57,14 @@ def test_what_was_used_is_forgotten() -> None:
 def test_one_that_came_after_the_clock_was_read() -> None:
     late, early = One(1, 5, served_ns=2000), One(1, 1, served_ns=10)
     assert Turns().in_order([late, early], 1000) == [early, late]
+
+
+def test_who_was_served_longest_lately() -> None:
+    turns = Turns()
+    begin_ns = 10 * HALF_LIFE_NS
+    turns.served(One(9), begin_ns, begin_ns)
+    for share, took_ns in ((1, 100), (2, 3000), (3, 20), (4, 500)):
+        turns.served(One(share), begin_ns, begin_ns + took_ns)
+    assert turns.heaviest(begin_ns + 3000) == [(2, 3000), (4, 500), (1, 100)]
+    assert turns.heaviest(begin_ns + 3 * HALF_LIFE_NS) == [(2, 375), (4, 62), (1, 12)]
+    assert turns.heaviest(begin_ns + 100 * HALF_LIFE_NS) == []

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tests.daemon.events.registering import refused, register
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
@@ -24,7 +24,7 @@ def test_a_line_has_at_most_4094_bytes(table: EventTable) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"p:test", b"test u32 a", b"x", b" u:test", b"U:test", b"u test", b"s:test u32 a", b"u:te\0st"]
+    "line", [b"p:test", b"test u32 a", b"x", b" u:test", b"U:test", b"u test", b"s:test foo a", b"u:te\0st"]
 )
 def test_unknown_prefix(table: EventTable, line: bytes) -> None:
     with refused(errno.EINVAL):

@@ -1,7 +1,7 @@
 """An event by itself: when it is busy, which registrations ask for it, and how its name is shown."""
 
 from tests.daemon.events.registering import register
-from utracefs_protocol.messages import REG_PERSIST
+from utracefs_protocol.declaration import REG_PERSIST
 from utracefsd.events.event import shown
 from utracefsd.events.event_table import EventTable
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.events.registering import refused, register
-from utracefs_protocol.declaration import Declaration
-from utracefs_protocol.messages import REG_MULTI_FORMAT, REG_PERSIST
+from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.consumers.plugins._batch import BatchProbe

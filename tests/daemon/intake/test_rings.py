@@ -66,6 +66,14 @@ class Producer:
         assert answer == {"size": size, "version": 2}
         self.memory = mmap.mmap(self.fds[0], os.fstat(self.fds[0]).st_size)
 
+    def reserve(self, index: int, payload: bytes) -> int:
+        """As `emit` of a thread that has been stopped just before its commit; the record's place."""
+        assert self.memory is not None
+        place: int = DATA + struct.unpack_from("<Q", self.memory, 64)[0] % SIZE
+        self.emit(index, payload)
+        struct.pack_into("<I", self.memory, place, len(payload))
+        return place
+
     def emit(self, index: int, payload: bytes) -> None:
         assert self.memory is not None
         (head,) = struct.unpack_from("<Q", self.memory, 64)
@@ -170,6 +178,49 @@ async def test_what_a_dead_producer_committed_is_kept(serving: Serving, producer
     assert entries(serving) == 50
     assert serving.daemon.rings is not None
     assert len(serving.daemon.rings) == 0
+
+
+async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving, producer: Producer) -> None:
+    """Its connection ended, and one of its threads has reserved and not committed. Cleared and stepped over, the
+    commit would stand in free space, and the next lap would take it for a record."""
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    assert producer.memory is not None
+    producer.emit(index, struct.pack("<Q", 0))
+    place = producer.reserve(index, struct.pack("<Q", 1))
+    producer.emit(index, struct.pack("<Q", 2))
+    producer.sock.close()
+    await until(lambda: len(serving.daemon.data) == 0)
+    assert entries(serving) == 1
+    assert serving.daemon.rings is not None
+    assert len(serving.daemon.rings) == 0
+    assert producer.memory[place + 24 : place + 32] == struct.pack("<Q", 1)
+    other = Producer(serving.runtime.data_socket)
+    try:
+        assert await enabled(serving, other) == index
+        await other.call("adopt_ring", {}, fds=(producer.fds[0], producer.fds[1]))
+        assert entries(serving) == 1
+        struct.pack_into("<I", producer.memory, place, COMMITTED | 8)
+        await other.call("sync")
+        assert entries(serving) == 3
+    finally:
+        other.close()
+
+
+async def test_what_an_ended_process_was_filling_is_stepped_over(
+    serving: Serving, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    producer.reserve(index, struct.pack("<Q", 1))
+    producer.emit(index, struct.pack("<Q", 2))
+    rings = serving.daemon.rings
+    assert rings is not None
+    monkeypatch.setattr(rings, "_is_running", lambda pid, start_time: False)
+    producer.sock.close()
+    await until(lambda: len(serving.daemon.data) == 0)
+    assert entries(serving) == 1
+    assert len(rings) == 0
 
 
 async def test_a_ring_is_adopted(serving: Serving, producer: Producer) -> None:

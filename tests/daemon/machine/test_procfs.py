@@ -1,6 +1,7 @@
 """What /proc and the machine tell: of threads, whatever their names hold, of cpus and memory."""
 
 import os
+import signal
 import threading
 
 from utracefsd.machine import procfs
@@ -32,6 +33,28 @@ def test_proc_names_may_hold_anything() -> None:
 def test_proc_knows_no_such_thread() -> None:
     assert procfs.read_task(1 << 30) is None
     assert procfs.read_tgid(1 << 30) is None
+
+
+def test_a_process_that_has_closed_its_files_because_it_ends_does_not_run() -> None:
+    """A connection ends before its process is a zombie."""
+    me = procfs.read_task(os.getpid())
+    assert me is not None
+    assert procfs.is_running(os.getpid(), me.start_time)
+    assert not procfs.is_running(os.getpid(), me.start_time - 1)
+    for _ in range(30):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            signal.pause()
+        os.close(writer)
+        child = procfs.read_task(pid)
+        assert child is not None
+        assert procfs.is_running(pid, child.start_time)
+        os.kill(pid, signal.SIGKILL)
+        assert os.read(reader, 1) == b""  # its end of the pipe is closed
+        assert not procfs.is_running(pid, child.start_time)
+        os.close(reader)
+        os.waitpid(pid, 0)
 
 
 def test_the_machine() -> None:

@@ -98,3 +98,14 @@ def test_scarce_is_more_than_half_of_ones_own_or_of_all() -> None:
     assert not shares.scarce(Resource.EVENTS, 2)
     shares.add(Resource.EVENTS, 3, 2)
     assert shares.scarce(Resource.EVENTS, 2)
+
+
+def test_the_text_has_limits_and_who_holds_most() -> None:
+    shares = Shares({Resource.EVENTS: 20}, {Resource.EVENTS: 100})
+    assert "\nevents: 0 of 100\nfields of large events: 0 of " in shares.text()
+    for uid, held in ((1000, 2), (1001, 9), (1002, 3), (1003, 1)):
+        shares.add(Resource.EVENTS, uid, held)
+    users = "  user 1001: 9 of 20\n  user 1002: 3 of 20\n  user 1000: 2 of 20\n"
+    assert f"\nevents: 15 of 100\n{users}fields of large events: 0 of " in shares.text()
+    for resource in Resource:
+        assert f"{resource.value}: " in shares.text()

@@ -100,7 +100,7 @@ def test_the_state_of_an_older_version_is_set_aside(folder: Path, log: pytest.Lo
     (folder / "state").write_bytes(packed([MAGIC, 1, "buffer.1"], EVENT, ["on", 1039]))
     (folder / "buffer.1").mkdir()
     daemon = daemon_in(folder)
-    assert "the log has version 1, this daemon reads 3" in log.text
+    assert "the log has version 1, this daemon reads 4" in log.text
     assert len(daemon.table) == 0
     assert names(folder / "set-aside") == ["buffer.1", "state"]
     finish(daemon)

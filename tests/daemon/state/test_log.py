@@ -181,3 +181,40 @@ class TestDataRings:
 
     def test_ids_of_another_type(self) -> None:
         assert parse_log(packed(HEAD, TOP, EVENT, ["ring", 1, 2, 3, 4, 5, ["x", None, []]])).rings == {}
+
+
+def test_filters() -> None:
+    taken = parse_log(
+        START
+        + packed(
+            EVENT,
+            ["event", 7, 3, 1, 0, b"b", b"b u32 n"],
+            ["event", 8, 4, 1, 0, b"c", b"c"],
+            ["filter", 0, 7, b"n == 1", True],
+            ["filter", 0, 1039, b"n\n ^\n", False],
+            ["on", 0, 1039],
+            ["on", 0, 8],
+            ["filter", 0, 8, b"cpu == 1", True],
+            ["filter", 0, 8, None, False],
+        )
+    )
+    assert taken.instances[0].files == {
+        7: SavedEventFile(False, False, b"n == 1", filter_holds=True),
+        1039: SavedEventFile(True, True, b"n\n ^\n", filter_holds=False),
+        8: ON,
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["filter", 0, 1039, "text", True],
+        ["filter", 0, 1039, b"n == 1", 1],
+        ["filter", 0, 7, b"n == 1", True],
+        ["filter", 1, 1039, b"n == 1", True],
+        ["filter", 0, 1039, b"n == 1"],
+    ],
+)
+def test_filters_that_make_no_sense(line: list[object]) -> None:
+    with pytest.raises(StateError, match="damaged"):
+        parse_log(START + packed(EVENT, line))

@@ -8,6 +8,7 @@ import pytest
 from tests.daemon.tree.world import PID, World, errno_of
 
 # Values with one writer and one text.
+from utracefsd.machine.comms import Task
 
 
 @pytest.mark.parametrize(
@@ -349,3 +350,54 @@ def test_tgids(world: World) -> None:
     assert b"drv-46      (     46) [000]" in world.cat(b"trace")
     assert world.cat(b"saved_tgids") == b"46 46\n"
     assert world.cat(b"saved_cmdlines") == b"%d drv\n" % PID
+
+
+def test_the_function_of_a_marker_has_an_address(world: World) -> None:
+    """seq_print_ip_sym(): 6.18 prints `tracing_mark_write+0x8a/0x170` and ` <ffffffff81498b1a>`."""
+    world.w(b"trace_marker", b"m")
+    world.w(b"options/sym-offset", b"1")
+    assert world.bodies() == [b"tracing_mark_write+0x0/0x170: m"]
+    world.w(b"options/sym-addr", b"1")
+    assert world.bodies() == [b"tracing_mark_write+0x0/0x170 <ffffffff81000000>: m"]
+    world.w(b"options/sym-offset", b"0")
+    assert world.bodies() == [b"tracing_mark_write <ffffffff81000000>: m"]
+    world.w(b"options/raw", b"1")
+    assert world.cat(b"trace").endswith(b"# ffffffff81000000 m\n")
+
+
+def test_record_cmd_off_learns_no_names(world: World) -> None:
+    world.w(b"trace_marker", b"m")
+    assert b"drv-46" in world.cat(b"trace")
+    world.instances.make(b"a")
+    world.w(b"instances/a/trace_options", b"norecord-cmd")
+    assert world.cat(b"options/record-cmd") == b"0\n"
+    world.tasks[46] = Task(b"renamed", 1)
+    world.tasks[47] = Task(b"other", 1)
+    world.instance.markers.write(b"n", 47)
+    assert [line.split()[0] for line in world.trace_lines()] == [b"drv-46", b"<...>-47"]
+    assert world.cat(b"saved_cmdlines") == b"46 drv\n"
+    world.w(b"options/record-cmd", b"1")
+    assert [line.split()[0] for line in world.trace_lines()] == [b"renamed-46", b"other-47"]
+
+
+def test_which_open_files_keep_their_instance(world: World) -> None:
+    """As on 6.18: all but those below options/."""
+    world.tree.mkdir(b"instances/x")
+    names = [name for name, kind in world.tree.list_dir(b"instances/x") if kind == "f"]
+    names += [b"per_cpu/cpu0/" + name for name, _ in world.tree.list_dir(b"instances/x/per_cpu/cpu0")]
+    world.tree.rmdir(b"instances/x")
+    assert len(names) > 25
+    for name in names:
+        world.tree.mkdir(b"instances/x")
+        path = b"instances/x/" + name
+        read_only = world.tree.stat(path).mode & 0o400
+        file = world.open(path, os.O_RDONLY if read_only else os.O_WRONLY)
+        assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY, name
+        file.close()
+        if name != b"remove_on_close":  # which goes by itself
+            world.tree.rmdir(b"instances/x")
+    world.tree.mkdir(b"instances/x")
+    option = world.open(b"instances/x/options/raw", os.O_RDWR)
+    world.tree.rmdir(b"instances/x")
+    assert option.read(10) == b"0\n"
+    option.close()

@@ -473,7 +473,7 @@ def test_an_open_snapshot_keeps_its_instance(world: World) -> None:
 
 
 def test_the_header_of_one_cpu_counts_all(world: World, event: Event) -> None:
-    """print_event_info() and print_trace_header() know no cpu; 6.18 prints so, and CPU#0 for latency-format."""
+    """print_event_info() and print_trace_header() know no cpu; 6.18 prints so, and CPU#0 for latency."""
     emit(world, event, 1, 2)
     emit(world, event, 3, cpu=1)
     assert world.cat(b"per_cpu/cpu1/trace") == HEADER % (3, 3) + line(3, cpu=1)

@@ -88,8 +88,8 @@ def test_command_line() -> None:
     [
         (b"3\n", 2, 3),
         (b"0", 2, 0),
-        (b"", 2, 0),
         (b"\n", 2, 0),
+        (b"1\0x", 2, 1),
         (b"F", 4, 15),
         (b"0000000f", 4, 15),
         (b"1,00000000", 40, 1 << 32),
@@ -100,7 +100,7 @@ def test_cpumask(data: bytes, nr_cpus: int, mask: int) -> None:
     assert values.cpumask(data, nr_cpus) == mask
 
 
-@pytest.mark.parametrize("data", [b"0-1", b"x", b"0x3", b"-1"])
+@pytest.mark.parametrize("data", [b"", b"0-1", b"x", b"0x3", b"-1"])
 def test_cpumask_refuses(data: bytes) -> None:
     assert errno_of(values.cpumask, data, 2) == errno.EINVAL
 
@@ -126,7 +126,25 @@ def test_cpumask_text(mask: int, nr_cpus: int, text: bytes) -> None:
 
 
 def test_pids() -> None:
+    """As 6.18 takes them: trace_pid_write() of kernel/trace/trace_pid.c reads C's notation."""
     assert values.pids(b"1 2\n3\t0") == [1, 2, 3, 0]
     assert values.pids(b" \n") == []
-    for data in (b"x", b"1 x", b"-1", b"1,2", b"99999999999999999999", b"4194304", b"9" * 5000):
+    assert values.pids(b"010 0x1F +7 1\0002 6\0") == [8, 31, 7, 1, 2, 6]
+    assert values.pids(b"4194304 1073741823 4294967297") == [4194304, 1073741823, 1]
+    assert values.pids(b"0" * 125 + b"7") == [7]
+    for data in (
+        b"x",
+        b"1 x",
+        b"-1",
+        b"1,2",
+        b"09",
+        b"0x",
+        b"0b1",
+        b"+",
+        b"99999999999999999999",
+        b"0" * 126 + b"7",
+        b"9" * 5000,
+    ):
         assert errno_of(values.pids, data) == errno.EINVAL
+    for data in (b"1073741824", b"2147483648", b"4294967295"):
+        assert errno_of(values.pids, data) == errno.EPERM

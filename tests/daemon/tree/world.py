@@ -27,10 +27,11 @@ class World:
         self.now = 1_000_000_000
         self.tasks = {PID: Task(b"drv", 1)}
         self.tgids = {PID: PID}
+        self.parents: dict[int, int] = {}
         self.free_memory_kb = 1 << 20
         self.status = StatusFile(None)
         self.table = EventTable(self.status)
-        self.comms = CommTable(self.tasks.get, self.tgids.get, kernel_release=b"6.12.117")
+        self.comms = CommTable(self.tasks.get, self.tgids.get, self.parents.get, kernel_release=b"6.12.117")
         self.instances = Instances(
             self.table,
             self.comms,

@@ -23,10 +23,13 @@ cdef class FtraceSink:
     cdef object _cpumask            # None: all cpus
     cdef object _pids
     cdef object _notrace_pids
+    cdef public object inherits
+    cdef set strangers              # threads that `inherits` was asked about
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept
     cdef void switch(self, bint on) noexcept
     cdef bint wants_thread(self, int32_t pid) noexcept
+    cdef void ask(self, int32_t pid) noexcept
     cdef bint wants(self, int cpu, int32_t pid) noexcept
     cdef bint is_too_large(self, size_t size) noexcept
     cdef bint cpu_is_on(self, int cpu) noexcept

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.filter._program import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
@@ -15,6 +17,7 @@ class FtraceSink:
     pids: frozenset[int] | None
     notrace_pids: frozenset[int] | None
     ring_buffer: RingBuffer
+    inherits: Callable[[int], None] | None
 
     number: int
 
@@ -31,3 +34,4 @@ class FtraceProbe(Probe):
     soft_cell: int
     triggers: tuple[Trigger, ...]
     def __init__(self, sink: FtraceSink, consumer: str = "ftrace") -> None: ...
+    def inject(self, ts_ns: int, cpu: int, pid: int, id: int, payload: bytes) -> bool: ...

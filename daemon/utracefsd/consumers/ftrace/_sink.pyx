@@ -1,9 +1,12 @@
 # cython: boundscheck=False, wraparound=False
 """An ftrace instance on the record path: its switches, its trace clock, and the way into its ring buffer."""
 
+import sys
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EFAULT
+from libc.stdint cimport uint8_t
 
 from utracefs_protocol.status_page import StatusBit
 
@@ -77,6 +80,9 @@ CLOCKS = tuple(_CLOCK_OF)
 # mono_raw drifts against mono by at most 500 ppm: half a microsecond in this time.
 cdef enum:
     RESAMPLE_NS = 1000000
+    # Threads that were asked about; from so many on they are asked about again. A number for each thread id
+    # that a machine has by default.
+    MAX_STRANGERS = 32768
 
 
 cdef class FtraceSink:
@@ -89,6 +95,8 @@ cdef class FtraceSink:
     cpumask: Bit per cpu that may record; None (default): all.
     pids: Only these threads' events; None: all. Markers are recorded all the same.
     notrace_pids: Not these threads' events; None: all.
+    inherits: Called with the id of each thread that writes, once until the lists change; it may set them.
+        None: nobody is asked.
     ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
     number: Of the instance; 0 is the top one.
     """
@@ -101,6 +109,7 @@ cdef class FtraceSink:
         self._clock = MONO
         self._clock_name = "local"
         self._cpumask_low = <uint64_t>-1
+        self.strangers = set()
 
     @property
     def tracing_on(self):
@@ -159,6 +168,7 @@ cdef class FtraceSink:
     @pids.setter
     def pids(self, pids):
         self._pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
 
     @property
     def notrace_pids(self):
@@ -167,6 +177,7 @@ cdef class FtraceSink:
     @notrace_pids.setter
     def notrace_pids(self, pids):
         self._notrace_pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
 
     cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:
         """The trace clock's time for one of CLOCK_MONOTONIC. `counter` goes on by one with each call."""
@@ -204,9 +215,21 @@ cdef class FtraceSink:
         return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
 
     cdef inline bint wants_thread(self, int32_t pid) noexcept:
+        if self.inherits is not None and pid not in <set>self.strangers:
+            self.ask(pid)
         if self._pids is not None and pid not in <frozenset>self._pids:
             return False
         return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
+
+    cdef void ask(self, int32_t pid) noexcept:
+        """Find out, once for each thread, whether it belongs to the pid lists by its parents."""
+        if len(<set>self.strangers) >= MAX_STRANGERS:
+            (<set>self.strangers).clear()
+        (<set>self.strangers).add(pid)
+        try:
+            self.inherits(pid)
+        except Exception:
+            sys.excepthook(*sys.exc_info())  # our mistake: the thread belongs to none
 
     cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
         """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
@@ -215,6 +238,7 @@ cdef class FtraceSink:
 
     cdef inline bint is_too_large(self, size_t size) noexcept:
         return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
+
     cdef bint take_snapshot(self, const uint64_t *key) noexcept:
         return self._buffer.swap_rings(-1, key)
 
@@ -418,3 +442,19 @@ cdef class FtraceProbe(Probe):
         if not r.valid:
             return -EFAULT
         return RECORDED if filter.matches(r) else FILTERED
+
+    def inject(self, uint64_t ts_ns, int cpu, int pid, int id, bytes payload not None):
+        """Take a record that comes from no producer. Counted nowhere; True: it is recorded. ValueError: cpu
+        negative, or no event has this id."""
+        cdef Record r
+        if cpu < 0 or not 0 < id < 65536:
+            raise ValueError(f"cpu {cpu}, id {id}")
+        r.ts_ns = ts_ns
+        r.cpu = cpu
+        r.pid = r.tgid = pid
+        r.id = id
+        r.size = PyBytes_GET_SIZE(payload)
+        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
+        r.valid = True
+        r.origin = r.origin_at = 0
+        return self.take(&r) == RECORDED

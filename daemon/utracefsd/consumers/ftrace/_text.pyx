@@ -9,6 +9,8 @@ A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE 
 one `trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
 """
 
+from utracefs_protocol.subbuf import MARKER_IP
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -136,6 +138,7 @@ cdef class TextRenderer:
     cdef bint _record_tgid
     cdef bint _annotate
     cdef bint _message_only
+    cdef bytes _marker_label       # what stands before the text of a marker
     cdef bint _clock_is_ns
     cdef uint64_t _time_start
 
@@ -158,8 +161,8 @@ cdef class TextRenderer:
     ):
         """The arguments.
 
-        events: id -> (tracepoint name, fields), None for an id of no event; asked at most once per id and
-            `render` call.
+        events: id -> (tracepoint name, fields) or (..., whether it is synthetic), None for an id of no event;
+            asked at most once per id and `render` call.
         comm: The name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Asked for positive
             pids only, normally once per pid and call.
         tgid: None or 0 if unknown; asked with record-tgid only.
@@ -180,6 +183,7 @@ cdef class TextRenderer:
         self._record_tgid = options.record_tgid
         self._annotate = options.annotate
         self._message_only = options.printk_msg_only
+        self._marker_label = marker_label(options)
         self._clock_is_ns = clock_is_ns
         self._time_start = time_start
         self._plans = {}
@@ -450,7 +454,7 @@ cdef class TextRenderer:
             put_decimal(line, id, 0, c' ')
             put_char(line, c'\n')
         elif id == ID_PRINT:
-            put(line, b"tracing_mark_write: ", 20)
+            put(line, PyBytes_AS_STRING(self._marker_label), PyBytes_GET_SIZE(self._marker_label))
             put_marker_text(line, data, size)
         elif id == ID_RAW_DATA:
             put_raw_marker(line, data, size)
@@ -523,6 +527,14 @@ cdef class TextRenderer:
         slot.pid = pid
         slot.call = self._call
         return slot
+
+
+cdef bytes marker_label(options):
+    """seq_print_ip_sym() of kernel/trace/trace_output.c, for the one function that our markers name."""
+    return b"tracing_mark_write%s%s: " % (
+        b"+0x0/0x170" if options.sym_offset else b"",
+        b" <%016x>" % MARKER_IP if options.sym_addr else b"",
+    )
 
 
 cdef void put_milliseconds(Line *line, uint64_t us) noexcept nogil:

@@ -22,6 +22,7 @@ takes the place of the one before, too: nothing is filtered then, and the file `
 """
 
 import errno
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.filter import Filter, FilterError, WriterNames, parse_filter
 from utracefsd.consumers.ftrace.filter.parse import MAX_CPUS, is_no_filter
+from utracefsd.consumers.ftrace.inject import parse_entry
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
@@ -53,6 +55,7 @@ class SavedEventFile:
 
     filter_holds: bool = False
     """There is a filter; else `filter_text` says why not."""
+
     triggers: tuple[SavedTrigger, ...] = ()
     """In the order in which they are listed."""
 
@@ -331,6 +334,21 @@ class EventFiles:
             file.probe.filter = found
         if is_news and self.on_filter_changed is not None:
             self.on_filter_changed(file)
+
+    def inject(self, event: Event, command: bytes, cpu: int, pid: int) -> None:
+        """Record what `command` describes (`parse_entry`), by the thread `pid`, enabled or not."""
+        file = self._files.get(event) or self._keep(EventFile(event))
+        probe = file.probe
+        if probe is None:
+            probe = FtraceProbe(self._sink, self._consumer)
+            probe.filter = file.filter
+        self._before_enabling()
+        record = parse_entry(command, event.declaration.fields, event.id, pid)
+        event_id, writer = struct.unpack("<H2xi", record.common)
+        if not event_id:
+            raise TraceError(errno.EINVAL, "common_type 0 is no event")
+        file.was_enabled = True
+        probe.inject(self._now_ns(), cpu, writer, event_id, record.payload)
 
     def restore(self, event: Event, saved: SavedEventFile) -> None:
         """Be as the file was in the daemon before, but for its triggers. ENODEV, and what `before_enabling`

@@ -4,9 +4,10 @@ The order is the one of `trace_options` on Linux 6.12 (copy_trace_marker is of 6
 they find it. Some options name things that exist only in a kernel (stacks, function tracing, symbols of
 addresses): they are kept so that a script that sets them goes on, and have no effect.
 
-    have an effect here    raw hex bin fields verbose context-info irq-info latency-format annotate
-                           trace_printk printk-msg-only (text); overwrite disable_on_free markers
-                           pause-on-trace copy_trace_marker (recording); record-tgid (saved_tgids)
+    have an effect here    raw hex bin fields verbose context-info irq-info latency-format annotate sym-addr
+                           sym-offset trace_printk printk-msg-only (text); overwrite disable_on_free markers
+                           pause-on-trace copy_trace_marker event-fork (recording); record-cmd
+                           (saved_cmdlines); record-tgid (saved_tgids); block (poll)
     have none              the others
 """
 

@@ -62,6 +62,11 @@ class TextOptions:
     printk_msg_only: bool = False
     """A marker prints its text and nothing else (needs the option trace_printk too, on by default)."""
 
+    sym_addr: bool = False
+    """The address behind the function's name: `tracing_mark_write <ffffffff81000000>`."""
+    sym_offset: bool = False
+    """Where in the function it is: `tracing_mark_write+0x0/0x170`."""
+
     @classmethod
     def from_names(cls, on: Container[str]) -> "TextOptions":
         """From the kernel's names of the options that are on (`context-info`, `latency-format`, ...)."""
@@ -77,6 +82,8 @@ class TextOptions:
             record_tgid="record-tgid" in on,
             annotate="annotate" in on,
             printk_msg_only="printk-msg-only" in on and "trace_printk" in on,
+            sym_addr="sym-addr" in on,
+            sym_offset="sym-offset" in on,
         )
 
 

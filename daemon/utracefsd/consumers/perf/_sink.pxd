@@ -1,5 +1,6 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.events._tracepoint cimport Probe, Record
 
 cdef class PerfSink:
@@ -14,6 +15,7 @@ cdef class PerfSink:
     cdef readonly int pid
     cdef readonly int cpu
     cdef public bint enabled
+    cdef public Filter filter
     cdef readonly bint sample_id_all
     cdef readonly int data_pages
     cdef readonly int fd
@@ -25,6 +27,7 @@ cdef class PerfSink:
 
     cdef int take(self, Record *r) noexcept # as Probe.take
     cdef bint wants(self, Record *r) noexcept
+    cdef bint passes(self, Record *r) noexcept
     cdef bint sample(self, Record *r, uint64_t period) noexcept
     cdef bint reserve(self, uint64_t need, Record *r) noexcept
     cdef uint64_t trailer_size(self) noexcept

@@ -1,3 +1,4 @@
+from utracefsd.consumers.ftrace.filter._program import Filter
 from utracefsd.events._tracepoint import Probe
 
 class PerfSink:
@@ -5,6 +6,7 @@ class PerfSink:
     count: int
     lost: int
     enabled: bool
+    filter: Filter | None
     sample_period: int
     sample_freq: int
     sample_type: int

@@ -11,6 +11,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, mun
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.status_page import StatusBit
 
+from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED, common_fields
 
 cdef extern from * nogil:
@@ -59,6 +60,7 @@ cdef class PerfSink:
 
     count: Records counted while enabled, of the chosen pid and cpu.
     lost: Samples that did not fit, or whose record is larger than 8192 bytes.
+    filter: Which records it counts and samples; None: all.
     enabled: Off: everything counts as filtered; the status bit stays.
     sample_period: A sample every so many records; 0 counts only. Settable (ioctl PERIOD).
     fd: memfd of the ring (sealed against resizing), owned by the sink, metadata page first; -1 without ring.
@@ -185,6 +187,8 @@ cdef class PerfSink:
         if not r.valid:
             # Too large, it is given up before anybody looks at it, as in perf_trace_buf_alloc().
             return -EFAULT if 8 + <uint64_t>r.size <= max_perf_entry else UNDECIDED
+        if self.filter is not None and not self.passes(r):
+            return FILTERED
         self.count += 1
         if self._period == 0:
             return RECORDED
@@ -199,6 +203,11 @@ cdef class PerfSink:
             return RECORDED
         self.lost += 1
         return LOST
+
+    cdef bint passes(self, Record *r) noexcept:
+        """The last condition of perf_tp_event_match(): what the filter rejects is not counted."""
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        return filter.matches(r)
 
     cdef void adapt(self, uint64_t now_ns) noexcept:
         """Adapt the period after a sample, as perf_adjust_period() in kernel/events/core.c.

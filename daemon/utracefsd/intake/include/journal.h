@@ -44,10 +44,10 @@
  *
  * An instance without its ring buffer (it could not be adopted, or was in memory only) has taken nothing.
  *
- * Not covered: records that a producer reserved and never committed, when its connection ended before the
- * daemon did. They are zeroed and stepped over before tail says so. If the daemon is killed between the two,
- * and the producer's process lives on and brings the ring back, that ring is stuck: what it holds is not
- * taken in, and nothing is taken in twice.
+ * Not covered: records that a producer reserved and never committed, when its process ended before the
+ * daemon did. (While the process lives nothing is stepped over, Rings.drop.) They are zeroed and stepped over
+ * before tail says so. If the daemon is killed between the two, a successor that was given the ring by a
+ * service manager cannot find what stands behind them: that is not taken in, and nothing is taken in twice.
  *
  * The header also says how counts of the TSC were made times. The successor goes on with that, so a record
  * that waited for it gets the time that it would have got before: counted with a rate that a new daemon has

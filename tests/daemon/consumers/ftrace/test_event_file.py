@@ -5,11 +5,13 @@ import errno
 import pytest
 
 from tests.daemon.tree.world import errno_of
+from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages import REG_PERSIST
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
+from utracefsd.consumers.ftrace.filter import FilterError
+from utracefsd.consumers.ftrace.filter.errors import INVALID_OPERATOR
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
@@ -173,3 +175,82 @@ def test_what_a_successor_gets(desk: Desk) -> None:
         heir.files.restore(heir.event(name), one)
     assert {file.event.name: file.saved() for file in heir.files} == saved
     assert [event.status for event in heir.table.events()] == [1, 0]
+
+
+def stored(desk: Desk, event: Event, *values: int) -> int:
+    """How many of these records are stored."""
+    before = desk.buffer.entries()
+    for value in values:
+        event.tracepoint.write(value.to_bytes(4, "little"), ts_ns=1, cpu=0, pid=1)
+    return desk.buffer.entries() - before
+
+
+def test_a_filter_holds_while_the_event_is_enabled_and_after(desk: Desk) -> None:
+    event = desk.event(b"a u32 n")
+    assert desk.files.filter_text(event) == b"none\n"
+    desk.files.set_filter(event, b" n > 2")
+    assert desk.files.filter_text(event) == b" n > 2\n"
+    assert not desk.files.was_enabled(event)
+    for _ in range(2):
+        desk.files.enable(event)
+        assert stored(desk, event, 1, 2, 3, 4) == 2
+        desk.files.disable(event)
+    desk.files.enable(event)
+    desk.files.set_filter(event, b"n == 1")
+    assert stored(desk, event, 1, 2, 3, 4) == 1
+    desk.files.set_filter(event, b" 0\t")
+    assert desk.files.filter_text(event) == b"none\n"
+    assert stored(desk, event, 1, 2, 3, 4) == 4
+
+
+def test_a_text_that_is_no_filter_takes_the_place_of_the_filter(desk: Desk) -> None:
+    event = desk.event(b"a u32 n")
+    desk.files.enable(event)
+    desk.files.set_filter(event, b"n > 2")
+    with pytest.raises(FilterError, match="Field not found"):
+        desk.files.set_filter(event, b"m > 2")
+    assert desk.files.filter_text(event) == b"m > 2\n  ^\nparse_error: Field not found\n\n"
+    assert stored(desk, event, 1, 2, 3, 4) == 4
+    with pytest.raises(FilterError):
+        desk.files.set_filter(event, b"m", instead=FilterError(INVALID_OPERATOR, 0))
+    assert desk.files.filter_text(event) == b"m\n^\nparse_error: Invalid operator\n\n"
+
+
+def test_who_is_told_of_filters(desk: Desk) -> None:
+    told: list[SavedEventFile] = []
+    desk.files.on_filter_changed = lambda file: told.append(file.saved())
+    event = desk.event(b"a u32 n")
+    desk.files.set_filter(event, b"0")
+    assert desk.files.get(event) is None
+    for text in (b"n == 1", b"n == 1", b"0", b"0"):
+        desk.files.set_filter(event, text)
+    with pytest.raises(FilterError):
+        desk.files.set_filter(event, b"n")
+    assert [(saved.filter_text, saved.filter_holds) for saved in told] == [
+        (b"n == 1", True),
+        (None, False),
+        (b"n\n ^\nparse_error: Invalid operator\n", False),
+    ]
+    assert desk.changed == []
+
+
+def test_a_filter_is_restored(desk: Desk) -> None:
+    holds, refused, gone = desk.event(b"a u32 n"), desk.event(b"b u32 n"), desk.event(b"c u32 n")
+    desk.files.restore(holds, SavedEventFile(True, True, b"n == 1", filter_holds=True))
+    desk.files.restore(refused, SavedEventFile(True, True, b"n == 1\n^\n", filter_holds=False))
+    desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8191}", filter_holds=True))
+    assert [stored(desk, event, 1, 2) for event in (holds, refused)] == [1, 2]
+    assert desk.files.filter_text(refused) == b"n == 1\n^\n\n"
+    assert desk.files.filter_text(gone) == b"n & CPUS{8191}\n"
+    desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8192}", filter_holds=True))
+    assert desk.files.filter_text(gone).endswith(b"parse_error: Invalid cpulist\n\n")
+    assert not desk.files.was_enabled(gone)
+
+
+def test_a_filter_goes_with_its_event(desk: Desk) -> None:
+    event = desk.event(b"a u32 n")
+    desk.files.set_filter(event, b"n == 1")
+    desk.table.delete(b"a", privileged=True)
+    assert len(desk.files) == 0
+    assert desk.gone == 0
+    assert desk.files.filter_text(desk.event(b"a u32 n")) == b"none\n"

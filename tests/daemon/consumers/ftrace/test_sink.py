@@ -7,8 +7,12 @@ import time
 import pytest
 
 from tests.daemon.record_path import PID, ftrace, numbers, tracepoint, write
+from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceProbe
+from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.filter import WriterNames, parse_filter
+
+FIELDS = parse(b"test u32 a").fields
 
 
 def test_an_entry_is_the_common_fields_and_the_payload() -> None:
@@ -189,3 +193,112 @@ def test_other_clocks() -> None:
             sink.clock = name
     sink.clock = "boot"
     assert sink.clock == "boot"
+
+
+def counter_sink() -> FtraceSink:
+    sink = ftrace()
+    sink.clock = "counter"
+    return sink
+
+
+def test_a_filter_decides_before_the_clock_is_read() -> None:
+    """Records that it rejects take no tick of `counter`, and are counted as filtered."""
+    sink = counter_sink()
+    event = tracepoint()
+    probe = FtraceProbe(sink)
+    assert probe.filter is None
+    event.attach(probe)
+    probe.filter = parse_filter(b"a & 1", FIELDS)
+    before = sink.now()
+    for number in range(10):
+        assert write(event, number.to_bytes(4, "little")) == 0
+    assert numbers(probe) == (5, 5, 0)
+    assert [ts for _, ts, *_ in sink.ring_buffer.cursor()] == [before + 1 + n for n in range(5)]
+    probe.filter = None
+    assert write(event, bytes(4)) == 0
+    assert numbers(probe) == (6, 5, 0)
+
+
+def test_what_a_filter_lets_pass_goes_the_way_of_all_records() -> None:
+    sink = ftrace()
+    event = tracepoint()
+    probe = FtraceProbe(sink)
+    probe.filter = parse_filter(b"a == 0", FIELDS)
+    event.attach(probe)
+    sink.tracing_on = False
+    assert write(event, bytes(4)) == 0
+    sink.tracing_on = True
+    sink.cpumask = 2
+    assert write(event, bytes(4)) == 0
+    sink.cpumask = None
+    sink.pids = frozenset({1})
+    assert write(event, bytes(4)) == 0
+    sink.pids = None
+    probe.soft_disabled = True
+    assert write(event, bytes(4)) == 0
+    assert numbers(probe) == (0, 4, 0)
+    probe.soft_disabled = False
+    assert write(event, bytes(4)) == 0
+    assert write(event, bytes(5000)) == 0
+    assert numbers(probe) == (1, 4, 1)
+
+
+def test_an_invalid_record_is_refused_whatever_the_filter_says() -> None:
+    """As in the kernel: it is looked at before the filter, in a place that is not in the ring buffer."""
+    sink = counter_sink()
+    event = tracepoint(b"test u32 a; __data_loc char[] s")
+    probe = FtraceProbe(sink)
+    probe.filter = parse_filter(b"a == 1", FIELDS)
+    event.attach(probe)
+    bad = struct.pack("<HH", 65535, 65535)
+    before = sink.now()
+    for first in (bytes(4), b"\1" + bytes(3)):
+        assert write(event, first + bad) == -errno.EFAULT
+    sink.tracing_on = False
+    assert write(event, bytes(4) + bad) == -errno.EFAULT
+    assert sink.now() == before + 1
+    assert (numbers(probe), event.emitted) == ((0, 0, 0), 0)
+    # Nobody looks at it where the thread is not wanted, or there is no room for it in any page.
+    sink.pids = frozenset({1})
+    assert write(event, bytes(4) + bad) == 0
+    sink.pids = None
+    sink.tracing_on = True
+    assert write(event, bytes(4) + bad + bytes(5000)) == 0
+    assert numbers(probe) == (0, 1, 1)
+
+
+def test_each_probe_has_a_filter_of_its_own() -> None:
+    event = tracepoint()
+    probes = [FtraceProbe(ftrace()) for _ in range(3)]
+    for probe, text in zip(probes, (b"a == 1", b"a != 1"), strict=False):
+        probe.filter = parse_filter(text, FIELDS)
+    for probe in probes:
+        event.attach(probe)
+    for number in range(4):
+        assert write(event, number.to_bytes(4, "little")) == 0
+    assert [numbers(probe) for probe in probes] == [(1, 3, 0), (3, 1, 0), (4, 0, 0)]
+    assert b"ftrace: recorded 8 filtered 4 lost 0" in event.stats_text()
+
+
+def test_a_filter_that_goes_while_it_judges() -> None:
+    """A name that is looked up runs Python, which may do anything."""
+    event = tracepoint()
+    probe = FtraceProbe(ftrace())
+
+    def read(pid: int) -> bytes:
+        probe.filter = None
+        event.detach(probe)
+        return b"drv"
+
+    probe.filter = parse_filter(b"comm == 'x' || a == 0", FIELDS, names=WriterNames(read))
+    event.attach(probe)
+    assert write(event, bytes(4)) == 0
+    assert probe.filter is None
+    assert numbers(probe) == (1, 0, 0)
+
+
+def test_the_bench_door() -> None:
+    event = tracepoint()
+    event.attach(FtraceProbe(ftrace()))
+    assert 0 < event._bench_emit(1000, bytes(4)) < 100_000
+    assert event.emitted == 1000

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages.data import REG_MULTI_FORMAT
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.perf_ring import PerfRingReader, Sample
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents

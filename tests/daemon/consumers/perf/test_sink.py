@@ -1,5 +1,6 @@
 """Samples in a perf ring, and what a hostile reader of it can do."""
 
+import errno
 import fcntl
 import mmap
 import os
@@ -12,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.record_path import numbers, tracepoint, write
+from utracefs_protocol.declaration import parse
 from utracefs_protocol.perf_ring import MMAP_PAGE_FIELDS, Lost, PerfRingReader, Sample, SampleType
+from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 
 
@@ -287,3 +290,18 @@ def test_a_dropped_sink_closes_its_descriptor() -> None:
     for _ in range(3):
         PerfSink(1, data_pages=1)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_what_a_filter_rejects_is_neither_counted_nor_sampled(ring: Ring) -> None:
+    """It is the last condition: what is invalid is refused all the same."""
+    assert ring.sink.filter is None
+    ring.sink.filter = parse_filter(b"a & 1", parse(b"test u32 a").fields)
+    for number in range(10):
+        assert write(ring.event, number.to_bytes(4, "little")) == 0
+    assert (ring.sink.count, len(list(ring.reader)), numbers(ring.probe)) == (5, 5, (5, 5, 0))
+    event = tracepoint(b"test u32 a; __data_loc char[] s")
+    event.attach(PerfProbe(ring.sink, "perf:2"))
+    assert write(event, bytes(4) + b"\xff" * 4) == -errno.EFAULT
+    ring.sink.filter = None
+    assert write(ring.event, bytes(4)) == 0
+    assert ring.sink.count == 6

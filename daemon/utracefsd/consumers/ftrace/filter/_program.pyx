@@ -21,6 +21,7 @@ The oddities, for those who wonder:
 - `~ "*c*"` looks at the whole field, behind the end of the text, too.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -240,6 +241,7 @@ cdef bint glob(const uint8_t *pattern, uint32_t size, const uint8_t *text, size_
     return True
 
 
+@cython.final
 cdef class Filter:
     """A parsed filter. `parse.parse_filter` makes them.
 

@@ -7,4 +7,5 @@ cdef class HistTrigger(Trigger):
     cdef readonly FtraceSink sink
     cdef bint uses_timestamp
 
+    cdef bint has_counted(self) noexcept
     cdef void switch(self, bint on) noexcept

@@ -11,7 +11,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.hist._hist cimport Hist
+from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken
 from utracefsd.consumers.ftrace.trigger._cells cimport tc_at, tc_fire
 from utracefsd.consumers.ftrace.trigger._trigger cimport STORED, Trigger
 from utracefsd.events._tracepoint cimport Record
@@ -35,6 +35,8 @@ cdef class HistTrigger(Trigger):
         self.sink = sink
         self.uses_timestamp = uses_timestamp
         self.paused = not tc_at(self.cells.header, self.cell).value
+        if self.has_counted() and self.cells.fired is not None:
+            self.cells.fired.add(self.key)  # killed between the table and the cell
 
     @property
     def active(self):
@@ -44,6 +46,10 @@ cdef class HistTrigger(Trigger):
     @active.setter
     def active(self, bint on):
         self.switch(on)
+
+    cdef bint has_counted(self) noexcept:
+        """Whether the table has the record that was under way last."""
+        return ht_has_taken(&self.hist.table.c, self.key, self.cells.header.serial)
 
     cdef void switch(self, bint on) noexcept:
         tc_at(self.cells.header, self.cell).value = on

@@ -60,7 +60,7 @@ cdef class Cells:
             self.header.magic = TC_MAGIC
             if path is not None:
                 os.rename(new, path)
-        elif self.header.redo.valid:
+        elif self.header.redo.valid:  # killed while a trigger fired
             if 0 < self.header.redo.cell <= self.room and self.header.redo.effect <= self.room:
                 tc_apply(self.header)
             self.header.redo.valid = 0

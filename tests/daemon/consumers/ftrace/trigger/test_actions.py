@@ -68,7 +68,7 @@ def test_an_event_may_switch_itself(desk: Desk) -> None:
 def test_pids_and_triggers(desk: Desk) -> None:
     """Those that fire at once come before the pid lists, those that wait for the record behind them
     (__trace_trigger_soft_disabled(), trace_event_buffer_reserve())."""
-    desk.instance.add_pids([1], notrace=False)
+    desk.instance.pids.add([1], notrace=False)
     desk.write(desk.a, b"enable_event:user_events:b:5")
     desk.emit(desk.a)
     assert desk.enabled(desk.b) == b"1*"
@@ -204,3 +204,18 @@ def test_a_snapshot_without_a_spare(desk: Desk) -> None:
     desk.instance.snapshot.free()
     desk.emit(desk.a)
     assert desk.lines(desk.a) == [b"snapshot:count=4"]
+
+
+def test_a_trigger_and_the_filter_of_its_event(desk: Desk) -> None:
+    """The event's filter decides what is stored, the trigger's own what it fires for."""
+    desk.enable(desk.a)
+    desk.instance.set_filter(desk.a, b"v > 10")
+    desk.write(desk.a, b"traceoff if v == 5")
+    for v in (11, 5, 12):
+        desk.emit(desk.a, v)
+    assert (desk.recorded(), desk.instance.tracing_on) == ([11], False)
+    desk.write(desk.a, b"!traceoff")
+    desk.write(desk.a, b"traceon if v >= 20")
+    for v in (19, 20, 5):
+        desk.emit(desk.a, v)
+    assert desk.recorded() == [11, 20], "with a filter its place is taken when it has passed"

@@ -85,3 +85,20 @@ def test_an_instance_that_goes_takes_its_triggers_along(desk: Desk) -> None:
     desk.world.instances.remove(b"other")
     assert (desk.a.status, desk.b.status, len(other.sink.cells)) == (0, 0, 0)
     assert (desk.a.references, desk.b.references) == (1, 1)
+
+
+def test_many_events_in_many_instances(desk: Desk) -> None:
+    """What an instance keeps of triggers is one object; an event without triggers costs nothing."""
+    world = desk.world
+    events = [world.event(b"e%d u32 v" % number) for number in range(1000)]
+    instances = [world.instances.make(b"i%d" % number) for number in range(50)]
+    assert sum(len(instance.events) for instance in instances) == 0
+    for instance in instances:
+        instance.triggers.write(events[0], b"traceoff")
+    assert sum(len(instance.events) for instance in instances) == 50
+    assert len(events[0].tracepoint.probes) == 50
+    assert events[0].tracepoint.write(b"1234", ts_ns=1, cpu=0, pid=1) == 0
+    assert not any(instance.tracing_on for instance in instances)
+    for number in range(50):
+        world.instances.remove(b"i%d" % number)
+    assert (events[0].status, len(world.instances.cells)) == (0, 0)

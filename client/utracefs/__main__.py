@@ -1,0 +1,6 @@
+"""`python -m utracefs`: the same as the installed command `utracefs`."""
+
+from utracefs.command import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""`inject`: a record of an event from text, as parse_entry() of kernel/trace/trace_events_inject.c makes it.
+
+    count=3 name="some text" common_pid=17
+
+Fields that are not named are 0 or empty; of one that is named twice the last holds. Text longer than its
+array is cut. The record goes the way of any other of the event in the instance, whether the event is enabled
+or not.
+"""
+
+import errno
+import re
+import struct
+from collections.abc import Sequence
+
+import attrs
+
+from utracefs_protocol.declaration import Field
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE
+
+__all__ = ["Injected", "parse_entry"]
+
+_MAX_TEXT = 256
+"""MAX_FILTER_STR_VAL: text of so many bytes and more is EINVAL."""
+
+_COMMON = {
+    b"common_type": (0, 2, False),
+    b"common_flags": (2, 1, False),
+    b"common_preempt_count": (3, 1, False),
+    b"common_pid": (4, 4, True),
+}
+"""Offset, size, signedness."""
+
+_GENERIC = frozenset(
+    (b"CPU", b"cpu", b"common_cpu", b"COMM", b"comm", b"STACKTRACE", b"stacktrace", b"common_stacktrace")
+)
+"""Fields that a filter knows and no record has."""
+
+_WHITE = rb"[ \t\n\v\f\r\xa0]*"
+_NAME = re.compile(_WHITE + rb"(\w+)")
+_EQUALS = re.compile(_WHITE + b"=" + _WHITE)
+_NUMBER = re.compile(rb"-?\w*")
+_TEXT = re.compile(rb"""(['"])((?:\\.|(?!\1)[^\\]|\\$)*)\1""", re.DOTALL)
+_INTEGER = re.compile(rb"(-?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
+
+
+@attrs.frozen
+class Injected:
+    """A record as it was written."""
+
+    common: bytes
+    """Its first 8 bytes."""
+
+    payload: bytes
+    """What follows them."""
+
+
+def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int) -> Injected:
+    """The record that `command` describes, of the event with these fields, by the thread `pid`.
+
+    TraceError: ENOENT (no such field), EINVAL (anything else that cannot be read), ERANGE (a number of more
+    than 64 bits).
+    """
+    by_name: dict[bytes, Field] = {field.name: field for field in fields}
+    entry = bytearray(max((field.offset + field.size for field in fields), default=ENTRY_HEADER_SIZE))
+    # As in the kernel a NUL stands between the fixed part and the texts.
+    struct.pack_into("<HBBi", entry, 0, event_id, 0, 0, pid)
+    for one in fields:
+        if _is_dynamic_text(one):
+            _put_loc(entry, one, len(entry) & 0xFFFF, 0)
+    entry.append(0)
+    position = 0
+    while position < len(command):
+        name, position = _name(command, position)
+        field = by_name.get(name)
+        if field is None and name not in _COMMON and name not in _GENERIC:
+            raise TraceError(errno.ENOENT, f"the event has no field {_shown(name)}")
+        equals = _EQUALS.match(command, position)
+        if equals is None:
+            raise TraceError(errno.EINVAL, f"write {_shown(name)} as FIELD=VALUE")
+        position = equals.end()
+        first = command[position : position + 1]
+        is_text = field is not None and (_is_dynamic_text(field) or _is_array_of_text(field))
+        if first in (b"'", b'"'):
+            found = _TEXT.match(command, position)
+            if found is None or field is None or not is_text or len(found[2]) >= _MAX_TEXT:
+                raise TraceError(errno.EINVAL, f"{_shown(name)} takes no such text")
+            _put_text(entry, field, found[2])
+            position = found.end()
+            continue
+        end = _NUMBER.match(command, position)
+        assert end is not None
+        behind = command[end.end() : end.end() + 1]
+        if (not first.isdigit() and first != b"-") or is_text or behind.strip(b" \t\n\v\f\r"):
+            raise TraceError(errno.EINVAL, f"the value of {_shown(name)} is neither number nor quoted text")
+        offset, size, signed = (
+            (field.offset, field.size, field.signed)
+            if field is not None
+            else _COMMON.get(name, (0, 0, False))
+        )
+        if size not in (1, 2, 4, 8):
+            raise TraceError(errno.EINVAL, f"{_shown(name)} is not a number")
+        value = _integer(end[0], signed=signed)
+        entry[offset : offset + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        position = end.end()
+    return Injected(bytes(entry[:ENTRY_HEADER_SIZE]), bytes(entry[ENTRY_HEADER_SIZE:]))
+
+
+def _name(command: bytes, position: int) -> tuple[bytes, int]:
+    found = _NAME.match(command, position)
+    if found is None:
+        raise TraceError(errno.EINVAL, "write FIELD=VALUE pairs with blanks between them")
+    return found[1], found.end()
+
+
+def _integer(text: bytes, *, signed: bool) -> int:
+    found = _INTEGER.fullmatch(text)
+    if found is None or (found[1] and not signed):
+        raise TraceError(errno.EINVAL, f"{_shown(text)} is not a number that this field can have")
+    _, hexadecimal, octal, decimal = found.groups()
+    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    value = -value if found[1] else value
+    low, high = (-(1 << 63), (1 << 63) - 1) if signed else (0, (1 << 64) - 1)
+    if not low <= value <= high:
+        raise TraceError(errno.ERANGE, f"{_shown(text)} has more than 64 bits")
+    return value
+
+
+def _is_dynamic_text(field: Field) -> bool:
+    """filter_assign_type() of kernel/trace/trace_events_filter.c: FILTER_DYN_STRING, FILTER_RDYN_STRING."""
+    return field.type.startswith((b"__data_loc ", b"__rel_loc ")) and b"char" in field.type
+
+
+def _is_array_of_text(field: Field) -> bool:
+    """FILTER_STATIC_STRING of the same."""
+    dynamic = field.type.startswith((b"__data_loc ", b"__rel_loc "))
+    return not dynamic and b"[" in field.type and b"char" in field.type
+
+
+def _put_text(entry: bytearray, field: Field, text: bytes) -> None:
+    if _is_dynamic_text(field):
+        _put_loc(entry, field, len(entry) & 0xFFFF, len(text) + 1)
+        entry += text + b"\0"
+    else:
+        text = text[: field.size - 1]
+        entry[field.offset : field.offset + len(text) + 1] = text + b"\0"
+
+
+def _put_loc(entry: bytearray, field: Field, position: int, size: int) -> None:
+    if field.type.startswith(b"__rel_loc "):
+        position -= field.offset + field.size
+    struct.pack_into("<I", entry, field.offset, size << 16 | position & 0xFFFF)
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode("utf-8", "backslashreplace"))

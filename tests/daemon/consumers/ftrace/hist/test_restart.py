@@ -1,0 +1,137 @@
+"""Histograms of a daemon and of the one that comes after it."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.restarting import bury, daemon_in, die, finish, read, register, write
+
+A = b"events/user_events/a/"
+I_A = b"instances/i/events/user_events/a/"
+PERSIST = 1
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
+    yield path
+    bury()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("hist."))
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_contents_and_state_survive(folder: Path, orderly: bool) -> None:
+    daemon = daemon_in(folder)
+    event = register(daemon, b"a u32 v", PERSIST)
+    other = register(daemon, b"b u32 v", PERSIST)
+    daemon.tree.mkdir(b"instances/i")
+    write(daemon, A + b"trigger", b"hist:keys=v:vals=v:sort=v if v < 9", False)
+    write(daemon, A + b"trigger", b"hist:keys=v:pause", False)
+    write(daemon, A + b"trigger", b"hist:name=n:keys=v", False)
+    write(daemon, I_A + b"trigger", b"hist:keys=v.log2:size=100", False)
+    write(daemon, b"events/user_events/b/trigger", b"hist:name=n:keys=v", False)
+    write(daemon, b"events/user_events/b/trigger", b"disable_hist:user_events:a:3 if v == 7", False)
+    for v in (1, 2, 2, 10):
+        event.tracepoint.write(struct.pack("<I", v), ts_ns=1, cpu=0, pid=1)
+    other.tracepoint.write(struct.pack("<I", 7), ts_ns=1, cpu=0, pid=1)
+    paths = [
+        A + b"hist",
+        A + b"trigger",
+        I_A + b"hist",
+        b"events/user_events/b/hist",
+        b"events/user_events/b/trigger",
+    ]
+    before = [read(daemon, path) for path in paths]
+    assert b"Hits: 3\n" in before[0]
+    assert before[1].count(b"[paused]") == 3
+    assert b"Hits: 5\n" in before[3]
+    assert len(files(folder)) == 4
+    if orderly:
+        daemon.close()
+    else:
+        die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    assert len(files(folder)) == 4
+    event = after.table.events()[0]
+    write(after, A + b"trigger", b"hist:name=n:keys=v:cont", False)
+    event.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    assert b"Hits: 6\n" in read(after, b"events/user_events/b/hist")
+    assert b"Hits: 5\n" in read(after, I_A + b"hist")
+    write(after, A + b"trigger", b"", True)
+    assert read(after, A + b"hist") == b""
+    assert len(files(folder)) == 2
+    after.tree.rmdir(b"instances/i")
+    assert len(files(folder)) == 1
+    finish(after)
+    assert files(folder) == []
+
+
+def test_tables_that_nobody_names_are_removed(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 v", PERSIST)
+    write(daemon, A + b"trigger", b"hist:keys=v", False)
+    die(daemon)
+    (folder / "hist.9").write_bytes(b"of a trigger that was never answered for")
+    after = daemon_in(folder)
+    assert files(folder) == ["hist.1"]
+    finish(after)
+
+
+def test_a_table_that_is_damaged_begins_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    daemon = daemon_in(folder)
+    event = register(daemon, b"a u32 v", PERSIST)
+    write(daemon, A + b"trigger", b"hist:keys=v", False)
+    event.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    die(daemon)
+    content = (folder / "hist.1").read_bytes()
+    (folder / "hist.1").unlink()
+    (folder / "hist.1").write_bytes(bytes(8) + content[8:])
+    after = daemon_in(folder)
+    assert b"Hits: 0\n" in read(after, A + b"hist")
+    assert files(folder) == ["hist.2"]
+    assert "the counts of a histogram are lost" in caplog.text
+    caplog.clear()
+    finish(after)
+
+
+def test_a_state_that_is_set_aside_takes_its_tables_along(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 v", PERSIST)
+    write(daemon, A + b"trigger", b"hist:keys=v", False)
+    die(daemon)
+    (folder / "state").write_bytes(b"nonsense")
+    after = daemon_in(folder)
+    assert files(folder) == []
+    assert (folder / "set-aside" / "hist.1").exists()
+    caplog.clear()
+    finish(after)
+
+
+def test_synthetic_events_survive(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    write(daemon, b"synthetic_events", b"lat u64 id; char[] who; char[16] where", False)
+    register(daemon, b"a u32 v", PERSIST)
+    write(daemon, b"events/synthetic/lat/enable", b"1")
+    write(daemon, b"events/synthetic/lat/trigger", b"hist:keys=id", False)
+    before = [read(daemon, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")]
+    event_list = read(daemon, b"dynamic_events")
+    die(daemon)
+    after = daemon_in(folder)
+    assert [
+        read(after, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")
+    ] == before
+    assert read(after, b"dynamic_events") == event_list
+    finish(after)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.tree.world import errno_of
+from utracefsd.consumers.ftrace.hist._hist import HistTable
+from utracefsd.consumers.ftrace.hist.tables import MAX_BYTES, MAX_INSTANCE_BYTES, Tables, is_table_name
+
+SIZE = HistTable.bytes_of(7, 8, 1)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_largest_table_fits() -> None:
+    largest = HistTable.bytes_of(17, 504, 3)
+    assert largest <= MAX_INSTANCE_BYTES <= MAX_BYTES
+    assert HistTable.bytes_of(11, 8, 1) < 100 << 10
+
+
+def test_in_memory() -> None:
+    tables = Tables()
+    table = tables.make(0, 7, 8, 1)
+    assert table.path is None
+    assert tables.bytes_of(0) == SIZE
+    tables.hold(table, 3)
+    tables.drop(table, 0)
+    assert (tables.bytes_of(0), tables.bytes_of(3), len(tables)) == (0, SIZE, 1)
+    tables.drop(table, 3)
+    assert len(tables) == 0
+
+
+def test_files_and_a_successor(folder: Path) -> None:
+    tables = Tables(folder)
+    first, second = tables.make(0, 7, 8, 1), tables.make(0, 7, 16, 1)
+    assert names(folder) == ["hist.1", "hist.2"]
+    tables.drop(first, 0)
+    assert names(folder) == ["hist.2"]
+    assert tables.make(0, 7, 8, 1).path == str(folder / "hist.3")
+    del second
+
+    after = Tables(folder)
+    table = after.adopt(1, "hist.2", 7, 16, 1)
+    assert table.path == str(folder / "hist.2")
+    assert after.adopt(2, "hist.2", 7, 16, 1) is table
+    assert after.make(0, 7, 8, 1).path == str(folder / "hist.4")
+    (folder / "hist.x").touch()
+    after.remove_the_rest()
+    assert names(folder) == ["hist.2", "hist.4", "hist.x"]
+    after.drop(table, 1)
+    assert "hist.2" in names(folder)
+    after.drop(table, 2)
+    assert "hist.2" not in names(folder)
+
+
+def test_what_cannot_be_adopted_is_empty(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tables = Tables(folder)
+    tables.make(0, 7, 8, 1)
+    after = Tables(folder)
+    assert after.adopt(0, "hist.1", 7, 16, 1).path == str(folder / "hist.2")
+    assert after.adopt(0, "hist.7", 7, 16, 1).path == str(folder / "hist.3")
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert after.adopt(0, "", 7, 8, 1).path == str(folder / "hist.4")
+    assert after.adopt(0, "../etc", 7, 8, 1).path == str(folder / "hist.5")
+    assert len(caplog.records) == 2
+    caplog.clear()
+
+
+def test_limits() -> None:
+    tables = Tables(instance_bytes=2 * SIZE, in_all=3 * SIZE)
+    kept = [tables.make(0, 7, 8, 1), tables.make(0, 7, 8, 1)]
+    assert errno_of(tables.make, 0, 7, 8, 1) == errno.ENOMEM
+    other = tables.make(1, 7, 8, 1)
+    assert errno_of(tables.make, 1, 7, 8, 1) == errno.ENOMEM
+    tables.drop(kept.pop(), 0)
+    tables.make(1, 7, 8, 1)
+    tables.drop(other, 1)
+
+
+def test_free_memory() -> None:
+    tables = Tables(free_memory_kb=lambda: SIZE >> 10)
+    tables.make(0, 7, 8, 1)
+    assert errno_of(Tables(free_memory_kb=lambda: 0).make, 0, 7, 8, 1) == errno.ENOMEM
+
+
+def test_no_room_for_files(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tables = Tables(folder)
+    table = tables.make(0, 7, 8, 1)
+    shutil.rmtree(folder)
+    assert tables.make(0, 7, 8, 1).path is None
+    tables.drop(table, 0)
+    tables.remove_the_rest()
+    assert ["will not survive" in record.message for record in caplog.records] == [True, False]
+    caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("hist.1", True),
+        ("hist.123", True),
+        ("hist.0", False),
+        ("hist.", False),
+        ("hist.1/x", False),
+        ("x", False),
+    ],
+)
+def test_names(name: str, wanted: bool) -> None:
+    assert is_table_name(name) is wanted

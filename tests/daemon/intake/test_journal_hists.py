@@ -1,0 +1,282 @@
+"""Histograms and a daemon that is killed at any instruction: each counts each record exactly once.
+
+The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose shared
+memory is looked at after each, and real kills. What is counted in the end, with however many deaths between,
+is compared with a Counter.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.daemon.consumers.ftrace.hist.defining import defined
+from tests.daemon.intake.test_journal import SIZE, SLOT, Producer, Stepper, copy_ring, folder, record
+from utracefs_protocol.declaration import parse
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.filter import parse_filter
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
+from utracefsd.consumers.ftrace.hist.program import compile_definition
+from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import Intake
+from utracefsd.intake._journal import Journal
+
+__all__ = ["folder"]
+
+EVENT = parse(b"seen u64 n")
+KEYS = 128
+PAUSES, CONTINUES = 6, 9
+"""Of a record's n: from then on the second instance's histogram does not count, or counts again."""
+
+Kept = dict[str, tuple[int, int]]
+
+
+class World:
+    """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`,
+    which is too small for all keys. The second has one, `other`, and triggers that pause it and let it go
+    on."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kept: Kept | None = None,
+        ring: tuple[int, int] | None = None,
+        fired: dict[Any, Any] | None = None,
+    ) -> None:
+        new = kept is None
+        self.folder = folder
+        self.kept: Kept = dict(kept or {})
+        self.cells = Cells(folder / "cells")
+        if new:
+            (folder / "0").mkdir()
+            self.buffer = RingBuffer(1, 64, folder=str(folder / "0"))
+            self.journal = Journal(folder / "journal", cells=self.cells)
+        else:
+            self.buffer = RingBuffer.adopt(str(folder / "0"))
+            self.journal = Journal(folder / "journal", {0: self.buffer}, self.cells, fired or {})
+        self.tracepoint = Tracepoint(20, b"seen", EVENT.fields)
+        self.tables: dict[str, HistTable] = {}
+        probe = FtraceProbe(FtraceSink(self.buffer, 0, self.cells))
+        self.tracepoint.attach(probe)
+        probe.triggers = (
+            self._hist(probe.sink, "all", b"keys=n.log2:vals=n"),
+            self._hist(probe.sink, "some", b"keys=n:vals=n,hitcount.percent:size=128", b"n > 2"),
+        )
+        other = FtraceProbe(FtraceSink(RingBuffer(1, 8), 1, self.cells))
+        other.soft_disabled = True
+        self.tracepoint.attach(other)
+        counts = self._hist(other.sink, "other", b"keys=1")
+        other.triggers = (counts,)
+        switches = []
+        for name, on, n in (("off", False, PAUSES), ("on", True, CONTINUES)):
+            filter = parse_filter(b"n == %d" % n, EVENT.fields)
+            switches.append(HistSwitch(other, on, 1 << 40, filter=filter, kept=self.kept.get(name)))
+            self.kept[name] = (switches[-1].cell, switches[-1].key)
+        other.triggers = (*switches, counts)
+        self.cells.drop_the_rest()
+        self.intake = Intake(4)
+        self.ring: DataRing | None = None
+        table = IndexTable()
+        table.append(self.tracepoint)
+        if new:
+            self.ring = DataRing.create(table, os.getpid(), SIZE)
+            self.journal.begin(self.ring)
+        elif ring is not None:
+            self.ring = DataRing.adopt(table, os.getpid(), os.dup(ring[0]), os.dup(ring[1]), 0)
+            self.journal.resume(self.ring)
+        if self.ring is not None:
+            self.intake.add(self.ring)
+
+    def _hist(self, sink: FtraceSink, name: str, text: bytes, filter: bytes | None = None) -> HistTrigger:
+        definition = defined(text, EVENT)
+        program = compile_definition(definition)
+        shape = definition.parts.bits, definition.key_size, program.nr_words
+        path = str(self.folder / name)
+        table = HistTable.adopt(*shape, path) if name in self.kept else HistTable.create(*shape, path)
+        self.tables[name] = table
+        trigger = HistTrigger(
+            sink,
+            Hist(program, table),
+            filter=None if filter is None else parse_filter(filter, EVENT.fields),
+            kept=self.kept.get(name),
+        )
+        self.kept[name] = (trigger.cell, trigger.key)
+        return trigger
+
+    def result(self) -> dict[str, Any]:
+        """All that was counted, and how many the ring buffer took."""
+        found: dict[str, Any] = {
+            name: ({key: words[:2] for key, words in table.entries()}, table.hits, table.drops)
+            for name, table in self.tables.items()
+        }
+        found["stored"] = [struct.unpack_from("<Q", data, 8)[0] for _, _, data, _ in self.buffer.cursor()]
+        return found
+
+
+def expected(numbers: list[int]) -> dict[str, Any]:
+    """The same, said plainly."""
+    logs: Counter[int] = Counter()
+    log_sums: Counter[int] = Counter()
+    some: dict[int, int] = {}
+    drops = others = 0
+    active = True
+    for n in numbers:
+        log = (n - 1).bit_length() if n > 1 else 0
+        logs[log] += 1
+        log_sums[log] += n
+        if n > 2 and (n in some or len(some) < KEYS):
+            some[n] = some.get(n, 0) + 1
+        elif n > 2:
+            drops += 1
+        active = n != PAUSES and (active or n == CONTINUES)
+        others += active
+
+    def key(n: int) -> bytes:
+        return struct.pack("<Q", n)
+
+    return {
+        "all": ({key(log): (count, log_sums[log]) for log, count in logs.items()}, len(numbers), 0),
+        "some": ({key(n): (count, n * count) for n, count in some.items()}, sum(some.values()), drops),
+        "other": ({key(1): (others,)} if others else {}, others, 0),
+        "stored": numbers,
+    }
+
+
+SEQUENCE = [1, 5, 5, PAUSES, 2, 300, CONTINUES, 5, 301, 5]
+FILES = ["0/cpu0", "journal", "cells", "all", "some", "other"]
+
+
+def emit(producer: Producer, numbers: list[int]) -> None:
+    producer.emit(b"".join(record(n) for n in numbers))
+
+
+def test_the_model(folder: Path) -> None:
+    world = World(folder)
+    assert world.ring is not None
+    numbers = [*SEQUENCE, *range(400, 400 + KEYS), 5]
+    emit(Producer(world.ring.fd), numbers)
+    world.intake.take_in()
+    assert world.result() == expected(numbers)
+    assert world.result()["some"][2] > 0
+
+
+def test_killed_at_any_instruction(folder: Path) -> None:
+    before = folder / "before"
+    before.mkdir()
+    world = World(before)
+    assert world.ring is not None
+    producer = Producer(world.ring.fd)
+    first = [1, *range(1000, 1000 + KEYS - 2)]  # room for one key more, and then none
+    emit(producer, first)
+    world.intake.take_in()
+    emit(producer, SEQUENCE)
+    files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in FILES]
+    want = expected([*first, *SEQUENCE])
+    stepper = Stepper(lambda: world.intake.take_in())
+    judged = 0
+    seen: tuple[bytes, ...] = ()
+    try:
+        going = True
+        while going:
+            going = stepper.step()
+            now = tuple(memory[:] for memory in files)
+            if now != seen:
+                seen = now
+                judged += 1
+                contents = dict(zip(FILES, now, strict=True))
+                for deaths in (1, 2):
+                    found = judge(folder / "after", producer.memory[:], contents, world.kept, deaths)
+                    assert found == want, f"{judged}, {deaths}"
+    finally:
+        stepper.end()
+    assert judged > 40 * len(SEQUENCE), "the states of the way were not seen"
+
+
+def judge(folder: Path, ring: bytes, files: dict[str, bytes], kept: Kept, deaths: int) -> dict[str, Any]:
+    """What successors of a daemon killed now make of it."""
+    memory = copy_ring(ring)
+    bell = os.eventfd(0)
+    try:
+        st = os.fstat(memory)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        with open(folder / "journal", "r+b") as journal:
+            journal.seek(SLOT + 8)
+            journal.write(struct.pack("<QQ", st.st_dev, st.st_ino))
+        fired = None
+        if deaths > 1:
+            between = World(folder, kept)
+            fired = between.journal.fired
+            del between
+        world = World(folder, kept, (memory, bell), fired)
+        world.intake.take_in()
+        assert world.ring is not None
+        assert world.ring.pending_bytes == 0
+        return world.result()
+    finally:
+        os.close(bell)
+        os.close(memory)
+        shutil.rmtree(folder)
+
+
+def test_killed_at_random_again_and_again(folder: Path) -> None:
+    """Forty daemons, one after the other."""
+    chance = random.Random(11)
+    world = World(folder)
+    assert world.ring is not None
+    fds = (os.dup(world.ring.fd), os.dup(world.ring.doorbell))
+    producer = Producer(fds[0])
+    kept = world.kept
+    del world
+    with open(folder / "journal", "rb") as file:
+        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    numbers: list[int] = []
+    for _ in range(40):
+        ready, ready_w = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                daemon = World(folder, kept, fds)
+                os.write(ready_w, b"1")
+                while True:
+                    daemon.intake.take_in()
+            finally:
+                os._exit(1)
+        os.close(ready_w)
+        try:
+            assert os.read(ready, 1) == b"1"
+            room = (SIZE - producer.u64(64) + producer.u64(128)) // 32
+            some = [chance.randrange(200) for _ in range(room)]
+            emit(producer, some)
+            numbers += some
+            target = producer.u64(64) - chance.randrange(SIZE)
+            deadline = time.monotonic() + 1
+            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
+                pass
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(ready)
+    last = World(folder, kept, fds)
+    last.intake.take_in()
+    result, want = last.result(), expected(numbers)
+    assert len(numbers) > 15_000
+    stored = result.pop("stored")
+    assert stored == want.pop("stored")[-len(stored) :]
+    assert result == want
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,385 @@
+"""Triggers and a daemon that is killed at any instruction: each fires exactly once for each record.
+
+The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose
+shared memory is looked at after each, and real kills. What comes out in the end, with however many deaths
+between, is compared with a plain model of what the triggers do (`expected`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.intake.test_journal import SIZE, SLOT, Producer, Stepper, copy_ring, folder, record
+from utracefs_protocol.declaration import parse
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.filter import parse_filter
+from utracefsd.consumers.ftrace.trigger._actions import (
+    EventSwitch,
+    SnapshotTrigger,
+    Stacktrace,
+    TracingSwitch,
+)
+from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.trigger._trigger import Trigger
+from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import Intake
+from utracefsd.intake._journal import Journal
+
+__all__ = ["folder"]
+
+COUNT = 1_000_000
+Kept = dict[str, tuple[int, int]]
+"""Cells by name: what the log of the state has in a daemon."""
+
+
+class World:
+    """Two instances, two events, and these triggers:
+
+    instance 0, event a:    traceoff if n % 8 == 5     enable_event:b if n % 8 == 1
+                            snapshot if n % 8 == 3     stacktrace, which counts every record
+    instance 0, event b:    traceon    disable_event:b     (neither waits for the record)
+    instance 1, event a:    traceon if n % 8 == 4    traceoff on event b    stacktrace; a is enabled
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kept: Kept | None = None,
+        ring: tuple[int, int] | None = None,
+        fired: dict[Any, Any] | None = None,
+    ) -> None:
+        self.kept: Kept = {} if kept is None else dict(kept)
+        folders = [folder / "0", folder / "1"]
+        self.cells = Cells(folder / "cells")
+        if kept is None:
+            for one in folders:
+                one.mkdir()
+            self.buffers = [RingBuffer(1, 64, folder=str(one)) for one in folders]
+            self.buffers[0].add_spare()
+            self.journal = Journal(folder / "journal", cells=self.cells)
+        else:
+            self.buffers = [RingBuffer.adopt(str(one)) for one in folders]
+            buffers = dict(enumerate(self.buffers))
+            self.journal = Journal(folder / "journal", buffers, self.cells, fired or {})
+        declaration = parse(b"seen u64 n")
+        self.fields = declaration.fields
+        self.a = Tracepoint(20, b"a", declaration.fields)
+        self.b = Tracepoint(21, b"b", declaration.fields)
+        self.sinks = [FtraceSink(buffer, number, self.cells) for number, buffer in enumerate(self.buffers)]
+        self.triggers: dict[str, Trigger] = {}
+        for number, sink in enumerate(self.sinks):
+            sink.tracing_cell = self._cell(f"tracing {number}", 1)
+            sink.tracing_on = bool(self.cells.value(sink.tracing_cell))
+        a0, b0 = self._probe(0, self.a, True), self._probe(0, self.b, False)
+        a1, b1 = self._probe(1, self.a, True), self._probe(1, self.b, False)
+        self.b0 = b0
+        b0.soft_cell = self._cell("soft", 0)
+        b0.soft_disabled = not self.cells.value(b0.soft_cell)
+        zero, other = self.sinks
+        self._set(
+            a0,
+            off=lambda **how: TracingSwitch(zero, False, COUNT, filter=self._every(5), **how),
+            enable=lambda **how: EventSwitch(b0, True, COUNT, filter=self._every(1), **how),
+            snapshot=lambda **how: SnapshotTrigger(zero, COUNT, filter=self._every(3), **how),
+            count=lambda **how: Stacktrace(self.cells, COUNT, **how),
+        )
+        self._set(
+            b0,
+            turn_on=lambda **how: TracingSwitch(zero, True, COUNT, **how),
+            disable=lambda **how: EventSwitch(b0, False, COUNT, **how),
+        )
+        self._set(
+            a1,
+            on1=lambda **how: TracingSwitch(other, True, COUNT, filter=self._every(4), **how),
+            count1=lambda **how: Stacktrace(self.cells, COUNT, **how),
+        )
+        self._set(b1, off1=lambda **how: TracingSwitch(other, False, COUNT, **how))
+        self.cells.drop_the_rest()
+        self.intake = Intake(4)
+        self.ring: DataRing | None = None
+        table = IndexTable()
+        table.append(self.a)
+        table.append(self.b)
+        if kept is None:
+            self.ring = DataRing.create(table, os.getpid(), SIZE)
+            self.journal.begin(self.ring)
+        elif ring is not None:
+            self.ring = DataRing.adopt(table, os.getpid(), os.dup(ring[0]), os.dup(ring[1]), 0)
+            self.journal.resume(self.ring)
+        if self.ring is not None:
+            self.intake.add(self.ring)
+
+    def _cell(self, name: str, value: int) -> int:
+        if name in self.kept:
+            assert self.cells.keep(*self.kept[name])
+            return self.kept[name][0]
+        index = self.cells.give(value)
+        self.kept[name] = (index, self.cells.key(index))
+        return index
+
+    def _probe(self, number: int, tracepoint: Tracepoint, enabled: bool) -> FtraceProbe:
+        probe = FtraceProbe(self.sinks[number])
+        probe.soft_disabled = not enabled
+        tracepoint.attach(probe)
+        return probe
+
+    def _every(self, rest: int) -> Any:
+        """n % 8 == rest, as far as filters can say it."""
+        values = " || ".join(f"n == {n}" for n in range(rest, 64, 8))
+        return parse_filter(values.encode(), self.fields)
+
+    def _set(self, probe: FtraceProbe, **makers: Any) -> None:
+        made = {name: make(kept=self.kept.get(name)) for name, make in makers.items()}
+        for name, trigger in made.items():
+            self.kept[name] = (trigger.cell, trigger.key)
+        self.triggers |= made
+        probe.triggers = tuple(made.values())
+
+    def result(self) -> dict[str, Any]:
+        """All that there is to see."""
+        spare = self.buffers[0].spare
+        assert spare is not None
+        return {
+            "live": numbers(self.buffers[0]),
+            "spare": numbers(spare),
+            "other": numbers(self.buffers[1]),
+            "on": [sink.tracing_on for sink in self.sinks],
+            "b": not self.b0.soft_disabled,
+            **{name: COUNT - trigger.count for name, trigger in self.triggers.items()},
+        }
+
+
+def numbers(buffer: RingBuffer) -> list[tuple[int, int]]:
+    """(id, n) of each record."""
+    return [
+        (struct.unpack_from("<H", data)[0], struct.unpack_from("<Q", data, 8)[0])
+        for _, _, data, _ in buffer.cursor()
+    ]
+
+
+def expected(sequence: list[tuple[int, int]]) -> dict[str, Any]:
+    """What `World` makes of records (0 a, 1 b; n), said once more and plainly."""
+    live: list[tuple[int, int]] = []
+    spare: list[tuple[int, int]] = []
+    other: list[tuple[int, int]] = []
+    on, on1, b = True, True, False
+    fired = dict.fromkeys(
+        ("off", "enable", "snapshot", "count", "turn_on", "disable", "on1", "count1", "off1"), 0
+    )
+    for event, n in sequence:
+        small = n % 8 if n < 64 else -1
+        if event == 0:
+            if small == 1 and not b:
+                b = True
+                fired["enable"] += 1
+            if on:
+                live.append((20, n))
+            if small == 3:
+                live, spare = spare, live
+                fired["snapshot"] += 1
+            fired["count"] += 1
+            if small == 5 and on:
+                on = False
+                fired["off"] += 1
+            if on1:
+                other.append((20, n))
+            if small == 4 and not on1:
+                on1 = True
+                fired["on1"] += 1
+            fired["count1"] += 1
+        else:
+            if not on:
+                on = True
+                fired["turn_on"] += 1
+            if b:
+                b = False
+                fired["disable"] += 1
+            if on1:
+                on1 = False
+                fired["off1"] += 1
+    return {"live": live, "spare": spare, "other": other, "on": [on, on1], "b": b, **fired}
+
+
+SEQUENCE = [(0, n) if n % 7 != 6 else (1, n) for n in range(26)]
+FILES = ["0/cpu0", "0/cpu0.b", "0/spare", "1/cpu0", "journal", "cells"]
+
+
+def emit(producer: Producer, sequence: list[tuple[int, int]]) -> None:
+    producer.emit(b"".join(record(n, index=event) for event, n in sequence))
+
+
+def test_the_model(folder: Path) -> None:
+    world = World(folder)
+    assert world.ring is not None
+    emit(Producer(world.ring.fd), SEQUENCE)
+    world.intake.take_in()
+    result = world.result()
+    assert result == expected(SEQUENCE)
+    assert all(result[name] for name in world.triggers), "each kind fires"
+
+
+def test_killed_at_any_instruction(folder: Path) -> None:
+    before = folder / "before"
+    before.mkdir()
+    world = World(before)
+    assert world.ring is not None
+    producer = Producer(world.ring.fd)
+    emit(producer, SEQUENCE[:1])
+    world.intake.take_in()
+    emit(producer, SEQUENCE[1:])
+    files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in FILES]
+    tail = SLOT + 24
+    stepper = Stepper(lambda: world.intake.take_in())
+    judged = 0
+    seen: tuple[bytes, ...] = ()
+    want = expected(SEQUENCE)
+    try:
+        going = True
+        while going:
+            going = stepper.step()
+            # The data ring itself is the matter of test_journal.py.
+            now = tuple(memory[:] for memory in files)
+            if now != seen:
+                seen = now
+                judged += 1
+                for second_death in (False, True):
+                    contents = dict(zip(FILES, now, strict=True))
+                    assert (
+                        judge(folder / "after", producer.memory[:], contents, world.kept, second_death)
+                        == want
+                    )
+    finally:
+        stepper.end()
+    assert struct.unpack_from("<Q", seen[FILES.index("journal")], tail)[0] == producer.u64(64)
+    assert judged > 20 * len(SEQUENCE), "the states of the way were not seen"
+
+
+def judge(
+    folder: Path, ring: bytes, files: dict[str, bytes], kept: Kept, second_death: bool
+) -> dict[str, Any]:
+    """What successors of a daemon killed now make of it."""
+    memory = copy_ring(ring)
+    bell = os.eventfd(0)
+    try:
+        st = os.fstat(memory)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        with open(folder / "journal", "r+b") as journal:
+            journal.seek(SLOT + 8)
+            journal.write(struct.pack("<QQ", st.st_dev, st.st_ino))
+        fired = None
+        if second_death:
+            between = World(folder, kept)
+            fired = between.journal.fired
+            del between
+        world = World(folder, kept, (memory, bell), fired)
+        world.intake.take_in()
+        assert world.ring is not None
+        assert world.ring.pending_bytes == 0
+        assert world.journal.fired == {}
+        return world.result()
+    finally:
+        os.close(bell)
+        os.close(memory)
+        shutil.rmtree(folder)
+
+
+def test_killed_at_random_again_and_again(folder: Path) -> None:
+    """Sixty daemons, one after the other; the state's log is what each child is given."""
+    chance = random.Random(7)
+    world = World(folder)
+    assert world.ring is not None
+    fds = (os.dup(world.ring.fd), os.dup(world.ring.doorbell))
+    producer = Producer(fds[0])
+    kept = world.kept
+    del world
+    with open(folder / "journal", "rb") as file:
+        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    sequence: list[tuple[int, int]] = []
+    for _ in range(60):
+        ready, ready_w = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                daemon = World(folder, kept, fds)
+                os.write(ready_w, b"1")
+                while True:
+                    daemon.intake.take_in()
+            finally:
+                os._exit(1)
+        os.close(ready_w)
+        try:
+            assert os.read(ready, 1) == b"1"
+            room = (SIZE - producer.u64(64) + producer.u64(128)) // 32
+            some = [(int(chance.random() < 0.2), chance.randrange(80)) for _ in range(room)]
+            emit(producer, some)
+            sequence += some
+            target = producer.u64(64) - chance.randrange(SIZE)
+            deadline = time.monotonic() + 1
+            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
+                pass
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(ready)
+    last = World(folder, kept, fds)
+    last.intake.take_in()
+    result, want = last.result(), expected(sequence)
+    assert len(sequence) > 20_000
+    for name in ("live", "spare", "other"):  # of which the oldest were overwritten
+        assert len(result[name]) > 100
+        assert result[name] == want[name][-len(result[name]) :], name
+        del result[name], want[name]
+    assert result == want
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_ring_that_comes_back_late(folder: Path, comes_back: bool) -> None:
+    """Other records have their turn before; what fired for the one under way is remembered until then."""
+    world = World(folder)
+    assert world.ring is not None
+    fds = (os.dup(world.ring.fd), os.dup(world.ring.doorbell))
+    emit(Producer(fds[0]), [(0, 9)])
+    # As if killed when all triggers had fired, before the record was consumed.
+    world.intake.take_in()
+    kept, at = world.kept, 0
+    del world
+    with open(folder / "journal", "r+b") as file:
+        file.seek(SLOT + 24)
+        file.write(struct.pack("<Q", at))
+    emit_again = record(9)
+    memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
+    memory[65536 : 65536 + len(emit_again)] = emit_again
+    struct.pack_into("<Q", memory, 128, 0)
+    heir = World(folder, kept)
+    ((key, (position, fired)),) = heir.journal.fired.items()
+    assert (position, len(fired)) == (0, 3), "enable_event and both that count"
+    heir.a.write(struct.pack("<Q", 1), ts_ns=1, cpu=0, pid=1)
+    heir.a.write(struct.pack("<Q", 3), ts_ns=1, cpu=0, pid=1)
+    assert COUNT - heir.triggers["count"].count == 3
+    log = heir.journal.fired
+    del heir
+    last = World(folder, kept, fds if comes_back else None, log)
+    assert last.journal.fired == {key: (0, fired)}
+    if comes_back:
+        assert last.intake.take_in() == 1
+        assert last.journal.fired == {}
+    assert COUNT - last.triggers["count"].count == 3
+    for fd in fds:
+        os.close(fd)
