@@ -144,10 +144,10 @@ def test_snapshot(trace_cmd: TraceCmd) -> None:
 
 def test_reset(trace_cmd: TraceCmd) -> None:
     said = trace_cmd(
-        f"cd {TRACEFS}; echo 1 > events/user_events/shop/enable; echo 'count > 5' > events/user_events/shop/filter;"
-        " echo traceoff > events/user_events/shop/trigger; echo 0 > tracing_on; echo mono > trace_clock;"
+        f"cd {TRACEFS}; shop=events/user_events/shop; echo 1 > $shop/enable; echo 'count > 5' > $shop/filter;"
+        " echo traceoff > $shop/trigger; echo 0 > tracing_on; echo mono > trace_clock;"
         " trace-cmd reset;"
-        " cat events/user_events/shop/{enable,filter} tracing_on; grep -v '^#' events/user_events/shop/trigger || true;"
+        " cat $shop/{enable,filter} tracing_on; grep -v '^#' $shop/trigger || true;"
         " cat trace_clock dynamic_events; cd /"
     )
     lines = said.splitlines()
