@@ -404,8 +404,9 @@ class Instance:
         files = list(files)
         for event, saved in files:
             self.events.restore(event, saved)
-        for event, saved in files:  # which may switch other events
-            self.triggers.restore(event, saved.triggers)
+        self.triggers.restore_all(
+            (event, saved.triggers) for event, saved in files
+        )  # may switch other events
 
     # Text.
 
