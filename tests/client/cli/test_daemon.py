@@ -63,7 +63,7 @@ def test_completion_of_events(traced: Cli) -> None:
 def test_completion_of_paths_clocks_and_fields(traced: Cli) -> None:
     traced.run("reg", "http_request u16 status; char[8] from")
     assert complete(traced, "utracefs cat trace_p") == ["trace_pipe"]
-    assert complete(traced, "utracefs cat events/user_events/http_request/f") == [
+    assert complete(traced, "utracefs cat events/user_events/http_request/fo") == [
         "events/user_events/http_request/format"
     ]
     assert "per_cpu/cpu0/" in complete(traced, "utracefs ls per_cpu/")
