@@ -36,6 +36,7 @@ comma := ,
 
 test-tools: tools
 	$(call need,command -v trace-cmd,trace-cmd)
+	$(call need,command -v fusermount3,fuse3)
 	$(call need,command -v systemd-analyze,systemd)
 	$(call need,command -v systemd-socket-activate,systemd)
 

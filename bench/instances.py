@@ -1,4 +1,4 @@
-"""Two hundred instances and 4,000 events: what an operation on the tree costs then, and the daemon's memory."""
+"""Two hundred instances and 4,000 events: what operations on the tree cost then, and the memory."""
 
 from __future__ import annotations
 

@@ -58,8 +58,10 @@ class EventFormat:
     """The first paragraph: common_type to common_pid."""
 
 
-def format_text(tracepoint_name: bytes, event_id: int, fields: Iterable[Field]) -> bytes:
-    """The whole `format` file of an event."""
+def format_text(
+    tracepoint_name: bytes, event_id: int, fields: Iterable[Field], print_fmt: bytes | None = None
+) -> bytes:
+    """The whole `format` file of an event. print_fmt: None: that of a user event."""
     fields = tuple(fields)
     lines = b"".join(_format_line(field) for field in fields)
     return b"name: %s\nID: %d\nformat:\n%s\n%s\nprint fmt: %s\n" % (
@@ -67,7 +69,7 @@ def format_text(tracepoint_name: bytes, event_id: int, fields: Iterable[Field]) 
         event_id,
         _COMMON_FIELDS,
         lines,
-        _print_fmt(fields),
+        _print_fmt(fields) if print_fmt is None else print_fmt,
     )
 
 

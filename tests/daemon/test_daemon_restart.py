@@ -191,6 +191,8 @@ INSTANCE_FILES = [
     b"buffer_subbuf_size_kb",
     b"trace_clock",
     b"standing_events",
+    b"standing_filters",
+    b"standing_triggers",
     b"trace_options",
     b"buffer_percent",
     b"set_event_pid",
@@ -219,6 +221,8 @@ def several_instances(daemon: Daemon) -> None:
     write(daemon, b"instances/one/options/raw", b"1")
     write(daemon, b"instances/two words/buffer_subbuf_size_kb", b"8")
     write(daemon, b"instances/two words/standing_events", b"*")
+    write(daemon, b"instances/two words/standing_filters", b"a* count > 1")
+    write(daemon, b"instances/two words/standing_triggers", b"a* traceoff")
     write(daemon, b"instances/two words/buffer_percent", b"9")
     write(daemon, b"events/user_events/b/enable", b"1")
     write(daemon, b"options/printk-msg-only", b"1")

@@ -7,6 +7,8 @@
 | status | status, list |
 | switch | enable, disable |
 | files | cat, write, ls, stream |
+| hist | hist |
+| instance | instance create, remove, list |
 | events | reg, emit |
 | attach | attach |
 | perf | perf stat, perf record |
@@ -18,7 +20,7 @@
 
 A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what
 to say. It becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is a line
-`utracefs: COMMAND: reason` and status 2. There are no tracebacks, not even for mistakes of ours, unless
+`utracefs: COMMAND: reason` and status 2. Where a place in a text is meant, that follows with a caret. There are no tracebacks, not even for mistakes of ours, unless
 UTRACEFS_DEBUG is set. A command returns its exit status, None is 0.
 
 The name and short help of every command stand here, so that `utracefs --help` imports none of them.
@@ -43,13 +45,17 @@ COMMAND_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 class Failure(Exception):
-    """The operation failed, and this is all there is to say: `utracefs: ABOUT: REASON`."""
+    """The operation failed, and this is all there is to say: `utracefs: ABOUT: REASON`.
 
-    def __init__(self, about: str, reason: str, status: int = 1) -> None:
+    detail: lines that show the place in a text, below.
+    """
+
+    def __init__(self, about: str, reason: str, status: int = 1, detail: str = "") -> None:
         super().__init__(about, reason)
         self.about = about
         self.reason = reason
         self.status = status
+        self.detail = detail
 
 
 class LazyGroup(click.Group):
@@ -136,7 +142,10 @@ def _guarded(run: Callable[[], Any]) -> int:
         _give_up_stdout()
         return 0
     except Failure as error:
-        return _say(error.about, error.reason, error.status)
+        _say(error.about, error.reason)
+        if error.detail:
+            click.echo(error.detail.encode("utf-8", "backslashreplace"), err=True)
+        return error.status
     except TraceError as error:
         return _say("", error.text)
     except OSError as error:
@@ -180,6 +189,8 @@ COMMANDS = {
     "write": ("utracefs.cli.files:write", "Write to a file of the tree, as echo TEXT > FILE does."),
     "ls": ("utracefs.cli.files:ls", "List a directory of the tree."),
     "stream": ("utracefs.cli.files:stream", "Print records as they come (trace_pipe), until Ctrl-C."),
+    "hist": ("utracefs.cli.hist:hist", "Count records by the values of their fields."),
+    "instance": ("utracefs.cli.instance:instance", "Make, remove and list instances."),
     "reg": ("utracefs.cli.events:reg", "Declare a persistent event, or delete one."),
     "emit": ("utracefs.cli.events:emit", "Emit one record, from a shell script."),
     "attach": ("utracefs.cli.attach:attach", "Give events to a plug-in, and show its report."),

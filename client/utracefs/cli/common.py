@@ -15,11 +15,11 @@ import attrs
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
+from utracefs.cli.completing import complete_path, complete_pattern
+from utracefs.cli.place import TOP, Place
 from utracefs.event_names import EventName, parse_event_list, select
 from utracefs.runtime_dir import candidates
 from utracefs.tracefs import Tracefs
-from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
@@ -32,9 +32,7 @@ __all__ = [
     "EventStats",
     "NoAnswer",
     "available_events",
-    "complete_clock",
-    "complete_event",
-    "complete_value",
+    "check_place",
     "connect",
     "directory_option",
     "duration_option",
@@ -46,6 +44,7 @@ __all__ = [
     "json_option",
     "numbers",
     "path_argument",
+    "seconds_option",
     "selected",
     "standing_events",
     "why_no_connection",
@@ -100,15 +99,14 @@ class _Seconds(_SecondsType):
         return seconds
 
 
+def seconds_option(option: str, name: str, help_text: str) -> Callable[[F], F]:
+    """A time in seconds, above 0."""
+    return click.option(option, name, metavar="S", type=_Seconds(), help=help_text)
+
+
 def duration_option(help_text: str) -> Callable[[F], F]:
     """`--duration S`."""
-    return click.option(
-        "--duration",
-        "duration_s",
-        metavar="S",
-        type=_Seconds(),
-        help=help_text,
-    )
+    return seconds_option("--duration", "duration_s", help_text)
 
 
 class EventPattern(TextType):
@@ -129,82 +127,12 @@ class EventPattern(TextType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        def ask(tree: Tracefs) -> list[str]:
-            events = available_events(tree)
-            # bash cuts words at `:`, so the bare names are what works everywhere.
-            return sorted({event.name for event in events} | {str(event) for event in events})
-
-        return [CompletionItem(name) for name in _ask(ctx, ask) if name.startswith(incomplete)]
-
-
-def _complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Paths of the tree, one directory at a time."""
-    above = incomplete.rpartition("/")[0]
-    prefix = f"{above}/" if above else ""
-    return _ask(
-        ctx,
-        lambda tree: [
-            f"{prefix}{name}{'/' if kind == 'd' else ''}"
-            for name, kind in sorted(tree.list_dir(above))
-            if f"{prefix}{name}".startswith(incomplete)
-        ],
-    )
-
-
-def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The clocks of the daemon."""
-    return _ask(
-        ctx,
-        lambda tree: [
-            word.strip("[]")
-            for word in tree.read_file("trace_clock").decode().split()
-            if word.strip("[]").startswith(incomplete)
-        ],
-    )
-
-
-def complete_event(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Bare names of events: bash cuts words at `:`, so those are what works everywhere."""
-    return _ask(
-        ctx,
-        lambda tree: sorted(
-            {event.name for event in available_events(tree) if event.name.startswith(incomplete)}
-        ),
-    )
-
-
-def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """What the next value of `emit` is for: `field=`, of the event that was named."""
-
-    def ask(tree: Tracefs) -> list[str]:
-        wanted = str(ctx.params.get("declaration") or "").rpartition(":")[2]
-        given = len(ctx.params.get("values") or ())
-        for event in available_events(tree):
-            if event.name == wanted:
-                fields = parse_format(tree.read_file(f"{event.directory}/format")).fields
-                return [
-                    f"<{text_of(field.type)} {text_of(field.name)}>" for field in fields[given : given + 1]
-                ]
-        return []
-
-    return [] if incomplete else _ask(ctx, ask)
-
-
-def _ask(ctx: click.Context, question: Callable[[Tracefs], list[str]]) -> list[str]:
-    """What the daemon says, within a second; nothing where it does not."""
-    directory = ctx.params.get("directory") or ctx.find_root().params.get("directory")
-    try:
-        with Tracefs(directory, timeout_s=1.0) as tree:
-            return question(tree)
-    except (OSError, TraceError):
-        return []
+        return complete_pattern(ctx, param, incomplete)
 
 
 def path_argument(name: str, **options: Any) -> Callable[[F], F]:
     """A path of the tree."""
-    return click.argument(name, shell_complete=_complete_path, **options)
+    return click.argument(name, shell_complete=complete_path, **options)
 
 
 def events_option(help_text: str) -> Callable[[F], F]:
@@ -223,8 +151,9 @@ class NoAnswer(Failure):
     """A daemon is there, and does not answer."""
 
 
-def connect(directory: str | None) -> Tracefs:
-    """A connection to the tree, or a Failure that says what to do; after HELLO_S at the latest."""
+def connect(directory: str | None, place: Place = TOP) -> Tracefs:
+    """A connection to the tree, or a Failure that says what to do; after HELLO_S at the latest. Failure, too,
+    where it has no such instance."""
     try:
         tree = Tracefs(directory, timeout_s=HELLO_S)
     except OSError as error:
@@ -238,7 +167,21 @@ def connect(directory: str | None) -> Tracefs:
         kind = NoAnswer if isinstance(error, TimeoutError) else Failure
         raise kind(str(error.filename), why_no_connection(error)) from None
     tree.set_timeout(ANSWER_S)
+    try:
+        check_place(tree, place)
+    except BaseException:
+        tree.close()
+        raise
     return tree
+
+
+def check_place(tree: Tracefs, place: Place) -> None:
+    """Failure where there is no such instance."""
+    if place != TOP:
+        try:
+            tree.stat(place.path(""))
+        except FileNotFoundError:
+            raise Failure(place.name, "no such instance; `utracefs instance list` shows all") from None
 
 
 def why_no_connection(error: OSError) -> str:
@@ -311,9 +254,9 @@ def numbers(text: bytes) -> dict[str, int]:
     return found
 
 
-def standing_events(tree: Tracefs) -> list[str]:
-    """The globs of the top instance."""
-    return [text_of(word) for word in tree.read_file("standing_events").split()]
+def standing_events(tree: Tracefs, place: Place = TOP) -> list[str]:
+    """The globs of an instance."""
+    return [text_of(word) for word in tree.read_file(place.path("standing_events")).split()]
 
 
 def write_word(tree: Tracefs, path: str, word: str) -> None:

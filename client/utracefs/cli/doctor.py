@@ -33,7 +33,7 @@ from utracefs.cli.common import (
     standing_events,
     why_no_connection,
 )
-from utracefs.cli.own_instance import instance_names
+from utracefs.cli.place import Place, instance_names
 from utracefs.cli.status import buffer_state, users_of
 from utracefs.event_names import EventName, matches, select
 from utracefs.rpc import Rpc, checked
@@ -41,6 +41,7 @@ from utracefs.runtime_dir import candidates
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.messages.data import MmapStatus, StatusMapped
 from utracefs_protocol.places import DATA_SOCKET
+from utracefs_protocol.text import text_of
 
 __all__ = ["Finding", "doctor", "examine"]
 
@@ -235,10 +236,12 @@ def _examine_events(
     for event, text in zip(used, tree.read_files(f"{event.directory}/stats" for event in used), strict=True):
         if isinstance(text, bytes):
             asked = any(matches(p, event) for p in patterns)
-            yield from _examine_stats(event, text, asked=asked, filtering=filtering)
+            yield from _examine_stats(tree, event, text, asked=asked, filtering=filtering)
 
 
-def _examine_stats(event: EventName, text: bytes, *, asked: bool, filtering: bool) -> Iterator[Finding]:
+def _examine_stats(
+    tree: Tracefs, event: EventName, text: bytes, *, asked: bool, filtering: bool
+) -> Iterator[Finding]:
     stats = event_stats(text)
     emitted, consumers = stats.emitted, stats.consumers
     if not emitted:
@@ -258,17 +261,28 @@ def _examine_stats(event: EventName, text: bytes, *, asked: bool, filtering: boo
                 in_rings = min(stats.lost_in_rings, counts["lost"])
                 where = f", {in_rings} of them in data rings (UTRACEFS_RING_KB of the program)"
             yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}{where}")
-        if counts["filtered"]:
+        why = _why_filtered(tree, event, consumer, filtering=filtering) if counts["filtered"] else ""
+        if why:
             quiet = False
-            yield Finding(
-                "note",
-                str(event),
-                f"{consumer} kept {counts['filtered']} away: tracing_on, pid lists, tracing_cpumask, "
-                "sample period"
-                + ("" if filtering or consumer != "ftrace" else " as they were then; nothing does now"),
-            )
+            yield Finding("note", str(event), f"{consumer} kept {counts['filtered']} away: {why}")
     if asked and quiet:
         yield Finding("ok", str(event), f"{emitted} emitted, all recorded")
+
+
+def _why_filtered(tree: Tracefs, event: EventName, consumer: str, *, filtering: bool) -> str:
+    """Empty for an instance that is gone: nobody misses anything there. filtering: a setting of the top instance
+    keeps records away now."""
+    kind, _, name = consumer.partition(":")
+    if kind != "ftrace":
+        return "its pid or cpu, or the sample period"
+    try:
+        filter_text = text_of(tree.read_file(Place(name).path(f"{event.directory}/filter"))).strip()
+    except FileNotFoundError:
+        return ""
+    if filter_text != "none" and "parse_error:" not in filter_text:
+        return f"its filter is {filter_text!r}"
+    settings = "a filter, tracing_on, pid lists or tracing_cpumask"
+    return settings if filtering or name else f"{settings} as they were then; nothing does now"
 
 
 def _examine_what_keeps_away(tree: Tracefs, state: dict[str, Any]) -> Iterator[Finding]:

@@ -10,12 +10,11 @@ from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     HELLO_S,
-    complete_event,
-    complete_value,
     connect,
     directory_option,
     why_no_connection,
 )
+from utracefs.cli.completing import complete_event, complete_value
 from utracefs.rpc import Rpc, checked
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import Declaration, Field, FieldKind, parse

@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import click
@@ -14,11 +15,11 @@ from utracefs.cli.common import (
     connect,
     directory_option,
     echo,
-    events_option,
     path_argument,
-    write_word,
 )
-from utracefs.cli.own_instance import Ledger, Place, own_instance
+from utracefs.cli.own_instance import Ledger, own_instance
+from utracefs.cli.place import TOP, Place, instance_option
+from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.event_names import is_glob, select
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of
@@ -30,41 +31,71 @@ _PIECE_BYTES = 1 << 16
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
+@instance_option("PATHs are in this instance.")
 @path_argument("paths", metavar="PATH...", nargs=-1, required=True)
-def cat(directory: str | None, paths: tuple[str, ...]) -> None:
+def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
     """Print files of the tree: trace, events/user_events/NAME/format, ... trace_pipe waits for more, until
     Ctrl-C."""
-    with _ended_by_signals(), connect(directory) as tree:
+    with _ended_by_signals(), connect(directory, place) as tree:
         for path in paths:
-            _copy_out(tree, path)
+            _copy_out(tree, place.path(path))
 
 
-@click.command(context_settings=COMMAND_SETTINGS)
+@click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)
 @directory_option
-@events_option("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
+@instance_option("What this instance records, instead of the top one; without -e.")
+@wanted_options("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
 @click.option("--cpu", type=click.IntRange(min=0), help="Only this cpu.")
-def stream(directory: str | None, events: tuple[str, ...], cpu: int | None) -> None:
+def stream(directory: str | None, place: Place, wanted: tuple[Wanted, ...], cpu: int | None) -> int:
     """Print records as they come (trace_pipe), until Ctrl-C.
 
-    Without -e what the top instance records, and what is printed is consumed there. With -e from an instance
-    of its own, which takes nothing from anybody.
+    Without -e what the top instance (-B: that one) records, and what is printed is consumed there. With -e
+    from an instance of its own, which takes nothing from anybody.
     """
+    if wanted and place != TOP:
+        raise click.UsageError("-B takes an instance as it is, -e makes one; enable events there instead")
     file = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
     with contextlib.ExitStack() as stack:
         # A connection of its own: the other one waits for records when the end comes.
-        control = stack.enter_context(connect(directory))
+        control = stack.enter_context(connect(directory, place))
         stack.enter_context(_ended_by_signals())
-        place = Place()
-        if events:
+        asked = WantedEvents(control, place, ())
+        if wanted:
             place = stack.enter_context(own_instance(control, "stream"))
-            stack.callback(_tell_what_is_missing, control, Ledger(control, place), events)
-            for pattern in dict.fromkeys(events):
-                write_word(control, place.path("standing_events"), pattern)
+            patterns = [one.pattern for one in wanted]
+            stack.callback(_tell_what_is_missing, control, Ledger(control, place), patterns)
+            asked = WantedEvents(control, place, wanted)
+            asked.begin()
+            stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
         _copy_out(tree, place.path(file))
+    return asked.finish()
 
 
-def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: tuple[str, ...]) -> None:
+@contextlib.contextmanager
+def _checked(asked: WantedEvents) -> Iterator[None]:
+    """Check meanwhile, in a thread of its own, since this one waits for records; the connection of `asked` is
+    that thread's until the end."""
+    over = threading.Event()
+
+    def check() -> None:
+        # What ends the connection ends the stream, too, and is told there.
+        with contextlib.suppress(OSError):
+            while not over.wait(CHECK_S):
+                asked.check()
+
+    thread = threading.Thread(target=check, name="check", daemon=True)
+    if asked.has_settings:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if asked.has_settings:
+            thread.join()
+
+
+def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str]) -> None:
     """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         lost = ledger.read().lost
@@ -108,34 +139,38 @@ def _ended_by_signals() -> Iterator[None]:
 @directory_option
 @click.option("-a", "--append", is_flag=True, help="As `>>` does: set_event and others keep what they have.")
 @click.option("-n", "no_newline", is_flag=True, help="No newline behind TEXT.")
+@instance_option("PATH is in this instance.")
 @path_argument("path")
 @click.argument("words", metavar="[TEXT...]", nargs=-1)
-def write(directory: str | None, append: bool, no_newline: bool, path: str, words: tuple[str, ...]) -> None:
+def write(
+    directory: str | None, append: bool, no_newline: bool, place: Place, path: str, words: tuple[str, ...]
+) -> None:
     """Write TEXT, or else what stdin gives, to a file of the tree, as echo TEXT > PATH does."""
     text = " ".join(words) + ("" if no_newline else "\n")
     data = bytes_of(text) if words else sys.stdin.buffer.read()
-    with connect(directory) as tree:
-        tree.write_all(path, data, truncate=not append)
+    with connect(directory, place) as tree:
+        tree.write_all(place.path(path), data, truncate=not append)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.option("-l", "long", is_flag=True, help="Show modes.")
+@instance_option("PATH is in this instance.")
 @path_argument("path", default="")
-def ls(directory: str | None, long: bool, path: str) -> None:
+def ls(directory: str | None, long: bool, place: Place, path: str) -> None:
     """List a directory of the tree; directories end in /."""
-    with connect(directory) as tree:
-        if path and tree.stat(path).kind != "d":
+    with connect(directory, place) as tree:
+        if path and tree.stat(place.path(path)).kind != "d":
             entries = [(path, "f")]
             prefix = ""
         else:
-            entries = sorted(tree.list_dir(path))
+            entries = sorted(tree.list_dir(place.path(path)))
             prefix = f"{path.rstrip('/')}/" if path else ""
         modes = {}
         if long:
             for name, _ in entries:
                 with contextlib.suppress(FileNotFoundError):
-                    modes[name] = tree.stat(prefix + name).mode
+                    modes[name] = tree.stat(place.path(prefix + name)).mode
     for name, kind in entries:
         slash = "/" if kind == "d" else ""
         mode = f"{'d' if kind == 'd' else '-'}{_mode_text(modes[name])} " if name in modes else ""

@@ -6,8 +6,6 @@ others.
     events  standing_events of that instance: what matches is enabled in it, now and whenever it is registered
     end     close; with it goes all that was enabled in it
 
-`Place` is where an instance lies in the tree; `TOP` is the one that everybody shares.
-
 What became of the records is told by the events' own numbers (`Ledger`): they are not cleared with a
 buffer, and they have what never reached one. With the records that somebody holds in hand, all is known:
 
@@ -15,36 +13,19 @@ buffer, and they have what never reached one. With the records that somebody hol
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator
 
 import attrs
 
+from utracefs.cli import Failure
 from utracefs.cli.common import EventStats, available_events, event_stats, numbers
+from utracefs.cli.place import Place
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.tracefs import Tracefs
 
-__all__ = ["TOP", "Account", "Ledger", "Place", "instance_names", "own_instance"]
-
-
-@attrs.frozen
-class Place:
-    """An instance of the tree."""
-
-    name: str = ""
-    """Below instances/; empty: the top one."""
-
-    def path(self, file: str) -> str:
-        """Of a file in it."""
-        return f"instances/{self.name}/{file}" if self.name else file
-
-    @property
-    def consumer(self) -> str:
-        """How `stats` of events call it."""
-        return f"ftrace:{self.name}" if self.name else "ftrace"
-
-
-TOP = Place()
+__all__ = ["Account", "Ledger", "own_instance"]
 
 
 @attrs.frozen
@@ -53,6 +34,8 @@ class Account:
 
     recorded: int = 0
     """Put into its ring buffer; what was overwritten later, too."""
+    filtered: int = 0
+    """Those that a filter kept away, or that came while `tracing_on` was 0."""
     lost: int = 0
     """Those that it did not get, for whatever reason."""
     in_rings: int = 0
@@ -76,7 +59,7 @@ class Ledger:
         removed took its numbers along."""
         enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
         now, dropped = self._read(dict.fromkeys([*enabled, *self._events]))
-        recorded = lost = in_rings = 0
+        recorded = filtered = lost = in_rings = 0
         for event, stats in now.items():
             mine = stats.consumers.get(self._place.consumer)
             if mine is None:
@@ -84,9 +67,10 @@ class Ledger:
             before = self._events.get(event, EventStats(0, 0, {}))
             mine_before = before.consumers.get(self._place.consumer, {})
             recorded += max(0, mine["recorded"] - mine_before.get("recorded", 0))
+            filtered += max(0, mine["filtered"] - mine_before.get("filtered", 0))
             lost += max(0, mine["lost"] - mine_before.get("lost", 0))
             in_rings += max(0, stats.lost_in_rings - before.lost_in_rings)
-        return Account(recorded, lost, min(in_rings, lost), max(0, dropped - self._dropped))
+        return Account(recorded, filtered, lost, min(in_rings, lost), max(0, dropped - self._dropped))
 
     def _read(self, events: Iterable[EventName]) -> tuple[dict[EventName, EventStats], int]:
         """The numbers of the events that are there, and records dropped by the cpus' buffers."""
@@ -104,9 +88,10 @@ class Ledger:
 
 
 @contextlib.contextmanager
-def own_instance(tree: Tracefs, command: str) -> Iterator[Place]:
-    """Make one, named after the command and this process, for as long as context and connection last."""
-    place = _make(tree, f"{command}-{os.getpid()}")
+def own_instance(tree: Tracefs, command: str, name: str = "") -> Iterator[Place]:
+    """Make one, of that name or else named after the command and this process, for as long as context and
+    connection last. Failure: there is one of that name."""
+    place = _make_named(tree, name) if name else _make(tree, f"{command}-{os.getpid()}")
     handle = tree.open(place.path("remove_on_close"), os.O_WRONLY)
     try:
         yield place
@@ -115,15 +100,21 @@ def own_instance(tree: Tracefs, command: str) -> Iterator[Place]:
             tree.close_handle(handle)
 
 
+def _make_named(tree: Tracefs, name: str) -> Place:
+    try:
+        tree.mkdir(f"instances/{name}")
+    except FileExistsError:
+        reason = "there is an instance of this name already; --keep takes one as it is"
+        raise Failure(name, reason) from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from None
+    return Place(name)
+
+
 def _make(tree: Tracefs, name: str) -> Place:
     """Another process may have the same number, in a container of its own."""
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         with contextlib.suppress(FileExistsError):
             tree.mkdir(f"instances/{name}{suffix}")
             return Place(name + suffix)
-    raise FileExistsError(None, "exists a hundred times", f"instances/{name}")
-
-
-def instance_names(tree: Tracefs) -> list[str]:
-    """Of the further instances."""
-    return [name for name, _ in tree.list_dir("instances")]
+    raise FileExistsError(errno.EEXIST, "exists a hundred times", f"instances/{name}")

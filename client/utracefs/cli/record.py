@@ -22,17 +22,17 @@ import click
 from utracefs.cli import Failure, version
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
-    NoAnswer,
-    complete_clock,
-    connect,
+    check_place,
     directory_option,
     duration_option,
-    events_option,
-    write_word,
 )
-from utracefs.cli.own_instance import TOP, Place, own_instance
+from utracefs.cli.completing import complete_clock
+from utracefs.cli.daemons import running_or_own
+from utracefs.cli.own_instance import own_instance
+from utracefs.cli.place import Place, instance_option
 from utracefs.cli.recorder import Recorder, Summary
 from utracefs.cli.running import environment, run_steps, signals_blocked
+from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.event_names import ALL_USER_EVENTS
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
@@ -51,9 +51,9 @@ _WALL_CLOCK_OF = {
 """Clocks whose distance to the wall clock can be told; the first three are CLOCK_MONOTONIC in this daemon."""
 
 
-@click.command(context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
+@click.command(cls=WantedCommand, context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
 @directory_option
-@events_option("Events to record: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
+@wanted_options("Events to record: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
 @click.option(
     "-o",
     "--output",
@@ -63,6 +63,7 @@ _WALL_CLOCK_OF = {
     type=click.Path(dir_okay=False),
     help="Where to write.",
 )
+@instance_option("Name of the instance to make for this; with --keep: the one to take.")
 @click.option(
     "-b", "--buffer-size-kb", metavar="KB", type=click.IntRange(min=1), help="Ring buffer of each cpu."
 )
@@ -79,7 +80,14 @@ _WALL_CLOCK_OF = {
 @click.option(
     "--keep",
     is_flag=True,
-    help="Instead of recording on its own: what the top instance holds, and what is enabled there.",
+    help="Instead of recording on its own: what the top instance (-B: that one) holds, and what is enabled"
+    " there.",
+)
+@click.option(
+    "--snapshot",
+    is_flag=True,
+    help="Leave the records in the ring buffer, the oldest give way; write what the last `snapshot` trigger"
+    " took, or without such a trigger what is there at the end.",
 )
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
@@ -87,12 +95,14 @@ _WALL_CLOCK_OF = {
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
     directory: str | None,
-    events: tuple[str, ...],
+    wanted: tuple[Wanted, ...],
     output: str,
+    place: Place,
     buffer_size_kb: int | None,
     clock: str | None,
     overwrite: bool | None,
     keep: bool,
+    snapshot: bool,
     duration_s: float | None,
     wall_clock: bool,
     embedded: bool,
@@ -101,14 +111,17 @@ def record(
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat.
 
     Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
-    status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found.
+    status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 where COMMAND had 0
+    and a filter or a trigger did not fit an event that came.
+
+    utracefs record -e 'http_*' --filter 'status >= 500' -e shop_order -- python app.py
     """
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
     if output == "-":
         raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
-    if keep and (events or buffer_size_kb or clock or overwrite is not None):
-        raise click.UsageError("--keep takes the top instance as it is: without -e, -b, -C and --overwrite")
+    if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
+        raise click.UsageError("--keep takes an instance as it is: without -e, -b, -C and --overwrite")
     settings = {}
     if clock is not None:
         settings["trace_clock"] = clock
@@ -118,27 +131,35 @@ def record(
         settings["options/overwrite"] = str(int(overwrite))
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(signals_blocked())
-        tree, own = stack.enter_context(_daemon(directory, embedded, bool(command)))
-        place = TOP if keep else stack.enter_context(own_instance(tree, "record"))
+        tree, own = stack.enter_context(
+            running_or_own(directory, has_command=bool(command), embedded=embedded)
+        )
+        if keep:
+            check_place(tree, place)
+        else:
+            place = stack.enter_context(own_instance(tree, "record", place.name))
         if not keep:
             settings["options/copy_trace_marker"] = "1"
         for file, value in settings.items():
             _set(tree, place, file, value)
         offset_ns = _wall_clock_offset_ns(tree, place) if wall_clock else None
-        recorder = stack.enter_context(Recorder(tree, output, place))
+        recorder = stack.enter_context(Recorder(tree, output, place, snapshot=snapshot))
+        asked = WantedEvents(tree, place, () if keep else wanted or (Wanted(ALL_USER_EVENTS),))
         if not keep:
-            for pattern in dict.fromkeys(events or (ALL_USER_EVENTS,)):
-                write_word(tree, place.path("standing_events"), pattern)
+            asked.begin()
         if not command:
             _tell_that_it_runs(output, duration_s)
-        watch = _Watch(recorder)
+        watch = _Watch(recorder, asked)
         status = run_steps(
             command, watch.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
         )
         with watch.until_the_daemon_goes():
             if not keep:
                 tree.write_file(place.path("tracing_on"), b"0\n")
+                if snapshot and not any(_takes_snapshot(one) for one in wanted):
+                    tree.write_file(place.path("snapshot"), b"1\n")
             recorder.drain()
+            asked.check()
         uname = os.uname()
         summary = recorder.finish(
             uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
@@ -146,7 +167,8 @@ def record(
             trace_id=secrets.randbits(63),
             offset_ns=offset_ns,
         )
-    _tell_what_came(output, summary, events, whole=watch.error is None, own=own)
+    status = status or asked.finish()
+    _tell_what_came(output, summary, wanted, whole=watch.error is None, own=own, snapshot=snapshot)
     if watch.error is not None:
         raise Failure(
             str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
@@ -157,14 +179,17 @@ def record(
 class _Watch:
     """Steps of a recorder as long as the daemon is there; the command is left alone when it goes."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, asked: WantedEvents) -> None:
         self._recorder = recorder
+        self._asked = asked
         self.error: OSError | None = None
 
     def step(self) -> float | None:
         if self.error is None:
             with self.until_the_daemon_goes():
-                return self._recorder.step()
+                self._asked.check()
+                seconds = self._recorder.step()
+                return min(seconds, CHECK_S) if self._asked.has_settings else seconds
         return None
 
     @contextlib.contextmanager
@@ -176,30 +201,8 @@ class _Watch:
             self.error = self.error or error
 
 
-@contextlib.contextmanager
-def _daemon(directory: str | None, embedded: bool, has_command: bool) -> Iterator[tuple[Tracefs, bool]]:
-    """The daemon that is running, or one of our own, and whether it is that. One that is there and does not
-    answer keeps no command from being run."""
-    if not embedded:
-        try:
-            tree = connect(directory)
-        except NoAnswer as error:
-            if not has_command:
-                raise
-            click.echo(
-                f"utracefs: {error.about}: {error.reason}; recording with a daemon of its own", err=True
-            )
-        except Failure:
-            if directory or not has_command:
-                raise
-        else:
-            with tree:
-                yield tree, False
-            return
-    from utracefs.cli.embedded import embedded_daemon
-
-    with embedded_daemon() as own, connect(own) as tree:
-        yield tree, True
+def _takes_snapshot(wanted: Wanted) -> bool:
+    return any(trigger.replace(":", " ").split()[0] == "snapshot" for trigger in wanted.triggers)
 
 
 def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
@@ -237,16 +240,22 @@ def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
 
 
 def _tell_what_came(
-    output: str, summary: Summary, events: tuple[str, ...], *, whole: bool, own: bool
+    output: str, summary: Summary, wanted: tuple[Wanted, ...], *, whole: bool, own: bool, snapshot: bool
 ) -> None:
     """`own`: of a daemon that is gone when this is read, so `doctor` would find none."""
     size = f"{summary.size / 1e6:.1f} MB" if summary.size >= 1e5 else f"{summary.size / 1e3:.1f} kB"
     records = "1 record" if summary.records == 1 else f"{summary.records} records"
+    if snapshot:
+        records += f" of {summary.recorded} in the snapshot"
+    if any(one.filter for one in wanted):
+        records += f", {summary.filtered} filtered out"
     text = f"utracefs: {output}: {records}, {size}, {_lost(summary)}"
     if not whole:
         text += " as far as the daemon told before it went away"
-    elif not summary.records and not summary.lost:
-        text += f"; no record{' of ' if events else ''}{' '.join(events)} came"
+    elif snapshot and summary.recorded and not summary.records:
+        text += "; no trigger took a snapshot"
+    elif not (summary.records or summary.lost or summary.filtered or summary.recorded):
+        text += f"; no record{' of ' if wanted else ''}{' '.join(one.pattern for one in wanted)} came"
         text += " from the command" if own else ", `utracefs doctor` may know why"
     click.echo(text, err=True)
 

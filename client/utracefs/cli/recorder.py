@@ -24,7 +24,8 @@ from typing import Self
 import attrs
 
 from utracefs.cli.common import numbers
-from utracefs.cli.own_instance import TOP, Account, Ledger, Place
+from utracefs.cli.own_instance import Account, Ledger
+from utracefs.cli.place import TOP, Place
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs.trace_dat._pages import count_events
@@ -60,7 +61,12 @@ class Summary:
     too_large: int
     """Lost, because no page can hold them."""
     overwritten: int
-    """Recorded, and gone before they were read: overwritten, or taken away by somebody else."""
+    """Recorded, and gone before they were read: overwritten, or taken away by somebody else. With a snapshot 0:
+    what is not in it is not lost."""
+    filtered: int
+    """Not wanted: what a filter kept away."""
+    recorded: int
+    """Put into the ring buffer since the beginning, or there already."""
     size: int
     """Bytes of the file."""
 
@@ -71,11 +77,11 @@ class Summary:
 
 
 class _Cpu:
-    """One cpu's trace_pipe_raw."""
+    """One cpu's trace_pipe_raw, or snapshot_raw."""
 
-    def __init__(self, number: int, handle: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.handle = handle
+        self.handle = -1
         self.pages = 1
         """To ask for in the next round."""
         self.wait_s = BUSY_S
@@ -90,9 +96,11 @@ class Recorder:
     then.
     """
 
-    def __init__(self, tree: Tracefs, path: str, place: Place = TOP) -> None:
+    def __init__(self, tree: Tracefs, path: str, place: Place = TOP, *, snapshot: bool = False) -> None:
+        """snapshot: leave the records in the ring buffer, and take what the snapshot holds at the end."""
         self._tree = tree
         self._place = place
+        self._snapshot = snapshot
         self._page_size = int(tree.read_file(place.path("buffer_subbuf_size_kb"))) * 1024
         internal = [
             f"events/ftrace/{name}/format" for name, kind in tree.list_dir("events/ftrace") if kind == "d"
@@ -107,10 +115,9 @@ class Recorder:
         )
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._writer = TraceDatWriter(path, nr_cpus=len(cpus), page_size=self._page_size)
-        flags = os.O_RDONLY | os.O_NONBLOCK
-        self._cpus = [
-            _Cpu(cpu, tree.open(place.path(f"per_cpu/cpu{cpu}/trace_pipe_raw"), flags)) for cpu in cpus
-        ]
+        self._cpus = [_Cpu(cpu) for cpu in cpus]
+        if not snapshot:
+            self._open("trace_pipe_raw")
         self._formats: dict[EventName, bytes] = {}
         self._texts_due = 0.0
         self._stats = self._read_stats()
@@ -132,6 +139,8 @@ class Recorder:
         if now >= self._texts_due:
             self.read_texts()
             self._texts_due = time.monotonic() + TEXTS_S
+        if self._snapshot:
+            return max(0.0, self._texts_due - now)
         due = [cpu for cpu in self._cpus if cpu.due <= now]
         self._round(due)
         now = time.monotonic()
@@ -155,9 +164,16 @@ class Recorder:
 
     def drain(self) -> None:
         """All that is there. Recording should have stopped, or this may never end."""
+        if self._snapshot:
+            self._open("snapshot_raw")
         while self._round(self._cpus):
             pass
         self.read_texts()
+
+    def _open(self, file: str) -> None:
+        for cpu in self._cpus:
+            path = self._place.path(f"per_cpu/cpu{cpu.number}/{file}")
+            cpu.handle = self._tree.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
     def finish(self, *, uname: str, version: str, trace_id: int, offset_ns: int | None) -> Summary:
         """Write the file. Asks the daemon nothing."""
@@ -181,13 +197,16 @@ class Recorder:
 
     def _summary(self) -> Summary:
         account = self._account
+        recorded = self._there + account.recorded
         dropped = min(account.dropped, account.lost - account.in_rings)
         return Summary(
             records=self._kept,
             in_rings=account.in_rings,
             dropped=dropped,
             too_large=account.lost - account.in_rings - dropped,
-            overwritten=max(0, self._there + account.recorded - self._kept),
+            overwritten=0 if self._snapshot else max(0, recorded - self._kept),
+            filtered=account.filtered,
+            recorded=recorded,
             size=0,
         )
 

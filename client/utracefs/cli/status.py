@@ -18,6 +18,8 @@ from utracefs.cli.common import (
     selected,
     standing_events,
 )
+from utracefs.cli.place import TOP, Place, instance_names, instance_option
+from utracefs.cli.tables import table_lines
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
@@ -30,32 +32,47 @@ __all__ = ["buffer_state", "list_events", "status", "users_of"]
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
+@instance_option("The buffer and the consumer of this instance, instead of the top one and all.")
 @events_argument(required=False)
 @json_option
-def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> None:
+def status(directory: str | None, place: Place, events: tuple[str, ...], as_json: bool) -> None:
     """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its
     records.
 
     A line for each consumer that is or was attached to it; its three numbers add up to what was emitted while
     it was.
     """
-    with connect(directory) as tree:
+    with connect(directory, place) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
-        state = buffer_state(tree)
-        rows = _event_rows(tree, chosen)
-        standing = standing_events(tree)
+        state = buffer_state(tree, place)
+        rows = _event_rows(tree, chosen, place)
+        standing = standing_events(tree, place)
+        instances = sorted(instance_names(tree))
         where = tree.directory
     if as_json:
-        echo_json({"directory": where, "buffer": state, "standing_events": standing, "events": rows})
+        echo_json(
+            {
+                "directory": where,
+                "instance": place.name or None,
+                "instances": instances,
+                "buffer": state,
+                "standing_events": standing,
+                "events": rows,
+            }
+        )
         return
     click.echo(f"daemon    {where}")
+    if place != TOP:
+        echo(f"instance  {place.name}")
     on = "recording" if state["tracing_on"] else "tracing_on is 0"
     click.echo(
         f"buffer    {on}, clock {state['clock']}, {state['size_kb']} KiB on each of {state['cpus']} cpus: "
         f"{state['entries']} records, {state['overrun']} overwritten, {state['dropped']} dropped"
     )
     if standing:
-        click.echo(f"standing  {' '.join(standing)}")
+        echo(f"standing  {' '.join(standing)}")
+    if instances and place == TOP:
+        echo(f"instances {' '.join(instances)}")
     if not rows:
         click.echo("events    none")
         return
@@ -69,23 +86,27 @@ def status(directory: str | None, events: tuple[str, ...], as_json: bool) -> Non
             numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
             table.append((*first, consumer, emitted, *numbers_of))
             first, emitted = ("", ""), ""
-    _echo_table(table, left=3)
+    for line in table_lines(table, left=range(3)):
+        echo(line)
 
 
 @click.command("list", context_settings=COMMAND_SETTINGS)
 @directory_option
+@instance_option("With --json: whether it is enabled in this instance.")
 @events_argument(required=False)
 @click.option("-F", "--fields", is_flag=True, help="Show the fields, too.")
 @json_option
-def list_events(directory: str | None, events: tuple[str, ...], fields: bool, as_json: bool) -> None:
+def list_events(
+    directory: str | None, place: Place, events: tuple[str, ...], fields: bool, as_json: bool
+) -> None:
     """List the EVENTs that programs have declared (default: all), oldest first."""
-    with connect(directory) as tree:
+    with connect(directory, place) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
         if not as_json and not fields:
             for event in chosen:
                 echo(str(event))
             return
-        enabled = set(parse_event_list(tree.read_file("set_event")))
+        enabled = set(parse_event_list(tree.read_file(place.path("set_event"))))
         formats = tree.read_files(f"{event.directory}/format" for event in chosen)
     described: list[dict[str, Any]] = []
     for event, text in zip(chosen, formats, strict=True):
@@ -132,19 +153,19 @@ def users_of(tree: Tracefs) -> dict[str, list[str]]:
     return found
 
 
-def buffer_state(tree: Tracefs) -> dict[str, Any]:
-    """The ring buffer, all cpus together."""
-    cpus = [name for name, kind in tree.list_dir("per_cpu") if kind == "d"]
+def buffer_state(tree: Tracefs, place: Place = TOP) -> dict[str, Any]:
+    """The ring buffer of an instance, all cpus together."""
+    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
     stats = [
         numbers(text)
-        for text in tree.read_files(f"per_cpu/{cpu}/stats" for cpu in cpus)
+        for text in tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
         if isinstance(text, bytes)
     ]
-    size = tree.read_file("buffer_size_kb").decode().strip()
+    size = tree.read_file(place.path("buffer_size_kb")).decode().strip()
     return {
-        "tracing_on": tree.read_file("tracing_on").strip() != b"0",
-        "clock": clock_in_use(tree.read_file("trace_clock")),
-        "overwrite": tree.read_file("options/overwrite").strip() == b"1",
+        "tracing_on": tree.read_file(place.path("tracing_on")).strip() != b"0",
+        "clock": clock_in_use(tree.read_file(place.path("trace_clock"))),
+        "overwrite": tree.read_file(place.path("options/overwrite")).strip() == b"1",
         "size_kb": int(size) if size.isdigit() else size,
         "cpus": len(cpus),
         "entries": sum(one.get("entries", 0) for one in stats),
@@ -155,7 +176,8 @@ def buffer_state(tree: Tracefs) -> dict[str, Any]:
     }
 
 
-def _event_rows(tree: Tracefs, events: list[EventName]) -> list[dict[str, Any]]:
+def _event_rows(tree: Tracefs, events: list[EventName], place: Place) -> list[dict[str, Any]]:
+    """In the top place all consumers, else only that instance."""
     users = users_of(tree)
     rows = []
     texts = tree.read_files(f"{event.directory}/stats" for event in events)
@@ -169,18 +191,11 @@ def _event_rows(tree: Tracefs, events: list[EventName]) -> list[dict[str, Any]]:
                     "used_by": users.get(event.name, []),
                     "emitted": stats.emitted,
                     "lost_in_rings": stats.lost_in_rings,
-                    "consumers": stats.consumers,
+                    "consumers": {
+                        name: counts
+                        for name, counts in stats.consumers.items()
+                        if place == TOP or name == place.consumer
+                    },
                 }
             )
     return rows
-
-
-def _echo_table(rows: list[tuple[str, ...]], *, left: int) -> None:
-    """Columns as wide as needed; the first `left` of them to the left, numbers to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        echo("  ".join(cells).rstrip())

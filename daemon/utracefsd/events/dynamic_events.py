@@ -1,6 +1,7 @@
 """The command language of the file dynamic_events: lines that create and delete events.
 
     u:NAME [FIELDS]                 create, or find: a persistent single-format event
+    s:[synthetic/]NAME FIELDS       create a synthetic event (synthetic.py)
     !PREFIX:[SYSTEM/]NAME [FIELDS]  delete every event of this name with exactly these fields
     -:[SYSTEM/]NAME [FIELDS]        the same
     # ...                           nothing; a comment may follow a command, too
@@ -15,8 +16,9 @@ import errno
 from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event, shown
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event, shown
 from utracefsd.events.event_table import EventTable
+from utracefsd.events.synthetic import SyntheticError, declared_text, split_command
 
 _WHITESPACE = b" \t\n\v\f\r"
 
@@ -38,6 +40,8 @@ def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
             continue
         if command[:1] in (b"!", b"-"):
             delete(table, command, privileged=privileged)
+        elif command.startswith(b"s:"):
+            create_synthetic(table, command, privileged=privileged)
         else:
             create(table, command, privileged=privileged)
     return len(data)
@@ -54,6 +58,65 @@ def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
             f"{shown(line)}: write 'u:NAME FIELDS' to create or '!u:NAME FIELDS' to delete an event",
         )
     return table.find_or_create(line[2:].lstrip(_WHITESPACE), REG_PERSIST, privileged=privileged)
+
+
+def create_synthetic(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
+    """A line `s:[synthetic/]NAME TYPE FIELD...`. EINVAL, EEXIST as EventTable.create_synthetic; EPERM."""
+    if not privileged:
+        raise TraceError(errno.EPERM, "only an administrator makes synthetic events")
+    command = line[2:].strip(_WHITESPACE)
+    name, fields = split_command(command)
+    return table.create_synthetic(name.removeprefix(SYSTEM_SYNTHETIC + b"/"), fields or b"", command)
+
+
+def write_synthetic(table: EventTable, data: bytes, *, privileged: bool) -> int:
+    """A write to the file synthetic_events; returns len(data).
+
+    Lines as in dynamic_events, each `NAME TYPE FIELD[; TYPE FIELD]...` or `!NAME`. EINVAL, EEXIST, EPERM as
+    `create_synthetic`; ENOENT, EBUSY for `!`.
+    """
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        command = line.partition(b"#")[0].strip(_WHITESPACE)
+        if len(line) > MAX_DYNAMIC_LINE or b"\0" in command:
+            raise TraceError(errno.EINVAL, f"a line has at most {MAX_DYNAMIC_LINE} bytes, and no NUL")
+        if not command:
+            continue
+        name, fields = split_command(command)
+        if name.startswith(b"!"):
+            try:
+                _delete_synthetic(table, name[1:], None, privileged)
+            finally:
+                table.dynamic_removed()
+        elif fields is None:
+            raise SyntheticError(errno.EINVAL, "Command must be of the form: <name> field[;field] ...")
+        else:
+            create_synthetic(table, b"s:" + command, privileged=privileged)
+    return len(data)
+
+
+def truncate_synthetic(table: EventTable, *, privileged: bool) -> None:
+    """synthetic_events was opened with truncation: remove all of them, or none. EBUSY, EPERM."""
+    events = [event for event in table.events() if event.synthetic]
+    for event in events:
+        if event.busy:
+            raise TraceError(errno.EBUSY, f"synthetic event {shown(event.name)} is in use")
+    try:
+        for event in events:
+            table.delete_event(event, privileged=privileged)
+    finally:
+        table.dynamic_removed()
+
+
+def synthetic_text(table: EventTable) -> bytes:
+    """What synthetic_events shows."""
+    return b"".join(declared_text(event) + b"\n" for event in table.events() if event.synthetic)
+
+
+def _delete_synthetic(table: EventTable, name: bytes, fields: bytes | None, privileged: bool) -> None:
+    event = table.get(SYSTEM_SYNTHETIC, name)
+    if event is None or (fields and fields != declared_text(event).partition(b"\t")[2]):
+        raise TraceError(errno.ENOENT, f"there is no synthetic event {shown(name)} with these fields")
+    table.delete_event(event, privileged=privileged)
 
 
 def delete(table: EventTable, line: bytes, *, privileged: bool = True) -> None:
@@ -93,6 +156,9 @@ def _delete_matching(
     table: EventTable, system: bytes | None, name: bytes, fields: bytes, privileged: bool
 ) -> None:
     found = False
+    if system == SYSTEM_SYNTHETIC:
+        _delete_synthetic(table, name, fields, privileged)
+        return
     if system in (None, b"", SYSTEM, SYSTEM_MULTI):
         for event in table.named(name):
             if event.declaration.matches(fields, repair_semicolons=False):
@@ -117,4 +183,9 @@ def truncate(table: EventTable, *, privileged: bool = True) -> None:
 
 def text(table: EventTable) -> bytes:
     """What the file shows: a line per event in the order of creation, each a command that would create it."""
-    return b"".join(b"u:" + event.declaration.canonical() + b"\n" for event in table.events())
+    return b"".join(
+        b"s:synthetic/%s\n" % declared_text(event)
+        if event.synthetic
+        else b"u:" + event.declaration.canonical() + b"\n"
+        for event in table.events()
+    )

@@ -12,6 +12,10 @@ from utracefsd.events._tracepoint import Tracepoint
 
 SYSTEM = b"user_events"
 SYSTEM_MULTI = b"user_events_multi"
+SYSTEM_SYNTHETIC = b"synthetic"
+
+FLAG_SYNTHETIC = 1 << 15
+"""In `flags`, beside those of a registration: synthetic_events made it."""
 
 
 @attrs.define(eq=False)
@@ -25,16 +29,16 @@ class Event:
     """NAME, or NAME.<hex> for multi-format: the directory under `system`, and what traces show."""
 
     system: bytes
-    """b"user_events" or b"user_events_multi"."""
+    """b"user_events", b"user_events_multi" or b"synthetic"."""
 
     id: int
     """Trace event id: common_type of its records, unique while the event exists."""
 
     status_index: int
-    """Its byte in the status page, at least 1."""
+    """Its byte in the status page, at least 1; 0: no program writes it, and it has none."""
 
     flags: int
-    """REG_PERSIST and REG_MULTI_FORMAT, fixed when it is made."""
+    """REG_PERSIST and REG_MULTI_FORMAT, or FLAG_SYNTHETIC; fixed when it is made."""
 
     tracepoint: Tracepoint
     """Its compiled side: fields to check, probes, counts."""
@@ -59,11 +63,15 @@ class Event:
 
     @property
     def persistent(self) -> bool:
-        return bool(self.flags & REG_PERSIST)
+        return bool(self.flags & (REG_PERSIST | FLAG_SYNTHETIC))
 
     @property
     def multi_format(self) -> bool:
         return bool(self.flags & REG_MULTI_FORMAT)
+
+    @property
+    def synthetic(self) -> bool:
+        return bool(self.flags & FLAG_SYNTHETIC)
 
     @property
     def status(self) -> StatusBit:

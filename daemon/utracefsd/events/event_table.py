@@ -42,18 +42,29 @@ from utracefs_protocol.declaration import (
     REG_MULTI_FORMAT,
     REG_PERSIST,
     Declaration,
+    Field,
+    FieldKind,
     check_command_length,
     normalized,
     parse_fields,
     split_name,
 )
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE, USER_EVENTS_MAX
 from utracefsd.events._tracepoint import Probe, Tracepoint
 from utracefsd.events.enablers import EnablerTable, Place
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event, SavedEvent, shown
+from utracefsd.events.event import (
+    FLAG_SYNTHETIC,
+    SYSTEM,
+    SYSTEM_MULTI,
+    SYSTEM_SYNTHETIC,
+    Event,
+    SavedEvent,
+    shown,
+)
 from utracefsd.events.lowest_free import LowestFree
 from utracefsd.events.status_file import StatusFile
+from utracefsd.events.synthetic import SyntheticError, parse_synthetic, slots_bytes, split_command
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
@@ -212,9 +223,33 @@ class EventTable:
                 created(event)
         return event
 
+    def create_synthetic(self, name: bytes, fields: bytes, command: bytes) -> Event:
+        """A synthetic event, which no registration finds. command: all of the line, for positions.
+
+        SyntheticError: EINVAL as `parse_synthetic`, EEXIST. TraceError: EMFILE (as many as of all others
+        together), ENODEV (no free trace event id).
+        """
+        declaration = parse_synthetic(name, fields, command)
+        if (SYSTEM_SYNTHETIC, name) in self._by_path:
+            raise SyntheticError(errno.EEXIST, "Event already exists", max(0, command.find(name)))
+        if self.system_sizes[SYSTEM_SYNTHETIC] >= self.user_events_max:
+            raise TraceError(errno.EMFILE, f"there are {self.user_events_max} synthetic events already")
+        event_id = self._ids.allocate()
+        if event_id is None:
+            raise TraceError(errno.ENODEV, "no trace event id is free")
+        event = _synthetic_event(declaration, event_id)
+        self._insert(event)
+        for listeners in (self.before_created, self.on_created):
+            for created in listeners:
+                created(event)
+        return event
+
     def _insert(self, event: Event) -> None:
         self._events[event.id] = event
         self._by_path[event.system, event.tracepoint_name] = event
+        if event.synthetic:
+            self.system_sizes[event.system] += 1
+            return
         if event.multi_format:
             # Fields that no text can ask for (a tab in a type) may be there twice; nobody looks for them.
             self._multi[event.name, event.declaration.fields_text()] = event
@@ -243,6 +278,12 @@ class EventTable:
         paths: set[tuple[bytes, bytes]] = set()
         next_multi_id = 0
         for one in saved:
+            if one.flags == FLAG_SYNTHETIC:
+                name, fields = split_command(one.command)
+                event = _synthetic_event(parse_synthetic(name, fields or b"", one.command), one.id)
+                events.append(event)
+                paths.add((event.system, event.tracepoint_name))
+                continue
             name, args = split_name(one.command)
             declaration = Declaration(name, parse_fields(args))
             system = SYSTEM
@@ -273,8 +314,9 @@ class EventTable:
             raise ValueError("two events are the same")
         if len(events) > self.status_file.capacity:
             raise TraceError(errno.EMFILE, f"the status file has no room for {len(events)} events")
-        if not self.status_file.reserve([event.status_index for event in events]):
-            for event in events:
+        of_programs = [event for event in events if not event.synthetic]
+        if not self.status_file.reserve([event.status_index for event in of_programs]):
+            for event in of_programs:
                 event.status_index = self.status_file.allocate()
         for event in events:
             self._insert(event)
@@ -284,10 +326,9 @@ class EventTable:
         return events
 
     def _check_room(self, owner_uid: int, privileged: bool, fields: int) -> None:
-        if len(self._events) >= self.user_events_max:
-            raise TraceError(
-                errno.EMFILE, f"there are {len(self._events)} events, and user_events_max allows no more"
-            )
+        held = len(self._events) - self.system_sizes[SYSTEM_SYNTHETIC]
+        if held >= self.user_events_max:
+            raise TraceError(errno.EMFILE, f"there are {held} events, and user_events_max allows no more")
         self.shares.check(Resource.EVENTS, owner_uid, privileged=privileged)
         if fields > FREE_FIELDS:
             self.shares.check(Resource.FIELDS, owner_uid, fields - FREE_FIELDS, privileged=privileged)
@@ -334,6 +375,13 @@ class EventTable:
         event.removed = True
         del self._events[event.id]
         del self._by_path[event.system, event.tracepoint_name]
+        if event.synthetic:
+            self.system_sizes[event.system] -= 1
+            for removed in self.on_removed:
+                removed(event)
+            if event.id in self._ids:
+                self._ids.free(event.id)
+            return
         if event.multi_format:
             self._multi.pop((event.name, event.declaration.fields_text()), None)
         else:
@@ -375,6 +423,8 @@ class EventTable:
     def _publish(self, event: Event) -> None:
         """Derive the byte from what is attached; where it changes between zero and not, the enablers
         follow."""
+        if event.synthetic:
+            return
         status = event.tracepoint.status
         before = self.status_file.get(event.status_index)
         if status != before:
@@ -466,15 +516,23 @@ class EventTable:
         has no meaning."""
         busy = 0
         lines: list[bytes] = []
-        for event in sorted(self._events.values(), key=_status_index):
+        events = [event for event in self._events.values() if not event.synthetic]
+        for event in sorted(events, key=_status_index):
             users = event.status.names()
             if users:
                 busy += 1
                 lines.append(event.tracepoint_name + b" # Used by " + " ".join(users).encode() + b"\n")
             else:
                 lines.append(event.tracepoint_name + b"\n")
-        lines.append(b"\nActive: %d\nBusy: %d\n" % (len(self._events), busy))
+        lines.append(b"\nActive: %d\nBusy: %d\n" % (len(events), busy))
         return b"".join(lines)
+
+
+def _synthetic_event(declaration: Declaration, event_id: int) -> Event:
+    """Its records are our own: the tracepoint looks at their length only."""
+    slots = Field(b"", b"", ENTRY_HEADER_SIZE, slots_bytes(declaration.fields), False, FieldKind.STRUCT)
+    tracepoint = Tracepoint(event_id, declaration.name, (slots,))
+    return Event(declaration, declaration.name, SYSTEM_SYNTHETIC, event_id, 0, FLAG_SYNTHETIC, tracepoint, 0)
 
 
 def _status_index(event: Event) -> int:

@@ -41,6 +41,7 @@ from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
 from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.events.event import Event, SavedEvent
+from utracefsd.events.synthetic import declared_text
 from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine.comms import Task
 
@@ -141,7 +142,7 @@ def event_line(event: Event) -> tuple[Any, ...]:
         event.flags,
         event.owner_uid,
         event.tracepoint_name,
-        event.declaration.canonical(),
+        declared_text(event).replace(b"\t", b" ") if event.synthetic else event.declaration.canonical(),
     )
 
 

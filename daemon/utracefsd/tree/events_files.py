@@ -3,11 +3,11 @@
     events/                    enable  header_page  header_event
     events/user_events/        enable  filter  exists while the table has an event of that system
     events/user_events/EV/     enable  filter  format  hist  id  inject  stats  trigger
+    events/synthetic/EV/       the same
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-Nothing is kept per event: a walk to a
-file of an event looks the event up by its name, and a file that stays open asks the event itself whether it
-is gone (ENODEV).
+Nothing is kept per event: a walk to a file of an event looks the event up by its name, and a file that stays
+open asks the event itself whether it is gone (ENODEV).
 """
 
 import errno
@@ -20,14 +20,15 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, Event
+from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
+from utracefsd.events.synthetic import print_fmt
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, WRITE_ONLY, Directory, Node, Row, Rows, RowTable
 
 __all__ = ["EventsDirectory"]
 
-_SYSTEMS = (SYSTEM, SYSTEM_MULTI)
+_SYSTEMS = (SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC)
 
 _SYSTEM_FILTER_TEXT = b"""\
 ### global filter ###
@@ -171,7 +172,12 @@ class _EventContext:
     def store_filter(self, data: bytes) -> None:
         self.instance.set_filter(self.event, values.command_line(data))
 
+    def trigger_text(self) -> bytes:
+        self.check_instance()
+        return self.instance.triggers.text(self.event)
+
     def store_trigger(self, data: bytes) -> None:
+        self.check_instance()
         self.instance.triggers.write(self.event, values.command_line(data))
 
     def truncate_trigger(self) -> None:
@@ -180,8 +186,17 @@ class _EventContext:
     def inject(self, data: bytes, peer: Peer) -> None:
         self.instance.inject(self.event, values.command_line(data), peer.pid)
 
+    def check_instance(self) -> None:
+        """ENODEV: it was removed while the file was open. In the kernel, too, `format` and `trigger` say so,
+        and `id` reads on."""
+        if self.instance.closed:
+            raise TraceError(errno.ENODEV, "the instance is gone")
+
     def format_text(self) -> bytes:
-        return format_text(self.event.tracepoint_name, self.event.id, self.event.declaration.fields)
+        self.check_instance()
+        fields = self.event.declaration.fields
+        fmt = print_fmt(fields) if self.event.synthetic else None
+        return format_text(self.event.tracepoint_name, self.event.id, fields, fmt)
 
 
 def _refuse_reading(context: _EventContext) -> bytes:
@@ -209,7 +224,7 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(
         b"trigger",
         READ_WRITE,
-        lambda ev: ev.instance.triggers.text(ev.event),
+        _EventContext.trigger_text,
         lambda ev, data, peer: ev.store_trigger(data),
         truncate=lambda ev, peer: ev.truncate_trigger(),
         holds_instance=False,

@@ -112,6 +112,20 @@ INSTANCE_FILES: RowTable[Instance] = RowTable(
         lambda i, data, peer: i.set_standing(data),
         lambda i, peer: i.clear_standing(),
     ),
+    Row(
+        b"standing_filters",
+        READ_WRITE,
+        lambda i: i.standing_filters.text(),
+        lambda i, data, peer: i.standing_filters.store(values.command_line(data)),
+        lambda i, peer: i.standing_filters.clear(),
+    ),
+    Row(
+        b"standing_triggers",
+        READ_WRITE,
+        lambda i: i.standing_triggers.text(),
+        lambda i, data, peer: i.standing_triggers.store(values.command_line(data)),
+        lambda i, peer: i.standing_triggers.clear(),
+    ),
     Row(b"timestamp_mode", READ_ONLY, lambda i: b"[delta] absolute\n"),
     Row(b"trace", READ_WRITE, opener=lambda i, flags, peer: Trace(i, -1, flags)),
     Row(

@@ -11,6 +11,7 @@ from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable
+from utracefsd.events.synthetic import SyntheticError
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
@@ -36,9 +37,11 @@ utracefs: tracefs for events that programs declare
 
   user_events_status    events, and who uses each of them
   dynamic_events        events as declared; append 'u:NAME TYPE FIELD; ...' to make one, '!u:...' to remove it
+  synthetic_events      events that hist triggers put together; append 'NAME TYPE FIELD; ...', or '!NAME'
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
+  standing_filters      lines GLOB FILTER and, in standing_triggers, GLOB TRIGGER: for events that come later
   events/SYS/EV/        enable  filter  format  hist  id  inject  stats  trigger
   events/SYS/EV/filter  what to record: status >= 500 && path ~ "/api/*"; 0 records all again
   events/SYS/EV/trigger what happens when it fires: append 'traceoff if FIELD == 5', '!traceoff' removes it
@@ -48,11 +51,16 @@ utracefs: tracefs for events that programs declare
   trace_pipe            the same, consumed as it is read, waiting for more
   per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary; stats
   tracing_on            0 stops recording, anything else starts it
-  trace_marker          write a line into the trace
+  snapshot              1 swaps the buffer with a spare one, which this file shows; 0 frees it, 2 clears it
+  trace_marker          write a line into the trace; trace_marker_raw: a u32 and bytes
   trace_clock           the clock of the time stamps; writing clears the trace
   buffer_size_kb        KiB of buffer for each cpu
   trace_options         how text looks and what is recorded; each is a file in options/, too
-  set_event_pid         thread ids to record, nobody else's
+  set_event_pid         thread ids to record, nobody else's; option event-fork: their children, too
+  set_event_notrace_pid thread ids not to record
+  buffer_percent        how full a cpu's buffer is before poll says so
+  saved_cmdlines        names of threads that wrote; saved_tgids: their processes, with the option record-tgid
+  error_log             why the last commands were refused, with a mark under the place
   instances/            mkdir makes another ring buffer with switches of its own, rmdir removes it
   daemon_stats          what the daemon holds for its clients; faults: mistakes of its own, the log has them
   consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text
@@ -96,6 +104,14 @@ def _refuse_data(parts: Parts, data: bytes, peer: Peer) -> None:
     )
 
 
+def _store_synthetic(parts: Parts, data: bytes, peer: Peer) -> int:
+    try:
+        return dynamic_events.write_synthetic(parts.table, data, privileged=peer.privileged)
+    except SyntheticError as error:
+        parts.instances.top.error_log.add("synthetic_events", error.message, data.rstrip(), error.position)
+        raise
+
+
 _TOP_FILES: RowTable[Parts] = RowTable(
     Row(b"README", READ_ONLY, lambda parts: _README),
     Row(b"available_events", READ_ONLY, _available_events),
@@ -116,6 +132,13 @@ _TOP_FILES: RowTable[Parts] = RowTable(
         lambda parts, data, peer: parts.comms.set_capacity(values.unsigned_decimal(data)),
     ),
     Row(b"saved_tgids", READ_ONLY, lambda parts: parts.comms.saved_tgids_text()),
+    Row(
+        b"synthetic_events",
+        READ_WRITE,
+        lambda parts: dynamic_events.synthetic_text(parts.table),
+        lambda parts, data, peer: _store_synthetic(parts, data, peer),
+        lambda parts, peer: dynamic_events.truncate_synthetic(parts.table, privileged=peer.privileged),
+    ),
     Row(b"user_events_data", READ_WRITE, None, _refuse_data),
     Row(b"user_events_status", READ_ONLY, lambda parts: parts.table.status_text()),
 )

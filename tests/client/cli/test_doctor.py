@@ -44,6 +44,8 @@ def test_doctor_finds_what_is_wrong(traced: Cli) -> None:
     said = levels(traced, "ev", status=1)
     assert said["tracing_on"].startswith("FAIL 0")
     assert said["user_events:ev"].startswith("note ftrace kept 1 away")
+    traced.run("write", "events/user_events/ev/filter", "a > 5")
+    assert levels(traced, "ev", status=1)["user_events:ev"].endswith("away: its filter is 'a > 5'")
     traced.run("write", "set_event_pid", "1")
     assert "only 1 threads" in levels(traced, status=1)["set_event_pid"]
     assert traced.run("doctor", status=1).stdout.startswith(b"ok    client: utracefs ")

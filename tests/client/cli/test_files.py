@@ -49,6 +49,34 @@ def shown(cli: Cli, path: str) -> str:
     return ""
 
 
+def test_a_stream_with_filters(traced: Cli, eventually: Eventually) -> None:
+    """What does not fit an event that comes is told at once, and at the end."""
+    words = ["-e", "web", "-f", "status >= 500", "-e", "bad", "-f", "stauts == 1", "-R", "nonsense"]
+    process = traced.start("stream", *words)
+    assert process.stdout is not None and process.stderr is not None
+    eventually(lambda: "bad" in shown(traced, f"{own(process)}/standing_events"), "stream began")
+    traced.run("emit", "web u16 status", "200", status=0)
+    traced.run("emit", "web u16 status", "500", status=0)
+    assert process.stdout.readline().endswith(b"web: status=0x1f4 (500)\n")
+    traced.run("emit", "bad u16 status", "7")
+    assert process.stdout.readline().endswith(b"bad: status=0x7 (7)\n")
+    assert process.stderr.readline() == b"utracefs: user_events:bad: filter: Field not found\n"
+    for text in (b"  stauts == 1\n", b"         ^\n"):
+        assert process.stderr.readline() == text
+    assert process.stderr.readline().startswith(b"utracefs: user_events:bad: trigger: there is no trigger")
+    assert process.stderr.readline() == b"  nonsense\n"
+    _, error = interrupt(process)
+    assert process.returncode == 1
+    assert error.count(b"recorded without the filter") == error.count(b"has not the trigger") == 1
+
+
+def test_a_stream_with_a_filter_that_fits_nothing(traced: Cli) -> None:
+    traced.run("reg", "web u16 status")
+    error = traced.run("stream", "-e", "web", "-f", "status", status=1).stderr.decode()
+    assert error.startswith("utracefs: user_events:web: filter: ")
+    assert "belongs to the -e before it" in traced.fails("stream", "-f", "x", status=2)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually, number: signal.Signals) -> None:
     traced.run("reg", "kept u32 a")

@@ -37,7 +37,7 @@ def test_help_of_every_command(name: str) -> None:
     status, out = invoke(name, "--help")
     assert status == 0
     assert out.startswith("Usage: ")
-    if name not in ("report", "completion", "perf"):
+    if name not in ("report", "completion", "perf", "instance"):
         assert "--dir" in out
 
 
@@ -91,6 +91,9 @@ def test_wrong_usage_is_status_2(words: list[str], says: str) -> None:
         ["write", "trace", "x"],
         ["ls"],
         ["stream"],
+        ["instance", "list"],
+        ["instance", "create", "a"],
+        ["cat", "-B", "a", "trace"],
         ["reg", "a u32 b"],
         ["emit", "a u32 b", "1"],
         ["emit", "a"],

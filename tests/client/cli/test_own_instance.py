@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable
 
+import pytest
+
 from tests.client.cli.kit import Cli
-from utracefs.cli.own_instance import TOP, Account, Ledger, Place, instance_names, own_instance
+from utracefs.cli import Failure
+from utracefs.cli.own_instance import Account, Ledger, own_instance
+from utracefs.cli.place import TOP, Place, instance_names
 from utracefs.tracefs import Tracefs
-
-
-def test_places() -> None:
-    assert (TOP.path("trace"), TOP.consumer) == ("trace", "ftrace")
-    place = Place("a b")
-    assert (place.path("trace"), place.consumer) == ("instances/a b/trace", "ftrace:a b")
 
 
 def test_it_goes_with_the_context(traced: Cli) -> None:
@@ -18,6 +16,15 @@ def test_it_goes_with_the_context(traced: Cli) -> None:
         with own_instance(tree, "test") as place, own_instance(tree, "test") as other:
             assert [place.name, other.name] == instance_names(tree)
             assert other.name == place.name + "-2"
+        assert instance_names(tree) == []
+
+
+def test_of_a_given_name(traced: Cli) -> None:
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree:
+        with own_instance(tree, "test", "mine") as place:
+            assert instance_names(tree) == [place.name] == ["mine"]
+            with pytest.raises(Failure, match="of this name already"), own_instance(tree, "test", "mine"):
+                pass
         assert instance_names(tree) == []
 
 

@@ -141,7 +141,8 @@ def test_keep_what_is_in_the_buffer(traced: Cli) -> None:
     assert fields(traced) == [{"a": 1}]
     assert traced.out("cat", "set_event") == "user_events:kept\n"
     assert (
-        "--keep takes the top instance" in traced.run("record", "--keep", "-e", "x", status=2).stderr.decode()
+        "--keep takes an instance as it is"
+        in traced.run("record", "--keep", "-e", "x", status=2).stderr.decode()
     )
 
 
@@ -393,3 +394,103 @@ def test_a_busy_program_is_recorded_whole(cli: Cli) -> None:
     assert found[2] == b"nothing", done.stderr
     assert int(found[1]) >= emitted - int(done.stdout.split()[1])
     assert len(cli.out("report").splitlines()) == int(found[1]) + 1
+
+
+WEB = """
+import sys, utracefs
+event = utracefs.event("web u16 status; __rel_loc char[] path")
+bool(event)
+for n in range(100):
+    event.emit(500 if n % 10 == 0 else 200, "/%d" % n)
+utracefs.flush(20)
+"""
+
+
+def web() -> list[str]:
+    return ["--", sys.executable, "-c", WEB]
+
+
+def test_a_filter_of_an_event_that_the_command_declares(cli: Cli) -> None:
+    """Not one record gets past it."""
+    done = cli.run("record", "-e", "we*", "--filter", "status >= 500", "-e", "other", *web())
+    assert re.fullmatch(
+        rb"utracefs: trace.dat: 10 records, 90 filtered out, [\d.]+ [kM]B, nothing lost\n", done.stderr
+    ), done.stderr
+    assert [one["status"] for one in fields(cli)] == [500] * 10
+
+
+def test_a_filter_of_an_event_that_exists(traced: Cli) -> None:
+    traced.run("reg", "web u16 status; __rel_loc char[] path")
+    done = traced.run("record", "-e", "*", "-e", "web", "-f", "status == 200", "-f", 'path ~ "*5"', *web())
+    assert b"10 records, 90 filtered out" in done.stderr
+    assert {str(one["path"])[-1] for one in fields(traced)} == {"5"}
+    assert traced.out("cat", "events/user_events/web/filter") == "none\n"
+
+
+def test_two_filters_of_one_event(cli: Cli) -> None:
+    words = ["-e", "web", "-f", 'path == "/1"', "-e", "web", "-f", 'path == "/2"']
+    cli.run("record", *words, *web())
+    assert [one["path"] for one in fields(cli)] == ["/1", "/2"]
+
+
+def test_a_filter_that_fits_no_event_is_told_before_the_command_runs(traced: Cli) -> None:
+    traced.run("reg", "web u16 status; __rel_loc char[] path")
+    done = traced.run("record", "-e", "web", "--filter", "stauts >= 500", "--", "touch", "ran", status=1)
+    assert done.stderr.decode() == (
+        "utracefs: user_events:web: filter: Field not found\n  stauts >= 500\n         ^\n"
+    )
+    assert sorted(os.listdir(traced.home)) == ["d"]
+    assert traced.out("ls", "instances") == ""
+
+
+def test_a_filter_that_does_not_fit_what_comes(cli: Cli) -> None:
+    """It is told, and told again at the end; a recording with too much in it is better than none."""
+    done = cli.run("record", "-e", "web", "--filter", "stauts >= 500", *web(), status=1)
+    first, text, caret, again, last = done.stderr.decode().splitlines()
+    assert (first, text) == ("utracefs: user_events:web: filter: Field not found", "  stauts >= 500")
+    assert caret == "         ^"
+    assert again == "utracefs: user_events:web: recorded without the filter 'stauts >= 500': Field not found"
+    assert "100 records, 0 filtered out" in last
+    assert len(fields(cli)) == 100
+    assert cli.run("record", "-e", "web", "-f", "x", "--", "sh", "-c", "exit 7", status=7)
+
+
+def test_a_trigger_ends_a_recording(cli: Cli) -> None:
+    cli.run("record", "-e", "web", "-R", 'traceoff if path == "/29"', *web())
+    assert [one["path"] for one in fields(cli)] == [f"/{n}" for n in range(30)]
+
+
+def test_a_trigger_that_there_is_not(traced: Cli) -> None:
+    traced.run("reg", "web u16 status")
+    done = traced.run("record", "-e", "web", "-R", "explode", "--", "touch", "ran", status=1)
+    assert done.stderr.startswith(b"utracefs: user_events:web: trigger: there is no trigger")
+    assert sorted(os.listdir(traced.home)) == ["d"]
+
+
+def test_a_snapshot_that_a_trigger_takes(cli: Cli) -> None:
+    """With a filter the record that takes it is its last."""
+    words = ["--snapshot", "-e", "web", "-R", 'snapshot if path == "/29"']
+    done = cli.run("record", *words, *web())
+    assert [one["path"] for one in fields(cli)] == [f"/{n}" for n in range(30)]
+    assert b": 30 records of 100 in the snapshot, " in done.stderr and b"nothing lost" in done.stderr
+
+
+def test_a_snapshot_at_the_end(cli: Cli) -> None:
+    done = cli.run("record", "--snapshot", "-e", "web", *web())
+    assert len(fields(cli)) == 100
+    assert b"100 records of 100 in the snapshot" in done.stderr
+
+
+def test_a_snapshot_that_no_trigger_took(cli: Cli) -> None:
+    done = cli.run("record", "--snapshot", "-e", "web", "-R", "snapshot if status == 7", *web())
+    assert fields(cli) == []
+    assert b"0 records of 100 in the snapshot" in done.stderr
+    assert done.stderr.endswith(b"; no trigger took a snapshot\n")
+
+
+def test_settings_of_events_go_with_the_recording(traced: Cli) -> None:
+    traced.run("reg", "web u16 status; __rel_loc char[] path")
+    traced.run("record", "-e", "web", "-f", "status == 1", "-R", "traceoff", "--", "true")
+    assert traced.out("cat", "events/user_events/web/filter") == "none\n"
+    assert traced.out("cat", "events/user_events/web/trigger").startswith("# Available")
+    assert traced.out("cat", "standing_filters", "standing_triggers") == ""

@@ -10,3 +10,41 @@ def test_standing_events(traced: Cli) -> None:
     assert "later_one: a=0x1 (1)" in traced.out("cat", "trace")
     traced.run("disable", "user_events:later*")
     assert traced.out("cat", "standing_events", "set_event") == ""
+
+
+def test_filters_and_triggers(traced: Cli) -> None:
+    traced.run("reg", "web u16 status")
+    traced.run("reg", "other u16 status")
+    traced.run("enable", "-f", "status >= 500", "-R", "traceoff if status == 503", "we*", "other")
+    for event in ("web", "other"):
+        assert traced.out("cat", f"events/user_events/{event}/filter") == "status >= 500\n"
+        text = traced.out("cat", f"events/user_events/{event}/trigger")
+        assert text == "traceoff:unlimited if status == 503\n"
+    for status in ("200", "500", "503", "504"):
+        traced.run("emit", "web", status, status=0 if status != "x" else 1)
+    text = traced.out("cat", "trace")
+    assert "=0x1f4 (500)" in text and "=0x1f7 (503)" in text
+    assert "(200)" not in text and "(504)" not in text
+    assert traced.out("cat", "tracing_on") == "0\n"
+
+
+def test_what_does_not_fit_enables_nothing(traced: Cli) -> None:
+    traced.run("reg", "web u16 status")
+    error = traced.run("enable", "web", "-f", "stauts == 1", status=1).stderr.decode()
+    assert error == "utracefs: user_events:web: filter: Field not found\n  stauts == 1\n         ^\n"
+    assert traced.out("cat", "set_event") == ""
+    traced.run("enable", "web", "-R", "traceoff")
+    error = traced.run("enable", "web", "-R", "traceoff if status == 1", status=1).stderr.decode()
+    assert error == "utracefs: user_events:web: trigger: the event has one of its kind already\n"
+    assert b"is empty" in traced.run("enable", "web", "-f", " ", status=2).stderr
+
+
+def test_standing_settings(traced: Cli) -> None:
+    traced.run("enable", "--standing", "-f", "status >= 500", "-R", "traceoff if status == 503", "we*", "x")
+    assert traced.out("cat", "standing_filters") == "we* status >= 500\nx status >= 500\n"
+    traced.run("emit", "web u16 status", "200")
+    assert traced.out("cat", "events/user_events/web/filter") == "status >= 500\n"
+    traced.run("disable", "we*")
+    assert traced.out("cat", "standing_filters") == "x status >= 500\n"
+    assert traced.out("cat", "standing_triggers") == "x traceoff if status == 503\n"
+    assert traced.out("cat", "standing_events") == "x\n"

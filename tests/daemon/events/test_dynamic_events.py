@@ -24,7 +24,7 @@ def test_a_line_has_at_most_4094_bytes(table: EventTable) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"p:test", b"test u32 a", b"x", b" u:test", b"U:test", b"u test", b"s:test u32 a", b"u:te\0st"]
+    "line", [b"p:test", b"test u32 a", b"x", b" u:test", b"U:test", b"u test", b"s:test foo a", b"u:te\0st"]
 )
 def test_unknown_prefix(table: EventTable, line: bytes) -> None:
     with refused(errno.EINVAL):

@@ -264,3 +264,34 @@ def test_a_filter_on_the_writer(world: World) -> None:
         for cpu in (0, 1):
             world.emit(event, bytes([pid]) + bytes(3), cpu=cpu, pid=pid)
     assert world.bodies() == [b"e: a=0x2f (47)"]
+
+
+def test_files_of_an_event_in_an_instance_that_is_gone(world: World) -> None:
+    """None of them keeps the instance; what they say afterwards was seen on 6.18."""
+    world.event(b"alpha u32 a")
+    world.tree.mkdir(b"instances/x")
+    folder = b"instances/x/events/user_events/alpha/"
+    held = {name: world.open(folder + name, os.O_RDONLY) for name in (b"format", b"id", b"trigger")}
+    writer = world.open(folder + b"trigger", os.O_WRONLY)
+    world.tree.rmdir(b"instances/x")
+    assert errno_of(held[b"format"].read, 100) == errno.ENODEV
+    assert errno_of(held[b"trigger"].read, 100) == errno.ENODEV
+    assert errno_of(writer.write, b"traceoff") == errno.ENODEV
+    assert held[b"id"].read(100).endswith(b"\n")
+    for file in (*held.values(), writer):
+        file.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"enable", b"inject", b"../enable", b"../../enable", b"../../header_page", b"../../header_event"],
+)
+def test_an_open_file_keeps_its_instance(world: World, name: bytes) -> None:
+    world.event(b"alpha u32 a")
+    world.tree.mkdir(b"instances/x")
+    write_only = name == b"inject"
+    path = b"instances/x/events/user_events/alpha/" + name
+    file = world.open(path, os.O_WRONLY if write_only else os.O_RDONLY)
+    assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY
+    file.close()
+    world.tree.rmdir(b"instances/x")

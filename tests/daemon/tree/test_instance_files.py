@@ -378,3 +378,26 @@ def test_record_cmd_off_learns_no_names(world: World) -> None:
     assert world.cat(b"saved_cmdlines") == b"46 drv\n"
     world.w(b"options/record-cmd", b"1")
     assert [line.split()[0] for line in world.trace_lines()] == [b"renamed-46", b"other-47"]
+
+
+def test_which_open_files_keep_their_instance(world: World) -> None:
+    """As on 6.18: all but those below options/."""
+    world.tree.mkdir(b"instances/x")
+    names = [name for name, kind in world.tree.list_dir(b"instances/x") if kind == "f"]
+    names += [b"per_cpu/cpu0/" + name for name, _ in world.tree.list_dir(b"instances/x/per_cpu/cpu0")]
+    world.tree.rmdir(b"instances/x")
+    assert len(names) > 25
+    for name in names:
+        world.tree.mkdir(b"instances/x")
+        path = b"instances/x/" + name
+        read_only = world.tree.stat(path).mode & 0o400
+        file = world.open(path, os.O_RDONLY if read_only else os.O_WRONLY)
+        assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY, name
+        file.close()
+        if name != b"remove_on_close":  # which goes by itself
+            world.tree.rmdir(b"instances/x")
+    world.tree.mkdir(b"instances/x")
+    option = world.open(b"instances/x/options/raw", os.O_RDWR)
+    world.tree.rmdir(b"instances/x")
+    assert option.read(10) == b"0\n"
+    option.close()

@@ -119,6 +119,7 @@ def test_a_further_instance_has_the_same_files(world: World) -> None:
         b"saved_cmdlines",
         b"saved_cmdlines_size",
         b"saved_tgids",
+        b"synthetic_events",
         b"user_events_data",
         b"user_events_status",
     }

@@ -1,6 +1,6 @@
 """The steps that print the body of a user event; see _body.pyx."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from utracefs_protocol._fields cimport Place, find_bytes
@@ -26,6 +26,9 @@ cdef enum Op:
     NO_SIZE
     STRING
     ARRAY
+    UNSIGNED
+    SIGNED
+    HEXADECIMAL
 
 cdef struct Step:
     Op op
@@ -75,8 +78,26 @@ cdef inline void put_field(Line *line, const Step *step, const uint8_t *entry, s
         put_string(line, data, length)
     elif step.op == ARRAY:
         put_hex_bytes(line, data, length, c',', False)
+    elif step.op == SIGNED:
+        put_signed(line, <int32_t>load32(data) if length == 4 else <int64_t>load64(data))
+    elif step.op == UNSIGNED:
+        put_decimal(line, load_unsigned(data, length), 0, c' ')
+    elif step.op == HEXADECIMAL:
+        put_hex(line, load_unsigned(data, length), 0)
     else:
         put(line, b"<INVALID-SIZE>", 14)
+
+
+cdef inline uint64_t load_unsigned(const uint8_t *data, size_t length) noexcept nogil:
+    cdef uint16_t value
+    if length == 8:
+        return load64(data)
+    if length == 4:
+        return load32(data)
+    if length == 2:
+        memcpy(&value, data, 2)
+        return value
+    return data[0]
 
 
 cdef class BodyPlan:
@@ -86,6 +107,7 @@ cdef class BodyPlan:
     cdef uint32_t checked    # the render call that last compared name and fields with the event table
     cdef object name
     cdef object fields
+    cdef bint synthetic
     cdef bytes title         # "NAME:"
     cdef list labels         # owns what Step.label points to
 

@@ -11,6 +11,8 @@
              bytes up to a NUL or the length        __data_loc and __rel_loc whose type contains `char`
     ARRAY    hex bytes joined by `,`                other __data_loc and __rel_loc
 
+    UNSIGNED, SIGNED, HEXADECIMAL                   fields of synthetic events (print_synth_event())
+
 This is print_fields() in kernel/trace/trace_output.c, not the event's print fmt. What reaches past the end of
 the entry (`_fields` of the protocol looks) prints `<OVERFLOW>`.
 """
@@ -31,7 +33,8 @@ cdef class BodyPlan:
         self.known = event is not None
         if event is None:
             return
-        self.name, self.fields = event
+        self.name, self.fields = event[:2]
+        self.synthetic = len(event) > 2 and event[2]
         self.title = self.name + b":"
         self.labels = [b" %s=" % field.name for field in self.fields]
         self.count = len(self.labels)
@@ -52,6 +55,11 @@ cdef class BodyPlan:
         if field.is_loc:
             return ARRAY
         size = field.size
+        if self.synthetic:
+            if field.type == b"gfp_t":
+                return HEXADECIMAL
+            # What is shorter is printed as it lies in its slot: -1 of an s8 is 255.
+            return SIGNED if field.signed and size in (4, 8) else UNSIGNED
         if size == 1:
             return INT1
         if size == 2:
@@ -69,4 +77,4 @@ cdef class BodyPlan:
         return self.known and (
             (event[0] is self.name and event[1] is self.fields)
             or (event[0] == self.name and event[1] == self.fields)
-        )
+        ) and self.synthetic == (len(event) > 2 and event[2])

@@ -11,7 +11,7 @@ class TextRenderer:
     def __init__(
         self,
         events: Mapping[int, tuple[bytes, Sequence[Field]]]
-        | Callable[[int], tuple[bytes, Sequence[Field]] | None],
+        | Callable[[int], tuple[bytes, Sequence[Field]] | tuple[bytes, Sequence[Field], bool] | None],
         comm: Callable[[int], bytes],
         tgid: Callable[[int], int | None],
         options: TextOptions,

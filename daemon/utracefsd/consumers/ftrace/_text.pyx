@@ -161,8 +161,8 @@ cdef class TextRenderer:
     ):
         """The arguments.
 
-        events: id -> (tracepoint name, fields), None for an id of no event; asked at most once per id and
-            `render` call.
+        events: id -> (tracepoint name, fields) or (..., whether it is synthetic), None for an id of no event;
+            asked at most once per id and `render` call.
         comm: The name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Asked for positive
             pids only, normally once per pid and call.
         tgid: None or 0 if unknown; asked with record-tgid only.

@@ -338,8 +338,10 @@ class EventFiles:
     def inject(self, event: Event, command: bytes, cpu: int, pid: int) -> None:
         """Record what `command` describes (`parse_entry`), by the thread `pid`, enabled or not."""
         file = self._files.get(event) or self._keep(EventFile(event))
-        probe = file.probe or FtraceProbe(self._sink, self._consumer)
-        probe.filter = file.filter
+        probe = file.probe
+        if probe is None:
+            probe = FtraceProbe(self._sink, self._consumer)
+            probe.filter = file.filter
         self._before_enabling()
         record = parse_entry(command, event.declaration.fields, event.id, pid)
         event_id, writer = struct.unpack("<H2xi", record.common)

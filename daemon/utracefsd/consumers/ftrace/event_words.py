@@ -10,13 +10,15 @@ next write, and the short count says so. Shells and stdio loop over it.
 """
 
 import errno
+import re
 from collections.abc import Callable, Iterable
+from fnmatch import translate
 from typing import Protocol, TypeVar
 
 from utracefs_protocol import event_names
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["NamedEvent", "first_word", "glob_matches", "select"]
+__all__ = ["NamedEvent", "check_glob", "first_word", "glob_matches", "select"]
 
 _SEPARATORS = b" \t\n\v\f\r\0"
 
@@ -78,3 +80,13 @@ def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | 
 def glob_matches(glob: bytes, event: NamedEvent) -> bool:
     """Whether a line of `standing_events` means this event. A bare word may match the name or the system."""
     return event_names.matches(glob, event.system, event.tracepoint_name)
+
+
+def check_glob(glob: bytes) -> None:
+    """EINVAL for what could never match: more parts than system and name, or a broken bracket expression."""
+    try:
+        re.compile(translate(glob.decode("latin-1")))
+    except re.error as error:
+        raise TraceError(errno.EINVAL, f"not a glob: {error}") from None
+    if glob.count(b":") > 1 or not glob:
+        raise TraceError(errno.EINVAL, "a glob is SYSTEM:NAME, or one part that matches either")

@@ -61,7 +61,7 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
     TraceError: ENOENT (no such field), EINVAL (anything else that cannot be read), ERANGE (a number of more
     than 64 bits).
     """
-    by_name = {field.name: field for field in fields}
+    by_name: dict[bytes, Field] = {field.name: field for field in fields}
     entry = bytearray(max((field.offset + field.size for field in fields), default=ENTRY_HEADER_SIZE))
     # As in the kernel a NUL stands between the fixed part and the texts.
     struct.pack_into("<HBBi", entry, 0, event_id, 0, 0, pid)

@@ -16,6 +16,7 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     pids        PidLists: whose events are wanted    pid_lists.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
+    standing_*  StandingLines: for new events        standing.py
     triggers    Triggers                             trigger/commands.py
     here        set_event and standing_events, what is recorded and how it is printed
 
@@ -27,15 +28,13 @@ dynamic_events, of whatever event, clears the buffers that are marked by then (k
 only mark.
 
 There may be hundreds of instances that are not used, so one listens to the event table only from when it has
-something to hear: new events while it has standing globs, removed ones from its first event file on.
+something to hear: new events while it has standing lines, removed ones from its first event file on.
 
 Nothing here waits, reads a clock or looks into /proc: `now_ns` and the rest are given at construction.
 """
 
 import errno
-import re
 from collections.abc import Callable, Iterable, Mapping
-from fnmatch import translate
 from typing import Any
 
 from utracefs_protocol.declaration import Field
@@ -47,7 +46,7 @@ from utracefsd.consumers.ftrace._text import TextRenderer
 from utracefsd.consumers.ftrace.buffer_store import BufferStorage, BufferStore
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
-from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, select
+from utracefsd.consumers.ftrace.event_words import check_glob, first_word, glob_matches, select
 from utracefsd.consumers.ftrace.filter import FilterError, WriterNames
 from utracefsd.consumers.ftrace.filter.errors import BAD_SYSTEM_FILTER
 from utracefsd.consumers.ftrace.hist.tables import Tables
@@ -56,6 +55,7 @@ from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.pid_lists import PidLists
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.consumers.ftrace.snapshot import Snapshot
+from utracefsd.consumers.ftrace.standing import StandingLines
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger.commands import Triggers
 from utracefsd.consumers.ftrace.trigger.kind import Place
@@ -142,17 +142,28 @@ class Instance:
         )
         self.pipe_readers: set[int] = set()
         """Cpus that an open trace_pipe consumes, -1 for all of them."""
+        self.closed = False
+        """The instance was removed."""
         self._paused = 0
         self._text_changes = 0
+        self.standing_filters = StandingLines(
+            self.settings, "standing_filters", self.set_filter, self._listen, last_only=True
+        )
+        self.standing_triggers = StandingLines(
+            self.settings, "standing_triggers", self.triggers.write, self._listen, last_only=False
+        )
         self._hears_created = False
         self._hears_dynamic_removed = False
 
     def close(self) -> None:
         """Let go of all events and of the table; what was recorded stays readable as long as a reader has it
         open."""
+        self.closed = True
         self.events.close()
         self.comms.want_tgids(self, False)
         self.clear_standing()
+        self.standing_filters.clear()
+        self.standing_triggers.clear()
         if self._hears_dynamic_removed:
             self.table.on_dynamic_removed.remove(self._dynamic_removed)
             self._hears_dynamic_removed = False
@@ -229,7 +240,7 @@ class Instance:
                 )
             self._stand_by([other for other in self.settings.standing if other != glob])
             return used
-        _check_glob(glob)
+        check_glob(glob)
         self.store.expand()
         self._stand_by([*self.settings.standing, glob])
         self.events.set_enabled([event for event in self.table.events() if glob_matches(glob, event)], True)
@@ -241,7 +252,13 @@ class Instance:
 
     def _stand_by(self, globs: Iterable[bytes]) -> None:
         self.settings.standing = tuple(dict.fromkeys(globs))
-        if bool(self.settings.standing) != self._hears_created:
+        self._listen()
+
+    def _listen(self) -> None:
+        """New events are heard of while a line of any standing file may mean one."""
+        settings = self.settings
+        wanted = bool(settings.standing or settings.standing_filters or settings.standing_triggers)
+        if wanted != self._hears_created:
             self._hears_created = not self._hears_created
             if self._hears_created:
                 self.table.on_created.append(self._created)
@@ -249,6 +266,8 @@ class Instance:
                 self.table.on_created.remove(self._created)
 
     def _created(self, event: Event) -> None:
+        self.standing_filters.created(event)
+        self.standing_triggers.created(event)
         if any(glob_matches(glob, event) for glob in self.settings.standing):
             self.events.enable(event)
 
@@ -423,20 +442,12 @@ class Instance:
             time_start=self.settings.time_start,
         )
 
-    def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...]] | None:
+    def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...], bool] | None:
         event = self.table.by_id(event_id)
-        return None if event is None else (event.tracepoint_name, event.declaration.fields)
+        if event is None:
+            return None
+        return event.tracepoint_name, event.declaration.fields, event.synthetic
 
     def stats_text(self, cpu: int) -> bytes:
         """`per_cpu/cpuN/stats`."""
         return trace_text.stats_text(self.buffer.stats(cpu), self.sink.now(), clock_is_ns=self.clock_is_ns)
-
-
-def _check_glob(glob: bytes) -> None:
-    """EINVAL for what could never match: more parts than system and name, or a broken bracket expression."""
-    try:
-        re.compile(translate(glob.decode("latin-1")))
-    except re.error as error:
-        raise TraceError(errno.EINVAL, f"not a glob: {error}") from None
-    if glob.count(b":") > 1 or not glob:
-        raise TraceError(errno.EINVAL, "a glob is SYSTEM:NAME, or one part that matches either")

@@ -136,6 +136,12 @@ class Settings:
     standing: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
     """`standing_events`, in the order in which they were written."""
 
+    standing_filters: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
+    """Lines of that file, in the order in which they were written."""
+
+    standing_triggers: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
+    """Lines of that file, in the order in which they were written."""
+
     clear_pending: bool = _setting(False, _is(bool))
     """An event whose records the buffer may hold is gone: the next removal through dynamic_events clears the
     buffer."""

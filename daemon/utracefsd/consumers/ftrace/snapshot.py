@@ -12,6 +12,7 @@ made before (`Snapshot.allocate`).
 """
 
 import errno
+from collections.abc import Callable
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
@@ -49,6 +50,7 @@ class Snapshot:
 
     def __init__(self, store: BufferStore) -> None:
         self._store = store
+        self._held = False
 
     @property
     def buffer(self) -> RingBuffer | None:
@@ -74,10 +76,29 @@ class Snapshot:
         """Forget what it holds, and give its memory back."""
         self._store.remove_spare()
 
+    def hold(self) -> Callable[[], None]:
+        """Keep it for who takes it on a condition (an action of a histogram), until what this returns is
+        called once; the spare is made. EBUSY: somebody has it (`tracing_snapshot_cond_enable()`); ENOMEM."""
+        self._check_free()
+        self.allocate()
+        self._held = True
+
+        def let_go() -> None:
+            self._held = False
+
+        return let_go
+
+    def _check_free(self) -> None:
+        if self._held:
+            raise TraceError(
+                errno.EBUSY, "an action of a histogram takes the snapshot; remove its trigger first"
+            )
+
     def write(self, value: int, cpu: int = -1) -> None:
         """A number written to `snapshot`, or to that of a cpu: 0 frees, 1 takes one, others clear. EINVAL: 0
-        for one cpu; ENOMEM."""
+        for one cpu; EBUSY: it is held; ENOMEM."""
         self._store.expand()
+        self._check_free()
         if value == 1:
             self.take(cpu)
         elif value:

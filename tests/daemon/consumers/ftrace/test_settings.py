@@ -19,6 +19,8 @@ OTHER: dict[str, Any] = {
     "pids": frozenset({3, 1}),
     "notrace_pids": frozenset({2}),
     "standing": (b"b*", b"a*"),
+    "standing_filters": (b"a* x == 1",),
+    "standing_triggers": (b"a* traceoff",),
     "clear_pending": True,
     "remove_on_close": True,
     "buffer_percent": 7,

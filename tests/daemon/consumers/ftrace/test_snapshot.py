@@ -114,3 +114,19 @@ def test_help(world: World) -> None:
     text = world.instance.snapshot.help_text(0)
     assert text.startswith(b"#\n# * Snapshot is allocated *\n#\n# Snapshot commands:\n")
     assert b"# echo 0 > snapshot : Invalid for per_cpu snapshot file.\n" in text
+
+
+def test_one_condition_may_hold_it(recorded: World) -> None:
+    snapshot = recorded.instance.snapshot
+    let_go = snapshot.hold()
+    assert snapshot.buffer is not None
+    for value in (0, 1, 2):
+        assert errno_of(snapshot.write, value) == errno.EBUSY
+    assert errno_of(snapshot.write, 1, 0) == errno.EBUSY
+    assert errno_of(snapshot.hold) == errno.EBUSY
+    assert marks(recorded) == ([b"a"], [])
+    recorded.instance.sink.ring_buffer.swap()  # what the one does that holds it
+    assert marks(recorded) == ([], [b"a"])
+    let_go()
+    snapshot.write(0)
+    assert snapshot.buffer is None

@@ -118,3 +118,20 @@ def test_a_state_that_is_set_aside_takes_its_tables_along(
     assert (folder / "set-aside" / "hist.1").exists()
     caplog.clear()
     finish(after)
+
+
+def test_synthetic_events_survive(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    write(daemon, b"synthetic_events", b"lat u64 id; char[] who; char[16] where", False)
+    register(daemon, b"a u32 v", PERSIST)
+    write(daemon, b"events/synthetic/lat/enable", b"1")
+    write(daemon, b"events/synthetic/lat/trigger", b"hist:keys=id", False)
+    before = [read(daemon, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")]
+    event_list = read(daemon, b"dynamic_events")
+    die(daemon)
+    after = daemon_in(folder)
+    assert [
+        read(after, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")
+    ] == before
+    assert read(after, b"dynamic_events") == event_list
+    finish(after)

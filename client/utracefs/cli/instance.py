@@ -1,0 +1,86 @@
+"""`utracefs instance`: make, remove and list instances, each with its own ring buffer and switches."""
+
+import click
+
+from utracefs.cli import Failure
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    connect,
+    directory_option,
+    echo,
+    echo_json,
+    json_option,
+)
+from utracefs.cli.completing import complete_instance
+from utracefs.cli.place import InstanceName, Place, instance_names
+from utracefs.cli.status import buffer_state
+from utracefs.event_names import parse_event_list
+from utracefs.tracefs import Tracefs
+
+__all__ = ["instance"]
+
+
+@click.group(context_settings=COMMAND_SETTINGS)
+def instance() -> None:
+    """Make, remove and list instances: each has its own ring buffer, events, filters and triggers."""
+
+
+@instance.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.argument("names", metavar="NAME...", type=InstanceName(), nargs=-1, required=True)
+def create(directory: str | None, names: tuple[str, ...]) -> None:
+    """Make instances; they stay until they are removed, also over a restart of the daemon."""
+    with connect(directory) as tree:
+        for name in names:
+            try:
+                tree.mkdir(f"instances/{name}")
+            except FileExistsError:
+                raise Failure(name, "there is one of this name already") from None
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, name) from None
+
+
+@instance.command(context_settings=COMMAND_SETTINGS)
+@directory_option
+@click.argument(
+    "names",
+    metavar="NAME...",
+    type=InstanceName(),
+    nargs=-1,
+    required=True,
+    shell_complete=complete_instance,
+)
+def remove(directory: str | None, names: tuple[str, ...]) -> None:
+    """Remove instances with everything that they hold."""
+    with connect(directory) as tree:
+        for name in names:
+            try:
+                tree.rmdir(f"instances/{name}")
+            except FileNotFoundError:
+                raise Failure(name, "no such instance; `utracefs instance list` shows all") from None
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, name) from None
+
+
+@instance.command("list", context_settings=COMMAND_SETTINGS)
+@directory_option
+@json_option
+def list_instances(directory: str | None, as_json: bool) -> None:
+    """List the instances; with --json what each is set to and what its ring buffer holds."""
+    with connect(directory) as tree:
+        names = sorted(instance_names(tree))
+        if as_json:
+            echo_json([state for name in names if (state := _state(tree, name))])
+            return
+    for name in names:
+        echo(name)
+
+
+def _state(tree: Tracefs, name: str) -> dict[str, object] | None:
+    """None: it is gone meanwhile."""
+    place = Place(name)
+    try:
+        events = parse_event_list(tree.read_file(place.path("set_event")))
+        return {"name": name, "events": [str(event) for event in events], "buffer": buffer_state(tree, place)}
+    except FileNotFoundError:
+        return None

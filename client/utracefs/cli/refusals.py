@@ -1,0 +1,71 @@
+"""Why the daemon does not take a filter or a trigger, as people can read it: where in the text, and what.
+
+A filter says so in its own file, with a caret; what is wrong with a trigger's words is the last entry of
+error_log:
+
+    stauts >= 500                           [ 1187.516331] hist:user_events:ev: error: Couldn't find field
+           ^                                  Command: hist:keys=stauts
+    parse_error: Field not found                                 ^
+
+The places of the carets are the kernel's.
+"""
+
+import re
+
+import attrs
+
+from utracefs.cli import Failure
+from utracefs.event_names import EventName
+from utracefs_protocol.text import text_of
+
+__all__ = ["Refusal", "filter_refusal", "trigger_refusal"]
+
+INDENT = "  "
+
+
+@attrs.frozen
+class Refusal:
+    """One filter or trigger that does not fit an event."""
+
+    reason: str
+    """In the kernel's words where it has any."""
+    detail: str
+    """The text with a caret below; may be empty."""
+    what: str
+    """`filter`, `trigger`."""
+
+    @property
+    def consequence(self) -> str:
+        """What the event does instead."""
+        return "recorded without the filter" if self.what == "filter" else "has not the trigger"
+
+    def failure(self, event: EventName) -> Failure:
+        """To be raised, or to be shown."""
+        return Failure(str(event), f"{self.what}: {self.reason}", detail=self.detail)
+
+
+def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:
+    """`shown`: what events/SYSTEM/NAME/filter says. `otherwise`: the reason where it says none."""
+    found = re.fullmatch(r"(.*)\n( *\^)\nparse_error: ([^\n]*)\n+", text_of(shown), re.DOTALL)
+    if found is None:
+        return Refusal(otherwise, _indented(text), "filter")
+    return Refusal(found[3], _indented(f"{found[1]}\n{found[2]}"), "filter")
+
+
+_ENTRY = re.compile(r"^\[ *\d+\.\d+\] .*?: error: (.*)\n  Command: ((?:.|\n)*?)\n( {11,}\^)$", re.MULTILINE)
+
+
+def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
+    """`error_log`: of the instance; its last entry is taken if it is about this text. `otherwise`: the reason
+    where it says nothing about it."""
+    entries = _ENTRY.findall(text_of(error_log))
+    if entries:
+        message, command, caret = entries[-1]
+        # A filter behind `if` stands there alone.
+        if command and (command == text or text.endswith(command) or command.endswith(text)):
+            return Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
+    return Refusal(otherwise, _indented(text), "trigger")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(INDENT + line for line in text.rstrip().split("\n"))

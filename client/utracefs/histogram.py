@@ -1,0 +1,200 @@
+"""The text of `events/SYSTEM/NAME/hist` as numbers.
+
+    # event histogram
+    #
+    # trigger info: hist:keys=status:vals=hitcount,usec:sort=hitcount.descending:size=2048 [active]
+    #
+
+    { status:        200 } hitcount:         12  usec:      18340
+    { status:        503 } hitcount:          1  usec:         70
+
+    Totals:
+        Hits: 13
+        Entries: 2
+        Dropped: 0
+
+One such text for each hist trigger of the event (kernel/trace/trace_events_hist.c, hist_trigger_show()). What the
+columns are is in the line of the trigger; how a key is printed depends on its modifier. A text may hold anything,
+line breaks and what looks like another key included: it is as wide as STRING_WIDTH at least, which numbers never
+are.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+
+import attrs
+
+from utracefs_protocol.text import text_of
+
+__all__ = ["STRING_WIDTH", "Entry", "Histogram", "parse_histograms"]
+
+STRING_WIDTH = 50
+"""Columns of a string key: `%-50s`."""
+
+Value = int | float | str
+
+
+@attrs.frozen
+class Entry:
+    """One line: records with the same keys."""
+
+    keys: dict[str, Value]
+    """By name; a range or a stack trace is a str."""
+    values: dict[str, Value]
+    """By name, with `.percent` and `.graph`: `hitcount` first, unless it was not wanted."""
+
+
+@attrs.frozen
+class Histogram:
+    """What one hist trigger has counted."""
+
+    trigger: str
+    """Its line in `trigger`, without what follows in brackets."""
+    paused: bool
+    entries: tuple[Entry, ...]
+    """In the order in which they are printed."""
+    hits: int
+    """Records that were counted."""
+    dropped: int
+    """Records that were not: the table was full."""
+
+
+_HEAD = re.compile(r"^# event histogram\n#\n# trigger info: ", re.MULTILINE)
+_TOTALS = re.compile(r"\nTotals:\n    Hits: (\d+)\n    Entries: \d+\n    Dropped: (\d+)\n")
+
+
+def parse_histograms(text: bytes, signed: Collection[str] = ()) -> list[Histogram]:
+    """All of the file; empty when it has no hist trigger. signed: names of fields whose numbers are, which the
+    text prints as if they were not."""
+    return [_parse(part, signed) for part in _HEAD.split(text_of(text))[1:]]
+
+
+def _parse(text: str, signed: Collection[str]) -> Histogram:
+    info, _, body = text.partition("\n#\n")
+    trigger, _, state = info.rpartition(" [")
+    totals = list(_TOTALS.finditer(body))
+    columns = _columns(trigger)
+    if not totals or columns is None:
+        return Histogram(trigger, state == "paused]", (), 0, 0)
+    end = totals[-1]
+    entries = tuple(_entries(body[: end.start() + 1], *columns, signed))
+    return Histogram(trigger, state == "paused]", entries, int(end[1]), int(end[2]))
+
+
+@attrs.frozen
+class _Column:
+    name: str
+    modifier: str
+
+    @property
+    def title(self) -> str:
+        """`usec`, and beside it may stand `usec.percent`."""
+        return f"{self.name}.{self.modifier}" if self.modifier in ("percent", "graph") else self.name
+
+    @property
+    def pattern(self) -> str:
+        """The name as an entry has it. A number or an expression has none of its own."""
+        if self.name in ("common_cpu", "cpu", "CPU"):
+            return "(?:common_cpu|cpu|CPU)"
+        return re.escape(self.name) if re.fullmatch(r"[A-Za-z_][\w.]*", self.name) else r"[^:{}]*"
+
+
+def _columns(trigger: str) -> tuple[list[_Column], list[_Column]] | None:
+    """Keys and values of the line of a trigger."""
+    definition = trigger.partition(" if ")[0]
+    found = {}
+    for part in definition.split(":"):
+        name, _, words = part.partition("=")
+        if name in ("keys", "vals") and name not in found:
+            found[name] = [_Column(*_split_modifier(word)) for word in words.split(",") if word]
+    return (found["keys"], found.get("vals", [])) if "keys" in found else None
+
+
+def _split_modifier(word: str) -> tuple[str, str]:
+    name, dot, modifier = word.partition(".")
+    return (name, modifier) if dot else (word, "")
+
+
+def _key_pattern(key: _Column) -> str:
+    if key.name in ("common_stacktrace", "stacktrace") or key.modifier == "stacktrace":
+        return rf"{key.pattern}:\n((?: {{9}}.*\n)*)"
+    match key.modifier.partition("=")[0]:
+        case "hex":
+            text = r"([0-9a-f]+)"
+        case "log2":
+            text = r"~ 2\^(\d+) *"
+        case "buckets" | "bucket":
+            text = r"~ (\d+-\d+)"
+        case "execname" | "syscall":
+            text = r"((?s:.*?)\[ *\d+\])"
+        case "sym" | "sym-offset":
+            text = r"(\[[0-9a-f]+\] (?s:.*?))"
+        case _:
+            text = rf"( *\d+|(?s:.{{{STRING_WIDTH},}}?))"
+    return rf"{key.pattern}: {text}"
+
+
+def _value_pattern(value: _Column) -> str:
+    blanks = " " if value.name == "hitcount" and not value.modifier else "  ?"
+    match value.modifier:
+        case "percent":
+            return rf"(?:{blanks}{value.pattern} \(%\): +([\d.]+|\[ERROR\]))?"
+        case "graph":
+            return rf"(?:{blanks}{value.pattern}: ([# ]{{20}}))?"
+        case "hex":
+            return rf"(?:{blanks}{value.pattern}: +([0-9a-f]+))?"
+        case _:
+            return rf"(?:{blanks}{value.pattern}: +(\d+))?"
+
+
+def _entries(
+    body: str, keys: list[_Column], values: list[_Column], signed: Collection[str]
+) -> Iterator[Entry]:
+    pattern = re.compile(
+        r"^\{ " + ", ".join(map(_key_pattern, keys)) + r" ?\}" + "".join(map(_value_pattern, values)) + r"$",
+        re.MULTILINE,
+    )
+    for found in pattern.finditer(body):
+        texts = iter(found.groups())
+        yield Entry(
+            {key.name: _key(key, next(texts), signed) for key in keys},
+            {
+                value.title: _number(value, text, signed)
+                for value in values
+                if (text := next(texts)) is not None
+            },
+        )
+
+
+def _key(key: _Column, text: str, signed: Collection[str]) -> Value:
+    match key.modifier.partition("=")[0]:
+        case "hex":
+            return int(text, 16)
+        case "log2":
+            return f"2^{text}"
+        case "buckets" | "bucket":
+            return text
+        case "execname" | "syscall":
+            name, _, number = text.rpartition("[")
+            return f"{name.rstrip()}[{number[:-1].strip()}]"
+        case "":
+            if text.startswith(" " * 9) and "\n" in text:
+                return "\n".join(line.strip() for line in text.splitlines())
+            if len(text) < STRING_WIDTH:
+                return _with_sign(int(text), key.name in signed) if text.strip() else ""
+    return text.rstrip()
+
+
+def _number(value: _Column, text: str, signed: Collection[str]) -> Value:
+    match value.modifier:
+        case "percent":
+            return float(text) if text != "[ERROR]" else text
+        case "graph":
+            return text.rstrip()
+        case "hex":
+            return int(text, 16)
+    return _with_sign(int(text), value.name in signed)
+
+
+def _with_sign(number: int, signed: bool) -> int:
+    return number - (1 << 64) if signed and number >= 1 << 63 else number

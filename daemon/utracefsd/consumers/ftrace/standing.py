@@ -1,0 +1,107 @@
+"""Standing lines: what is written of an event when it is registered, before its first record.
+
+    standing_filters     GLOB FILTER     to its `filter`: of the lines that match the last one
+    standing_triggers    GLOB TRIGGER    to its `trigger`: all lines that match, in their order
+
+They are to `filter` and `trigger` what `standing_events` is to `set_event`. Who wants only some records of an event
+that nobody has declared yet would otherwise get those before he could write the filter. (The kernel has no such
+thing; its users look again and again.)
+
+Events that exist have files of their own; a line changes nothing about them. What does not fit an event leaves it
+as the failed write to its own file would; the error is in that file (a filter) and in error_log.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_names import check_length
+from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
+from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.events.event import Event
+
+__all__ = ["MAX_LINES", "StandingLines"]
+
+MAX_LINES = 1024
+"""Of one file: each is looked at for every event that is registered. E2BIG."""
+
+
+class StandingLines:
+    """One of the two files, of one instance."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        write: Callable[[Event, bytes], None],
+        on_changed: Callable[[], None],
+        *,
+        last_only: bool,
+    ) -> None:
+        """name: of the setting that holds the lines, and of the file. write: to the event's own file; may raise
+        TraceError. on_changed: called after each change. last_only: of the lines that match, only the last."""
+        self._settings = settings
+        self._name = name
+        self._write = write
+        self._on_changed = on_changed
+        self._last_only = last_only
+
+    @property
+    def lines(self) -> tuple[bytes, ...]:
+        """In the order in which they were written."""
+        lines: tuple[bytes, ...] = getattr(self._settings, self._name)
+        return lines
+
+    def text(self) -> bytes:
+        """What the file shows."""
+        return b"".join(b"%s\n" % line for line in self.lines)
+
+    def store(self, line: bytes) -> None:
+        """One write: a line `GLOB TEXT` is added at the end, `!` and a line that is listed takes it away.
+        Nothing for an empty one. EINVAL: not such a line, not listed; E2BIG: too many."""
+        line = line.strip()
+        if not line:
+            return
+        if line.startswith(b"!"):
+            if line[1:] not in self.lines:
+                raise TraceError(
+                    errno.EINVAL, f"{self._name} does not list it; repeat the line as it is shown"
+                )
+            self._set([other for other in self.lines if other != line[1:]])
+            return
+        glob, _, text = line.partition(b" ")
+        check_length(glob)
+        check_glob(glob)
+        if not text.strip():
+            raise TraceError(
+                errno.EINVAL, f"{self._name} takes lines with a glob, a blank, and what to write"
+            )
+        if b"\n" in text:
+            raise TraceError(errno.EINVAL, f"{self._name} takes a line at a time")
+        lines = [*(other for other in self.lines if other != line), line]
+        if len(lines) > MAX_LINES:
+            raise TraceError(errno.E2BIG, f"{self._name} has at most {MAX_LINES} lines")
+        self._set(lines)
+
+    def clear(self) -> None:
+        """What truncating the file does."""
+        self._set(())
+
+    def _set(self, lines: Sequence[bytes]) -> None:
+        setattr(self._settings, self._name, tuple(lines))
+        self._on_changed()
+
+    def created(self, event: Event) -> list[tuple[bytes, TraceError]]:
+        """Write to the files of a new event; what it refused."""
+        texts = [
+            text
+            for glob, _, text in (line.partition(b" ") for line in self.lines)
+            if glob_matches(glob, event)
+        ]
+        refused = []
+        for text in texts[-1:] if self._last_only else texts:
+            try:
+                self._write(event, text)
+            except TraceError as error:
+                refused.append((text, error))
+        return refused

@@ -1,0 +1,201 @@
+"""Synthetic events: events that no program writes, put together by actions of hist triggers.
+
+    synthetic_events      NAME TYPE FIELD[; TYPE FIELD]...      one a line; !NAME removes
+    dynamic_events        s:[synthetic/]NAME TYPE FIELD...      the same
+
+Their system is `synthetic`. A record has a slot of 64 bits for each field, 256 bytes for a fixed string, and
+behind the slots what the location words of dynamic strings point at (struct synth_trace_event). Parsing and
+messages are those of kernel/trace/trace_events_synth.c.
+"""
+
+import errno
+
+import attrs
+
+from utracefs_protocol.declaration import Declaration, Field, FieldKind
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE
+from utracefsd.events.event import Event, shown
+
+__all__ = [
+    "MAX_FIELDS",
+    "STRING_BYTES",
+    "SyntheticError",
+    "declared_text",
+    "is_good_name",
+    "parse_synthetic",
+    "print_fmt",
+    "slots_bytes",
+    "split_command",
+]
+
+MAX_FIELDS = 64
+"""SYNTH_FIELDS_MAX."""
+
+STRING_BYTES = 256
+"""STR_VAR_LEN_MAX: room for a fixed string, whatever its length."""
+
+_SLOT = 8
+
+_SIZES = {
+    b"s64": 8,
+    b"u64": 8,
+    b"s32": 4,
+    b"u32": 4,
+    b"s16": 2,
+    b"u16": 2,
+    b"s8": 1,
+    b"u8": 1,
+    b"char": 1,
+    b"unsigned char": 1,
+    b"int": 4,
+    b"unsigned int": 4,
+    b"long": 8,
+    b"unsigned long": 8,
+    b"bool": 1,
+    b"pid_t": 4,
+    b"gfp_t": 4,
+}
+
+_CONVERSIONS = {
+    b"s64": b"%lld",
+    b"u64": b"%llu",
+    b"u32": b"%u",
+    b"u16": b"%u",
+    b"u8": b"%u",
+    b"unsigned char": b"%u",
+    b"unsigned int": b"%u",
+    b"long": b"%ld",
+    b"unsigned long": b"%lu",
+    b"gfp_t": b"%x",
+}
+"""synth_field_fmt(); `%d` for the others that are numbers."""
+
+_ALPHA = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+_ALPHANUMERIC = _ALPHA | frozenset(b"0123456789")
+_BLANKS = b" \t\n\v\f\r"
+
+
+class SyntheticError(TraceError):
+    """A definition was refused. message, position: for `error_log`; an empty message: nothing is logged."""
+
+    def __init__(self, errno: int, message: str, position: int = 0, text: str = "") -> None:
+        super().__init__(errno, text or message)
+        self.message = message
+        self.position = position
+
+
+@attrs.frozen
+class _Errors:
+    """Errors that point into a command."""
+
+    command: bytes
+    """All of it."""
+
+    def at(self, message: str, part: bytes, errno: int = errno.EINVAL) -> SyntheticError:
+        return SyntheticError(errno, message, max(0, self.command.find(part)), f"{message}: {shown(part)}")
+
+
+def is_good_name(name: bytes) -> bool:
+    """A name of the C language (is_good_name())."""
+    return bool(name) and name[0] in _ALPHA and _ALPHANUMERIC.issuperset(name)
+
+
+def split_command(command: bytes) -> tuple[bytes, bytes | None]:
+    """Name and fields of a line, without blanks in front of either; None: there are no fields."""
+    for at, byte in enumerate(command):
+        if byte in b" \t":
+            return command[:at], command[at:].lstrip(_BLANKS)
+    return command, None
+
+
+def parse_synthetic(name: bytes, fields_text: bytes, command: bytes) -> Declaration:
+    """What a line declares (__create_synth_event()). command: all of it, for positions. SyntheticError:
+    EINVAL."""
+    errors = _Errors(command)
+    if not name or not fields_text:
+        raise SyntheticError(errno.EINVAL, "Command must be of the form: <name> field[;field] ...")
+    if not is_good_name(name):
+        raise errors.at("Illegal name", name)
+    fields: list[Field] = []
+    offset = ENTRY_HEADER_SIZE
+    for text in fields_text.split(b";"):
+        words = text.split()
+        if not words:
+            continue
+        field = _parse_field(words, offset, errors)
+        if len(fields) == MAX_FIELDS:
+            raise errors.at("Too many fields", b" ".join(words))
+        fields.append(field)
+        offset += STRING_BYTES if field.kind is FieldKind.CHAR_ARRAY else _SLOT
+    if not fields:
+        raise SyntheticError(errno.EINVAL, "Command must be of the form: <name> field[;field] ...")
+    return Declaration(name, tuple(fields))
+
+
+def _parse_field(words: list[bytes], offset: int, errors: _Errors) -> Field:
+    """parse_synth_field()."""
+    prefix = b""
+    if words[0] == b"unsigned":
+        if len(words) < 3:
+            raise errors.at("Incomplete type", words[0])
+        prefix = b"unsigned "
+        words = words[1:]
+    if len(words) < 2:
+        raise errors.at("Invalid field", words[0])
+    type_, name, *rest = words
+    if rest:
+        raise errors.at("Invalid field", rest[0])
+    name, bracket, array = name.partition(b"[")
+    if not is_good_name(name):
+        raise errors.at("Illegal name", name)
+    full = prefix + type_ + bracket + array
+    if full.startswith(b"char["):
+        return _string_field(full, name, offset, errors)
+    size = _SIZES.get(full)
+    if size is None:
+        message = "Invalid array specification" if bracket else "Invalid type"
+        raise errors.at(message, array if bracket else type_)
+    signed = not full.startswith(b"u") and full != b"gfp_t"
+    return Field(full, name, offset, size, signed, FieldKind.INTEGER)
+
+
+def _string_field(type_: bytes, name: bytes, offset: int, errors: _Errors) -> Field:
+    """char[N] or char[] (synth_field_string_size())."""
+    length = type_.removeprefix(b"char[")
+    if not length.endswith(b"]") or not (length[:-1].isdigit() or length == b"]") or len(length) > 4:
+        raise errors.at("Invalid type", type_)
+    if length == b"]":
+        return Field(b"__data_loc char[]", name, offset, _SLOT, True, FieldKind.DATA_LOC)
+    size = int(length[:-1])
+    if not 0 < size <= STRING_BYTES:
+        raise errors.at("Invalid type", type_)
+    return Field(type_, name, offset, size, True, FieldKind.CHAR_ARRAY)
+
+
+def slots_bytes(fields: tuple[Field, ...]) -> int:
+    """Bytes of all slots: what a payload has at least."""
+    return sum(STRING_BYTES if field.kind is FieldKind.CHAR_ARRAY else _SLOT for field in fields)
+
+
+def declared_text(event: Event) -> bytes:
+    """What `synthetic_events` shows of it, without the newline."""
+    fields = (
+        field.type.removeprefix(b"__data_loc ") + b" " + field.name for field in event.declaration.fields
+    )
+    return event.name + b"\t" + b"; ".join(fields)
+
+
+def print_fmt(fields: tuple[Field, ...]) -> bytes:
+    """What `format` has behind `print fmt:` (__set_synth_event_print_fmt())."""
+    text = b", ".join(field.name + b"=" + _conversion(field) for field in fields)
+    arguments = b"".join(
+        b", __get_str(%s)" % field.name if field.is_loc else b", REC->" + field.name for field in fields
+    )
+    return b'"%s"%s' % (text, arguments)
+
+
+def _conversion(field: Field) -> bytes:
+    if field.kind is not FieldKind.INTEGER:
+        return b"%.*s"
+    return _CONVERSIONS.get(field.type, b"%d")

@@ -1,0 +1,104 @@
+"""What the shell is offered; without a daemon nothing, and never a word on stderr."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.client.cli.kit import Cli
+
+
+def complete(cli: Cli, line: str) -> list[str]:
+    words = line.split(" ")
+    env = {
+        **cli.env,
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "_UTRACEFS_COMPLETE": "bash_complete",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from utracefs.cli import main; main()"],
+        env=env,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stderr == b""
+    return [text.partition(",")[2] for text in done.stdout.decode().splitlines()]
+
+
+def test_completion_of_commands_and_options(cli: Cli) -> None:
+    assert complete(cli, "utracefs re") == ["record", "report", "reg"]
+    assert "--wall-clock" in complete(cli, "utracefs record --")
+    assert complete(cli, "utracefs enable x") in ([], [""]), "no daemon, no events"
+
+
+def test_completion_of_events(traced: Cli) -> None:
+    traced.run("reg", "http_request u16 status")
+    assert complete(traced, "utracefs record -e http") == ["http_request"]
+    assert complete(traced, "utracefs enable user_ev") == ["user_events:http_request"]
+
+
+def test_completion_of_paths_clocks_and_fields(traced: Cli) -> None:
+    traced.run("reg", "http_request u16 status; char[8] from")
+    assert complete(traced, "utracefs cat trace_p") == ["trace_pipe"]
+    assert complete(traced, "utracefs cat events/user_events/http_request/fo") == [
+        "events/user_events/http_request/format"
+    ]
+    assert "per_cpu/cpu0/" in complete(traced, "utracefs ls per_cpu/")
+    assert complete(traced, "utracefs write nosuch/") in ([], [""])
+    assert complete(traced, "utracefs record -C mono") == ["mono", "mono_raw"]
+    assert complete(traced, "utracefs emit http") == ["http_request"]
+    assert complete(traced, "utracefs emit http_request ") == ["<u16 status>"]
+    assert complete(traced, "utracefs emit http_request 200 ") == ["<char[8] from>"]
+
+
+def test_completion_of_instances_and_what_is_in_them(traced: Cli) -> None:
+    traced.run("instance", "create", "one", "other")
+    assert complete(traced, "utracefs instance re") == ["remove"]
+    assert complete(traced, "utracefs instance remove o") == ["one", "other"]
+    assert complete(traced, "utracefs status -B on") == ["one"]
+    assert complete(traced, "utracefs cat -B one trace_p") == ["trace_pipe"]
+    assert "per_cpu/cpu0/" in complete(traced, "utracefs ls --instance one per_cpu/")
+
+
+def test_completion_of_fields(traced: Cli) -> None:
+    traced.run("reg", "web u16 status; u32 size; __rel_loc char[] path")
+    traced.run("reg", "other u32 x")
+    assert complete(traced, "utracefs record -e web --filter s") == ["size", "status"]
+    assert complete(traced, "utracefs record -e web -e other -f ") == ["x", "common_pid", "CPU", "COMM"]
+    assert complete(traced, "utracefs stream -e web --filter=p") == ["path"]
+    assert complete(traced, "utracefs hist web st") == ["status"]
+    assert complete(traced, "utracefs hist web path status,s") == ["status,size", "status,status"]
+    assert complete(traced, "utracefs hist web path --vals hit") == ["hitcount"]
+    assert complete(traced, "utracefs hist we") == ["web"]
+    assert complete(traced, "utracefs hist nosuch x") in ([], [""])
+
+
+LINES = [
+    "record -e x -f s",
+    "hist x s",
+    "hist x",
+    "enable x",
+    "record -e x",
+    "cat tr",
+    "record -C m",
+    "instance remove x",
+    "emit x",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_nothing_without_a_daemon(cli: Cli, line: str) -> None:
+    assert complete(cli, f"utracefs {line}") in ([], [""])
+
+
+def test_a_daemon_that_does_not_answer(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert complete(traced, "utracefs enable x") in ([], [""])
+        assert time.monotonic() - began < 10
+    finally:
+        daemon.send_signal(signal.SIGCONT)

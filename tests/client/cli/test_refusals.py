@@ -1,0 +1,61 @@
+"""Why a filter or a trigger is not taken: the place in the text."""
+
+import pytest
+
+from utracefs.cli.refusals import filter_refusal, trigger_refusal
+from utracefs.event_names import EventName
+
+EVENT = EventName("user_events", "ev")
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason", "detail"),
+    [
+        (
+            b"stauts >= 500\n       ^\nparse_error: Field not found\n\n",
+            "Field not found",
+            "  stauts >= 500\n         ^",
+        ),
+        (b"a ==\n1 x\n    ^\nparse_error: Y\n\n", "Y", "  a ==\n  1 x\n      ^"),
+        (b"\nError: (0)\n\n", "Invalid argument", "  stauts >= 500"),
+        (b"none\n", "Invalid argument", "  stauts >= 500"),
+        (b"", "Invalid argument", "  stauts >= 500"),
+    ],
+)
+def test_filters(shown: bytes, reason: str, detail: str) -> None:
+    refusal = filter_refusal("stauts >= 500", shown, "Invalid argument")
+    failure = refusal.failure(EVENT)
+    assert (failure.about, failure.reason) == ("user_events:ev", f"filter: {reason}")
+    assert failure.detail == detail
+    assert refusal.consequence == "recorded without the filter"
+
+
+LOG = b"""\
+[    1.000000] event filter parse error: error: Field not found
+  Command: other == 1
+                ^
+[    2.500000] %s: error: Couldn't find field
+  Command: %s
+           %s^
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "location", "command", "column"),
+    [
+        ("hist:keys=stauts", b"hist:user_events:ev", b"hist:keys=stauts", 10),
+        ("traceoff if stauts == 1", b"event filter parse error", b"stauts == 1", 7),
+    ],
+)
+def test_triggers(text: str, location: bytes, command: bytes, column: int) -> None:
+    log = LOG % (location, command, b" " * column)
+    refusal = trigger_refusal(text, log, "Invalid argument")
+    assert refusal.reason == "Couldn't find field"
+    assert refusal.detail == f"  {command.decode()}\n  {' ' * column}^"
+    assert refusal.consequence == "has not the trigger"
+
+
+@pytest.mark.parametrize("log", [b"", LOG % (b"x", b"of another", b""), b"\n\n^\n"])
+def test_triggers_of_which_the_log_says_nothing(log: bytes) -> None:
+    refusal = trigger_refusal("nonsense", log, "there is no trigger 'nonsense'")
+    assert (refusal.reason, refusal.detail) == ("there is no trigger 'nonsense'", "  nonsense")

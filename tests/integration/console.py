@@ -1,0 +1,114 @@
+"""Plays the `console` blocks of a page in a shell, one after the other, and compares what they print.
+
+    ```python                 a file, named in its first line: # app.py
+    ```console                `$ COMMAND`, and below what it prints, stderr included
+
+In what is expected `...` stands for anything within a line, and a line `...` for any lines; the number of blanks does
+not matter, since columns move with the width of what is in them.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+__all__ = ["Shell", "Step", "as_pattern", "files", "steps"]
+
+END = "=== the end of the output ==="
+ANSWER_S = 60
+
+
+@attrs.frozen
+class Step:
+    """One command of the page."""
+
+    line: int
+    command: str
+    expected: str
+
+
+def _blocks(page: str, kind: str) -> Iterator[tuple[int, str]]:
+    for found in re.finditer(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        yield page.count("\n", 0, found.start(1)) + 1, found[1]
+
+
+def steps(page: str) -> list[Step]:
+    """All commands, in their order."""
+    found = []
+    for first, block in _blocks(page, "console"):
+        for part in re.finditer(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            found.append(Step(first + block.count("\n", 0, part.start()), part[1], part[2]))
+    return found
+
+
+def files(page: str) -> dict[str, str]:
+    """Programs of the page, by name."""
+    return {text.split("\n", 1)[0].removeprefix("# "): text for _, text in _blocks(page, "python")}
+
+
+def as_pattern(expected: str) -> str:
+    """A regular expression for what is expected."""
+    pattern = ""
+    for line in expected.splitlines():
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+            continue
+        words = [re.escape(word).replace(r"\.\.\.", ".*?") for word in line.split()]
+        pattern += r"[ \t]*" + r"[ \t]+".join(words) + r"[ \t]*\n"
+    return pattern
+
+
+class Shell:
+    """One bash for all commands, with job control; a context manager that ends what it started."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        tools = folder / "bin"
+        tools.mkdir()
+        for name, words in (("python", ""), ("utracefs", " -m utracefs.cli")):
+            script = tools / name
+            script.write_text(f'#!/bin/sh\nexec {sys.executable}{words} "$@"\n')
+            script.chmod(0o755)
+        self._bash = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            cwd=folder,
+            env={**env, "PATH": f"{tools}:{env['PATH']}", "COLUMNS": "100"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGTERM)
+        self._bash.communicate(timeout=ANSWER_S)
+
+    def run(self, command: str) -> str:
+        """What it prints."""
+        assert self._bash.stdin is not None and self._bash.stdout is not None
+        self._bash.stdin.write(f"{command}\necho; echo '{END}'\n".encode())
+        self._bash.stdin.flush()
+        lines: list[str] = []
+        for line in self._bash.stdout:
+            text = line.decode("utf-8", "replace")
+            if text == f"{END}\n":
+                return "".join(lines).removesuffix("\n")
+            lines.append(text)
+        raise AssertionError(f"the shell ended at {command!r}: {''.join(lines)}")
+
+    def wait_for(self, command: str) -> None:
+        """Until it succeeds."""
+        deadline = time.monotonic() + ANSWER_S
+        while "yes" not in self.run(f"{command} > /dev/null 2>&1 && echo yes"):
+            assert time.monotonic() < deadline, command

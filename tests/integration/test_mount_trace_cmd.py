@@ -1,0 +1,155 @@
+"""trace-cmd over a mount on /sys/kernel/tracing, which only a mount namespace of its own sees."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import DaemonProcess
+from tests.integration.mounting import has_tool, must_mount, run
+
+TRACEFS = "/sys/kernel/tracing"
+
+INSIDE = f"""
+set -e
+mount --make-rprivate /
+# trace-cmd writes to these two of the machine's; here they are files of ours
+for name in ftrace_enabled kptr_restrict; do
+    if test -e /proc/sys/kernel/$name; then
+        cat /proc/sys/kernel/$name > "$1/$name"
+        mount --bind "$1/$name" /proc/sys/kernel/$name
+    fi
+done
+grep -q ' tracefs ' /proc/mounts || mount -t tracefs tracefs {TRACEFS}
+cd "$1"
+"$PYTHON" -m utracefs.cli mount {TRACEFS}
+trap 'umount {TRACEFS}' EXIT
+grep -q 'user_events_status' <<< "$(ls {TRACEFS})"
+eval "$2"
+"""
+
+EMITTER = """
+import sys, time, utracefs
+event = utracefs.event("shop u32 count; char[8] what")
+deadline = time.monotonic() + 30
+while not event and time.monotonic() < deadline:
+    time.sleep(0.005)
+for count in range(100):
+    event.emit(count, b"thing")
+utracefs.flush()
+"""
+
+
+class TraceCmd:
+    """Runs commands of a shell where trace-cmd sees the mount."""
+
+    def __init__(self, daemon: DaemonProcess, folder: Path) -> None:
+        self.folder = folder
+        (folder / "emit.py").write_text(EMITTER)
+        self._env = {**os.environ, "UTRACEFS_DIR": daemon.directory, "PYTHON": sys.executable}
+
+    def __call__(self, script: str) -> str:
+        done = subprocess.run(
+            ["unshare", "-m", "bash", "-c", INSIDE, "bash", str(self.folder), script],
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def trace_cmd(daemon: DaemonProcess, tmp_path: Path) -> Iterator[TraceCmd]:
+    if os.geteuid():
+        pytest.skip("only root has a mount namespace with tracefs in it")
+    if not has_tool("trace-cmd"):
+        pytest.skip("trace-cmd is not installed")
+    if not os.path.isdir(TRACEFS) or run(["unshare", "-m", "true"], Path("/")).returncode:
+        pytest.skip(f"no {TRACEFS}, or no mount namespaces")
+    must_mount(tmp_path / "probe")
+    with daemon.tree() as tree:
+        tree.write_file("dynamic_events", b"u:shop u32 count; char[8] what\n", truncate=False)
+        tree.write_file("buffer_size_kb", b"256")
+    yield TraceCmd(daemon, tmp_path)
+
+
+def counts(report: str) -> list[int]:
+    return [int(number) for number in re.findall(r" shop: +count=(\d+) what=thing", report)]
+
+
+def test_stat_and_list(trace_cmd: TraceCmd) -> None:
+    said = trace_cmd(
+        "trace-cmd stat; trace-cmd list -e; trace-cmd list -e shop -F; trace-cmd list -o; trace-cmd list -B"
+    )
+    assert "Tracing is enabled" in said
+    assert "\nuser_events:shop\n" in said
+    assert "\tfield:u32 count;\toffset:8;\tsize:4;\tsigned:0;\n" in said
+    assert "\noverwrite\n" in said
+
+
+@pytest.mark.parametrize("options", ["", "--nosplice", "-B mine", "-B mine --nosplice -f 'count >= 40'"])
+def test_record(trace_cmd: TraceCmd, options: str) -> None:
+    """-f is said of the event before it."""
+    buffer, _, rest = options.partition(" -f")
+    filtered = f"-f{rest}" if rest else ""
+    report = trace_cmd(
+        f"trace-cmd record {buffer} -e user_events:shop {filtered} -o out.dat $PYTHON emit.py > log 2>&1 || cat log;"
+        " trace-cmd report out.dat"
+    )
+    assert counts(report) == list(range(40 if rest else 0, 100)), report
+
+
+def test_start_stop_show_extract_clear(trace_cmd: TraceCmd) -> None:
+    said = trace_cmd(
+        "trace-cmd start -e user_events:shop > /dev/null; $PYTHON emit.py; trace-cmd stop;"
+        " trace-cmd show | grep -c shop:; trace-cmd extract -o out.dat > /dev/null 2>&1;"
+        f" trace-cmd report out.dat; echo left $(grep -c shop: {TRACEFS}/trace);"
+        " trace-cmd clear; trace-cmd restart"
+    )
+    assert said.startswith("100\n")
+    assert counts(said) == list(range(100))
+    assert "left 0\n" in said
+
+
+def test_stream(trace_cmd: TraceCmd) -> None:
+    said = trace_cmd("trace-cmd stream -e user_events:shop $PYTHON emit.py 2>&1")
+    assert counts(said) == list(range(100)), said
+
+
+def test_snapshot(trace_cmd: TraceCmd) -> None:
+    said = trace_cmd(
+        f"echo first > {TRACEFS}/trace_marker; trace-cmd snapshot -s; echo second > {TRACEFS}/trace_marker;"
+        " trace-cmd snapshot; trace-cmd snapshot -f"
+    )
+    assert "first" in said and "second" not in said
+
+
+def test_reset(trace_cmd: TraceCmd) -> None:
+    said = trace_cmd(
+        f"cd {TRACEFS}; echo 1 > events/user_events/shop/enable; echo 'count > 5' > events/user_events/shop/filter;"
+        " echo traceoff > events/user_events/shop/trigger; echo 0 > tracing_on; echo mono > trace_clock;"
+        " trace-cmd reset;"
+        " cat events/user_events/shop/{enable,filter} tracing_on; grep -v '^#' events/user_events/shop/trigger;"
+        " cat trace_clock dynamic_events; cd /"
+    )
+    lines = said.splitlines()
+    assert lines[:3] == ["0", "none", "1"]
+    assert lines[3].startswith("[local]")
+    assert lines[4:] == ["u:shop u32 count; char[8] what"]
+
+
+def test_the_machines_own_tracefs_is_left_alone(trace_cmd: TraceCmd) -> None:
+    before = Path("/proc/mounts").read_text()
+    trace_cmd("true")
+    assert Path("/proc/mounts").read_text() == before
