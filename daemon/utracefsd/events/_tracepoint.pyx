@@ -143,7 +143,8 @@ cdef class Tracepoint:
         self.set_probes((*self._probes, probe))
 
     def detach(self, Probe probe not None):
-        """Flushes a BatchProbe, then remembers the probe's numbers in `past`, if they are any. ValueError: not attached."""
+        """Flushes a BatchProbe, then remembers the probe's numbers in `past`, if they are any. ValueError:
+        not attached."""
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
         probe.finish()

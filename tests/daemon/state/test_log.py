@@ -6,6 +6,7 @@ import pytest
 
 from tests.daemon.restarting import packed
 from utracefsd.consumers.ftrace.event_file import SavedEventFile
+from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.state.log import MAGIC, VERSION, StateError, parse_log
 
@@ -216,5 +217,53 @@ def test_filters() -> None:
     ],
 )
 def test_filters_that_make_no_sense(line: list[object]) -> None:
+    with pytest.raises(StateError, match="damaged"):
+        parse_log(START + packed(EVENT, line))
+
+
+def test_triggers() -> None:
+    """The last line holds; the event's other lines do not touch it."""
+    taken = parse_log(
+        START
+        + packed(
+            EVENT,
+            ["triggers", 0, 1039, [[b"traceon:5", [[1, 2], [3, 4]], None], [b"stacktrace", [[5, 6]], {}]]],
+            ["off", 0, 1039],
+            ["ring", 8, 9, 10, 11, 0, [1039]],
+            ["fired", 8, 9, 64, [5, 3]],
+            ["fired", 8, 10, 0, []],
+            ["ring gone", 8, 10],
+        )
+    )
+    assert taken.instances[0].files[1039].triggers == (
+        SavedTrigger(b"traceon:5", ((1, 2), (3, 4))),
+        SavedTrigger(b"stacktrace", ((5, 6),), {}),
+    )
+    assert taken.instances[0].files[1039].was_enabled
+    assert taken.fired == {(8, 9): (64, {3, 5})}
+    taken = parse_log(
+        START + packed(EVENT, ["triggers", 0, 1039, [[b"x", [], None]]], ["triggers", 0, 1039, []])
+    )
+    assert taken.instances[0].files[1039].triggers == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["triggers", 0, 7, []],
+        ["triggers", 1, 1039, []],
+        ["triggers", 0, 1039, {}],
+        ["triggers", 0, 1039, [["text", [], None]]],
+        ["triggers", 0, 1039, [[b"x", [[1]], None]]],
+        ["triggers", 0, 1039, [[b"x", [[1, -2]], None]]],
+        ["triggers", 0, 1039, [[b"x", [[1, True]], None]]],
+        ["triggers", 0, 1039, [[b"x", []]]],
+        ["triggers", 0, 1039, [5]],
+        ["fired", 1, 2, 3, ["x"]],
+        ["fired", 1, 2, 3],
+        ["fired", 1, 2, 3, [1.5]],
+    ],
+)
+def test_triggers_that_make_no_sense(line: list[object]) -> None:
     with pytest.raises(StateError, match="damaged"):
         parse_log(START + packed(EVENT, line))
