@@ -85,6 +85,16 @@ def test_an_event_that_brings_itself(world: World) -> None:
     assert world.bodies() == [b"loop: id=5", b"loop: id=5", b"loop: id=6", b"loop: id=6"]
 
 
+def test_an_event_that_brings_itself_for_ever(world: World) -> None:
+    """At most 64 records come of one (MAX_PUT_OFF of events/_tracepoint.pyx), and the next one begins anew."""
+    world.wa(b"synthetic_events", b"loop u64 id")
+    for event in (b"synthetic/loop", b"user_events/start"):
+        world.wa(b"events/%s/trigger" % event, b"hist:keys=1:onmatch(user_events.start).trace(loop,id)")
+    for count in (64, 128):
+        emit(world, b"start", 1)
+        assert b"Hits: %d\n" % count in world.cat(b"events/synthetic/loop/hist")
+
+
 @pytest.mark.parametrize(
     ("handler", "word", "shown"), [(b"onmax", b"max", 30), (b"onchange", b"changed", 10)]
 )
