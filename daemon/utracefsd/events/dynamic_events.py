@@ -18,7 +18,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event, shown
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.synthetic import SyntheticError, declared_text, split_command
+from utracefsd.events.synthetic import BAD_COMMAND, SyntheticError, declared_text, split_command
 
 _WHITESPACE = b" \t\n\v\f\r"
 
@@ -88,7 +88,7 @@ def write_synthetic(table: EventTable, data: bytes, *, privileged: bool) -> int:
             finally:
                 table.dynamic_removed()
         elif fields is None:
-            raise SyntheticError(errno.EINVAL, "Command must be of the form: <name> field[;field] ...")
+            raise SyntheticError(errno.EINVAL, BAD_COMMAND, command=command)
         else:
             create_synthetic(table, b"s:" + command, privileged=privileged)
     return len(data)

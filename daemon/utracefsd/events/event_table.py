@@ -231,7 +231,8 @@ class EventTable:
         """
         declaration = parse_synthetic(name, fields, command)
         if (SYSTEM_SYNTHETIC, name) in self._by_path:
-            raise SyntheticError(errno.EEXIST, "Event already exists", max(0, command.find(name)))
+            position = max(0, command.find(name))
+            raise SyntheticError(errno.EEXIST, "Event already exists", position, command=command)
         if self.system_sizes[SYSTEM_SYNTHETIC] >= self.user_events_max:
             raise TraceError(errno.EMFILE, f"there are {self.user_events_max} synthetic events already")
         event_id = self._ids.allocate()

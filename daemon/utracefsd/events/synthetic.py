@@ -18,6 +18,7 @@ from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefsd.events.event import Event, shown
 
 __all__ = [
+    "BAD_COMMAND",
     "MAX_FIELDS",
     "STRING_BYTES",
     "SyntheticError",
@@ -34,6 +35,9 @@ MAX_FIELDS = 64
 
 STRING_BYTES = 256
 """STR_VAR_LEN_MAX: room for a fixed string, whatever its length."""
+
+BAD_COMMAND = "Command must be of the form: <name> field[;field] ..."
+"""Message of a line that is no definition at all."""
 
 _SLOT = 8
 
@@ -77,12 +81,15 @@ _BLANKS = b" \t\n\v\f\r"
 
 
 class SyntheticError(TraceError):
-    """A definition was refused. message, position: for `error_log`; an empty message: nothing is logged."""
+    """A definition was refused. message, position, command: for `error_log`."""
 
-    def __init__(self, errno: int, message: str, position: int = 0, text: str = "") -> None:
+    def __init__(
+        self, errno: int, message: str, position: int = 0, text: str = "", *, command: bytes = b""
+    ) -> None:
         super().__init__(errno, text or message)
         self.message = message
         self.position = position
+        self.command = command
 
 
 @attrs.frozen
@@ -93,7 +100,8 @@ class _Errors:
     """All of it."""
 
     def at(self, message: str, part: bytes, errno: int = errno.EINVAL) -> SyntheticError:
-        return SyntheticError(errno, message, max(0, self.command.find(part)), f"{message}: {shown(part)}")
+        position = max(0, self.command.find(part))
+        return SyntheticError(errno, message, position, f"{message}: {shown(part)}", command=self.command)
 
 
 def is_good_name(name: bytes) -> bool:
@@ -114,7 +122,7 @@ def parse_synthetic(name: bytes, fields_text: bytes, command: bytes) -> Declarat
     EINVAL."""
     errors = _Errors(command)
     if not name or not fields_text:
-        raise SyntheticError(errno.EINVAL, "Command must be of the form: <name> field[;field] ...")
+        raise errors.at(BAD_COMMAND, b"")
     if not is_good_name(name):
         raise errors.at("Illegal name", name)
     fields: list[Field] = []
@@ -129,7 +137,7 @@ def parse_synthetic(name: bytes, fields_text: bytes, command: bytes) -> Declarat
         fields.append(field)
         offset += STRING_BYTES if field.kind is FieldKind.CHAR_ARRAY else _SLOT
     if not fields:
-        raise SyntheticError(errno.EINVAL, "Command must be of the form: <name> field[;field] ...")
+        raise errors.at(BAD_COMMAND, b"")
     return Declaration(name, tuple(fields))
 
 

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import attrs
 
@@ -104,11 +105,22 @@ def _refuse_data(parts: Parts, data: bytes, peer: Peer) -> None:
     )
 
 
+def _store_dynamic(parts: Parts, data: bytes, peer: Peer) -> int:
+    with _synthetic_errors_logged(parts):
+        return dynamic_events.write(parts.table, data, privileged=peer.privileged)
+
+
 def _store_synthetic(parts: Parts, data: bytes, peer: Peer) -> int:
-    try:
+    with _synthetic_errors_logged(parts):
         return dynamic_events.write_synthetic(parts.table, data, privileged=peer.privileged)
+
+
+@contextmanager
+def _synthetic_errors_logged(parts: Parts) -> Iterator[None]:
+    try:
+        yield
     except SyntheticError as error:
-        parts.instances.top.error_log.add("synthetic_events", error.message, data.rstrip(), error.position)
+        parts.instances.top.error_log.add("synthetic_events", error.message, error.command, error.position)
         raise
 
 
@@ -120,7 +132,7 @@ _TOP_FILES: RowTable[Parts] = RowTable(
         b"dynamic_events",
         READ_WRITE,
         lambda parts: dynamic_events.text(parts.table),
-        lambda parts, data, peer: dynamic_events.write(parts.table, data, privileged=peer.privileged),
+        _store_dynamic,
         lambda parts, peer: dynamic_events.truncate(parts.table, privileged=peer.privileged),
     ),
     Row(b"printk_formats", READ_ONLY, lambda parts: b""),
@@ -136,7 +148,7 @@ _TOP_FILES: RowTable[Parts] = RowTable(
         b"synthetic_events",
         READ_WRITE,
         lambda parts: dynamic_events.synthetic_text(parts.table),
-        lambda parts, data, peer: _store_synthetic(parts, data, peer),
+        _store_synthetic,
         lambda parts, peer: dynamic_events.truncate_synthetic(parts.table, privileged=peer.privileged),
     ),
     Row(b"user_events_data", READ_WRITE, None, _refuse_data),

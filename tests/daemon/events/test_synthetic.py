@@ -120,10 +120,12 @@ def test_the_file(world: World) -> None:
         b"events/synthetic/lat/format"
     )
     assert errno_of(world.wa, b"synthetic_events", b"lat u8 a") == errno.EEXIST
-    assert errno_of(world.wa, b"synthetic_events", b"x foo a") == errno.EINVAL
+    assert errno_of(world.wa, b"synthetic_events", b"# one\nx foo a\ny u8 a") == errno.EINVAL
+    assert errno_of(world.wa, b"synthetic_events", b"x") == errno.EINVAL
     log = world.cat(b"error_log")
     assert b"synthetic_events: error: Event already exists\n  Command: lat u8 a\n" in log
     assert b"synthetic_events: error: Invalid type\n  Command: x foo a\n             ^\n" in log
+    assert b": Command must be of the form: <name> field[;field] ...\n  Command: x\n           ^\n" in log
     world.wa(b"events/synthetic/lat/enable", b"1")
     assert errno_of(world.wa, b"synthetic_events", b"!lat") == errno.EBUSY
     assert errno_of(world.wn, b"synthetic_events", b"x u8 a") == errno.EBUSY
@@ -139,6 +141,9 @@ def test_through_dynamic_events(world: World) -> None:
     world.wa(b"dynamic_events", b"s:synthetic/a u8 x\ns:b u8 y\nu:c u8 z")
     assert world.cat(b"dynamic_events") == b"s:synthetic/a\tu8 x\ns:synthetic/b\tu8 y\nu:c u8 z\n"
     assert errno_of(world.wa, b"dynamic_events", b"s:c foo y") == errno.EINVAL
+    assert b"synthetic_events: error: Invalid type\n  Command: c foo y\n             ^\n" in world.cat(
+        b"error_log"
+    )
     world.wa(b"dynamic_events", b"-:synthetic/a")
     world.wa(b"dynamic_events", b"!s:synthetic/b u8 y")
     assert world.cat(b"dynamic_events") == b"u:c u8 z\n"

@@ -2,7 +2,7 @@
 
 TraceError
 └── HistError       the errno of the write; `entries` are what the kernel logs before it answers that, in
-                    its order. Several, or none: see docs/differences.md.
+                    its order; several, or none.
 """
 
 import errno as errno_numbers
