@@ -304,7 +304,7 @@ cdef list _put_off = []
 
 
 cdef int put_off(Tracepoint tracepoint, const Record *r, bytes payload) except -1:
-    """Emit a record at the time and cpu of `r`, and of its thread, once `r` has been dealt with by everybody."""
+    """Emit a record with the time, cpu and thread of `r`, once everybody has dealt with `r`."""
     global nr_put_off
     if tracepoint.nr_probes and nr_put_off < MAX_PUT_OFF:
         _put_off.append((tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid))

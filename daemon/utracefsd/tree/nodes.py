@@ -207,8 +207,8 @@ class Row(Generic[C]):
     """Makes the open file where an OpenText will not do; then the four above are not used."""
 
     changes: Callable[[C], int] | None = None
-    """Another number whenever there is news: poll(2) waits for some since the file was opened or read. None: it
-    does not wait."""
+    """Another number whenever there is news: poll(2) waits for some since the file was opened or read.
+    None: it does not wait."""
 
     holds_instance: bool = True
     """Whether it keeps its instance from being removed while it is open; most of the kernel's files do."""

@@ -290,8 +290,8 @@ cdef class Hist:
     def link(self, links, actions):
         """What it reads and does. links: a Link for each reference of the program.
 
-        actions: (slot that it compares with or -1, whether for larger ones only, slot of the variable, whether
-        it saves, Emission or None) of each.
+        actions: (slot that it compares with or -1, whether for larger ones only, slot of the variable,
+        whether it saves, Emission or None) of each.
         """
         self.links = tuple(links)
         self.actions = tuple(actions)

@@ -31,8 +31,8 @@ class Owner(Protocol):
 class InstanceVariables:
     """What a definition for `event` may refer to (`expressions.Variables`).
 
-    hists: The triggers of all events of the instance, each event's in their order. fresh: The definition is to
-    be attached, not to be removed.
+    hists: The triggers of all events of the instance, each event's in their order. fresh: The definition is
+    to be attached, not to be removed.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ def test_an_event_that_brings_itself(world: World) -> None:
 
 
 def test_an_event_that_brings_itself_for_ever(world: World) -> None:
-    """At most 64 records come of one (MAX_PUT_OFF of events/_tracepoint.pyx), and the next one begins anew."""
+    """At most 64 records come of one (MAX_PUT_OFF of _tracepoint.pyx), and the next begins anew."""
     world.wa(b"synthetic_events", b"loop u64 id")
     for event in (b"synthetic/loop", b"user_events/start"):
         world.wa(b"events/%s/trigger" % event, b"hist:keys=1:onmatch(user_events.start).trace(loop,id)")
