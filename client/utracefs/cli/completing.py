@@ -35,6 +35,11 @@ PATIENCE_S = 1.0
 """How long to wait for the daemon."""
 
 _COMMON_KEYS = ("common_pid", "common_cpu", "common_timestamp", "common_stacktrace")
+_MODIFIERS: dict[str | None, tuple[str, ...]] = {
+    "keys": ("log2", "buckets=", "hex", "execname", "sym", "sym-offset", "syscall"),
+    "vals": ("hex", "percent", "graph"),
+    "sort": ("ascending", "descending"),
+}
 _COMMON_FIELDS = ("common_pid", "CPU", "COMM")
 
 
@@ -113,9 +118,13 @@ def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str
     return [head + name for name in _names_of_fields(ctx, patterns[-1:], word, _COMMON_FIELDS)]
 
 
-def complete_key(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Fields for keys, values and sorting of `hist`; the last one of a list with commas."""
+def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Fields for keys, values and sorting of `hist`, the last one of a list with commas; behind a dot what may
+    stand there."""
     head, comma, word = incomplete.rpartition(",")
+    field, dot, _ = word.partition(".")
+    if dot:
+        return _beginning(incomplete, [f"{head}{comma}{field}.{one}" for one in _MODIFIERS[param.name]])
     event = str(ctx.params.get("event") or "")
     return [
         head + comma + name

@@ -146,6 +146,7 @@ def hist(
             command, steps.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
         )
         asked.check()
+        asked.check_log()
         view.show(shown.read())
         lost = ledger.read().lost
     if lost:

@@ -11,6 +11,7 @@ The places of the carets are the kernel's.
 """
 
 import re
+from collections.abc import Collection, Iterator
 
 import attrs
 
@@ -18,7 +19,7 @@ from utracefs.cli import Failure
 from utracefs.event_names import EventName
 from utracefs_protocol.text import text_of
 
-__all__ = ["Refusal", "filter_refusal", "trigger_refusal"]
+__all__ = ["Refusal", "filter_refusal", "logged_refusals", "trigger_refusal"]
 
 INDENT = "  "
 
@@ -39,7 +40,7 @@ class Refusal:
         """What the event does instead."""
         return "recorded without the filter" if self.what == "filter" else "has not the trigger"
 
-    def failure(self, event: EventName) -> Failure:
+    def failure(self, event: EventName | str) -> Failure:
         """To be raised, or to be shown."""
         return Failure(str(event), f"{self.what}: {self.reason}", detail=self.detail)
 
@@ -52,7 +53,7 @@ def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:
     return Refusal(found[3], _indented(f"{found[1]}\n{found[2]}"), "filter")
 
 
-_ENTRY = re.compile(r"^\[ *\d+\.\d+\] .*?: error: (.*)\n  Command: ((?:.|\n)*?)\n( {11,}\^)$", re.MULTILINE)
+_ENTRY = re.compile(r"^\[ *\d+\.\d+\] (.*?): error: (.*)\n  Command: ((?:.|\n)*?)\n( {11,}\^)$", re.MULTILINE)
 
 
 def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
@@ -60,11 +61,19 @@ def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
     where it says nothing about it."""
     entries = _ENTRY.findall(text_of(error_log))
     if entries:
-        message, command, caret = entries[-1]
+        _, message, command, caret = entries[-1]
         # A filter behind `if` stands there alone.
         if command and (command == text or text.endswith(command) or command.endswith(text)):
             return Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
     return Refusal(otherwise, _indented(text), "trigger")
+
+
+def logged_refusals(texts: Collection[str], error_log: bytes) -> Iterator[tuple[str, str, Refusal]]:
+    """Which of these hist triggers error_log names: the event, the text, the refusal."""
+    for location, message, command, caret in _ENTRY.findall(text_of(error_log)):
+        kind, _, event = location.partition(":")
+        if kind == "hist" and command in texts:
+            yield event, command, Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
 
 
 def _indented(text: str) -> str:

@@ -31,7 +31,7 @@ import click
 from utracefs.cli.common import available_events, events_option, write_word
 from utracefs.cli.completing import complete_filter
 from utracefs.cli.place import Place
-from utracefs.cli.refusals import Refusal, filter_refusal, trigger_refusal
+from utracefs.cli.refusals import Refusal, filter_refusal, logged_refusals, trigger_refusal
 from utracefs.event_names import EventName, is_glob, matches, parse_event_list
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of, text_of
@@ -203,7 +203,7 @@ class WantedEvents:
         self._wanted = wanted
         self._enables = True
         self._checked: set[EventName] = set()
-        self.refused: list[tuple[EventName, str, Refusal]] = []
+        self.refused: list[tuple[EventName | str, str, Refusal]] = []
         """What did not fit."""
         self.has_settings = any(one.filter or one.triggers for one in wanted)
         """Whether there is anything to check."""
@@ -320,6 +320,16 @@ class WantedEvents:
             for event in self._new(events):
                 self._check_event(event)
 
+    def check_log(self) -> None:
+        """Hist triggers that did not fit events which are gone already: an event that nothing is attached to
+        goes with its program."""
+        told = {(str(event), text) for event, text, _ in self.refused}
+        texts = {trigger for one in self._wanted for trigger in one.triggers}
+        for event, text, refusal in logged_refusals(texts, self._read(self._place.path("error_log"))):
+            if (event, text) not in told:
+                told.add((event, text))
+                self._refuse(event, text, refusal)
+
     def _check_event(self, event: EventName) -> None:
         """The daemon wrote its filter and triggers; it cannot say here what it thinks of them."""
         wanted_filter = filter_of(self._wanted, event)
@@ -331,7 +341,7 @@ class WantedEvents:
             # It is there already, and the answer is EEXIST; or here is the reason why not.
             self._refuse(event, trigger, self._set_trigger(event, trigger, again=True))
 
-    def _refuse(self, event: EventName, text: str, refusal: Refusal | None) -> None:
+    def _refuse(self, event: EventName | str, text: str, refusal: Refusal | None) -> None:
         if refusal is not None:
             self.refused.append((event, text, refusal))
             failure = refusal.failure(event)

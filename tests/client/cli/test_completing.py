@@ -72,6 +72,8 @@ def test_completion_of_fields(traced: Cli) -> None:
     assert complete(traced, "utracefs hist web st") == ["status"]
     assert complete(traced, "utracefs hist web path status,s") == ["status,size", "status,status"]
     assert complete(traced, "utracefs hist web path --vals hit") == ["hitcount"]
+    assert complete(traced, "utracefs hist web path,size.b") == ["path,size.buckets="]
+    assert complete(traced, "utracefs hist web path --sort size.") == ["size.ascending", "size.descending"]
     assert complete(traced, "utracefs hist we") == ["web"]
     assert complete(traced, "utracefs hist nosuch x") in ([], [""])
 

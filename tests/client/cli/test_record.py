@@ -494,3 +494,15 @@ def test_settings_of_events_go_with_the_recording(traced: Cli) -> None:
     assert traced.out("cat", "events/user_events/web/filter") == "none\n"
     assert traced.out("cat", "events/user_events/web/trigger").startswith("# Available")
     assert traced.out("cat", "standing_filters", "standing_triggers") == ""
+
+
+def test_the_snapshot_of_an_instance_that_there_is(traced: Cli) -> None:
+    traced.run("reg", "ev u32 a")
+    traced.run("instance", "create", "mine")
+    traced.run("enable", "-B", "mine", "ev")
+    traced.run("emit", "ev", "1")
+    traced.run("write", "-B", "mine", "snapshot", "1")
+    traced.run("emit", "ev", "2")
+    traced.run("record", "--keep", "--snapshot", "-B", "mine", "--", "true")
+    assert fields(traced) == [{"a": 1}]
+    assert "ev: a=0x2 (2)" in traced.out("cat", "-B", "mine", "trace")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from utracefs.cli.refusals import filter_refusal, trigger_refusal
+from utracefs.cli.refusals import filter_refusal, logged_refusals, trigger_refusal
 from utracefs.event_names import EventName
 
 EVENT = EventName("user_events", "ev")
@@ -53,6 +53,14 @@ def test_triggers(text: str, location: bytes, command: bytes, column: int) -> No
     assert refusal.reason == "Couldn't find field"
     assert refusal.detail == f"  {command.decode()}\n  {' ' * column}^"
     assert refusal.consequence == "has not the trigger"
+
+
+def test_what_the_log_says_of_histograms() -> None:
+    log = LOG % (b"hist:user_events:ev", b"hist:keys=a", b"     ")
+    ((event, text, refusal),) = logged_refusals({"hist:keys=a", "other == 1"}, log)
+    assert (event, text, refusal.reason) == ("user_events:ev", "hist:keys=a", "Couldn't find field")
+    assert refusal.detail == "  hist:keys=a\n       ^"
+    assert list(logged_refusals({"hist:keys=b"}, log)) == []
 
 
 @pytest.mark.parametrize("log", [b"", LOG % (b"x", b"of another", b""), b"\n\n^\n"])

@@ -296,3 +296,22 @@ def test_what_the_standing_files_refuse_names_the_line() -> None:
     with pytest.raises(OSError, match="at most 1024") as caught:
         WantedEvents(Full(), Place("i"), [Wanted("a", "x")]).begin()
     assert caught.value.filename == "a x"
+
+
+def test_what_did_not_fit_an_event_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    tree = FakeTree()
+    asked = WantedEvents(tree, Place("i"), [Wanted("a", triggers=("hist:keys=x",))])
+    asked.begin(enable=False)
+    asked.check_log()
+    tree.files["instances/i/error_log"] = (
+        b"[    1.000000] hist:user_events:a: error: Couldn't find field\n"
+        b"  Command: hist:keys=x\n                     ^\n"
+    ) * 2
+    asked.check_log()
+    asked.check_log()
+    assert capsys.readouterr().err.splitlines() == [
+        "utracefs: user_events:a: trigger: Couldn't find field",
+        "  hist:keys=x",
+        "            ^",
+    ]
+    assert asked.finish() == 1

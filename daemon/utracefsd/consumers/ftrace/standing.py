@@ -12,15 +12,18 @@ as the failed write to its own file would; the error is in that file (a filter) 
 """
 
 import errno
+import logging
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_names import check_length
 from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.settings import Settings
-from utracefsd.events.event import Event
+from utracefsd.events.event import Event, shown
 
 __all__ = ["MAX_LINES", "StandingLines"]
+
+logger = logging.getLogger("utracefsd")
 
 MAX_LINES = 1024
 """Of one file: each is looked at for every event that is registered. E2BIG."""
@@ -39,7 +42,7 @@ class StandingLines:
         last_only: bool,
     ) -> None:
         """name: of the setting that holds the lines, and of the file. write: to the event's own file; may raise
-        TraceError. on_changed: called after each change. last_only: of the lines that match, only the last."""
+        TraceError, OSError, MemoryError. on_changed: called after each change. last_only: of the lines that match, only the last."""
         self._settings = settings
         self._name = name
         self._write = write
@@ -91,17 +94,24 @@ class StandingLines:
         setattr(self._settings, self._name, tuple(lines))
         self._on_changed()
 
-    def created(self, event: Event) -> list[tuple[bytes, TraceError]]:
-        """Write to the files of a new event; what it refused."""
+    def created(self, event: Event) -> None:
+        """Write to the files of a new event. What is refused keeps no program from registering it; the log says
+        what is no mistake in the line."""
         texts = [
             text
             for glob, _, text in (line.partition(b" ") for line in self.lines)
             if glob_matches(glob, event)
         ]
-        refused = []
         for text in texts[-1:] if self._last_only else texts:
             try:
                 self._write(event, text)
-            except TraceError as error:
-                refused.append((text, error))
-        return refused
+            except TraceError:
+                continue
+            except (OSError, MemoryError) as error:
+                logger.warning(
+                    "%s: %s is not set for %s: %s",
+                    self._name,
+                    shown(text),
+                    shown(event.tracepoint_name),
+                    error or "no memory",
+                )

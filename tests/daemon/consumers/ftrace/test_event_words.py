@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.event_words import first_word, glob_matches, select
+from utracefsd.consumers.ftrace.event_words import check_glob, first_word, glob_matches, select
 
 
 @attrs.frozen
@@ -109,3 +109,12 @@ def test_no_match_and_no_globbing(word: bytes) -> None:
 )
 def test_globs(glob: bytes, expected: list[int]) -> None:
     assert [index for index, event in enumerate(EVENTS) if glob_matches(glob, event)] == expected
+
+
+def test_what_is_no_glob() -> None:
+    for glob in (b"a", b"a*:b?", b"\xff*", b":", b"[ab]"):
+        check_glob(glob)
+    for glob in (b"", b"a:b:c"):
+        with pytest.raises(TraceError) as caught:
+            check_glob(glob)
+        assert caught.value.errno == errno.EINVAL

@@ -1,11 +1,14 @@
 """standing_filters and standing_triggers: what an event gets when it is registered."""
 
 import errno
+import logging
 
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
-from utracefsd.consumers.ftrace.standing import MAX_LINES
+from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.consumers.ftrace.standing import MAX_LINES, StandingLines
+from utracefsd.events.event import Event
 
 FILES = (b"standing_filters", b"standing_triggers")
 
@@ -72,6 +75,25 @@ def test_what_does_not_fit_keeps_no_event_from_being_registered(world: World) ->
     assert b"parse_error: Field not found" in world.cat(b"events/user_events/web/filter")
     assert world.cat(b"events/user_events/web/trigger").startswith(b"# Available")
     assert world.cat(b"error_log").count(b"Field not found") == 2
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_no_room_for_a_trigger_keeps_no_event_from_being_registered(
+    world: World, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def write(event: Event, text: bytes) -> None:
+        written.append(text)
+        raise error
+
+    written: list[bytes] = []
+    settings = Settings(standing_triggers=(b"web one", b"web two"))
+    lines = StandingLines(settings, "standing_triggers", write, lambda: None, last_only=False)
+    with caplog.at_level(logging.WARNING):
+        lines.created(world.event(b"web u32 v"))
+    assert written == [b"one", b"two"]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "standing_triggers" in caplog.text
+    caplog.clear()
 
 
 @pytest.mark.parametrize("file", FILES)
