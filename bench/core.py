@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench.measure import Row, at_most_row, in_turns
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.filter import parse_filter
+from utracefsd.consumers.ftrace.trigger._actions import Stacktrace, TracingSwitch
+from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Tracepoint
 
 RECORD = (200).to_bytes(8, "little") + (1834).to_bytes(8, "little")
@@ -24,6 +26,7 @@ def rows() -> Iterator[Row]:
         best = in_turns({"append": append})["append"]
         yield at_most_row(f"ring buffer append, {size} byte entry", best, 60, "ns")
     yield from filtered(buffer)
+    yield from triggered(buffer)
 
 
 def filtered(buffer: RingBuffer) -> Iterator[Row]:
@@ -47,3 +50,28 @@ def filtered(buffer: RingBuffer) -> Iterator[Row]:
     yield at_most_row("a record of two u64 in the core, no filter", best["no filter"], 60, "ns")
     yield at_most_row("a filter on two fields rejects it", best["rejected"], 40, "ns")
     yield at_most_row("a filter on two fields lets it pass, and it is stored", best["recorded"], 80, "ns")
+
+
+def triggered(buffer: RingBuffer) -> Iterator[Row]:
+    """The same record, stored, of an event with one trigger."""
+    declaration = parse(b"bench u64 status; u64 usec")
+
+    def emit(make: Callable[[FtraceSink], Trigger] | None) -> float:
+        event = Tracepoint(1000, declaration.name, declaration.fields)
+        probe = FtraceProbe(FtraceSink(buffer))
+        probe.triggers = () if make is None else (make(probe.sink),)
+        event.attach(probe)
+        # The difference is small: rounds short enough that some are not interrupted.
+        return min(event._bench_emit(10_000, RECORD) for _ in range(100))
+
+    never = parse_filter(b"usec == 0", declaration.fields)
+    best = in_turns(
+        {
+            "none": lambda: emit(None),
+            "idle": lambda: emit(lambda sink: TracingSwitch(sink, False, filter=never)),
+            "counts": lambda: emit(lambda sink: Stacktrace(sink.cells)),
+        }
+    )
+    more = {name: best[name] - best["none"] for name in ("idle", "counts")}
+    yield at_most_row("a trigger whose filter does not match adds", more["idle"], 40, "ns")
+    yield at_most_row("a trigger that fires for each record adds", more["counts"], 40, "ns")

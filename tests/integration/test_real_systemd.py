@@ -1,9 +1,9 @@
 """The units under a real systemd: pid 1 of namespaces of its own, in which nothing but it is to be found.
 
-Mounts, processes, names, network and the cgroup tree are private. Its root is a tmpfs with /usr, Python and this
-source tree mounted into it, read-only; so are /sys and /proc/sys. /dev, /dev/shm, /run, /tmp, /etc and /var are
-its own, and its units those of the folder systemd/, with the path of the command and nothing else changed. It
-ends with all its processes when it is killed.
+Mounts, processes, names, network and the cgroup tree are private. Its root is a tmpfs with /usr, Python and
+this source tree mounted into it, read-only; so are /sys and /proc/sys. /dev, /dev/shm, /run, /tmp, /etc and
+/var are its own, and its units those of the folder systemd/, with the path of the command and nothing else
+changed. It ends with all its processes when it is killed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ readonly_bind proc/sys proc/sys
 mount -t sysfs -o ro sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs dev
-for device in null zero full random urandom tty; do touch dev/$device; mount --bind /dev/$device dev/$device; done
+for device in null zero full random urandom tty; do
+    touch dev/$device
+    mount --bind /dev/$device dev/$device
+done
 mkdir dev/shm dev/pts
 mount -t tmpfs -o mode=1777 tmpfs dev/shm
 ln -s /proc/self/fd dev/fd
@@ -68,12 +71,13 @@ units=etc/systemd/system
 for target in sysinit basic shutdown sockets multi-user; do
     printf '[Unit]\nDefaultDependencies=no\n' > $units/$target.target
 done
-printf '[Unit]\nDefaultDependencies=no\nRequires=utracefsd.socket\nAfter=utracefsd.socket\n' > $units/test.target
+printf '[Unit]\nDefaultDependencies=no\nRequires=utracefsd.socket\nAfter=utracefsd.socket\n' \
+    > $units/test.target
 cp opt/source/systemd/*.socket opt/source/systemd/*.service $units
 sed -i "s|^ExecStart=/usr/bin/utracefsd|ExecStart=$PYTHON -m utracefsd|" $units/utracefsd.service
 mkdir $units/utracefsd.service.d
-printf '[Service]\nEnvironment="PYTHONPATH=%s" LD_LIBRARY_PATH=%s\nStandardError=append:/run/daemon.log\n%s\n' \
-    "$PYTHONPATH" "$LD_LIBRARY_PATH" "$MORE" > $units/utracefsd.service.d/test.conf
+printf '[Service]\nEnvironment="PYTHONPATH=%s" LD_LIBRARY_PATH=%s\n%s\n%s\n' "$PYTHONPATH" "$LD_LIBRARY_PATH" \
+    StandardError=append:/run/daemon.log "$MORE" > $units/utracefsd.service.d/test.conf
 mkdir -m 700 dev/shm/utracefs
 chown 997:997 dev/shm/utracefs
 mkdir old
@@ -253,8 +257,8 @@ def emit(producer: subprocess.Popen[str], count: int) -> None:
 
 
 def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> None:
-    """Socket activation; kill -9 of the daemon after that of a program whose records it had not taken in; stop,
-    and start by the next connection."""
+    """Socket activation; kill -9 of the daemon after that of a program whose records it had not taken in;
+    stop, and start by the next connection."""
     assert machine.shown("ActiveState") == "inactive"
     with machine.producer() as producer, machine.producer() as other:
         machine.utracefs("enable", "user_events:real")
@@ -264,7 +268,7 @@ def test_the_service_from_its_first_connection_to_its_stop(machine: Machine) -> 
         wait_for(lambda: len(machine.numbers()) == 100)
         wait_for(lambda: machine.shown("NFileDescriptorStore") == "2", what=machine.log)
 
-        # What the daemon has not seen is in the ring alone, and the program is gone before the next one comes.
+        # What the daemon has not seen is in the ring alone, and the program is gone before the next comes.
         daemon = machine.shown("MainPID")
         machine.run("kill", "-STOP", daemon)
         emit(producer, 1000)

@@ -37,7 +37,7 @@ _FLUSH_S = 40.0
 _RING_BYTES = 1 << 20
 
 _NO_ROOM = (errno.EMFILE, errno.ENOMEM)
-"""What all users together may hold is an attacker's for the moment: tried again, like a daemon that is away."""
+"""What all users together may hold is an attacker's for the moment: as if the daemon were away."""
 
 
 def compile_numbered(folder: Path) -> Path:

@@ -11,17 +11,18 @@ another.
 |---|---|
 | lookup, stat, mkdir, rmdir | the method of that name, on the connection that all share |
 | names | those of files stay valid (1); of events and instances each walk asks us, and we the daemon (2) |
-| open file | a handle there; files that can be waited for (_WAITED) have a connection each, closed with them |
+| open file | a handle there; what can be waited for (_WAITED) has a connection of its own, closed with it |
 | read | `read`, with the flags that the file has now; of a stream it may wait, until it is interrupted (3) |
 | lseek, then read | a read at another offset than the last one ended at is `seek`, `read` |
 | poll | `ready`; when somebody waits, one `poll` of the daemon is under way, whose answer wakes them |
 | write to a marker | `write` on behalf of the thread that writes |
 | close | RELEASE, which comes when close(2) has returned already (4) |
 
-(1) Nothing in an instance or an event goes before the whole does. (2) Unless it has shown that name in the last
-second, and nothing was changed through this mount since. (3) Then the daemon is asked to `cancel` it, and its
-answer is the reply: EINTR, or what had just come. (4) So who opens, or removes an instance, is let in when what
-was closed before is closed at the daemon, too: nobody gets EBUSY for a file that he has closed himself.
+(1) Nothing in an instance or an event goes before the whole does. (2) Unless it has shown that name in
+the last second, and nothing was changed through this mount since. (3) Then the daemon is asked to
+`cancel` it, and its answer is the reply: EINTR, or what had just come. (4) So who opens, or removes an
+instance, is let in when what was closed before is closed at the daemon, too: nobody gets EBUSY for a file
+that he has closed himself.
 
 Sizes are 0 and files are read by direct I/O, as tracefs has it. What the kernel itself refuses or does by
 modes and owners (default_permissions) does not come here.

@@ -21,8 +21,8 @@ from utracefs_protocol.text import text_of
 __all__ = ["BufferRecord", "TraceDatReader"]
 
 READ_BYTES: Final = 1 << 30
-"""Up to this size a file is read into memory, which takes no longer than mapping it. A larger one is mapped, so
-that it need not fit: nobody may make it shorter then."""
+"""Up to this size a file is read into memory, which takes no longer than mapping it. A larger one is mapped,
+so that it need not fit: nobody may make it shorter then."""
 
 T = TypeVar("T")
 

@@ -41,6 +41,11 @@ cdef inline uint64_t common_word(uint16_t id, int32_t pid) noexcept nogil:
     """The same as one little-endian word."""
     return id | <uint64_t><uint32_t>pid << 32
 
+# Records that came of others, and wait until those have been dealt with.
+cdef int nr_put_off
+cdef int put_off(Tracepoint tracepoint, const Record *r, bytes payload) except -1
+cdef void emit_put_off() noexcept
+
 ctypedef struct LocCheck:
     uint32_t offset             # of the loc word in the payload
     bint relative               # __rel_loc: counts from the end of the word, else from the start of the entry

@@ -143,7 +143,8 @@ cdef class Tracepoint:
         self.set_probes((*self._probes, probe))
 
     def detach(self, Probe probe not None):
-        """Flushes a BatchProbe, then remembers the probe's numbers in `past`, if they are any. ValueError: not attached."""
+        """Flushes a BatchProbe, then remembers the probe's numbers in `past`, if they are any. ValueError:
+        not attached."""
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
         probe.finish()
@@ -254,7 +255,11 @@ cdef class Tracepoint:
         r.tgid = pid if tgid is None else tgid
         r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
         r.size = <uint32_t>min(PyBytes_GET_SIZE(payload), 0xffffffff)
-        return self.emit(&r)
+        r.origin = 0
+        cdef int code = self.emit(&r)
+        if nr_put_off:
+            emit_put_off()
+        return code
 
     def _bench_emit(self, Py_ssize_t n, bytes payload not None):
         """Emit the same record n times; returns nanoseconds for each. bench/core.py."""
@@ -289,3 +294,37 @@ cdef class Tracepoint:
 
     def __repr__(self):
         return f"<Tracepoint {self.name!r} id {self.id}, {self.nr_probes} probes>"
+
+
+# How many records may come of one, if each brings others: a synthetic event may have a histogram that records
+# it again. The kernel lets none come of itself.
+cdef int MAX_PUT_OFF = 64
+
+cdef list _put_off = []
+
+
+cdef int put_off(Tracepoint tracepoint, const Record *r, bytes payload) except -1:
+    """Emit a record at the time and cpu of `r`, and of its thread, once `r` has been dealt with by everybody."""
+    global nr_put_off
+    if tracepoint.nr_probes and nr_put_off < MAX_PUT_OFF:
+        _put_off.append((tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid))
+        nr_put_off += 1
+    return 0
+
+
+cdef void emit_put_off() noexcept:
+    """Emit what was put off, and what comes of that."""
+    global nr_put_off
+    cdef Record r
+    cdef Tracepoint tracepoint
+    cdef bytes payload
+    cdef Py_ssize_t i = 0
+    memset(&r, 0, sizeof(r))
+    while i < len(_put_off):
+        tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid = _put_off[i]
+        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
+        r.size = <uint32_t>PyBytes_GET_SIZE(payload)
+        tracepoint.emit(&r)
+        i += 1
+    _put_off.clear()
+    nr_put_off = 0

@@ -9,6 +9,7 @@ from libc.string cimport memcpy
 
 from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
+from utracefsd.events._tracepoint cimport emit_put_off, nr_put_off
 from utracefsd.machine.machine cimport machine_cpu
 
 cdef extern from "bin.h" nogil:
@@ -88,6 +89,8 @@ cdef class IndexTable:
         r.payload = data + 4
         r.size = <uint32_t>(size - 4)
         code = tracepoint.emit(r)
+        if nr_put_off:
+            emit_put_off()
         return code if code else <int>size
 
     cdef void refuse(self, int error, int64_t write_index) noexcept:
@@ -123,6 +126,7 @@ cdef class IndexTable:
         r.ts_ns = ts_ns
         r.cpu = machine_cpu()
         r.pid = r.tgid = pid
+        r.origin = 0
         return self.emit(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
 
     def take_in(self, buffer, Py_ssize_t offset, int pid, uint64_t ts_ns):
@@ -150,6 +154,7 @@ cdef class IndexTable:
             data = <const uint8_t *>view.buf
             at = offset
             r.pid = r.tgid = pid
+            r.origin = 0
             r.ts_ns = ts_ns
             r.cpu = machine_cpu()
             while True:

@@ -30,7 +30,7 @@ from posix.time cimport CLOCK_MONOTONIC
 from utracefs_protocol.data_ring cimport *
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells
-from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint
+from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint, emit_put_off, nr_put_off
 from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
 from utracefsd.intake._journal cimport Journal
 from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot
@@ -165,6 +165,8 @@ cdef class Intake:
                     self.dispatch(best, now)
                     done += 1
                     jr_done(best.slot, best.c.tail + best.head.bytes)
+                    if nr_put_off:
+                        emit_put_off()
                     dr_advance(&best.c, best.head.bytes)
                     if best.c.tail - best.c.told >= PUBLISH_BYTES:
                         best.publish()

@@ -352,8 +352,8 @@ class Rings:
     def _may_be_filling(self, owned: _Owned) -> bool:
         """Whether a thread may still be about to commit what it reserved: only the connection has ended.
 
-        Then its place is left as it is, since a commit into a place that was given up would look like a record
-        in the next lap. What stands behind it waits for the ring to be adopted on the next connection.
+        Then its place is left as it is, since a commit into a place that was given up would look like a
+        record in the next lap. What stands behind it waits for the ring to be adopted on the next connection.
         """
         pid, start_time = owned.ring.pid, owned.start_time
         return pid > 0 and start_time > 0 and self._is_running(pid, start_time)

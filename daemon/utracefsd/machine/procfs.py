@@ -26,7 +26,7 @@ _FLAGS = 6
 """Position of flags (number 9)."""
 
 _PF_EXITING = 0x4
-"""include/linux/sched.h: set before a process that ends closes its files, so before anybody sees that it did."""
+"""include/linux/sched.h: set before a process that ends closes its files."""
 
 
 def _read(path: str) -> bytes:
@@ -55,8 +55,8 @@ def read_task(pid: int) -> Task | None:
 
 
 def is_running(pid: int, start_time: int) -> bool:
-    """Whether the process that had this id and began then (`Task.start_time`) is there, and neither ends nor is
-    a zombie."""
+    """Whether the process that had this id and began then (`Task.start_time`) is there, and neither ends nor
+    is a zombie."""
     try:
         rest = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
     except OSError:

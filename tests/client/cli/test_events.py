@@ -24,7 +24,8 @@ def test_declare_enable_emit_look_delete(traced: Cli) -> None:
 
     assert (
         traced.fails("emit", "http_request", "200", "5", "/")
-        == "utracefs: http_request: no consumer is attached to it; `utracefs enable http_request` records it\n"
+        == "utracefs: http_request: no consumer is attached to it; "
+        "`utracefs enable http_request` records it\n"
     )
     traced.run("enable", "http_request")
     assert traced.out("cat", "set_event") == "user_events:http_request\n"

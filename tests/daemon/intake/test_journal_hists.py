@@ -24,8 +24,10 @@ from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.filter import parse_filter
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
+from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
+from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
@@ -44,9 +46,28 @@ PAUSES, CONTINUES = 6, 9
 Kept = dict[str, tuple[int, int]]
 
 
+class OneVariable:
+    """`$x`, of whoever has it."""
+
+    def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField:
+        field = HistField(Flag.VAR_REF, type=b"u64", size=8, name=name, var_index=0)
+        context.references.append(Reference(None, 0, field))
+        return field
+
+    def is_defined(self, name: bytes) -> bool:
+        return False
+
+    def event_exists(self, system: bytes, event: bytes) -> bool:
+        return False
+
+    def synthetic(self, name: bytes) -> None:
+        return None
+
+
 class World:
     """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`,
-    which is too small for all keys. The second has one, `other`, and triggers that pause it and let it go
+    which is too small for all keys. `reader` reads once what `setter` set for the record before, where that
+    was not 5. The second has one, `other`, and triggers that pause it and let it go
     on."""
 
     def __init__(
@@ -74,7 +95,12 @@ class World:
         probe.triggers = (
             self._hist(probe.sink, "all", b"keys=n.log2:vals=n"),
             self._hist(probe.sink, "some", b"keys=n:vals=n,hitcount.percent:size=128", b"n > 2"),
+            self._hist(probe.sink, "reader", b"keys=1:vals=n-$x"),
+            self._hist(probe.sink, "setter", b"keys=1:x=n", b"n != 5"),
         )
+        reader, setter = (trigger.hist for trigger in probe.triggers[2:])
+        reader.link([Link(setter, 0, True)], ())
+        probe.triggers[2].end_reads()
         other = FtraceProbe(FtraceSink(RingBuffer(1, 8), 1, self.cells))
         other.soft_disabled = True
         self.tracepoint.attach(other)
@@ -101,7 +127,7 @@ class World:
             self.intake.add(self.ring)
 
     def _hist(self, sink: FtraceSink, name: str, text: bytes, filter: bytes | None = None) -> HistTrigger:
-        definition = defined(text, EVENT)
+        definition = defined(text, EVENT, OneVariable())
         program = compile_definition(definition)
         shape = definition.parts.bits, definition.key_size, program.nr_words
         path = str(self.folder / name)
@@ -133,7 +159,15 @@ def expected(numbers: list[int]) -> dict[str, Any]:
     some: dict[int, int] = {}
     drops = others = 0
     active = True
+    reads = read_sum = 0
+    x: int | None = None
     for n in numbers:
+        if x is not None:
+            reads += 1
+            read_sum += n - x
+            x = None
+        if n != 5:
+            x = n
         log = (n - 1).bit_length() if n > 1 else 0
         logs[log] += 1
         log_sums[log] += n
@@ -150,13 +184,22 @@ def expected(numbers: list[int]) -> dict[str, Any]:
     return {
         "all": ({key(log): (count, log_sums[log]) for log, count in logs.items()}, len(numbers), 0),
         "some": ({key(n): (count, n * count) for n, count in some.items()}, sum(some.values()), drops),
+        "reader": ({key(1): (reads, read_sum % (1 << 64))} if reads else {}, reads, 0),
+        "setter": setter_counts(numbers),
         "other": ({key(1): (others,)} if others else {}, others, 0),
         "stored": numbers,
     }
 
 
+def setter_counts(numbers: list[int]) -> tuple[dict[bytes, tuple[int, ...]], int, int]:
+    """How often, and nothing of whether it was read: the mask of what is set follows."""
+    count = sum(n != 5 for n in numbers)
+    is_set = int(bool(numbers) and numbers[-1] != 5)
+    return ({struct.pack("<Q", 1): (count, is_set)} if count else {}), count, 0
+
+
 SEQUENCE = [1, 5, 5, PAUSES, 2, 300, CONTINUES, 5, 301, 5]
-FILES = ["0/cpu0", "journal", "cells", "all", "some", "other"]
+FILES = ["0/cpu0", "journal", "cells", "all", "some", "reader", "setter", "other"]
 
 
 def emit(producer: Producer, numbers: list[int]) -> None:

@@ -181,8 +181,8 @@ async def test_what_a_dead_producer_committed_is_kept(serving: Serving, producer
 
 
 async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving, producer: Producer) -> None:
-    """Its connection ended, and one of its threads has reserved and not committed. Cleared and stepped over, the
-    commit would stand in free space, and the next lap would take it for a record."""
+    """Its connection ended, and one of its threads has reserved and not committed. Cleared and stepped over,
+    the commit would stand in free space, and the next lap would take it for a record."""
     index = await enabled(serving, producer)
     await producer.map_ring()
     assert producer.memory is not None

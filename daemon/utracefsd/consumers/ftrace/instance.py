@@ -96,9 +96,9 @@ class Instance:
 
         top_options: those of the top instance; None: this is it. storage: where the ring buffer lives; None:
         in memory of this process alone. current_cpu: where markers are recorded; free_memory_kb: what a
-        larger buffer may take (None: unbounded). cells: of all triggers; tables: of all histograms; names: for
-        filters on the writer's name, shared by all instances; None: some of its own. MemoryError, OSError: no
-        room for the buffer.
+        larger buffer may take (None: unbounded). cells: of all triggers; tables: of all histograms; names:
+        for filters on the writer's name, shared by all instances; None: some of its own. MemoryError,
+        OSError: no room for the buffer.
         """
         self.name = name
         self.number = number
@@ -404,8 +404,9 @@ class Instance:
         files = list(files)
         for event, saved in files:
             self.events.restore(event, saved)
-        for event, saved in files:  # which may switch other events
-            self.triggers.restore(event, saved.triggers)
+        self.triggers.restore_all(
+            (event, saved.triggers) for event, saved in files
+        )  # may switch other events
 
     # Text.
 

@@ -1,13 +1,16 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
-from utracefsd.events._tracepoint cimport Record
+from utracefsd.events._tracepoint cimport Record, Tracepoint
 
 cdef extern from "hist_table.h" nogil:
     enum:
         HT_MAX_KEY
+    cdef struct ht_redo:
+        uint64_t element
     cdef struct ht_header:
         uint32_t bits, key_size, nr_words
         uint64_t hits, drops, entries
+        ht_redo redo
     cdef struct ht:
         ht_header *header
         uint64_t *image
@@ -23,6 +26,7 @@ cdef extern from "hist_table.h" nogil:
     void ht_find(const ht *t, const uint64_t *key, ht_place *place)
     void ht_begin(ht *t, uint64_t who, uint64_t serial)
     void ht_count(ht *t, const ht_place *place, const uint64_t *key)
+    void ht_change(ht *t, uint64_t element)
     void ht_drop(ht *t, uint64_t who, uint64_t serial)
     bint ht_is_full(const ht *t)
     void ht_clear(ht *t)
@@ -44,6 +48,33 @@ cdef struct Key:
     int first               # of its steps
     int end
 
+cdef struct Slot:
+    # A variable, or what else an entry keeps: see program.Variable.
+    int when
+    int first               # of its steps
+    int end
+    bint is_string
+    Key key                 # of a string
+    int word
+    int string_word         # -1: it is a number
+
+cdef struct Resolved:
+    # What a reference was resolved to, for one record.
+    uint64_t value
+    const uint8_t *string   # NULL: it is a number
+
+cdef class Emission:
+    # A synthetic event that an action records.
+    cdef readonly Tracepoint tracepoint
+    cdef tuple params
+    cdef int size
+
+cdef class Link:
+    # A variable of another histogram that this one reads.
+    cdef readonly Hist hist
+    cdef int slot
+    cdef bint once
+
 cdef class HistTable:
     cdef ht c
     cdef void *memory
@@ -61,6 +92,18 @@ cdef class Hist:
     cdef int *value_ends        # one past the last step of each value
     cdef int nr_values
     cdef uint64_t key[63]       # HT_MAX_KEY bytes
+    cdef Slot *slots
+    cdef int nr_slots
+    cdef int mask_word
+    cdef Resolved *resolved
+    cdef tuple links            # of Link
+    cdef tuple actions          # (tracker, is onmax, saves, Emission or None, subject)
+
+    cdef bint resolve(self) noexcept
+    cdef void set_slots(self, int when, const Record *r, uint64_t ts) noexcept
+    cdef int act(self, const Record *r, uint64_t ts) except -1
+    cdef void end_reads(self, uint64_t *key, uint64_t who, uint64_t serial) noexcept
+    cdef int emit(self, Emission emission, const Record *r) except -1
 
     cdef bint add(self, const Record *r, uint64_t ts, uint64_t who, uint64_t serial) noexcept
     cdef uint64_t evaluate(self, int first, int end, const Record *r, uint64_t ts) noexcept

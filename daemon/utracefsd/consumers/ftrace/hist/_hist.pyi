@@ -1,6 +1,7 @@
 from collections.abc import Iterable
 
 from utracefsd.consumers.ftrace.hist.program import Program, Step
+from utracefsd.events._tracepoint import Tracepoint
 
 class HistTable:
     @property
@@ -23,11 +24,29 @@ class HistTable:
     def has_taken(self, who: int, serial: int) -> bool: ...
     def remove(self) -> None: ...
 
+class Link:
+    @property
+    def hist(self) -> Hist: ...
+    def __init__(self, hist: Hist, slot: int, once: bool) -> None: ...
+
+class Emission:
+    @property
+    def tracepoint(self) -> Tracepoint: ...
+    def __init__(
+        self,
+        tracepoint: Tracepoint,
+        size: int,
+        params: Iterable[tuple[bool, int, int, int, bool, bool]],
+    ) -> None: ...
+
 class Hist:
     clock_is_ns: bool
     @property
     def table(self) -> HistTable: ...
     def __init__(self, program: Program, table: HistTable) -> None: ...
+    def link(
+        self, links: Iterable[Link], actions: Iterable[tuple[int, bool, int, bool, Emission | None]]
+    ) -> None: ...
     def count(
         self,
         payload: bytes | bytearray | memoryview,

@@ -13,7 +13,7 @@ from libc.stdint cimport int8_t, int16_t, int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
-from utracefsd.events._tracepoint cimport common_word
+from utracefsd.events._tracepoint cimport common_word, put_off
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap_memory "mmap"(void *, size_t, int, int, int, long)
@@ -52,6 +52,14 @@ cdef enum:
     DATA_LOC
     REL_LOC
     NOTHING
+
+cdef enum:
+    ALWAYS
+    SAVED
+    TRACKED
+
+cdef enum:
+    STRING_BYTES = 256
 
 cdef enum:
     # Numbers that wait on the stack. Three operators need four.
@@ -184,6 +192,29 @@ cdef class HistTable:
             os.unlink(path)
 
 
+cdef class Link:
+    """A variable of another histogram. once: reading it takes it away."""
+
+    def __init__(self, Hist hist not None, int slot, bint once):
+        if not 0 <= slot < hist.nr_slots:
+            raise ValueError(f"no variable {slot}")
+        self.hist = hist
+        self.slot = slot
+        self.once = once
+
+
+cdef class Emission:
+    """A synthetic event that an action records. size: bytes of its slots.
+
+    params: (is a reference, which, offset in the payload, bytes, is a string, is dynamic) of each field.
+    """
+
+    def __init__(self, Tracepoint tracepoint not None, int size, params):
+        self.tracepoint = tracepoint
+        self.size = size
+        self.params = tuple(params)
+
+
 cdef class Hist:
     """What runs for each record. program: see `program.Program`.
 
@@ -194,12 +225,15 @@ cdef class Hist:
 
     def __init__(self, program, HistTable table not None):
         cdef int i = 0, n = 0
+        cdef Slot *slot
         steps = []
         for key in program.keys:
             steps += key.steps
         for value in program.values:
             steps += value
-        if table.c.header.key_size != program.key_size or table.c.header.nr_words < 1 + len(program.values):
+        for variable in program.variables:
+            steps += variable.steps
+        if table.c.header.key_size != program.key_size or table.c.header.nr_words != program.nr_words:
             raise ValueError("the table has another shape")
         self.table = table
         self.clock_is_ns = True
@@ -211,7 +245,7 @@ cdef class Hist:
         if self.steps == NULL or self.keys == NULL or self.value_ends == NULL:
             raise MemoryError
         for step in steps:
-            if not 0 <= step.op <= OP_NEGATE or step.op == OP_REF:
+            if not 0 <= step.op <= OP_NEGATE or (step.op == OP_REF and step.value >= program.references):
                 raise ValueError(f"no step {step.op}")
             if step.op == OP_FIELD and step.size not in (1, 2, 4, 8):
                 raise ValueError(f"a field of {step.size} bytes")
@@ -227,14 +261,44 @@ cdef class Hist:
             self.keys[i] = Key(key.kind, key.offset, key.size, key.at, key.length, n, n + len(key.steps))
             n += len(key.steps)
             i += 1
+        self.slots = <Slot *>PyMem_Calloc(max(1, len(program.variables)), sizeof(Slot))
+        self.resolved = <Resolved *>PyMem_Calloc(max(1, program.references), sizeof(Resolved))
+        if self.slots == NULL or self.resolved == NULL:
+            raise MemoryError
         i = 0
         for value in program.values:
             check_depth(value, True)
             n += len(value)
             self.value_ends[i] = n
             i += 1
+        self.mask_word = program.mask_word
+        self.links = self.actions = ()
+        for i, variable in enumerate(program.variables):
+            check_depth(variable.steps, variable.key is None and variable.when != TRACKED)
+            slot = &self.slots[i]
+            slot.when = variable.when
+            slot.first = n
+            n += len(variable.steps)
+            slot.end = n
+            slot.word = program.word_of(i)
+            slot.string_word = program.string_word_of(i)
+            if variable.key is not None:
+                key = variable.key
+                slot.key = Key(key.kind, 0, key.size, key.at, key.length, 0, 0)
+        self.nr_slots = len(program.variables)
+
+    def link(self, links, actions):
+        """What it reads and does. links: a Link for each reference of the program.
+
+        actions: (slot that it compares with or -1, whether for larger ones only, slot of the variable, whether
+        it saves, Emission or None) of each.
+        """
+        self.links = tuple(links)
+        self.actions = tuple(actions)
 
     def __dealloc__(self):
+        PyMem_Free(self.slots)
+        PyMem_Free(self.resolved)
         PyMem_Free(self.steps)
         PyMem_Free(self.keys)
         PyMem_Free(self.value_ends)
@@ -261,6 +325,8 @@ cdef class Hist:
                     top = <uint64_t><int64_t>r.pid
                 elif step.op == OP_CPU:
                     top = <uint64_t>r.cpu
+                elif step.op == OP_REF:
+                    top = self.resolved[step.value].value
                 elif step.op == OP_TIMESTAMP:
                     top = (ts + 500) // 1000 if step.value and self.clock_is_ns else ts
             elif step.op == OP_LOG2:
@@ -316,6 +382,8 @@ cdef class Hist:
         cdef int i, first
         cdef uint64_t value
         self.make_key(r, ts)
+        if self.links and not self.resolve():
+            return False
         ht_find(t, self.key, &place)
         if not place.element and ht_is_full(t):
             ht_drop(t, who, serial)
@@ -334,8 +402,152 @@ cdef class Hist:
             for i in range(self.nr_values):
                 t.image[1 + i] = self.evaluate(first, self.value_ends[i], r, ts)
                 first = self.value_ends[i]
+        if not self.nr_slots:
+            ht_count(t, &place, self.key)
+            if self.links:
+                self.end_reads(self.key, who, serial)
+            return True
+        if place.element:
+            for i in range(self.mask_word, <int>t.header.nr_words):
+                t.image[i] = ht_words(t, place.element)[i]
+        else:
+            memset(&t.image[self.mask_word], 0, (t.header.nr_words - self.mask_word) * 8)
+        self.set_slots(ALWAYS, r, ts)
+        try:
+            self.act(r, ts)
+        except Exception:
+            pass    # no memory for a synthetic event: it is not recorded
         ht_count(t, &place, self.key)
+        self.end_reads(self.key, who, serial)
         return True
+
+    cdef bint resolve(self) noexcept:
+        """Read the variables of other histograms under this record's key. False: one of them is not set."""
+        cdef Link link
+        cdef Hist other
+        cdef ht *t
+        cdef ht_place place
+        cdef uint64_t *words
+        cdef Slot *slot
+        cdef Py_ssize_t i
+        for i in range(len(self.links)):
+            link = <Link>self.links[i]
+            other = link.hist
+            t = &other.table.c
+            if t.header.key_size != self.table.c.header.key_size:
+                return False
+            ht_find(t, self.key, &place)
+            if not place.element:
+                return False
+            words = ht_words(t, place.element)
+            if not words[other.mask_word] >> link.slot & 1:
+                return False
+            slot = &other.slots[link.slot]
+            self.resolved[i].value = words[slot.word]
+            self.resolved[i].string = NULL
+            if slot.string_word >= 0:
+                self.resolved[i].string = <const uint8_t *>&words[slot.string_word]
+        return True
+
+    cdef void end_reads(self, uint64_t *key, uint64_t who, uint64_t serial) noexcept:
+        """Take away what was read once. Done again, it changes nothing."""
+        cdef Link link
+        cdef ht *t
+        cdef ht_place place
+        cdef uint64_t *words
+        cdef uint32_t n
+        for link in self.links:
+            t = &link.hist.table.c
+            if not link.once or t.header.key_size != self.table.c.header.key_size:
+                continue
+            ht_find(t, key, &place)
+            if not place.element:
+                continue
+            words = ht_words(t, place.element)
+            if not words[link.hist.mask_word] >> link.slot & 1:
+                continue
+            ht_begin(t, who, serial)
+            for n in range(t.header.nr_words):
+                t.image[n] = words[n]
+            t.image[link.hist.mask_word] &= ~(<uint64_t>1 << link.slot)
+            ht_change(t, place.element)
+
+    cdef void set_slots(self, int when, const Record *r, uint64_t ts) noexcept:
+        """Those of the entry in the image that are set at this time."""
+        cdef uint64_t *image = self.table.c.image
+        cdef Slot *slot
+        cdef int i
+        for i in range(self.nr_slots):
+            slot = &self.slots[i]
+            if slot.when != when:
+                continue
+            if slot.string_word >= 0:
+                memset(&image[slot.string_word], 0, STRING_BYTES)
+                if slot.key.kind != FIXED_STRING:
+                    copy_dynamic(r, &slot.key, <uint8_t *>&image[slot.string_word])
+                elif slot.key.at + slot.key.length <= r.size:
+                    copy_string(
+                        r, slot.key.at + 8, slot.key.length, <uint8_t *>&image[slot.string_word], STRING_BYTES
+                    )
+            else:
+                image[slot.word] = self.evaluate(slot.first, slot.end, r, ts)
+            image[self.mask_word] |= <uint64_t>1 << i
+
+    cdef int act(self, const Record *r, uint64_t ts) except -1:
+        """Do the actions; what they record comes when this record has been dealt with."""
+        cdef uint64_t *image = self.table.c.image
+        cdef uint64_t value, before
+        cdef int tracker, subject
+        cdef bint larger, saves
+        for tracker, larger, subject, saves, emission in self.actions:
+            if tracker >= 0:
+                value = image[self.slots[subject].word]
+                before = image[self.slots[tracker].word]
+                if value <= before if larger else value == before:
+                    continue
+                image[self.slots[tracker].word] = value
+                image[self.mask_word] |= <uint64_t>1 << tracker
+                if saves:
+                    self.set_slots(SAVED, r, ts)
+            if emission is not None:
+                self.emit(<Emission>emission, r)
+        return 0
+
+    cdef int emit(self, Emission emission, const Record *r) except -1:
+        cdef uint64_t *image = self.table.c.image
+        cdef const uint8_t *string
+        cdef uint64_t value
+        cdef size_t length
+        cdef Slot *slot
+        cdef int index, offset, size
+        cdef bint is_reference, is_string, is_dynamic
+        payload = bytearray(emission.size)
+        for is_reference, index, offset, size, is_string, is_dynamic in emission.params:
+            string = NULL
+            if is_reference:
+                value = self.resolved[index].value
+                string = self.resolved[index].string
+            else:
+                slot = &self.slots[index]
+                value = image[slot.word]
+                if slot.string_word >= 0:
+                    string = <const uint8_t *>&image[slot.string_word]
+            if is_string:
+                if string == NULL:
+                    continue
+                text = (<const char *>string)[: STRING_BYTES - 1].partition(b"\0")[0]
+                length = len(text)
+                if is_dynamic:
+                    word = (length + 1) << 16 | (8 + len(payload))
+                    payload[offset : offset + 4] = word.to_bytes(4, "little")
+                    payload += text + b"\0"
+                else:
+                    payload[offset : offset + length] = text
+            else:
+                # As the kernel: what is shorter than its slot leaves the rest of it alone.
+                payload[offset : offset + size] = value.to_bytes(8, "little")[:size]
+        put_off(emission.tracepoint, r, bytes(payload))
+        return 0
 
     def count(
         self, const unsigned char[:] payload not None, *, uint64_t ts_ns=0, int32_t cpu=0, int32_t pid=0,

@@ -19,6 +19,7 @@ class HistTrigger(Trigger):
         filter: Filter | None = None,
         kept: tuple[int, int] | None = None,
     ) -> None: ...
+    def end_reads(self) -> None: ...
 
 class HistSwitch(Trigger):
     def __init__(

@@ -11,7 +11,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken
+from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key
 from utracefsd.consumers.ftrace.trigger._cells cimport tc_at, tc_fire
 from utracefsd.consumers.ftrace.trigger._trigger cimport STORED, Trigger
 from utracefsd.events._tracepoint cimport Record
@@ -37,6 +37,14 @@ cdef class HistTrigger(Trigger):
         self.paused = not tc_at(self.cells.header, self.cell).value
         if self.has_counted() and self.cells.fired is not None:
             self.cells.fired.add(self.key)  # killed between the table and the cell
+
+    def end_reads(self):
+        """After a restart, once `Hist.link` was called: take away what the record that was under way had read
+        once, if the daemon before did not come to that."""
+        cdef uint64_t element = self.hist.table.c.header.redo.element
+        cdef uint64_t serial = self.cells.header.serial
+        if element and self.has_counted() and tc_at(self.cells.header, self.cell).done != serial:
+            self.hist.end_reads(<uint64_t *>ht_key(&self.hist.table.c, element), self.key, serial)
 
     @property
     def active(self):

@@ -8,8 +8,9 @@ import errno
 
 import attrs
 
-from utracefsd.consumers.ftrace.hist.errors import Log
-from utracefsd.consumers.ftrace.hist.expressions import Context, parse_expression
+from utracefsd.consumers.ftrace.hist.actions import Action, Handler, Kind, check_parameter, parse_action
+from utracefsd.consumers.ftrace.hist.errors import HistError, Log
+from utracefsd.consumers.ftrace.hist.expressions import Context, Reference, parse_atom, parse_expression
 from utracefsd.consumers.ftrace.hist.fields import NONE, Flag, HistField, field_text
 from utracefsd.consumers.ftrace.hist.parse import MAX_VARIABLES, Parts
 
@@ -20,6 +21,9 @@ MAX_KEYS = 3
 
 MAX_VALUES = 3
 """TRACING_MAP_VALS_MAX, the count of hits included."""
+
+_MAX_SLOTS = 64
+"""As in program.py: a word has as many bits."""
 
 MAX_SORT_KEYS = 2
 """TRACING_MAP_SORT_KEYS_MAX."""
@@ -70,8 +74,26 @@ class Definition:
     timestamp_in_usecs: bool
     """Time stamps are microseconds."""
 
-    references: tuple[HistField, ...] = ()
+    actions: tuple[Action, ...] = ()
+    """In their order."""
+
+    references: tuple[Reference, ...] = ()
     """Variables of other triggers that it reads."""
+
+    slots: tuple[tuple[int, HistField | None], ...] = ()
+    """What each entry keeps besides sums: when it is set (program.When) and from what. The variables come
+    first."""
+
+    trackers: tuple[int, ...] = ()
+    """Of each action with onmax or onchange: the slot that it compares with."""
+
+    parameters: tuple[tuple[tuple[bool, int], ...], ...] = ()
+    """Of each action's parameters: whether it is a reference, and which; else which slot."""
+
+    @property
+    def keeps_variables(self) -> bool:
+        """Entries have slots."""
+        return bool(self.slots)
 
     def text(self) -> bytes:
         """The trigger's line, up to its actions (event_hist_trigger_print())."""
@@ -93,7 +115,7 @@ class Definition:
 
     def actions_text(self) -> bytes:
         """And its actions."""
-        return b"".join(b":" + action for action in self.parts.actions)
+        return b"".join(action.text() for action in self.actions)
 
     def _sort_text(self, key: SortKey) -> bytes:
         text = b"hitcount" if not key.index else field_text(self.column(key))
@@ -114,7 +136,7 @@ class Definition:
             tuple(map(_field_identity, self.values)),
             tuple(map(_field_identity, self.variables)),
             self.sort,
-            self.parts.actions,
+            tuple(action.text() for action in self.actions),
         )
 
 
@@ -125,6 +147,9 @@ def _field_identity(field: HistField) -> tuple[object, ...]:
 def define(parts: Parts, context: Context) -> Definition:
     """HistError: EINVAL; EDOM, ENOMEM as `parse_expression`; ENOENT (nohitcount without another value)."""
     log = context.log
+    exists = context.variables.event_exists if context.variables is not None else _no_event
+    actions = tuple(parse_action(text, log, exists) for text in parts.actions)
+    context.matches = [action.match for action in actions if action.handler is Handler.ONMATCH]
     assignments = _assignments(parts, log)
     context.own = {}
     for name, text in assignments:
@@ -132,13 +157,17 @@ def define(parts: Parts, context: Context) -> Definition:
     values = _values(parts, context)
     variables: list[HistField] = []
     for name, text in assignments:
-        if any(name == other.var_name for other in variables):
+        taken = context.variables is not None and context.variables.is_defined(name)
+        if taken or any(name == other.var_name for other in variables):
             raise log.fault("Variable already defined", name)
         variables.append(_variable(context, name, text))
         variables[-1].var_index = len(variables) - 1
     keys = _keys(parts, context)
     key_size = sum(key.size for key in keys)
     sort = _sort_keys(parts, log, [*values, *keys])
+    made = _Actions(context, variables)
+    for action in actions:
+        made.add(action)
     return Definition(
         keys=tuple(keys),
         values=tuple(values),
@@ -148,7 +177,107 @@ def define(parts: Parts, context: Context) -> Definition:
         parts=parts,
         uses_timestamp=context.uses_timestamp,
         timestamp_in_usecs=context.timestamp_in_usecs,
+        actions=actions,
+        references=tuple(context.references),
+        slots=tuple(made.slots),
+        trackers=tuple(made.trackers),
+        parameters=tuple(made.parameters),
     )
+
+
+def _no_event(system: bytes, event: bytes) -> bool:
+    return False
+
+
+class _Actions:
+    """What the actions of a definition need in each entry (create_actions())."""
+
+    def __init__(self, context: Context, variables: list[HistField]) -> None:
+        self._context = context
+        self._variables = variables
+        self.slots: list[tuple[int, HistField | None]] = [(0, variable) for variable in variables]
+        self.trackers: list[int] = []
+        self.parameters: list[tuple[tuple[bool, int], ...]] = []
+        self._saves = False
+
+    def add(self, action: Action) -> None:
+        log = self._context.log
+        tracker = -1
+        if action.handler is not Handler.ONMATCH:
+            if not action.subject.startswith(b"$"):
+                raise log.fault("For onmax(x) or onchange(x), x must be a variable", action.subject)
+            if self._own(action.subject[1:]) is None:
+                raise log.fault("Couldn't find onmax or onchange variable", action.subject[1:])
+            tracker = self._slot(2, None)
+        self.trackers.append(tracker)
+        if action.kind is Kind.SAVE:
+            if self._saves:
+                raise log.fault("Can't have more than one save() action per hist", errno=errno.EEXIST)
+            self._saves = True
+            self.parameters.append(tuple((False, self._save(param)) for param in action.params))
+        else:
+            self.parameters.append(self._trace(action))
+
+    def _slot(self, when: int, field: HistField | None) -> int:
+        if len(self.slots) == _MAX_SLOTS:
+            raise self._context.log.fault("Too many field variables defined")
+        self.slots.append((when, field))
+        return len(self.slots) - 1
+
+    def _own(self, name: bytes) -> int | None:
+        for index, variable in enumerate(self._variables):
+            if variable.var_name == name:
+                return index
+        return None
+
+    def _save(self, param: bytes) -> int:
+        try:
+            return self._slot(1, self._field(param))
+        except HistError:
+            self._context.log.add("Couldn't create field variable", param)
+            raise self._context.log.refused(f"save() takes fields of the event, not {param!r}") from None
+
+    def _field(self, param: bytes) -> HistField:
+        try:
+            return parse_atom(self._context, param, Flag.VAR)
+        except HistError:
+            raise self._context.log.fault("Couldn't parse field variable", param) from None
+
+    def _trace(self, action: Action) -> tuple[tuple[bool, int], ...]:
+        """trace_action_create()."""
+        log = self._context.log
+        variables = self._context.variables
+        target = variables.synthetic(action.synthetic) if variables is not None else None
+        if target is None:
+            raise log.fault("Couldn't find synthetic event", action.synthetic)
+        found: list[tuple[bool, int]] = []
+        for position, param in enumerate(action.params):
+            is_reference, index, source = self._parameter(action, param)
+            if position >= len(target) or not check_parameter(target[position], source):
+                raise log.fault("Param type doesn't match synthetic event field type", param.lstrip(b"$"))
+            found.append((is_reference, index))
+        if len(found) != len(target):
+            raise log.fault("Param count doesn't match synthetic event field count", action.synthetic)
+        return tuple(found)
+
+    def _parameter(self, action: Action, param: bytes) -> tuple[bool, int, HistField]:
+        system, event, name = b"", b"", param
+        if param.count(b".") > 1:
+            system, event, name = param.split(b".", 2)
+        if not name.startswith(b"$"):
+            field = self._field(param)
+            return False, self._slot(0, field), field
+        if not system:
+            index = self._own(name[1:])
+            if index is not None:
+                return False, index, self._variables[index]
+            if action.handler is Handler.ONMATCH:
+                system, event = action.match
+        variables = self._context.variables
+        reference = variables and variables.reference(self._context, system, event, name[1:])
+        if not reference:
+            raise self._context.log.fault("Couldn't find param", name[1:])
+        return True, reference.var_index, reference
 
 
 def _assignments(parts: Parts, log: Log) -> list[tuple[bytes, bytes]]:
@@ -200,8 +329,7 @@ def _variable(context: Context, name: bytes, text: bytes) -> HistField:
     if variable.flags & _VARIABLE_REFUSES:
         raise context.log.fault("Invalid field modifier", text)
     if Flag.EXECNAME in variable.flags:
-        variable.flags = Flag.STRING | Flag.VAR | Flag.EXECNAME
-        variable.type, variable.size, variable.signed = b"char[]", 256, False
+        raise context.log.refused("a variable cannot be the name of a thread; use its number, common_pid")
     return variable
 
 

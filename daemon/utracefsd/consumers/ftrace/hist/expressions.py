@@ -10,7 +10,7 @@ it accepts by accident is accepted, and its messages come in its order.
 
 import errno
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -27,7 +27,16 @@ from utracefsd.consumers.ftrace.hist.fields import (
 )
 from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
 
-__all__ = ["MAX_OPERATORS", "Context", "Variables", "divided", "log2_of", "parse_atom", "parse_expression"]
+__all__ = [
+    "MAX_OPERATORS",
+    "Context",
+    "Reference",
+    "Variables",
+    "divided",
+    "log2_of",
+    "parse_atom",
+    "parse_expression",
+]
 
 MAX_OPERATORS = 3
 """In one expression."""
@@ -58,9 +67,32 @@ _BY_PREFIX = ((b"percent", Flag.PERCENT), (b"graph", Flag.GRAPH))
 class Variables(Protocol):
     """Where `$x` is looked up: the triggers of an instance."""
 
-    def reference(self, system: bytes, event: bytes, name: bytes) -> HistField | None:
-        """A field with VAR_REF for a variable of another trigger; None: there is no such variable. system and
-        event: where to look; empty: wherever it is."""
+    def reference(self, context: "Context", system: bytes, event: bytes, name: bytes) -> HistField | None:
+        """A field with VAR_REF for a variable of another trigger, which is in `context.references` then;
+        None: there is no such variable. system and event: where to look; empty: wherever it is."""
+
+    def is_defined(self, name: bytes) -> bool:
+        """Another trigger of the event has a variable of this name."""
+
+    def event_exists(self, system: bytes, event: bytes) -> bool:
+        """There is such an event."""
+
+    def synthetic(self, name: bytes) -> Sequence[Field] | None:
+        """Fields of a synthetic event; None: there is none of this name."""
+
+
+@attrs.frozen(eq=False)
+class Reference:
+    """A variable of another trigger that this one reads."""
+
+    owner: Any
+    """That trigger."""
+
+    slot: int
+    """Which variable of it."""
+
+    field: HistField
+    """How it is referred to; says whether it is read once."""
 
 
 @attrs.define
@@ -87,6 +119,12 @@ class Context:
 
     uses_timestamp: bool = False
     """Some field was `common_timestamp`."""
+
+    matches: Sequence[tuple[bytes, bytes]] = ()
+    """System and event of each onmatch: variables are looked up there first."""
+
+    references: list[Reference] = attrs.Factory(list)
+    """What is referred to."""
 
     timestamp_in_usecs: bool = False
     """And one of them with `.usecs`, which holds for all."""
@@ -200,7 +238,7 @@ def parse_atom(context: Context, text: bytes, flags: Flag, var_name: bytes = b""
     if name.startswith(b"$") and len(name) > 1:
         own = _own_variable(context, system, event, name[1:])
         if own is None:
-            found = context.variables and context.variables.reference(system, event, name[1:])
+            found = context.variables and context.variables.reference(context, system, event, name[1:])
             if found:
                 return _alias(found, var_name) if var_name else found
             context.log.add("Couldn't find variable", name[1:])

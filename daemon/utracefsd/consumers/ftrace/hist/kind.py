@@ -16,19 +16,23 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.filter import Filter
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
+from utracefsd.consumers.ftrace.hist.actions import Handler, Kind
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.expressions import Context
+from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.parse import Command as HistCommand
 from utracefsd.consumers.ftrace.hist.parse import parse_parts, split_filter
-from utracefsd.consumers.ftrace.hist.program import Program, compile_definition
+from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
+from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
 from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind, Named
-from utracefsd.events.event import Event
+from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
+from utracefsd.events.synthetic import slots_bytes
 
 __all__ = ["HistKind", "HistSwitchKind", "hist_file"]
 
@@ -51,6 +55,9 @@ class EventHist:
     trigger: HistTrigger
     """What fires."""
 
+    program: Program
+    """What it runs."""
+
     @property
     def name(self) -> bytes | None:
         """`name=NAME`."""
@@ -66,6 +73,28 @@ class EventHist:
         if self.filter_text is not None:
             text += b" if " + self.filter_text
         return text + (b" [active]" if self.trigger.active else b" [paused]")
+
+    def more_text(self, entry: tuple[bytes, tuple[int, ...]]) -> bytes:
+        """What actions add to an entry (track_data_print())."""
+        definition, words = self.definition, entry[1]
+        program = self.program
+        text = b""
+        for action, tracker in zip(definition.actions, definition.trackers, strict=True):
+            if tracker < 0:
+                continue
+            name = b"max" if action.handler is Handler.ONMAX else b"changed"
+            text += b"\n\t%s: %10d" % (name, words[program.word_of(tracker)])
+            for slot, (when, field) in enumerate(definition.slots):
+                if when == When.SAVED and field is not None:
+                    text += b"  " + self._saved_text(field, slot, words)
+        return text
+
+    def _saved_text(self, field: HistField, slot: int, words: tuple[int, ...]) -> bytes:
+        at = self.program.string_word_of(slot)
+        if at < 0:
+            return b"%s: %10d" % (field.shown_name(), words[self.program.word_of(slot)])
+        string = b"".join(word.to_bytes(8, "little") for word in words[at : at + STRING_WORDS])
+        return b"%s: %-32s" % (field.shown_name(), string.partition(b"\0")[0])
 
     def saved(self) -> SavedTrigger:
         path = self.table.path
@@ -87,6 +116,11 @@ def hists_of(place: Place, event: Event) -> Iterator[EventHist]:
             yield attached.slot[1]
 
 
+def all_hists(place: Place) -> list[tuple[Event, EventHist]]:
+    """Of all events of an instance."""
+    return [(file.event, one) for file in place.files for one in hists_of(place, file.event)]
+
+
 def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> bytes:
     """The file `hist`. comm: the name of a thread."""
     return b"\n\n".join(
@@ -95,6 +129,7 @@ def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> bytes
             Contents(one.table.entries(), one.table.hits, one.table.drops),
             one.text() + b"\n",
             comm,
+            more=one.more_text,
         )
         for one in hists_of(place, event)
     )
@@ -120,15 +155,14 @@ class HistKind:
     def _write(self, place: Place, event: Event, command: Command, log: Log) -> None:
         if command.rest is None:
             raise log.refused("write hist:keys=FIELD")
-        definition, filter_text = self._define(event, command.rest, log)
+        definition, filter_text = self._define(place, event, command.rest, log, fresh=not command.removes)
         filter = None if filter_text is None else place.make_filter(event, filter_text)
         wanted = definition.parts
-        if wanted.actions:
-            raise log.refused("hist triggers have no actions")
         namesake = place.tables.named.get(wanted.name, [None])[0] if wanted.name is not None else None
         same = self._find(place, event, definition, filter_text, named=wanted.name is not None)
         if command.removes:
             if same is not None:
+                self._check_unread(place, same)
                 place.files.remove_trigger(event, (SLOT, same))
             return
         fits = namesake is None or namesake.definition.identity() == definition.identity()
@@ -162,7 +196,7 @@ class HistKind:
 
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
         rest = command.rest or b""
-        definition, filter_text = self._define(event, rest, Log(command.text))
+        definition, filter_text = self._define(place, event, rest, Log(command.text), fresh=True)
         filter = None if filter_text is None else place.make_filter(event, filter_text)
         name = saved.extra if isinstance(saved.extra, str) else ""
         return self._make(
@@ -178,13 +212,32 @@ class HistKind:
         )
 
     def remove_all(self, place: Place, event: Event) -> None:
-        for one in list(hists_of(place, event)):
-            place.files.remove_trigger(event, (SLOT, one))
+        hists = list(hists_of(place, event))
+        if not any(is_read(one, self._others(place)) for one in hists):
+            for one in hists:
+                place.files.remove_trigger(event, (SLOT, one))
 
-    def _define(self, event: Event, rest: bytes, log: Log) -> tuple[Definition, bytes | None]:
+    def _others(self, place: Place) -> Iterator[EventHist]:
+        return (one for _, one in all_hists(place))
+
+    def _check_unread(self, place: Place, one: EventHist) -> None:
+        if is_read(one, self._others(place)):
+            raise TraceError(
+                errno.EBUSY, "another hist trigger reads a variable of this one; remove that first"
+            )
+
+    def _define(
+        self, place: Place, event: Event, rest: bytes, log: Log, *, fresh: bool
+    ) -> tuple[Definition, bytes | None]:
         text, filter_text = split_filter(rest, log)
         parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
-        context = Context(event.declaration.fields, log, system=event.system, event=event.tracepoint_name)
+        context = Context(
+            event.declaration.fields,
+            log,
+            InstanceVariables(place.table, event, all_hists(place), fresh=fresh),
+            event.system,
+            event.tracepoint_name,
+        )
         return define(parts, context), filter_text
 
     def _find(
@@ -231,11 +284,15 @@ class HistKind:
         except BaseException:
             place.tables.drop(table, place.sink.number)
             raise
-        one = EventHist(definition, filter_text, command, trigger)
+        one = EventHist(definition, filter_text, command, trigger, program)
+        synthetic = _link(place, hist, definition)
+        trigger.end_reads()
         if one.name is not None:
             place.tables.named.setdefault(one.name, []).append(one)
 
         def let_go() -> None:
+            for event in synthetic:
+                place.table.release(event, 0)
             if one.name is not None:
                 place.tables.named[one.name].remove(one)
                 if not place.tables.named[one.name]:
@@ -250,6 +307,40 @@ def _table(place: Place, definition: Definition, program: Program, namesake: Eve
         place.tables.hold(namesake.table, place.sink.number)
         return namesake.table
     return place.tables.make(place.sink.number, definition.parts.bits, definition.key_size, program.nr_words)
+
+
+def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
+    """Let it read and do what the definition says. The synthetic events that it records, each acquired."""
+    links = [
+        Link(reference.owner.trigger.hist, reference.slot, reference.field.read_once)
+        for reference in definition.references
+    ]
+    actions: list[tuple[int, bool, int, bool, Emission | None]] = []
+    acquired: list[Event] = []
+    names = [b"$" + variable.var_name for variable in definition.variables]
+    for action, tracker, parameters in zip(
+        definition.actions, definition.trackers, definition.parameters, strict=True
+    ):
+        emission = None
+        if action.kind is Kind.TRACE:
+            event = place.table.get(SYSTEM_SYNTHETIC, action.synthetic)
+            assert event is not None
+            place.table.acquire(event)
+            acquired.append(event)
+            fields = event.declaration.fields
+            emission = Emission(
+                event.tracepoint,
+                slots_bytes(fields),
+                [
+                    (is_reference, index, field.payload_offset, field.size, field.is_string, field.is_loc)
+                    for field, (is_reference, index) in zip(fields, parameters, strict=True)
+                ],
+            )
+        subject = names.index(action.subject) if action.subject in names else 0
+        larger = action.handler is Handler.ONMAX
+        actions.append((tracker, larger, subject, action.kind is Kind.SAVE, emission))
+    hist.link(links, actions)
+    return acquired
 
 
 class HistSwitchKind(EventSwitchKind):

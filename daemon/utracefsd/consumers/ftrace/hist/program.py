@@ -85,6 +85,34 @@ class Key(NamedTuple):
     steps: tuple[Step, ...]
 
 
+STRING_WORDS = 32
+"""Of a variable's string: STR_VAR_LEN_MAX bytes."""
+
+MAX_SLOTS = 64
+"""Variables, fields that actions want, and what they track: as many as a word has bits."""
+
+
+class When(enum.IntEnum):
+    """When a variable of an entry is set."""
+
+    ALWAYS = 0
+    """With each record."""
+    SAVED = 1
+    """When an action saves it."""
+    TRACKED = 2
+    """By the action that compares with it."""
+
+
+class Variable(NamedTuple):
+    """One word of each entry, or a string."""
+
+    when: int
+    steps: tuple[Step, ...]
+    """Of a number."""
+    key: Key | None
+    """Of a string; None: it is a number."""
+
+
 class Program(NamedTuple):
     """What runs for each record."""
 
@@ -92,21 +120,57 @@ class Program(NamedTuple):
     keys: tuple[Key, ...]
     values: tuple[tuple[Step, ...], ...]
     """Behind the count of hits."""
+    variables: tuple["Variable", ...] = ()
+    """In the order in which they are set."""
+    references: int = 0
+    """How many variables of other triggers are read."""
 
     @property
     def nr_words(self) -> int:
         """Of each entry of the table."""
+        if not self.variables:
+            return 1 + len(self.values)
+        strings = sum(variable.key is not None for variable in self.variables)
+        return self.mask_word + 1 + len(self.variables) + strings * STRING_WORDS
+
+    @property
+    def mask_word(self) -> int:
+        """Which word has a bit for each variable that is set; the variables are behind it, then strings."""
         return 1 + len(self.values)
+
+    def word_of(self, variable: int) -> int:
+        """Of a variable."""
+        return self.mask_word + 1 + variable
+
+    def string_word_of(self, variable: int) -> int:
+        """Where its string begins; -1: it is a number."""
+        if self.variables[variable].key is None:
+            return -1
+        before = sum(other.key is not None for other in self.variables[:variable])
+        return self.mask_word + 1 + len(self.variables) + before * STRING_WORDS
 
 
 _DIV_CONST_MOST = 1 << 20
 
 
 def compile_definition(definition: Definition) -> Program:
-    return Program(
+    program = Program(
         definition.key_size,
         tuple(_key(field, definition) for field in definition.keys),
         tuple(tuple(_steps(field, definition)) for field in definition.values),
+        references=len(definition.references),
+    )
+    if not definition.keeps_variables:
+        return program
+    return program._replace(
+        variables=tuple(
+            Variable(when, (), None)
+            if field is None
+            else Variable(when, (), string_key(field, 0, 8 * STRING_WORDS))
+            if field.is_string
+            else Variable(when, tuple(_steps(field, definition)), None)
+            for when, field in definition.slots
+        )
     )
 
 

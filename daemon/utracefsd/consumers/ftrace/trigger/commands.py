@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import re
 from collections.abc import Callable, Iterable
 
 from utracefs_protocol.errors import TraceError
@@ -72,9 +73,34 @@ class Triggers:
         for kind in KINDS.values():
             kind.remove_all(self._place, event)
 
+    def restore_all(self, saved: Iterable[tuple[Event, Iterable[SavedTrigger]]]) -> None:
+        """Attach what the daemon before had, each event's in the order in which they were listed. What cannot
+        be is left out and said.
+
+        A hist trigger may read variables of another event's, which must be there first.
+        """
+        waiting = [(event, list(triggers)) for event, triggers in saved]
+        going = True
+        while going:
+            going = False
+            for event, triggers in waiting:
+                while triggers and self._may_restore(event, triggers[0], waiting):
+                    self.restore(event, [triggers.pop(0)])
+                    going = True
+        for event, triggers in waiting:
+            self.restore(event, triggers)
+
+    def _may_restore(
+        self, event: Event, one: SavedTrigger, waiting: Iterable[tuple[Event, list[SavedTrigger]]]
+    ) -> bool:
+        """Whether it reads no variable of one that is still to be restored."""
+        others = [
+            other for other_event, triggers in waiting for other in triggers if other_event is not event
+        ]
+        return b"$" not in one.command or not any(_may_define(other.command, one.command) for other in others)
+
     def restore(self, event: Event, saved: Iterable[SavedTrigger]) -> None:
-        """Attach what the daemon before had, in the order in which it was listed. What cannot be is left out
-        and said."""
+        """The same for one event."""
         for one in saved:
             command = split_command(one.command)
             try:
@@ -87,3 +113,10 @@ class Triggers:
                     shown(event.tracepoint_name),
                     error,
                 )
+
+
+def _may_define(command: bytes, reader: bytes) -> bool:
+    """Whether a definition has a variable of a name that another one reads. Too often yes does no harm: what
+    waits for each other is tried in the end."""
+    names = set(re.findall(rb"\$([^,:.()+*/ $-]+)", reader))
+    return command.startswith(b"hist") and not names.isdisjoint(re.findall(rb"[:,]([^,:=]+)=", command))

@@ -6,7 +6,7 @@ from utracefs_protocol.declaration import Declaration, parse
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.errors import Log
-from utracefsd.consumers.ftrace.hist.expressions import Context
+from utracefsd.consumers.ftrace.hist.expressions import Context, Variables
 from utracefsd.consumers.ftrace.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
@@ -14,10 +14,10 @@ from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
 EVENT = parse(b"h u32 id; s32 sv; u64 big; char[12] name; __rel_loc char[] msg; u8 small; u16 sz")
 
 
-def defined(text: bytes, event: Declaration = EVENT) -> Definition:
+def defined(text: bytes, event: Declaration = EVENT, variables: Variables | None = None) -> Definition:
     """HistError."""
     log = Log(b"hist:" + text)
-    return define(parse_parts(text, log), Context(event.fields, log))
+    return define(parse_parts(text, log), Context(event.fields, log, variables))
 
 
 def hist_of(definition: Definition, path: str | None = None) -> Hist:

@@ -108,7 +108,7 @@ def test_more_variables_than_there_may_be() -> None:
         (b"keys=id.buckets=2", b"keys=id.buckets=3", False),
         (b"keys=id:vals=sz+small", b"keys=id:vals=sz-small", False),
         (b"keys=id:x=sz", b"keys=id:y=sz", False),
-        (b"keys=id:onmax($x).save(sz)", b"keys=id", False),
+        (b"keys=id:x=sz:onmax($x).save(sz)", b"keys=id:x=sz", False),
     ],
 )
 def test_identity(one: bytes, other: bytes, same: bool) -> None:

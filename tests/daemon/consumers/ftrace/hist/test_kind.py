@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import re
 
 import pytest
 
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
-from tests.daemon.tree.world import errno_of
 from utracefsd.consumers.ftrace.hist import tables
 from utracefsd.events.event import Event
 
@@ -236,8 +234,3 @@ def test_too_much_memory(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert desk.write(desk.a, b"hist:keys=s") == "ENOMEM"
     assert len(desk.lines(desk.a)) == 1
     assert tables.MAX_BYTES >= tables.MAX_INSTANCE_BYTES
-
-
-def test_no_actions(desk: Desk) -> None:
-    assert desk.write(desk.a, b"hist:keys=v:x=v:onmax($x).save(v)") == "EINVAL"
-    assert errno_of(desk.instance.triggers.write, desk.a, b"hist:keys=v:onmax($x).save(v)") == errno.EINVAL

@@ -135,3 +135,40 @@ def test_synthetic_events_survive(folder: Path) -> None:
     ] == before
     assert read(after, b"dynamic_events") == event_list
     finish(after)
+
+
+def test_variables_and_actions_survive(folder: Path) -> None:
+    """Also where the trigger that reads belongs to an event that comes first."""
+    daemon = daemon_in(folder)
+    done = register(daemon, b"done u64 id; s32 rc", PERSIST)
+    start = register(daemon, b"start u64 id; u32 w", PERSIST)
+    write(daemon, b"synthetic_events", b"lat u64 id; u32 w", False)
+    write(daemon, b"events/synthetic/lat/enable", b"1")
+    write(daemon, b"events/user_events/start/trigger", b"hist:keys=id:x=w", False)
+    write(
+        daemon,
+        b"events/user_events/done/trigger",
+        b"hist:keys=id:y=$x+0:m=rc:onmatch(user_events.start).lat(id,$x):onmax($m).save(rc)",
+        False,
+    )
+    start.tracepoint.write(struct.pack("<QI", 1, 7), ts_ns=1, cpu=0, pid=1)
+    start.tracepoint.write(struct.pack("<QI", 2, 8), ts_ns=1, cpu=0, pid=1)
+    done.tracepoint.write(struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
+    paths = [
+        b"events/user_events/%s/%s" % (event, file)
+        for event in (b"done", b"start")
+        for file in (b"hist", b"trigger")
+    ]
+    before = [read(daemon, path) for path in paths]
+    assert b"max:          5  rc:          5" in before[0]
+    die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    done = after.table.events()[0]
+    for id in (1, 2):
+        done.tracepoint.write(struct.pack("<Qi", id, 5), ts_ns=1, cpu=0, pid=1)
+    assert b"Hits: 2\n" in read(after, paths[0])
+    trace = read(after, b"trace")
+    assert trace.count(b"lat: id=1 w=7\n") == 1
+    assert trace.count(b"lat: id=2 w=8\n") == 1
+    finish(after)

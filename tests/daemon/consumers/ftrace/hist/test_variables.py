@@ -1,0 +1,150 @@
+"""Variables, references between triggers, and what comes of them; actions are in test_actions.py."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon.tree.world import World, errno_of
+from utracefsd.consumers.ftrace.hist.variables import is_read
+
+START = b"events/user_events/start/"
+DONE = b"events/user_events/done/"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    world.event(b"start u64 id; u32 w")
+    world.event(b"done u64 id; s32 rc; __rel_loc char[] path")
+    world.instance.set_clock(b"mono")
+    yield world
+    world.close()
+
+
+def emit(world: World, name: bytes, id: int, value: int = 0, path: bytes = b"") -> None:
+    event = world.table.get(b"user_events", name)
+    assert event is not None
+    payload = struct.pack("<Qi" if name == b"done" else "<QI", id, value)
+    if name == b"done":
+        payload += struct.pack("<HH", 0, len(path) + 1) + path + b"\0"
+    assert world.emit(event, payload, ts_ns=value * 1000 if name == b"x" else None) == 0
+
+
+def line(world: World, path: bytes) -> bytes:
+    return world.cat(path + b"trigger").removesuffix(b"\n")
+
+
+def test_a_value_of_another_event(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x,rc")
+    assert line(world, DONE) == b"hist:keys=id:vals=hitcount,$x,rc:sort=hitcount:size=2048 [active]"
+    emit(world, b"done", 1)
+    assert b"Hits: 0\n" in world.cat(DONE + b"hist"), "nothing is known of 1"
+    emit(world, b"start", 1, 7)
+    for rc in (1, 2):
+        emit(world, b"done", 1, rc)
+    emit(world, b"start", 1, 8)
+    emit(world, b"done", 1, 3)
+    text = world.cat(DONE + b"hist")
+    assert b"{ id:          1 } hitcount:          3  x:         22  rc:          6\n" in text
+
+
+def test_an_operand_is_read_once(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(DONE + b"trigger", b"hist:keys=id:d=rc-$x:vals=rc")
+    assert line(world, DONE) == b"hist:keys=id:vals=hitcount,rc:d=rc-$x:sort=hitcount:size=2048 [active]"
+    emit(world, b"start", 1, 7)
+    emit(world, b"done", 1, 10)
+    emit(world, b"done", 1, 11)
+    emit(world, b"done", 2, 12)
+    assert b"Hits: 1\n" in world.cat(DONE + b"hist")
+    emit(world, b"start", 1, 7)
+    emit(world, b"done", 1, 13)
+    text = world.cat(DONE + b"hist")
+    assert b"Hits: 2\n" in text
+    assert b"rc:         23\n" in text
+
+
+def test_an_operand_of_a_value_is_read_once(world: World) -> None:
+    """Also by a trigger that has no variables itself."""
+    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(DONE + b"trigger", b"hist:keys=id:vals=rc-$x")
+    emit(world, b"start", 1, 7)
+    for _ in range(2):
+        emit(world, b"done", 1, 10)
+    assert b"Hits: 1\n" in world.cat(DONE + b"hist")
+
+
+def test_qualified_names(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(DONE + b"trigger", b"hist:keys=id:x=rc")
+    world.event(b"third u64 id")
+    third = b"events/user_events/third/"
+    assert errno_of(world.wa, third + b"trigger", b"hist:keys=id:vals=$x") == errno.EINVAL
+    assert b"Variable name not unique, need to use fully qualified name" in world.cat(b"error_log")
+    world.wa(third + b"trigger", b"hist:keys=id:y=user_events.start.$x+1:vals=user_events.done.$x")
+    assert b"vals=hitcount,$user_events.done.x:y=$user_events.start.x+1:" in line(world, third)
+
+
+def test_who_is_read_cannot_be_removed(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x")
+    assert errno_of(world.wa, START + b"trigger", b"!hist:keys=id:x=w") == errno.EBUSY
+    world.w(START + b"trigger", b"")
+    assert b"x=w" in line(world, START), "truncating leaves it"
+    world.wa(DONE + b"trigger", b"!hist:keys=id:vals=$x")
+    world.wa(START + b"trigger", b"!hist:keys=id:x=w")
+    assert b"# Available" in line(world, START)
+
+
+def test_names_are_taken_once_in_an_event(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    assert errno_of(world.wa, START + b"trigger", b"hist:keys=w:x=id") == errno.EINVAL
+    assert b"error: Variable already defined" in world.cat(b"error_log")
+    world.wa(START + b"trigger", b"!hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"hist:keys=w:x=id")
+
+
+def test_keys_of_another_size_match_nothing(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(DONE + b"trigger", b"hist:keys=id,rc:vals=$x")
+    emit(world, b"start", 1, 7)
+    emit(world, b"done", 1, 7)
+    assert b"Hits: 0\n" in world.cat(DONE + b"hist")
+
+
+def test_strings(world: World) -> None:
+    world.wa(b"synthetic_events", b"both char[] first; char[] last")
+    world.wa(b"events/synthetic/both/enable", b"1")
+    world.event(b"begin u64 id; char[8] who")
+    world.wa(b"events/user_events/begin/trigger", b"hist:keys=id:who=who")
+    world.wa(DONE + b"trigger", b"hist:keys=id:onmatch(user_events.begin).trace(both,$who,path)")
+    begin = world.table.get(b"user_events", b"begin")
+    assert begin is not None
+    for who in (b"first", b"eight888"):
+        world.emit(begin, struct.pack("<Q8s", 4, who))
+        emit(world, b"done", 4, 0, b"/a/b")
+    assert world.bodies() == [b"both: first=first last=/a/b", b"both: first=eight888 last=/a/b"]
+
+
+def test_a_variable_that_is_another(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id:x=w+1")
+    world.wa(DONE + b"trigger", b"hist:keys=id:y=$x:z=rc")
+    assert b":y=$x,z=rc:" in line(world, DONE)
+    world.event(b"third u64 id")
+    world.wa(b"events/user_events/third/trigger", b"hist:keys=id:vals=$y")
+    emit(world, b"start", 1, 7)
+    emit(world, b"done", 1)
+    world.emit(world.table.events()[-1], struct.pack("<Q", 1))
+    assert b"y:          8\n" in world.cat(b"events/user_events/third/hist")
+
+
+def test_is_read() -> None:
+    class One:
+        definition = None
+
+    assert not is_read(One(), iter(()))  # type: ignore[arg-type]
