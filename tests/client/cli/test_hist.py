@@ -95,6 +95,17 @@ def test_killed_it_leaves_nothing(traced: Cli, eventually: Eventually) -> None:
     eventually(lambda: not hist_instances(traced), "its instance is gone")
 
 
+def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    traced.run("reg", "web u16 status")
+    process = traced.start("hist", "web", "status")
+    wait_for_trigger(traced, eventually, process)
+    daemon.kill()
+    daemon.wait()
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, b"")
+    assert error.startswith(b"utracefs: ") and error.count(b"\n") == 1, error
+
+
 def test_an_event_that_comes_later_and_renewing(traced: Cli, eventually: Eventually) -> None:
     process = traced.start("hist", "later_*", "status", "--interval", "0.05")
     eventually(
