@@ -127,6 +127,8 @@ def test_for_a_while_and_once(traced: Cli) -> None:
     traced.run("reg", "web u16 status")
     for words in (["--duration", "0.2"], ["--once", "--interval", "0.2"]):
         assert traced.out("hist", "web", "status", *words).endswith("0 records, 0 entries\n")
+    out = traced.out("hist", "web", "status", "--json", "--interval", "0.05", "--duration", "0.3")
+    assert out.count('"hits": 0') >= 2, "a list each time, and at the end"
     error = traced.run("hist", "never", "status", "--duration", "0.2").stderr
     assert error == b"utracefs: never: no such event came\n"
 
