@@ -120,8 +120,8 @@ def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Fields for keys, values and sorting of `hist`, the last one of a list with commas; behind a dot what may
-    stand there."""
+    """Fields for keys, values and sorting of `hist`, the last one of a list with commas; behind a dot what
+    may stand there."""
     head, comma, word = incomplete.rpartition(",")
     field, dot, _ = word.partition(".")
     if dot:

@@ -1,8 +1,9 @@
 """What is wrong with a filter whatever the event: quotes, parentheses, operators.
 
-The daemon judges a filter once it has the event. Where a command declares that, the mistake would be told while it
-runs; this tells before it is started what can be known without fields. What is refused here the daemon refuses for
-every event, with these messages where it gets that far (the grammar: kernel/trace/trace_events_filter.c).
+The daemon judges a filter once it has the event. Where a command declares that, the mistake would be told
+while it runs; this tells before it is started what can be known without fields. What is refused here the
+daemon refuses for every event, with these messages where it gets that far (the grammar:
+kernel/trace/trace_events_filter.c).
 """
 
 import re

@@ -4,9 +4,9 @@
     utracefs hist http_request path --vals usec             and the sum of usec
     utracefs hist http_request usec.log2 --filter 'status == 200'
 
-The counting is a hist trigger in an instance of our own, where nothing is recorded; it goes with our connection,
-whatever becomes of us. An event that nobody has declared is waited for, and counted from its first record on.
-Without KEYS the histograms are shown that the event has already.
+The counting is a hist trigger in an instance of our own, where nothing is recorded; it goes with our
+connection, whatever becomes of us. An event that nobody has declared is waited for, and counted from its
+first record on. Without KEYS the histograms are shown that the event has already.
 
     with a terminal     a table that is renewed every --interval, until Ctrl-C
     without             the table once, at the end; with --interval that often, too

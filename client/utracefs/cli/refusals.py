@@ -91,8 +91,8 @@ def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
 
 
 def logged_refusals(texts: Collection[str], error_log: bytes) -> Iterator[tuple[str, str, Refusal]]:
-    """Which of these hist triggers error_log names: the event, the text, the refusal. That one is there already is
-    what is hoped for."""
+    """Which of these hist triggers error_log names: the event, the text, the refusal. That one is there
+    already is what is hoped for."""
     for location, message, command, caret in _ENTRY.findall(text_of(error_log)):
         kind, _, event = location.partition(":")
         if kind == "hist" and command in texts and message != "Hist trigger already exists":

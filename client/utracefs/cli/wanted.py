@@ -2,23 +2,24 @@
 
     -e 'http_*' --filter 'status >= 500' --trigger 'snapshot if usec > 100000'
 
-A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R. Several filters of one -e must all
-hold; the same EVENT asked for twice means the records that either takes.
+A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R. Several filters of one -e
+must all hold; the same EVENT asked for twice means the records that either takes.
 
 An event may be meant by several -e. Its own name counts more than a glob, and a later -e more than an earlier
 one: `-e '*' -e http_request --filter 'status >= 500'` takes everything, but of http_request only the errors.
 Triggers are all set.
 
     begin   events that exist: events/SYSTEM/NAME/filter and trigger are written
-            events that come:  standing_filters and standing_triggers; the daemon writes them when the event is
-                               registered, before its first record
-            standing_events enables both; it comes last, so that no record passes a filter that is not there yet
+            events that come: standing_filters and standing_triggers; the daemon writes them when the
+            event is registered, before its first record
+            standing_events enables both; it comes last, so that no record passes a filter that is not
+            there yet
     check   again and again: does what was written fit the events that came meanwhile? If not it is told.
 
-A filter that fits none of the events of its -e that exist is a Failure; where there are none yet, one that could fit
-no event at all. One that does not fit an event which
-comes later leaves that unfiltered, as a failed write to its file `filter` does: a recording with too much in it
-can still be looked through, one with too little cannot.
+A filter that fits none of the events of its -e that exist is a Failure; where there are none yet, one that
+could fit no event at all. One that does not fit an event which comes later leaves that unfiltered, as a
+failed write to its file `filter` does: a recording with too much in it can still be looked through, one
+with too little cannot.
 """
 
 import errno
@@ -114,7 +115,8 @@ def trigger_option(help_text: str) -> Callable[[F], F]:
 
 
 def wanted_options(help_text: str) -> Callable[[F], F]:
-    """`-e`, `--filter` and `--trigger` of a WantedCommand, which is called with `wanted`: a tuple of Wanted."""
+    """`-e`, `--filter` and `--trigger` of a WantedCommand, which is called with `wanted`: a tuple of
+    Wanted."""
 
     def decorate(function: F) -> Any:
         @functools.wraps(function)

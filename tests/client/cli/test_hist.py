@@ -79,7 +79,8 @@ def test_until_a_signal(traced: Cli, eventually: Eventually, number: signal.Sign
     out, error = interrupt(process, number)
     assert (process.returncode, error) == (0, b"")
     assert out.decode() == (
-        "user_events:web by status\nSTATUS  HITCOUNT\n   200         2\n   404         1\n3 records, 2 entries\n"
+        "user_events:web by status\nSTATUS  HITCOUNT\n   200         2\n   404         1\n"
+        "3 records, 2 entries\n"
     )
     assert hist_instances(traced) == ""
     assert "Used by" not in traced.out("cat", "user_events_status")

@@ -437,7 +437,8 @@ def test_a_filter_that_fits_no_event_is_told_before_the_command_runs(traced: Cli
     traced.run("reg", "web u16 status; __rel_loc char[] path")
     done = traced.run("record", "-e", "web", "--filter", "stauts >= 500", "--", "touch", "ran", status=1)
     assert done.stderr.decode() == (
-        "utracefs: user_events:web: filter: Field not found; it has status, path\n  stauts >= 500\n         ^\n"
+        "utracefs: user_events:web: filter: Field not found; it has status, path\n"
+        "  stauts >= 500\n         ^\n"
     )
     assert sorted(os.listdir(traced.home)) == ["d"]
     assert traced.out("ls", "instances") == ""
