@@ -42,6 +42,17 @@ def listing(path: Path) -> list[str]:
         return [errno.errorcode[error.errno or 0]]
 
 
+def test_a_second_mount_on_top_is_refused(daemon: DaemonProcess, place: Path) -> None:
+    with mounted(daemon.directory, place):
+        again = run([*CLI, "--dir", daemon.directory, "mount", str(place)], place.parent)
+        assert again.returncode == 1
+        assert again.stderr == (
+            f"utracefs: {place}: the tree is mounted here already; `umount {place}` first\n"
+        )
+        assert run(["umount", str(place)], Path("/")).returncode == 0
+        assert listing(place) == []
+
+
 class TestEnds:
     def test_with_the_daemon(self, daemon: DaemonProcess, place: Path) -> None:
         with mounted(daemon.directory, place) as mount:

@@ -38,13 +38,16 @@ def attach(directory: str, *, allow_other: bool = False) -> int:
     allow_other: others than the mounting user may look; modes and owners decide. directory: absolute. What
     a killed mount left there is taken away first.
 
-    OSError, about the directory or the device: ENODEV, ENOENT (no fuse in this kernel or container), EPERM
-    (not root, and no fusermount3), ENOTDIR, and what mount(2) says.
+    OSError, about the directory or the device: EBUSY (shown there already, as mount(2) says of a second
+    tracefs), ENODEV, ENOENT (no fuse in this kernel or container), EPERM (not root, and
+    no fusermount3), ENOTDIR, and what mount(2) says.
     """
     _clear_dead(directory)
     if not os.path.isdir(directory):
         number = errno.ENOTDIR if os.path.exists(directory) else errno.ENOENT
         raise OSError(number, os.strerror(number), directory)
+    if is_attached(directory):
+        raise OSError(errno.EBUSY, f"the tree is mounted here already; `umount {directory}` first", directory)
     options = ["default_permissions", *(["allow_other"] if allow_other else [])]
     if os.geteuid():
         return _by_helper(directory, options)
