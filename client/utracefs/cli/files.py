@@ -66,6 +66,9 @@ def stream(directory: str | None, place: Place, wanted: tuple[Wanted, ...], cpu:
             stack.callback(_tell_what_is_missing, control, Ledger(control, place), patterns)
             asked = WantedEvents(control, place, wanted)
             asked.begin()
+            if sys.stderr.isatty():
+                for pattern in _absent(control, patterns):
+                    click.echo(f"utracefs: {pattern}: no such event yet; waiting for it", err=True)
             stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
         _copy_out(tree, place.path(file))
@@ -103,10 +106,14 @@ def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str]
             click.echo(
                 f"utracefs: {lost} records lost in all, `utracefs status` says of which events", err=True
             )
-        there = available_events(tree)
-        for pattern in patterns:
-            if not is_glob(pattern) and not select([pattern], there):
-                click.echo(f"utracefs: {pattern}: no such event came", err=True)
+        for pattern in _absent(tree, patterns):
+            click.echo(f"utracefs: {pattern}: no such event came", err=True)
+
+
+def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
+    """Those that name one event, where there is none of that name."""
+    there = available_events(tree)
+    return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
 
 
 def _copy_out(tree: Tracefs, path: str) -> None:

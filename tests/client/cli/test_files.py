@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import pty
 import signal
 import subprocess
 
@@ -149,3 +150,28 @@ def test_the_same_tree_for_programs(traced: Cli) -> None:
         with pytest.raises(FileNotFoundError) as caught_missing:
             tree.perf_event_open(PerfAttr(name=b"user_events:nosuch"))
         assert caught_missing.value.filename == "user_events:nosuch"
+
+
+def test_a_stream_on_a_terminal_says_what_it_waits_for(traced: Cli) -> None:
+    traced.run("reg", "here u8 x")
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        traced.command("stream", "-e", "here", "-e", "never", "-e", "some*"),
+        env=traced.env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while not shown.endswith(b"\n"):
+            shown += os.read(controller, 4096)
+        assert shown == b"utracefs: never: no such event yet; waiting for it\r\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(controller)
