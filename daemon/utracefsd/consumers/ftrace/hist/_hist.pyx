@@ -153,6 +153,11 @@ cdef class HistTable:
         return self.bytes
 
     @property
+    def bits(self):
+        """Logarithm of how many entries it has room for."""
+        return self.c.header.bits
+
+    @property
     def hits(self):
         """Records that were counted."""
         return self.c.header.hits

@@ -126,7 +126,8 @@ class Definition:
         return (*self.values, *self.keys)[key.index - 1]
 
     def identity(self) -> tuple[object, ...]:
-        """What makes two definitions the same (hist_trigger_match()): all but size, clock and name.
+        """What makes two definitions the same (hist_trigger_match()): all but size, clock and name. Those that
+        are the same keep the same in each entry.
 
         The kernel compares expressions by their kind alone, and `.buckets` not by their width; to it
         `vals=a+b` is `vals=a-b`.
@@ -137,7 +138,12 @@ class Definition:
             tuple(map(_field_identity, self.variables)),
             self.sort,
             tuple(action.text() for action in self.actions),
+            tuple((when, field and _field_identity(field)) for when, field in self.slots),
         )
+
+    def of_size(self, bits: int) -> "Definition":
+        """The same with a table of 2^bits entries."""
+        return attrs.evolve(self, parts=attrs.evolve(self.parts, bits=bits))
 
 
 def _field_identity(field: HistField) -> tuple[object, ...]:

@@ -204,15 +204,21 @@ class HistKind:
         definition, filter_text = self._define(place, event, rest, Log(command.text), fresh=True)
         filter = None if filter_text is None else place.make_filter(event, filter_text)
         name = saved.extra if isinstance(saved.extra, str) else ""
+        namesake = place.tables.named.get(definition.parts.name or b"", [None])[0]
+
+        def table_for(program: Program) -> HistTable:
+            if namesake is not None:
+                return _table(place, definition, program, namesake)
+            bits, key_size = definition.parts.bits, definition.key_size
+            return place.tables.adopt(place.sink.number, name, bits, key_size, program.nr_words)
+
         return self._make(
             place,
             definition,
             filter,
             filter_text,
             command.text,
-            lambda program: place.tables.adopt(
-                place.sink.number, name, definition.parts.bits, definition.key_size, program.nr_words
-            ),
+            table_for,
             kept=saved.cells,
         )
 
@@ -289,7 +295,7 @@ class HistKind:
         except BaseException:
             place.tables.drop(table, place.sink.number)
             raise
-        one = EventHist(definition, filter_text, command, trigger, program)
+        one = EventHist(definition.of_size(table.bits), filter_text, command, trigger, program)
         synthetic = _link(place, hist, definition)
         trigger.end_reads()
         if one.name is not None:

@@ -77,6 +77,42 @@ def test_contents_and_state_survive(folder: Path, orderly: bool) -> None:
     assert files(folder) == []
 
 
+@pytest.mark.parametrize("first_goes", [False, True])
+def test_a_shared_table_of_another_size_than_asked_for(folder: Path, first_goes: bool) -> None:
+    daemon = daemon_in(folder)
+    event, other = register(daemon, b"a u32 v", PERSIST), register(daemon, b"b u32 v", PERSIST)
+    write(daemon, b"events/user_events/b/trigger", b"hist:name=n:keys=v", False)
+    write(daemon, A + b"trigger", b"hist:name=n:keys=v:size=256", False)
+    event.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    other.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    if first_goes:
+        write(daemon, b"events/user_events/b/trigger", b"!hist:name=n:keys=v", False)
+    before = read(daemon, A + b"hist")
+    assert b"Hits: 2\n" in before
+    die(daemon)
+    after = daemon_in(folder)
+    assert read(after, A + b"hist") == before
+    assert files(folder) == ["hist.1"]
+    finish(after)
+
+
+def test_a_shared_table_stays_shared_when_it_is_lost(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 v", PERSIST)
+    register(daemon, b"b u32 v", PERSIST)
+    for name in (b"a", b"b"):
+        write(daemon, b"events/user_events/%s/trigger" % name, b"hist:name=n:keys=v", False)
+    die(daemon)
+    (folder / "hist.1").unlink()
+    after = daemon_in(folder)
+    for event in after.table.events():
+        event.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    assert b"Hits: 2\n" in read(after, A + b"hist")
+    assert caplog.text.count("the counts of a histogram are lost") == 1
+    caplog.clear()
+    finish(after)
+
+
 def test_tables_that_nobody_names_are_removed(folder: Path) -> None:
     daemon = daemon_in(folder)
     register(daemon, b"a u32 v", PERSIST)
