@@ -126,8 +126,8 @@ class Definition:
         return (*self.values, *self.keys)[key.index - 1]
 
     def identity(self) -> tuple[object, ...]:
-        """What makes two definitions the same (hist_trigger_match()): all but size, clock and name. Those that
-        are the same keep the same in each entry.
+        """What makes two definitions the same (hist_trigger_match()): all but size, clock and name.
+        Those that are the same keep the same in each entry.
 
         The kernel compares expressions by their kind alone, and `.buckets` not by their width; to it
         `vals=a+b` is `vals=a-b`.
