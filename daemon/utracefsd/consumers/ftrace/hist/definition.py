@@ -215,6 +215,8 @@ class _Actions:
                 raise log.fault("Can't have more than one save() action per hist", errno=errno.EEXIST)
             self._saves = True
             self.parameters.append(tuple((False, self._save(param)) for param in action.params))
+        elif action.kind is Kind.SNAPSHOT:
+            self.parameters.append(())
         else:
             self.parameters.append(self._trace(action))
 

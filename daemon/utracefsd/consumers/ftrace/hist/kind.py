@@ -26,7 +26,7 @@ from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.parse import Command as HistCommand
 from utracefsd.consumers.ftrace.hist.parse import parse_parts, split_filter
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_text, key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
@@ -80,7 +80,7 @@ class EventHist:
         program = self.program
         text = b""
         for action, tracker in zip(definition.actions, definition.trackers, strict=True):
-            if tracker < 0:
+            if tracker < 0 or action.kind is Kind.SNAPSHOT:
                 continue
             name = b"max" if action.handler is Handler.ONMAX else b"changed"
             text += b"\n\t%s: %10d" % (name, words[program.word_of(tracker)])
@@ -95,6 +95,19 @@ class EventHist:
             return b"%s: %10d" % (field.shown_name(), words[self.program.word_of(slot)])
         string = b"".join(word.to_bytes(8, "little") for word in words[at : at + STRING_WORDS])
         return b"%s: %-32s" % (field.shown_name(), string.partition(b"\0")[0])
+
+    def below_text(self, comm: Callable[[int], bytes]) -> bytes:
+        """What they add behind all entries (track_data_snapshot_print())."""
+        taken = self.table.taken
+        for action in self.definition.actions:
+            if action.kind is Kind.SNAPSHOT and taken is not None:
+                key, value = taken
+                return (
+                    b"\nSnapshot taken (see tracing/snapshot).  Details:\n"
+                    b"\ttriggering value { %s(%s) }: %10d\ttriggered by event with key: %s\n"
+                    % (action.handler.value, action.subject, value, key_text(self.definition, key, comm))
+                )
+        return b""
 
     def saved(self) -> SavedTrigger:
         path = self.table.path
@@ -130,6 +143,7 @@ def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> bytes
             one.text() + b"\n",
             comm,
             more=one.more_text,
+            below=one.below_text(comm),
         )
         for one in hists_of(place, event)
     )
@@ -274,7 +288,9 @@ class HistKind:
     ) -> AttachedTrigger:
         program = compile_definition(definition)
         table = table_for(program)
+        let_go_of_snapshot: Callable[[], None] = lambda: None
         try:
+            let_go_of_snapshot = _hold_snapshot(place, definition, table)
             hist = Hist(program, table)
             trigger: HistTrigger = memory_errors(
                 lambda: HistTrigger(
@@ -287,11 +303,12 @@ class HistKind:
                 )
             )
         except BaseException:
+            let_go_of_snapshot()
             place.tables.drop(table, place.sink.number)
             raise
         one = EventHist(definition, filter_text, command, trigger, program)
         synthetic = _link(place, hist, definition)
-        trigger.end_reads()
+        trigger.finish()
         if one.name is not None:
             place.tables.named.setdefault(one.name, []).append(one)
 
@@ -302,6 +319,7 @@ class HistKind:
                 place.tables.named[one.name].remove(one)
                 if not place.tables.named[one.name]:
                     del place.tables.named[one.name]
+            let_go_of_snapshot()
             place.tables.drop(table, place.sink.number)
 
         return AttachedTrigger(trigger, (SLOT, one), one.text, one.saved, let_go, comes_last=True)
@@ -314,13 +332,23 @@ def _table(place: Place, definition: Definition, program: Program, namesake: Eve
     return place.tables.make(place.sink.number, definition.parts.bits, definition.key_size, program.nr_words)
 
 
+def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Callable[[], None]:
+    """Keep the snapshot for the action that takes it, if there is one: what lets go. EBUSY, ENOMEM."""
+    takes = [action for action in definition.actions if action.kind is Kind.SNAPSHOT]
+    if not takes:
+        return lambda: None
+    if len(takes) > 1:
+        raise TraceError(errno.EBUSY, "one action of an instance takes the snapshot: write snapshot() once")
+    return place.snapshot.hold(table)
+
+
 def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
     """Let it read and do what the definition says. The synthetic events that it records, each acquired."""
     links = [
         Link(reference.owner.trigger.hist, reference.slot, reference.field.read_once)
         for reference in definition.references
     ]
-    actions: list[tuple[int, bool, int, bool, Emission | None]] = []
+    actions: list[tuple[int, bool, int, bool, bool, Emission | None]] = []
     acquired: list[Event] = []
     names = [b"$" + variable.var_name for variable in definition.variables]
     for action, tracker, parameters in zip(
@@ -343,7 +371,8 @@ def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
             )
         subject = names.index(action.subject) if action.subject in names else 0
         larger = action.handler is Handler.ONMAX
-        actions.append((tracker, larger, subject, action.kind is Kind.SAVE, emission))
+        saves, takes = action.kind is Kind.SAVE, action.kind is Kind.SNAPSHOT
+        actions.append((tracker, larger, subject, saves, takes, emission))
     hist.link(links, actions)
     return acquired
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import struct
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.restarting import bury, daemon_in, die, finish, read, register, write
+from utracefs_protocol.errors import TraceError
 
 A = b"events/user_events/a/"
 I_A = b"instances/i/events/user_events/a/"
@@ -134,6 +136,30 @@ def test_synthetic_events_survive(folder: Path) -> None:
         read(after, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")
     ] == before
     assert read(after, b"dynamic_events") == event_list
+    finish(after)
+
+
+def test_snapshots_survive(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    event = register(daemon, b"a u32 v", PERSIST)
+    write(daemon, A + b"enable", b"1")
+    write(daemon, A + b"trigger", b"hist:keys=v:x=v:onmax($x).snapshot()", False)
+    for v in (1, 7, 3):
+        event.tracepoint.write(struct.pack("<I", v), ts_ns=1, cpu=0, pid=1)
+    paths = [A + b"hist", A + b"trigger", b"trace", b"snapshot"]
+    before = [read(daemon, path) for path in paths]
+    assert b"{ onmax($x) }:          7\ttriggered by event with key: { v:          7 }\n" in before[0]
+    die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    event = after.table.events()[0]
+    event.tracepoint.write(struct.pack("<I", 7), ts_ns=1, cpu=0, pid=1)
+    assert read(after, b"snapshot") == before[3]
+    with pytest.raises(TraceError) as caught:
+        write(after, b"snapshot", b"0")
+    assert caught.value.errno == errno.EBUSY
+    event.tracepoint.write(struct.pack("<I", 8), ts_ns=1, cpu=0, pid=1)
+    assert read(after, b"snapshot").count(b" a: v=") == 4
     finish(after)
 
 
