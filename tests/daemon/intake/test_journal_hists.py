@@ -54,6 +54,9 @@ class OneVariable:
         context.references.append(Reference(None, 0, field))
         return field
 
+    def field_variable(self, *args: Any) -> None:
+        return None
+
     def is_defined(self, name: bytes) -> bool:
         return False
 

@@ -43,9 +43,11 @@ cdef class HistTrigger(Trigger):
         had read once and take the snapshot, if the daemon before did not come to that."""
         cdef uint64_t element = self.hist.table.c.header.redo.element
         cdef uint64_t serial = self.cells.header.serial
-        if element and self.has_counted() and tc_at(self.cells.header, self.cell).done != serial:
+        if tc_at(self.cells.header, self.cell).done == serial:
+            return
+        if element and self.has_counted():
             self.hist.end_reads(<uint64_t *>ht_key(&self.hist.table.c, element), self.key, serial)
-        if ht_takes(&self.hist.table.c, self.key, serial) and tc_at(self.cells.header, self.cell).done != serial:
+        if ht_takes(&self.hist.table.c, self.key, serial):
             self.take_snapshot()
 
     @property
@@ -62,8 +64,8 @@ cdef class HistTrigger(Trigger):
         return ht_has_taken(&self.hist.table.c, self.key, self.cells.header.serial)
 
     cdef void take_snapshot(self) noexcept:
-        """For the present record, unless that was done: the swap is one store, which names the record (as that
-        of SnapshotTrigger), and comes after the count."""
+        """For the present record, unless that was done: the swap is one store, which names the record as
+        SnapshotTrigger does, and comes after the count."""
         cdef uint64_t key[4]
         key[0] = self.key
         key[1] = self.cells.header.serial

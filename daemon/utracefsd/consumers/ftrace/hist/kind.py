@@ -10,6 +10,7 @@ Errors and their order are those of event_hist_trigger_parse() and hist_register
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -38,6 +39,9 @@ __all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits"]
 
 SLOT = b"hist"
 
+Make = Callable[[Event, bytes], "EventHist | None"]
+"""Attach a trigger, for a field that another one wants; None: it is refused."""
+
 
 @attrs.frozen(eq=False)
 class EventHist:
@@ -57,6 +61,9 @@ class EventHist:
 
     program: Program
     """What it runs."""
+
+    is_made: bool = False
+    """For a field that another trigger wants, and to go with that (variables.py)."""
 
     @property
     def name(self) -> bytes | None:
@@ -111,10 +118,9 @@ class EventHist:
 
     def saved(self) -> SavedTrigger:
         path = self.table.path
+        name = "" if path is None else os.path.basename(path)
         return SavedTrigger(
-            self.command,
-            ((self.trigger.cell, self.trigger.key),),
-            "" if path is None else os.path.basename(path),
+            self.command, ((self.trigger.cell, self.trigger.key),), [name, True] if self.is_made else name
         )
 
     def is_like(self, definition: Definition, filter_text: bytes | None) -> bool:
@@ -171,10 +177,41 @@ class HistKind:
                 )
             raise
 
-    def _write(self, place: Place, event: Event, command: Command, log: Log) -> None:
+    def _write(
+        self, place: Place, event: Event, command: Command, log: Log, *, is_made: bool = False
+    ) -> None:
         if command.rest is None:
             raise log.refused("write hist:keys=FIELD")
-        definition, filter_text = self._define(place, event, command.rest, log, fresh=not command.removes)
+        with self._making(place) as make:
+            self._write_with(place, event, command, log, make, is_made=is_made)
+
+    @contextmanager
+    def _making(self, place: Place) -> Iterator[Make]:
+        """Triggers for fields that a definition wants; they go again if it comes to nothing."""
+        made: list[tuple[Event, EventHist]] = []
+
+        def make(event: Event, text: bytes) -> EventHist | None:
+            command = b"hist:" + text
+            try:
+                self._write(place, event, Command(b"hist", text, False, command), Log(command), is_made=True)
+            except HistError:
+                return None
+            *_, one = hists_of(place, event)
+            made.append((event, one))
+            return one
+
+        try:
+            yield make
+        except BaseException:
+            for event, one in made:
+                place.files.remove_trigger(event, (SLOT, one))
+            raise
+
+    def _write_with(
+        self, place: Place, event: Event, command: Command, log: Log, make: Make, *, is_made: bool
+    ) -> None:
+        rest = command.rest or b""
+        definition, filter_text = self._define(place, event, rest, log, make, fresh=not command.removes)
         filter = None if filter_text is None else place.make_filter(event, filter_text)
         wanted = definition.parts
         namesake = place.tables.named.get(wanted.name, [None])[0] if wanted.name is not None else None
@@ -207,17 +244,29 @@ class HistKind:
             definition,
             filter,
             filter_text,
-            b"hist:" + command.rest,
+            b"hist:" + rest,
             lambda program: _table(place, definition, program, namesake),
             active=wanted.command is not HistCommand.PAUSE,
+            is_made=is_made,
         )
         place.files.add_trigger(event, made)
 
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
+        with self._making(place) as make:
+            return self._restore(place, event, command, saved, make)
+
+    def _restore(
+        self, place: Place, event: Event, command: Command, saved: SavedTrigger, make: Make
+    ) -> AttachedTrigger:
         rest = command.rest or b""
-        definition, filter_text = self._define(place, event, rest, Log(command.text), fresh=True)
+        definition, filter_text = self._define(place, event, rest, Log(command.text), make, fresh=True)
         filter = None if filter_text is None else place.make_filter(event, filter_text)
-        name = saved.extra if isinstance(saved.extra, str) else ""
+        name, is_made = "", False
+        match saved.extra:
+            case str(name):
+                pass
+            case [str(name), True]:
+                is_made = True
         return self._make(
             place,
             definition,
@@ -228,6 +277,7 @@ class HistKind:
                 place.sink.number, name, definition.parts.bits, definition.key_size, program.nr_words
             ),
             kept=saved.cells,
+            is_made=is_made,
         )
 
     def remove_all(self, place: Place, event: Event) -> None:
@@ -246,14 +296,14 @@ class HistKind:
             )
 
     def _define(
-        self, place: Place, event: Event, rest: bytes, log: Log, *, fresh: bool
+        self, place: Place, event: Event, rest: bytes, log: Log, make: Make, *, fresh: bool
     ) -> tuple[Definition, bytes | None]:
         text, filter_text = split_filter(rest, log)
         parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
         context = Context(
             event.declaration.fields,
             log,
-            InstanceVariables(place.table, event, all_hists(place), fresh=fresh),
+            InstanceVariables(place.table, event, all_hists(place), fresh=fresh, make=make),
             event.system,
             event.tracepoint_name,
         )
@@ -285,6 +335,7 @@ class HistKind:
         *,
         active: bool = True,
         kept: Kept = (),
+        is_made: bool = False,
     ) -> AttachedTrigger:
         program = compile_definition(definition)
         table = table_for(program)
@@ -306,7 +357,7 @@ class HistKind:
             let_go_of_snapshot()
             place.tables.drop(table, place.sink.number)
             raise
-        one = EventHist(definition, filter_text, command, trigger, program)
+        one = EventHist(definition, filter_text, command, trigger, program, is_made)
         synthetic = _link(place, hist, definition)
         trigger.finish()
         if one.name is not None:
@@ -321,8 +372,18 @@ class HistKind:
                     del place.tables.named[one.name]
             let_go_of_snapshot()
             place.tables.drop(table, place.sink.number)
+            _remove_unread(place, definition)
 
         return AttachedTrigger(trigger, (SLOT, one), one.text, one.saved, let_go, comes_last=True)
+
+
+def _remove_unread(place: Place, definition: Definition) -> None:
+    """This one reads no more: what was made for it goes, unless another reads that, too."""
+    owners = [reference.owner for reference in definition.references]
+    hists = all_hists(place)
+    for event, one in hists:
+        if one.is_made and one in owners and not is_read(one, (other for _, other in hists)):
+            place.files.remove_trigger(event, (SLOT, one))
 
 
 def _table(place: Place, definition: Definition, program: Program, namesake: EventHist | None) -> HistTable:

@@ -139,6 +139,40 @@ def test_synthetic_events_survive(folder: Path) -> None:
     finish(after)
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_fields_of_the_matched_event_survive(folder: Path, orderly: bool) -> None:
+    """What was made for them is not made again, and still goes with its reader."""
+    daemon = daemon_in(folder)
+    done = register(daemon, b"done u64 id; s32 rc", PERSIST)
+    start = register(daemon, b"start u64 id; u32 wt", PERSIST)
+    write(daemon, b"synthetic_events", b"lat u64 id; u32 wt", False)
+    write(daemon, b"events/synthetic/lat/enable", b"1")
+    write(daemon, b"events/user_events/start/trigger", b"hist:keys=id", False)
+    lat = b"hist:keys=id:onmatch(user_events.start).lat(id,wt)"
+    write(daemon, b"events/user_events/done/trigger", lat, False)
+    start.tracepoint.write(struct.pack("<QI", 1, 7), ts_ns=1, cpu=0, pid=1)
+    paths = [
+        b"events/user_events/%s/%s" % (event, file)
+        for event in (b"done", b"start")
+        for file in (b"hist", b"trigger")
+    ]
+    before = [read(daemon, path) for path in paths]
+    assert b"synthetic_wt=wt" in before[3]
+    if orderly:
+        daemon.close()
+    else:
+        die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    done = after.table.events()[0]
+    done.tracepoint.write(struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
+    assert b"lat: id=1 wt=7\n" in read(after, b"trace")
+    write(after, b"events/user_events/done/trigger", b"!" + lat, False)
+    assert b"synthetic_wt" not in read(after, paths[3])
+    assert len(files(folder)) == 1
+    finish(after)
+
+
 def test_snapshots_survive(folder: Path) -> None:
     daemon = daemon_in(folder)
     event = register(daemon, b"a u32 v", PERSIST)
