@@ -13,10 +13,10 @@
         Entries: 2
         Dropped: 0
 
-One such text for each hist trigger of the event (kernel/trace/trace_events_hist.c, hist_trigger_show()). What the
-columns are is in the line of the trigger; how a key is printed depends on its modifier. A text may hold anything,
-line breaks and what looks like another key included: it is as wide as STRING_WIDTH at least, which numbers never
-are.
+One such text for each hist trigger of the event (kernel/trace/trace_events_hist.c, hist_trigger_show()).
+What the columns are is in the line of the trigger; how a key is printed depends on its modifier. A text may
+hold anything, line breaks and what looks like another key included: it is as wide as STRING_WIDTH at least,
+which numbers never are.
 """
 
 import re
@@ -64,8 +64,8 @@ _TOTALS = re.compile(r"\nTotals:\n    Hits: (\d+)\n    Entries: \d+\n    Dropped
 
 
 def parse_histograms(text: bytes, signed: Collection[str] = ()) -> list[Histogram]:
-    """All of the file; empty when it has no hist trigger. signed: names of fields whose numbers are, which the
-    text prints as if they were not."""
+    """All of the file; empty when it has no hist trigger. signed: names of fields whose numbers are, which
+    the text prints as if they were not."""
     return [_parse(part, signed) for part in _HEAD.split(text_of(text))[1:]]
 
 

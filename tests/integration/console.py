@@ -3,8 +3,8 @@
     ```python                 a file, named in its first line: # app.py
     ```console                `$ COMMAND`, and below what it prints, stderr included
 
-In what is expected `...` stands for anything within a line, and a line `...` for any lines; the number of blanks does
-not matter, since columns move with the width of what is in them.
+In what is expected `...` stands for anything within a line, and a line `...` for any lines; the number of
+blanks does not matter, since columns move with the width of what is in them.
 """
 
 import contextlib

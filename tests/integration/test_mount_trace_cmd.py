@@ -104,8 +104,8 @@ def test_record(trace_cmd: TraceCmd, options: str) -> None:
     buffer, _, rest = options.partition(" -f")
     filtered = f"-f{rest}" if rest else ""
     report = trace_cmd(
-        f"trace-cmd record {buffer} -e user_events:shop {filtered} -o out.dat $PYTHON emit.py > log 2>&1 || cat log;"
-        " trace-cmd report out.dat"
+        f"trace-cmd record {buffer} -e user_events:shop {filtered} -o out.dat $PYTHON emit.py > log 2>&1"
+        " || cat log; trace-cmd report out.dat"
     )
     assert counts(report) == list(range(40 if rest else 0, 100)), report
 

@@ -76,8 +76,9 @@ printf '[Unit]\nDefaultDependencies=no\nRequires=utracefsd.socket\nAfter=utracef
 cp opt/source/systemd/*.socket opt/source/systemd/*.service $units
 sed -i "s|^ExecStart=/usr/bin/utracefsd|ExecStart=$PYTHON -m utracefsd|" $units/utracefsd.service
 mkdir $units/utracefsd.service.d
-printf '[Service]\nEnvironment="PYTHONPATH=%s" LD_LIBRARY_PATH=%s\n%s\n%s\n' "$PYTHONPATH" "$LD_LIBRARY_PATH" \
-    StandardError=append:/run/daemon.log "$MORE" > $units/utracefsd.service.d/test.conf
+printf '[Service]\nEnvironment="PYTHONPATH=%s" LD_LIBRARY_PATH=%s\n%s\n%s\n' \
+    "$PYTHONPATH" "$LD_LIBRARY_PATH" StandardError=append:/run/daemon.log "$MORE" \
+    > $units/utracefsd.service.d/test.conf
 mkdir -m 700 dev/shm/utracefs
 chown 997:997 dev/shm/utracefs
 mkdir old

@@ -20,8 +20,9 @@
 
 A command that fails raises: OSError from the tree, TraceError from a file, Failure where we know better what
 to say. It becomes one line `utracefs: PATH-OR-EVENT: reason` on stderr, and status 1; wrong usage is a line
-`utracefs: COMMAND: reason` and status 2. Where a place in a text is meant, that follows with a caret. There are no tracebacks, not even for mistakes of ours, unless
-UTRACEFS_DEBUG is set. A command returns its exit status, None is 0.
+`utracefs: COMMAND: reason` and status 2. Where a place in a text is meant, that follows with a caret. There
+are no tracebacks, not even for mistakes of ours, unless UTRACEFS_DEBUG is set. A command returns its exit
+status, None is 0.
 
 The name and short help of every command stand here, so that `utracefs --help` imports none of them.
 """

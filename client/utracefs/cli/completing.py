@@ -113,14 +113,15 @@ def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str
     """The field that stands last in an expression, of the `-e` or EVENTs before it."""
     patterns = [str(pattern) for pattern in ctx.params.get("events") or ()]
     head, word = re.fullmatch(r"(?s)(.*?)(\w*)", incomplete).groups()  # type: ignore[union-attr]
-    if re.search(r"""["'][^"']*$|[=<>&~]\s*$""", head):
-        return []  # a value, not a field
+    # Inside a text, or behind an operator: a value, not a field.
+    if re.search(r"""(?:[=<>~]|(?<!&)&)\s*$""", head) or any(head.count(quote) % 2 for quote in "\"'"):
+        return []
     return [head + name for name in _names_of_fields(ctx, patterns[-1:], word, _COMMON_FIELDS)]
 
 
 def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Fields for keys, values and sorting of `hist`, the last one of a list with commas; behind a dot what may
-    stand there."""
+    """Fields for keys, values and sorting of `hist`, the last one of a list with commas; behind a dot what
+    may stand there."""
     head, comma, word = incomplete.rpartition(",")
     field, dot, _ = word.partition(".")
     if dot:

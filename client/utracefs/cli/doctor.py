@@ -270,8 +270,8 @@ def _examine_stats(
 
 
 def _why_filtered(tree: Tracefs, event: EventName, consumer: str, *, filtering: bool) -> str:
-    """Empty for an instance that is gone: nobody misses anything there. filtering: a setting of the top instance
-    keeps records away now."""
+    """Empty for an instance that is gone: nobody misses anything there. filtering: a setting of the top
+    instance keeps records away now."""
     kind, _, name = consumer.partition(":")
     if kind != "ftrace":
         return "its pid or cpu, or the sample period"

@@ -4,12 +4,13 @@
     utracefs hist http_request path --vals usec             and the sum of usec
     utracefs hist http_request usec.log2 --filter 'status == 200'
 
-The counting is a hist trigger in an instance of our own, where nothing is recorded; it goes with our connection,
-whatever becomes of us. An event that nobody has declared is waited for, and counted from its first record on.
-Without KEYS the histograms are shown that the event has already.
+The counting is a hist trigger in an instance of our own, where nothing is recorded; it goes with our
+connection, whatever becomes of us. An event that nobody has declared is waited for, and counted from its
+first record on. Without KEYS the histograms are shown that the event has already.
 
     with a terminal     a table that is renewed every --interval, until Ctrl-C
-    without             the table once, at the end; with --interval that often
+    without             the table once, at the end; with --interval that often, too
+    --json              a list, as often as the table without a terminal
     with a COMMAND      while it runs; once, at the end, since the terminal is its own
 """
 
@@ -126,7 +127,7 @@ def hist(
         )
     live = not as_json and not once and not command and sys.stdout.isatty()
     view = JsonView() if as_json else LiveView() if live else PlainView()
-    renew_s = interval_s or INTERVAL_S if live else None if once or as_json else interval_s
+    renew_s = interval_s or INTERVAL_S if live else None if once else interval_s
     if once:
         duration_s = duration_s or interval_s or INTERVAL_S
     text = trigger_text(keys, vals, sort, size, all_filters(filters))

@@ -61,8 +61,8 @@ class Summary:
     too_large: int
     """Lost, because no page can hold them."""
     overwritten: int
-    """Recorded, and gone before they were read: overwritten, or taken away by somebody else. With a snapshot 0:
-    what is not in it is not lost."""
+    """Recorded, and gone before they were read: overwritten, or taken away by somebody else. With a
+    snapshot 0: what is not in it is not lost."""
     filtered: int
     """Not wanted: what a filter kept away."""
     recorded: int

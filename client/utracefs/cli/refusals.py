@@ -16,10 +16,11 @@ from collections.abc import Collection, Iterator
 import attrs
 
 from utracefs.cli import Failure
+from utracefs.cli.filter_syntax import syntax_mistake
 from utracefs.event_names import EventName
 from utracefs_protocol.text import text_of
 
-__all__ = ["Refusal", "filter_refusal", "logged_refusals", "trigger_refusal"]
+__all__ = ["Refusal", "filter_refusal", "logged_refusals", "syntax_refusal", "trigger_refusal"]
 
 INDENT = "  "
 
@@ -34,6 +35,8 @@ class Refusal:
     """The text with a caret below; may be empty."""
     what: str
     """`filter`, `trigger`."""
+    hint: str = ""
+    """What there is instead."""
 
     @property
     def consequence(self) -> str:
@@ -42,7 +45,26 @@ class Refusal:
 
     def failure(self, event: EventName | str) -> Failure:
         """To be raised, or to be shown."""
-        return Failure(str(event), f"{self.what}: {self.reason}", detail=self.detail)
+        return Failure(str(event), f"{self.what}: {self.reason}{self.hint}", detail=self.detail)
+
+    @property
+    def is_about_a_field(self) -> bool:
+        """There is no such field."""
+        return self.reason in ("Field not found", "Couldn't find field")
+
+
+def syntax_refusal(text: str, what: str) -> Refusal | None:
+    """What is wrong with a filter, or with the filter of a trigger, whatever the event."""
+    head, condition = "", text
+    if what == "trigger":
+        parts = re.split(r"(\sif\s)", text, maxsplit=1)
+        if len(parts) < 3:
+            return None
+        head, condition = parts[0] + parts[1], parts[2]
+    mistake = syntax_mistake(condition)
+    if mistake is None:
+        return None
+    return Refusal(mistake.message, _indented(f"{text}\n{' ' * (len(head) + mistake.column)}^"), what)
 
 
 def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:
@@ -69,10 +91,11 @@ def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
 
 
 def logged_refusals(texts: Collection[str], error_log: bytes) -> Iterator[tuple[str, str, Refusal]]:
-    """Which of these hist triggers error_log names: the event, the text, the refusal."""
+    """Which of these hist triggers error_log names: the event, the text, the refusal. That one is there
+    already is what is hoped for."""
     for location, message, command, caret in _ENTRY.findall(text_of(error_log)):
         kind, _, event = location.partition(":")
-        if kind == "hist" and command in texts:
+        if kind == "hist" and command in texts and message != "Hist trigger already exists":
             yield event, command, Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
 
 

@@ -6,7 +6,8 @@ __all__ = ["table_lines"]
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> Iterator[str]:
-    """Columns as wide as needed; those of `left` (from 0 on) to the left, the others, numbers, to the right."""
+    """Columns as wide as needed; those of `left` (from 0 on) to the left, the others, numbers, to the
+    right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [

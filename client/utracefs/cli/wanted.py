@@ -2,22 +2,24 @@
 
     -e 'http_*' --filter 'status >= 500' --trigger 'snapshot if usec > 100000'
 
-A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R. Several filters of one -e must all
-hold; the same EVENT asked for twice means the records that either takes.
+A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R. Several filters of one -e
+must all hold; the same EVENT asked for twice means the records that either takes.
 
 An event may be meant by several -e. Its own name counts more than a glob, and a later -e more than an earlier
 one: `-e '*' -e http_request --filter 'status >= 500'` takes everything, but of http_request only the errors.
 Triggers are all set.
 
     begin   events that exist: events/SYSTEM/NAME/filter and trigger are written
-            events that come:  standing_filters and standing_triggers; the daemon writes them when the event is
-                               registered, before its first record
-            standing_events enables both; it comes last, so that no record passes a filter that is not there yet
+            events that come: standing_filters and standing_triggers; the daemon writes them when the
+            event is registered, before its first record
+            standing_events enables both; it comes last, so that no record passes a filter that is not
+            there yet
     check   again and again: does what was written fit the events that came meanwhile? If not it is told.
 
-A filter that fits none of the events of its -e that exist is a Failure. One that does not fit an event which
-comes later leaves that unfiltered, as a failed write to its file `filter` does: a recording with too much in it
-can still be looked through, one with too little cannot.
+A filter that fits none of the events of its -e that exist is a Failure; where there are none yet, one that
+could fit no event at all. One that does not fit an event which comes later leaves that unfiltered, as a
+failed write to its file `filter` does: a recording with too much in it can still be looked through, one
+with too little cannot.
 """
 
 import errno
@@ -31,9 +33,17 @@ import click
 from utracefs.cli.common import available_events, events_option, write_word
 from utracefs.cli.completing import complete_filter
 from utracefs.cli.place import Place
-from utracefs.cli.refusals import Refusal, filter_refusal, logged_refusals, trigger_refusal
+from utracefs.cli.refusals import (
+    Refusal,
+    filter_refusal,
+    logged_refusals,
+    syntax_refusal,
+    trigger_refusal,
+)
 from utracefs.event_names import EventName, is_glob, matches, parse_event_list
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = [
@@ -105,7 +115,8 @@ def trigger_option(help_text: str) -> Callable[[F], F]:
 
 
 def wanted_options(help_text: str) -> Callable[[F], F]:
-    """`-e`, `--filter` and `--trigger` of a WantedCommand, which is called with `wanted`: a tuple of Wanted."""
+    """`-e`, `--filter` and `--trigger` of a WantedCommand, which is called with `wanted`: a tuple of
+    Wanted."""
 
     def decorate(function: F) -> Any:
         @functools.wraps(function)
@@ -214,12 +225,23 @@ class WantedEvents:
         self._enables = enable
         if self.has_settings:
             self.set_existing()
+            self._check_syntax()
             self._stand_by()
             for event in self._new(available_events(self._tree)):  # what came in between
                 for _, text, refusal in self._set(event, again=True):
                     self._refuse(event, text, refusal)
         for one in self._wanted if enable else ():
             write_word(self._tree, self._place.path("standing_events"), one.pattern)
+
+    def _check_syntax(self) -> None:
+        """Failure for what no event will fit, where there is none yet."""
+        for one in self._wanted:
+            if any(matches(one.pattern, event) for event in self._checked):
+                continue
+            for text, what in ((one.filter, "filter"), *((trigger, "trigger") for trigger in one.triggers)):
+                refusal = syntax_refusal(text, what) if text else None
+                if refusal is not None:
+                    raise refusal.failure(one.pattern)
 
     def _stand_by(self) -> None:
         some_filter = any(one.filter for one in self._wanted)
@@ -248,7 +270,7 @@ class WantedEvents:
             refused = [(event, refusal) for event, refusal in those if refusal is not None]
             if refused and (not is_glob(pattern) or len(refused) == len(those)):
                 event, refusal = refused[0]
-                raise refusal.failure(event)
+                raise self._hinted(event, refusal).failure(event)
         for (_, text), those in outcomes.items():
             for event, refusal in those:
                 self._refuse(event, text, refusal)
@@ -344,10 +366,21 @@ class WantedEvents:
     def _refuse(self, event: EventName | str, text: str, refusal: Refusal | None) -> None:
         if refusal is not None:
             self.refused.append((event, text, refusal))
-            failure = refusal.failure(event)
+            failure = self._hinted(event, refusal).failure(event)
             click.echo(f"utracefs: {failure.about}: {failure.reason}", err=True)
             if failure.detail:
                 click.echo(failure.detail, err=True)
+
+    def _hinted(self, event: EventName | str, refusal: Refusal) -> Refusal:
+        """With the fields that the event has, where one was not found."""
+        if not refusal.is_about_a_field or not isinstance(event, EventName):
+            return refusal
+        try:
+            fields = parse_format(self._tree.read_file(f"{event.directory}/format")).fields
+        except (FileNotFoundError, TraceError):
+            return refusal
+        names = ", ".join(text_of(field.name) for field in fields)
+        return attrs.evolve(refusal, hint=f"; it has {names or 'none'}")
 
     def finish(self) -> int:
         """Tell once more what did not fit; the exit status that it means."""

@@ -10,12 +10,13 @@ import pytest
 from tests.client.cli.kit import Cli
 
 
-def complete(cli: Cli, line: str) -> list[str]:
+def complete(cli: Cli, line: str, place: int | None = None) -> list[str]:
+    """place: of the word that is not ended yet, where blanks in quotes are in front of it."""
     words = line.split(" ")
     env = {
         **cli.env,
         "COMP_WORDS": line,
-        "COMP_CWORD": str(len(words) - 1),
+        "COMP_CWORD": str(len(words) - 1 if place is None else place),
         "_UTRACEFS_COMPLETE": "bash_complete",
     }
     done = subprocess.run(
@@ -69,6 +70,10 @@ def test_completion_of_fields(traced: Cli) -> None:
     assert complete(traced, "utracefs record -e web --filter s") == ["size", "status"]
     assert complete(traced, "utracefs record -e web -e other -f ") == ["x", "common_pid", "CPU", "COMM"]
     assert complete(traced, "utracefs stream -e web --filter=p") == ["path"]
+    begun = 'utracefs record -e web -f \'path ~ "x" && !(st'
+    assert complete(traced, begun, 5) == ['path ~ "x" && !(status']
+    for value in ("'status ==", "'status & ", "'path == \"st", "'status >= s"):
+        assert complete(traced, f"utracefs record -e web -f {value}", 5) in ([], [""])
     assert complete(traced, "utracefs hist web st") == ["status"]
     assert complete(traced, "utracefs hist web path status,s") == ["status,size", "status,status"]
     assert complete(traced, "utracefs hist web path --vals hit") == ["hitcount"]

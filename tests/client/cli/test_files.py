@@ -60,7 +60,7 @@ def test_a_stream_with_filters(traced: Cli, eventually: Eventually) -> None:
     assert process.stdout.readline().endswith(b"web: status=0x1f4 (500)\n")
     traced.run("emit", "bad u16 status", "7")
     assert process.stdout.readline().endswith(b"bad: status=0x7 (7)\n")
-    assert process.stderr.readline() == b"utracefs: user_events:bad: filter: Field not found\n"
+    assert process.stderr.readline() == b"utracefs: user_events:bad: filter: Field not found; it has status\n"
     for text in (b"  stauts == 1\n", b"         ^\n"):
         assert process.stderr.readline() == text
     assert process.stderr.readline().startswith(b"utracefs: user_events:bad: trigger: there is no trigger")

@@ -79,7 +79,8 @@ def test_until_a_signal(traced: Cli, eventually: Eventually, number: signal.Sign
     out, error = interrupt(process, number)
     assert (process.returncode, error) == (0, b"")
     assert out.decode() == (
-        "user_events:web by status\nSTATUS  HITCOUNT\n   200         2\n   404         1\n3 records, 2 entries\n"
+        "user_events:web by status\nSTATUS  HITCOUNT\n   200         2\n   404         1\n"
+        "3 records, 2 entries\n"
     )
     assert hist_instances(traced) == ""
     assert "Used by" not in traced.out("cat", "user_events_status")
@@ -93,6 +94,17 @@ def test_killed_it_leaves_nothing(traced: Cli, eventually: Eventually) -> None:
     process.kill()
     process.communicate()
     eventually(lambda: not hist_instances(traced), "its instance is gone")
+
+
+def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    traced.run("reg", "web u16 status")
+    process = traced.start("hist", "web", "status")
+    wait_for_trigger(traced, eventually, process)
+    daemon.kill()
+    daemon.wait()
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, b"")
+    assert error.startswith(b"utracefs: ") and error.count(b"\n") == 1, error
 
 
 def test_an_event_that_comes_later_and_renewing(traced: Cli, eventually: Eventually) -> None:
@@ -116,6 +128,8 @@ def test_for_a_while_and_once(traced: Cli) -> None:
     traced.run("reg", "web u16 status")
     for words in (["--duration", "0.2"], ["--once", "--interval", "0.2"]):
         assert traced.out("hist", "web", "status", *words).endswith("0 records, 0 entries\n")
+    out = traced.out("hist", "web", "status", "--json", "--interval", "0.05", "--duration", "0.3")
+    assert out.count('"hits": 0') >= 2, "a list each time, and at the end"
     error = traced.run("hist", "never", "status", "--duration", "0.2").stderr
     assert error == b"utracefs: never: no such event came\n"
 
@@ -181,8 +195,11 @@ def test_wrong_usage(cli: Cli, words: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["stauts"], ["user_events:web: trigger: Couldn't find field", "  hist:keys=stauts"]),
-        (["status", "--filter", "stauts > 1"], ["user_events:web: trigger: Field not found", "  stauts > 1"]),
+        (["stauts"], ["user_events:web: trigger: Couldn't find field; it has status", "  hist:keys=stauts"]),
+        (
+            ["status", "--filter", "stauts > 1"],
+            ["user_events:web: trigger: Field not found; it has status", "  stauts > 1"],
+        ),
         (
             ["status", "--sort", "x"],
             ["user_events:web: trigger: Sort field must be a key or a val", "  hist:"],
@@ -203,6 +220,6 @@ def test_what_does_not_fit_an_event_that_comes(cli: Cli) -> None:
     done = cli.run("hist", "web", "stauts", *emitter(5), status=1)
     assert done.stdout == b""
     first, text, caret, last = done.stderr.decode().splitlines()
-    assert first == "utracefs: user_events:web: trigger: Couldn't find field"
+    assert first.startswith("utracefs: user_events:web: trigger: Couldn't find field")
     assert "stauts" in text and caret.strip() == "^"
     assert last.startswith("utracefs: user_events:web: has not the trigger 'hist:keys=stauts")

@@ -437,7 +437,8 @@ def test_a_filter_that_fits_no_event_is_told_before_the_command_runs(traced: Cli
     traced.run("reg", "web u16 status; __rel_loc char[] path")
     done = traced.run("record", "-e", "web", "--filter", "stauts >= 500", "--", "touch", "ran", status=1)
     assert done.stderr.decode() == (
-        "utracefs: user_events:web: filter: Field not found\n  stauts >= 500\n         ^\n"
+        "utracefs: user_events:web: filter: Field not found; it has status, path\n"
+        "  stauts >= 500\n         ^\n"
     )
     assert sorted(os.listdir(traced.home)) == ["d"]
     assert traced.out("ls", "instances") == ""
@@ -447,12 +448,15 @@ def test_a_filter_that_does_not_fit_what_comes(cli: Cli) -> None:
     """It is told, and told again at the end; a recording with too much in it is better than none."""
     done = cli.run("record", "-e", "web", "--filter", "stauts >= 500", *web(), status=1)
     first, text, caret, again, last = done.stderr.decode().splitlines()
-    assert (first, text) == ("utracefs: user_events:web: filter: Field not found", "  stauts >= 500")
+    assert (first, text) == (
+        "utracefs: user_events:web: filter: Field not found; it has status, path",
+        "  stauts >= 500",
+    )
     assert caret == "         ^"
     assert again == "utracefs: user_events:web: recorded without the filter 'stauts >= 500': Field not found"
     assert "100 records, 0 filtered out" in last
     assert len(fields(cli)) == 100
-    assert cli.run("record", "-e", "web", "-f", "x", "--", "sh", "-c", "exit 7", status=7)
+    assert cli.run("record", "-e", "web", "-f", "x == 1", "--", "sh", "-c", "exit 7", status=7)
 
 
 def test_a_trigger_ends_a_recording(cli: Cli) -> None:
@@ -506,3 +510,9 @@ def test_the_snapshot_of_an_instance_that_there_is(traced: Cli) -> None:
     traced.run("record", "--keep", "--snapshot", "-B", "mine", "--", "true")
     assert fields(traced) == [{"a": 1}]
     assert "ev: a=0x2 (2)" in traced.out("cat", "-B", "mine", "trace")
+
+
+def test_what_no_event_will_fit_is_told_before_the_command_runs(cli: Cli) -> None:
+    done = cli.run("record", "-e", "we*", "--filter", "status => 500", "--", "touch", "ran", status=1)
+    assert done.stderr.decode() == "utracefs: we*: filter: Invalid operator\n  status => 500\n         ^\n"
+    assert os.listdir(cli.home) == []

@@ -61,6 +61,8 @@ def test_what_the_log_says_of_histograms() -> None:
     assert (event, text, refusal.reason) == ("user_events:ev", "hist:keys=a", "Couldn't find field")
     assert refusal.detail == "  hist:keys=a\n       ^"
     assert list(logged_refusals({"hist:keys=b"}, log)) == []
+    log = log.replace(b"Couldn't find field", b"Hist trigger already exists")
+    assert list(logged_refusals({"hist:keys=a"}, log)) == []
 
 
 @pytest.mark.parametrize("log", [b"", LOG % (b"x", b"of another", b""), b"\n\n^\n"])

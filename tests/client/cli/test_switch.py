@@ -31,7 +31,10 @@ def test_filters_and_triggers(traced: Cli) -> None:
 def test_what_does_not_fit_enables_nothing(traced: Cli) -> None:
     traced.run("reg", "web u16 status")
     error = traced.run("enable", "web", "-f", "stauts == 1", status=1).stderr.decode()
-    assert error == "utracefs: user_events:web: filter: Field not found\n  stauts == 1\n         ^\n"
+    assert (
+        error
+        == "utracefs: user_events:web: filter: Field not found; it has status\n  stauts == 1\n         ^\n"
+    )
     assert traced.out("cat", "set_event") == ""
     traced.run("enable", "web", "-R", "traceoff")
     error = traced.run("enable", "web", "-R", "traceoff if status == 1", status=1).stderr.decode()

@@ -181,8 +181,8 @@ def test_without_settings_there_is_nothing_but_the_events() -> None:
 
 def test_a_name_without_a_filter_beside_a_glob_with_one() -> None:
     tree = FakeTree()
-    WantedEvents(tree, Place("i"), [Wanted("a"), Wanted("*", "x")]).begin()
-    assert tree.texts()[:2] == ["standing_filters: * x", "standing_filters: a 0"]
+    WantedEvents(tree, Place("i"), [Wanted("a"), Wanted("*", "x == 1")]).begin()
+    assert tree.texts()[:2] == ["standing_filters: * x == 1", "standing_filters: a 0"]
 
 
 def test_for_counting_nothing_is_enabled() -> None:
@@ -232,9 +232,9 @@ def test_a_glob_may_have_events_that_it_does_not_fit(capsys: pytest.CaptureFixtu
 def test_what_comes_while_it_is_set_up_is_set_too() -> None:
     tree = FakeTree()
     tree.came = ["a"]
-    asked = WantedEvents(tree, Place("i"), [Wanted("a", "x", ("t",))])
+    asked = WantedEvents(tree, Place("i"), [Wanted("a", "x == 1", ("t",))])
     asked.begin()
-    assert tree.texts()[2:4] == ["events/user_events/a/filter: x", "events/user_events/a/trigger: t"]
+    assert tree.texts()[2:4] == ["events/user_events/a/filter: x == 1", "events/user_events/a/trigger: t"]
     tree.written.clear()
     asked.check()
     assert (tree.written, asked.refused) == ([], [])
@@ -242,20 +242,22 @@ def test_what_comes_while_it_is_set_up_is_set_too() -> None:
 
 def test_what_does_not_fit_an_event_that_comes_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     tree = FakeTree()
-    asked = WantedEvents(tree, Place("i"), [Wanted("a", "nosuch", ("bad",)), Wanted("fine", "x", ("t",))])
+    asked = WantedEvents(
+        tree, Place("i"), [Wanted("a", "nosuch == 1", ("bad",)), Wanted("fine", "x == 1", ("t",))]
+    )
     asked.begin()
     tree.events += ["a", "fine", "other"]
     # What the daemon made of the standing lines.
     tree.files["instances/i/events/user_events/a/filter"] = (
-        b"nosuch\n      ^\nparse_error: Field not found\n\n"
+        b"nosuch == 1\n      ^\nparse_error: Field not found\n\n"
     )
-    tree.files["instances/i/events/user_events/fine/filter"] = b"x\n"
+    tree.files["instances/i/events/user_events/fine/filter"] = b"x == 1\n"
     tree.slots.add(("instances/i/events/user_events/fine/trigger", b"t"))
     asked.check()
     asked.check()
     assert capsys.readouterr().err.splitlines() == [
         "utracefs: user_events:a: filter: Field not found",
-        "  nosuch",
+        "  nosuch == 1",
         "        ^",
         "utracefs: user_events:a: trigger: there is no trigger 'bad'",
         "  bad",
@@ -272,7 +274,7 @@ def test_an_event_that_is_gone_meanwhile_is_no_error() -> None:
                 raise FileNotFoundError(errno.ENOENT, "gone", path)
             return super().write_file(path, data, truncate)
 
-    asked = WantedEvents(Fleeting("a"), Place("i"), [Wanted("a", "x", ("t",))])
+    asked = WantedEvents(Fleeting("a"), Place("i"), [Wanted("a", "x == 1", ("t",))])
     asked.begin()
     assert asked.refused == []
 
@@ -283,7 +285,7 @@ def test_a_daemon_that_goes_away_is_no_refusal(error: OSError) -> None:
         def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
             raise error
 
-    for wanted in (Wanted("a", "x"), Wanted("a", "", ("t",)), Wanted("b", "x")):
+    for wanted in (Wanted("a", "x == 1"), Wanted("a", "", ("t",)), Wanted("b", "x == 1")):
         with pytest.raises(type(error)):
             WantedEvents(Broken("a"), Place("i"), [wanted]).begin()
 
@@ -294,8 +296,8 @@ def test_what_the_standing_files_refuse_names_the_line() -> None:
             raise OSError(errno.E2BIG, "standing_filters has at most 1024 lines", path)
 
     with pytest.raises(OSError, match="at most 1024") as caught:
-        WantedEvents(Full(), Place("i"), [Wanted("a", "x")]).begin()
-    assert caught.value.filename == "a x"
+        WantedEvents(Full(), Place("i"), [Wanted("a", "x == 1")]).begin()
+    assert caught.value.filename == "a x == 1"
 
 
 def test_what_did_not_fit_an_event_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,3 +317,35 @@ def test_what_did_not_fit_an_event_that_is_gone(capsys: pytest.CaptureFixture[st
         "            ^",
     ]
     assert asked.finish() == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason", "detail"),
+    [
+        (Wanted("b", "x => 1"), "filter: Invalid operator", "  x => 1\n    ^"),
+        (
+            Wanted("b*", "", ("traceoff", "traceoff:3 if x => 1")),
+            "trigger: Invalid operator",
+            "  traceoff:3 if x => 1\n                  ^",
+        ),
+    ],
+)
+def test_what_no_event_will_fit_is_refused_before_there_is_one(
+    wanted: Wanted, reason: str, detail: str
+) -> None:
+    tree = FakeTree("a")
+    with pytest.raises(Failure) as caught:
+        WantedEvents(tree, Place("i"), [Wanted("a", "fine to the fake"), wanted]).begin()
+    failure = caught.value
+    assert (failure.about, failure.reason, failure.detail) == (wanted.pattern, reason, detail)
+    assert not [path for path, _ in tree.written if path.startswith("standing")]
+
+
+def test_the_fields_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    tree = FakeTree("a")
+    tree.files["events/user_events/a/format"] = (
+        b"name: a\nID: 1500\nformat:\n\tfield:u32 n;\toffset:8;\tsize:4;\tsigned:0;\n"
+        b'\tfield:u8 other;\toffset:12;\tsize:1;\tsigned:0;\n\nprint fmt: "n", REC->n\n'
+    )
+    with pytest.raises(Failure, match="filter: Field not found; it has n, other"):
+        WantedEvents(tree, Place("i"), [Wanted("a", "nosuch")]).begin()

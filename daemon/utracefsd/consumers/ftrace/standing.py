@@ -3,12 +3,12 @@
     standing_filters     GLOB FILTER     to its `filter`: of the lines that match the last one
     standing_triggers    GLOB TRIGGER    to its `trigger`: all lines that match, in their order
 
-They are to `filter` and `trigger` what `standing_events` is to `set_event`. Who wants only some records of an event
-that nobody has declared yet would otherwise get those before he could write the filter. (The kernel has no such
-thing; its users look again and again.)
+They are to `filter` and `trigger` what `standing_events` is to `set_event`. Who wants only some records of
+an event that nobody has declared yet would otherwise get those before he could write the filter. (The
+kernel has no such thing; its users look again and again.)
 
-Events that exist have files of their own; a line changes nothing about them. What does not fit an event leaves it
-as the failed write to its own file would; the error is in that file (a filter) and in error_log.
+Events that exist have files of their own; a line changes nothing about them. What does not fit an event
+leaves it as the failed write to its own file would; the error is in that file (a filter) and in error_log.
 """
 
 import errno
@@ -41,8 +41,9 @@ class StandingLines:
         *,
         last_only: bool,
     ) -> None:
-        """name: of the setting that holds the lines, and of the file. write: to the event's own file; may raise
-        TraceError, OSError, MemoryError. on_changed: called after each change. last_only: of the lines that match, only the last."""
+        """name: of the setting that holds the lines, and of the file. write: to the event's own file; may
+        raise TraceError, OSError, MemoryError. on_changed: called after each change. last_only: of the
+        lines that match, only the last."""
         self._settings = settings
         self._name = name
         self._write = write
@@ -95,8 +96,8 @@ class StandingLines:
         self._on_changed()
 
     def created(self, event: Event) -> None:
-        """Write to the files of a new event. What is refused keeps no program from registering it; the log says
-        what is no mistake in the line."""
+        """Write to the files of a new event. What is refused keeps no program from registering it; the log
+        says what is no mistake in the line."""
         texts = [
             text
             for glob, _, text in (line.partition(b" ") for line in self.lines)

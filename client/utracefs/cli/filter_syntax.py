@@ -1,0 +1,89 @@
+"""What is wrong with a filter whatever the event: quotes, parentheses, operators.
+
+The daemon judges a filter once it has the event. Where a command declares that, the mistake would be told
+while it runs; this tells before it is started what can be known without fields. What is refused here the
+daemon refuses for every event, with these messages where it gets that far (the grammar:
+kernel/trace/trace_events_filter.c).
+"""
+
+import re
+
+import attrs
+
+__all__ = ["SyntaxMistake", "syntax_mistake"]
+
+_SPACE = re.compile(r"[\s\xa0]*")
+_NOTS = re.compile(r"(?:!(?![=~])[\s\xa0]*)*")
+_NAME = re.compile(r"\w+(?:\.\w+)*")
+_OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&")
+_VALUE = re.compile(r"""-?[0-9]\w*|--?\w*|"[^"]*"|'[^']*'|CPUS[\s\xa0]*(?:\{[^}]*\}?)?""")
+
+
+@attrs.frozen
+class SyntaxMistake:
+    """Where, and what."""
+
+    message: str
+    column: int
+
+
+def syntax_mistake(text: str) -> SyntaxMistake | None:
+    """The first one; None: there may be events that it fits."""
+    if text.strip() == "0":
+        return None
+    return _brackets(text) or _terms(text)
+
+
+def _brackets(text: str) -> SyntaxMistake | None:
+    quote, quoted_at = "", 0
+    opened: list[int] = []
+    for at, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote, quoted_at = char, at
+        elif char == "(":
+            opened.append(at)
+        elif char == ")" and not opened:
+            return SyntaxMistake("Too few '('", at)
+        elif char == ")":
+            opened.pop()
+    if quote:
+        return SyntaxMistake("Missing matching quote", quoted_at)
+    return SyntaxMistake("Too many '('", opened[-1]) if opened else None
+
+
+def _terms(text: str) -> SyntaxMistake | None:
+    """Predicates joined by && and ||; parentheses match already."""
+    at = 0
+    while True:
+        while True:
+            at = _NOTS.match(text, _skip(text, at)).end()  # type: ignore[union-attr]
+            if text[at : at + 1] != "(":
+                break
+            at += 1
+        if at >= len(text):
+            return SyntaxMistake("Meaningless filter expression", len(text))
+        for part, message in (
+            (_NAME, "a field was expected"),
+            (_OPERATOR, "Invalid operator"),
+            (_VALUE, "Invalid value (did you forget quotes)?"),
+        ):
+            at = _skip(text, at)
+            found = part.match(text, at)
+            if found is None:
+                return SyntaxMistake(message, at)
+            at = found.end()
+        at = _skip(text, at)
+        while text[at : at + 1] == ")":
+            at = _skip(text, at + 1)
+        if at >= len(text):
+            return None
+        if text[at : at + 2] not in ("&&", "||"):
+            return SyntaxMistake("Too many terms in predicate expression", at)
+        at += 2
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
