@@ -170,7 +170,7 @@ def taken(world: World) -> list[bytes]:
 
 
 def test_a_snapshot_of_a_maximum(world: World) -> None:
-    """It is taken for what is the most of all keys, its record is the last in it, and entries tell nothing."""
+    """It is taken for what is the most of all keys; entries tell nothing of it."""
     world.wa(DONE + b"enable", b"1")
     world.wa(DONE + b"trigger", TAKES % b"onmax")
     assert world.cat(DONE + b"trigger").endswith(b":size=2048:onmax($x).snapshot() [active]\n")
@@ -205,6 +205,17 @@ def test_a_snapshot_of_a_change(world: World) -> None:
         b"\ttriggering value { onchange($x) }:          2\ttriggered by event with key: { id:          1 }"
     )
     assert world.cat(DONE + b"hist").count(b"changed:") == 2
+
+
+def test_a_snapshot_for_the_longest_key(world: World) -> None:
+    """MAX_KEY_SIZE bytes, all of them kept and shown."""
+    world.wa(DONE + b"trigger", b"hist:keys=path,common_stacktrace:x=rc:onmax($x).snapshot()")
+    for rc, path in ((1, b"a" * 300), (2, b"b" * 300), (1, b"c")):
+        emit(world, b"done", 1, rc, path)
+    shown = b"{ path: %s, common_stacktrace:\n}" % (b"b" * 255)
+    assert b"}:          2\ttriggered by event with key: " + shown + b"\n\nTotals" in world.cat(
+        DONE + b"hist"
+    )
 
 
 def test_one_action_of_an_instance_takes_snapshots(world: World) -> None:
