@@ -39,6 +39,7 @@ def daemon(ctx: click.Context, options: tuple[str, ...]) -> None:
 def completion(shell: str) -> None:
     """Print the completion script of SHELL: commands, options, and event names of the running daemon.
 
+    \b
     utracefs completion bash > ~/.local/share/bash-completion/completions/utracefs
     utracefs completion zsh > ~/.zfunc/_utracefs
     utracefs completion fish > ~/.config/fish/completions/utracefs.fish

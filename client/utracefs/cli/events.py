@@ -73,8 +73,10 @@ def emit(directory: str | None, declaration: str, values: tuple[str, ...]) -> No
             data.call(Write(struct.pack("<i", registered.write_index) + payload), name)
         except OSError as error:
             if error.errno == errno.EBADF:
+                # What is declared only by this command is gone before anybody can enable it.
+                enable = "enable" if found else "enable --standing"
                 raise Failure(
-                    name, f"no consumer is attached to it; `utracefs enable {name}` records it"
+                    name, f"no consumer is attached to it; `utracefs {enable} {name}` records it"
                 ) from None
             if isinstance(error, TimeoutError):
                 raise Failure(data.address, why_no_connection(error)) from None

@@ -312,7 +312,10 @@ class WantedEvents:
         except FileExistsError:
             if again:
                 return None
-            return Refusal("the event has one of its kind already", "", "trigger")
+            reason = (
+                "the event has one of its kind already; '!TRIGGER' appended to its file trigger removes it"
+            )
+            return Refusal(reason, "", "trigger")
         except (ConnectionError, TimeoutError):
             raise
         except OSError as error:

@@ -62,7 +62,8 @@ class Tree:
         node = above[-1] if name is None else above[-1].lookup(name)
         if node is None:
             if flags & os.O_CREAT:
-                raise TraceError(errno.EACCES, f"{_shown(path)}: files cannot be created here")
+                what = f"{_shown(path)}: no such file, and files cannot be created here"
+                raise TraceError(errno.EACCES, what)
             raise _no_entry(path)
         if name is not None and path.endswith(b"/"):
             if flags & os.O_CREAT:

@@ -154,5 +154,6 @@ def pids(data: bytes) -> list[int]:
 
 
 def _shown(data: bytes) -> str:
-    """The words of a peer, short enough for an error text."""
+    """The words of a peer, short enough for an error text; without the newline that echo puts behind them."""
+    data = data.removesuffix(b"\n")
     return repr(data[:40].decode("utf-8", "backslashreplace")) + ("..." if len(data) > 40 else "")

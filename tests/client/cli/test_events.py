@@ -53,6 +53,16 @@ def test_declare_enable_emit_look_delete(traced: Cli) -> None:
     assert "no such event" in traced.fails("status", "http_request")
 
 
+def test_the_hint_of_emit_works_for_an_event_of_its_own(traced: Cli) -> None:
+    """The event is gone again at once, so only a standing line can catch the next record."""
+    for words in (["backup_begin"], ["backup_done u64 bytes", "1"]):
+        name = words[0].split()[0]
+        assert f"`utracefs enable --standing {name}` records it" in traced.fails("emit", *words)
+        traced.run("enable", "--standing", name)
+        traced.run("emit", *words)
+    assert "backup_done: bytes=0x1 (1)" in traced.out("cat", "trace")
+
+
 def test_an_event_without_fields(traced: Cli) -> None:
     traced.run("reg", "tick")
     traced.run("enable", "tick")

@@ -38,7 +38,12 @@ def test_what_does_not_fit_enables_nothing(traced: Cli) -> None:
     assert traced.out("cat", "set_event") == ""
     traced.run("enable", "web", "-R", "traceoff")
     error = traced.run("enable", "web", "-R", "traceoff if status == 1", status=1).stderr.decode()
-    assert error == "utracefs: user_events:web: trigger: the event has one of its kind already\n"
+    assert error == (
+        "utracefs: user_events:web: trigger: the event has one of its kind already; "
+        "'!TRIGGER' appended to its file trigger removes it\n"
+    )
+    traced.run("write", "-a", "events/user_events/web/trigger", "!traceoff")
+    traced.run("enable", "web", "-R", "traceoff if status == 1")
     assert b"is empty" in traced.run("enable", "web", "-f", " ", status=2).stderr
 
 

@@ -197,7 +197,15 @@ def test_for_counting_nothing_is_enabled() -> None:
         (Wanted("a", "nosuch == 1"), "a", "filter: Field not found", "  nosuch == 1\n        ^"),
         (Wanted("a*", "nosuch == 1"), "a", "filter: Field not found", "  nosuch == 1\n        ^"),
         (Wanted("a", "", ("bad",)), "a", "trigger: there is no trigger 'bad'", "  bad"),
-        (Wanted("a", "", ("t", "t if x")), "a", "trigger: the event has one of its kind already", ""),
+        (
+            Wanted("a", "", ("t", "t if x")),
+            "a",
+            (
+                "trigger: the event has one of its kind already; "
+                "'!TRIGGER' appended to its file trigger removes it"
+            ),
+            "",
+        ),
     ],
 )
 def test_what_fits_no_event_that_exists_is_refused_at_once(

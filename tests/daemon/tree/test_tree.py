@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.daemon.tree.world import ADMIN, World, errno_of
+from utracefs_protocol.errors import TraceError
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,9 @@ def test_paths_that_lead_nowhere(world: World, path: bytes, number: int) -> None
 
 
 def test_creating_is_not_possible(world: World) -> None:
-    assert errno_of(world.w, b"new", b"1") == errno.EACCES
+    with pytest.raises(TraceError, match=r"^new: no such file, and files cannot be created here$") as caught:
+        world.w(b"new", b"1")
+    assert caught.value.errno == errno.EACCES
     assert errno_of(world.w, b"events/new", b"1") == errno.EACCES
     assert errno_of(world.w, b"nothing/new", b"1") == errno.ENOENT
     assert errno_of(world.w, b"trace/new", b"1") == errno.ENOTDIR

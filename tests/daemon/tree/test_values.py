@@ -148,3 +148,10 @@ def test_pids() -> None:
         assert errno_of(values.pids, data) == errno.EINVAL
     for data in (b"1073741824", b"2147483648", b"4294967295"):
         assert errno_of(values.pids, data) == errno.EPERM
+
+
+def test_an_error_shows_what_was_written_without_the_newline_of_echo() -> None:
+    with pytest.raises(TraceError, match=r"^'abc' is not a number: write decimal digits$"):
+        values.unsigned_decimal(b"abc\n")
+    with pytest.raises(TraceError, match=r"^'fff' names cpus beyond the 2 there are$"):
+        values.cpumask(b"fff\n", 2)
