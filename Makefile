@@ -11,6 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait more than they work.
 WORKERS ?= $(shell expr 2 \* $$(nproc))
+# What failed among the others is run once more by itself, as a busy machine can break a deadline. Both runs are
+# printed, and a failure that is no matter of time fails twice.
+AGAIN := --last-failed --last-failed-no-failures=none
 SOURCES := $(shell find protocol client daemon -name '*.pyx' -o -name '*.pxd' -o -name '*.h' 2>/dev/null)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -70,7 +73,7 @@ lint: build
 
 check: build test-tools
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS)
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) || $(BIN)/coverage run -m pytest -q $(AGAIN)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 

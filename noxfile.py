@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 SUPPORTED = ["3.11", "3.12", "3.13", "3.14"]
@@ -65,4 +66,9 @@ def tests(session: nox.Session, python_version: str) -> None:
         session.run(*pip, "--no-build-isolation", "-e", ".", external=True)
         installed.touch()
     session.run(python, "setup.py", "-q", "build_ext", "--inplace", external=True)
-    session.run(python, "-m", "pytest", "-q", *session.posargs, external=True)
+    pytest = [python, "-m", "pytest", "-q", "-o", f"cache_dir=.nox/{python_version}/pytest"]
+    try:
+        session.run(*pytest, *session.posargs, external=True)
+    except CommandFailed:
+        # as `make check` does it
+        session.run(*pytest, "--last-failed", "--last-failed-no-failures=none", external=True)

@@ -194,7 +194,8 @@ class _CProgram:
         try:
             self._connect()
         except OSError as error:
-            away = FileNotFoundError | ConnectionError | PermissionError | TimeoutError
+            # BlockingIOError: the listening socket's queue is full, and the socket has a timeout
+            away = FileNotFoundError | ConnectionError | PermissionError | TimeoutError | BlockingIOError
             if error.errno in _NO_ROOM:
                 self.turned_away += 1
             elif not isinstance(error, away):

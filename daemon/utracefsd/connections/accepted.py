@@ -135,6 +135,9 @@ class Accepted:
 
     descriptors_sent: int = 0
 
+    descriptors_kept: int = 0
+    """That came with what `answers` answers: its user's DESCRIPTORS until there is no rest."""
+
     held_bytes: int = 0
     """What is counted as its user's MESSAGE_BYTES."""
 

@@ -490,16 +490,35 @@ class Port:
                 break
         else:
             self._finished(accepted)
+        refusal = self._keep_descriptors(accepted, len(fds)) if accepted.answers is not None else None
         self._send(accepted)
-        if connection.closing:
+        if refusal is not None:
+            self._end(accepted, refusal)
+        elif connection.closing:
             self._end(accepted, None)
         elif connection.waiting or connection.next_timer_ns() is not None:
             self._speaking.add(accepted)
             self._note_timer(accepted)
 
+    def _keep_descriptors(self, accepted: Accepted, number: int) -> TraceError | None:
+        """Count what came with messages that wait for another turn; why there is no room for it."""
+        if not number or not self._rules.limited:
+            return None
+        peer = accepted.link.peer
+        try:
+            self._shares.check(Resource.DESCRIPTORS, peer.share, number, privileged=peer.privileged)
+        except TraceError as error:
+            return error
+        self._shares.add(Resource.DESCRIPTORS, peer.share, number)
+        accepted.descriptors_kept += number
+        return None
+
     def _finished(self, accepted: Accepted) -> None:
         accepted.answers = None
         self._unfinished.pop(accepted, None)
+        if accepted.descriptors_kept:
+            kept, accepted.descriptors_kept = accepted.descriptors_kept, 0
+            self._shares.drop(Resource.DESCRIPTORS, accepted.share, kept)
 
     def _note_timer(self, accepted: Accepted) -> None:
         due_ns = accepted.connection.next_timer_ns()

@@ -59,8 +59,8 @@ LIMITS: Mapping[Resource, Limit] = {
     Resource.CONNECTIONS: Limit(
         1024, 8192, errno.EMFILE, "user {uid} has {held} connections already, which is the limit; close some"
     ),
-    # A connection, the two of its ring, and what a request that is incomplete brought. In all: what
-    # RLIMIT_NOFILE leaves when the tree's connections have theirs (`Daemon`).
+    # A connection, the two of its ring, and what came with requests that are incomplete or wait. In all:
+    # what RLIMIT_NOFILE leaves when the tree's connections have theirs (`Daemon`).
     Resource.DESCRIPTORS: Limit(
         4096,
         1 << 20,

@@ -182,6 +182,46 @@ class TestWhatIsKept:
             port_module, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
         )
 
+    def test_descriptors_of_requests_that_wait_for_a_turn(self, limited: Around) -> None:
+        """Each connection may bring some, and with many connections they are more than there are."""
+        slow: list[bool] = []
+
+        def answer(data: bytes) -> Iterator[tuple[bytes, Sequence[int]] | None]:
+            while slow:
+                limited.now_ns += DATA.turn_ns
+                yield None
+
+        client, other = limited.connect(), limited.connect()
+        limited.turn()
+        for made in limited.made:
+            made.answer = answer
+        before = limited.shares.held(Resource.DESCRIPTORS, 7)
+        slow.append(True)
+        socket.send_fds(client, [b"slow"], [0, 0, 0])
+        limited.turn()
+        limited.turn()
+        assert limited.shares.held(Resource.DESCRIPTORS, 7) == before + 3
+        slow.clear()
+        limited.turn()
+        assert limited.shares.held(Resource.DESCRIPTORS, 7) == before
+
+        room = LIMITS[Resource.DESCRIPTORS].most - before - 2
+        limited.shares.add(Resource.DESCRIPTORS, 7, room)
+        slow.append(True)
+        socket.send_fds(client, [b"slow"], [0])
+        socket.send_fds(other, [b"slow"], [0, 0, 0])
+        limited.turn()
+        assert error_in(read_all(other))[0] == errno.EMFILE
+        assert limited.made[1].closed_ns
+        assert len(limited.port) == 1
+        assert limited.shares.held(Resource.DESCRIPTORS, 7) == room + 2, "one connection, and its one"
+        client.close()
+        slow.clear()
+        limited.turn()
+        limited.turn()
+        assert limited.shares.held(Resource.DESCRIPTORS, 7) == room
+        limited.shares.drop(Resource.DESCRIPTORS, 7, room)
+
     def test_half_messages(self, limited: Around) -> None:
         clients = [limited.connect() for _ in range(4)]
         limited.turn()

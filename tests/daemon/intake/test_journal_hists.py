@@ -54,6 +54,9 @@ class OneVariable:
         context.references.append(Reference(None, 0, field))
         return field
 
+    def field_variable(self, *args: Any) -> None:
+        return None
+
     def is_defined(self, name: bytes) -> bool:
         return False
 
@@ -67,8 +70,8 @@ class OneVariable:
 class World:
     """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`,
     which is too small for all keys. `reader` reads once what `setter` set for the record before, where that
-    was not 5. The second has one, `other`, and triggers that pause it and let it go
-    on."""
+    was not 5; `taker` swaps the first's buffer and its spare at each n that is larger than all before. The
+    second has one, `other`, and triggers that pause it and let it go on."""
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class World:
         if new:
             (folder / "0").mkdir()
             self.buffer = RingBuffer(1, 64, folder=str(folder / "0"))
+            self.buffer.add_spare()
             self.journal = Journal(folder / "journal", cells=self.cells)
         else:
             self.buffer = RingBuffer.adopt(str(folder / "0"))
@@ -97,10 +101,13 @@ class World:
             self._hist(probe.sink, "some", b"keys=n:vals=n,hitcount.percent:size=128", b"n > 2"),
             self._hist(probe.sink, "reader", b"keys=1:vals=n-$x"),
             self._hist(probe.sink, "setter", b"keys=1:x=n", b"n != 5"),
+            self._hist(probe.sink, "taker", b"keys=n.log2:x=n:onmax($x).snapshot()"),
         )
-        reader, setter = (trigger.hist for trigger in probe.triggers[2:])
+        reader, setter, taker = (trigger.hist for trigger in probe.triggers[2:])
         reader.link([Link(setter, 0, True)], ())
-        probe.triggers[2].end_reads()
+        taker.link((), [(1, True, 0, False, True, None)])
+        for trigger in probe.triggers:
+            trigger.finish()
         other = FtraceProbe(FtraceSink(RingBuffer(1, 8), 1, self.cells))
         other.soft_disabled = True
         self.tracepoint.attach(other)
@@ -148,7 +155,10 @@ class World:
             name: ({key: words[:2] for key, words in table.entries()}, table.hits, table.drops)
             for name, table in self.tables.items()
         }
-        found["stored"] = [struct.unpack_from("<Q", data, 8)[0] for _, _, data, _ in self.buffer.cursor()]
+        for name, spare in (("stored", False), ("snapshot", True)):
+            cursor = self.buffer.cursor(snapshot=spare)
+            found[name] = [struct.unpack_from("<Q", data, 8)[0] for _, _, data, _ in cursor]
+        found["taken"] = self.tables["taker"].taken
         return found
 
 
@@ -161,7 +171,14 @@ def expected(numbers: list[int]) -> dict[str, Any]:
     active = True
     reads = read_sum = 0
     x: int | None = None
+    stored: list[int] = []
+    snapshot: list[int] = []
+    largest = 0
     for n in numbers:
+        stored.append(n)
+        if n > largest:
+            largest = n
+            stored, snapshot = snapshot, stored
         if x is not None:
             reads += 1
             read_sum += n - x
@@ -187,7 +204,10 @@ def expected(numbers: list[int]) -> dict[str, Any]:
         "reader": ({key(1): (reads, read_sum % (1 << 64))} if reads else {}, reads, 0),
         "setter": setter_counts(numbers),
         "other": ({key(1): (others,)} if others else {}, others, 0),
-        "stored": numbers,
+        "taker": ({key(log): (count, 3) for log, count in logs.items()}, len(numbers), 0),
+        "stored": stored,
+        "snapshot": snapshot,
+        "taken": (key((largest - 1).bit_length()), largest) if largest else None,
     }
 
 
@@ -198,8 +218,9 @@ def setter_counts(numbers: list[int]) -> tuple[dict[bytes, tuple[int, ...]], int
     return ({struct.pack("<Q", 1): (count, is_set)} if count else {}), count, 0
 
 
-SEQUENCE = [1, 5, 5, PAUSES, 2, 300, CONTINUES, 5, 301, 5]
-FILES = ["0/cpu0", "journal", "cells", "all", "some", "reader", "setter", "other"]
+SEQUENCE = [1, 5, 5, PAUSES, 2, 3000, CONTINUES, 5, 3001, 5]
+FILES = ["0/cpu0", "0/cpu0.b", "0/spare", "journal", "cells"]
+FILES += ["all", "some", "reader", "setter", "taker", "other"]
 
 
 def emit(producer: Producer, numbers: list[int]) -> None:
@@ -303,7 +324,7 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
         try:
             assert os.read(ready, 1) == b"1"
             room = (SIZE - producer.u64(64) + producer.u64(128)) // 32
-            some = [chance.randrange(200) for _ in range(room)]
+            some = [chance.randrange(200 + len(numbers) // 50) for _ in range(room)]
             emit(producer, some)
             numbers += some
             target = producer.u64(64) - chance.randrange(SIZE)
@@ -318,8 +339,9 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
     last.intake.take_in()
     result, want = last.result(), expected(numbers)
     assert len(numbers) > 15_000
-    stored = result.pop("stored")
-    assert stored == want.pop("stored")[-len(stored) :]
+    for name in ("stored", "snapshot"):
+        stored = result.pop(name)
+        assert stored == want.pop(name)[-len(stored) :]
     assert result == want
     for fd in fds:
         os.close(fd)

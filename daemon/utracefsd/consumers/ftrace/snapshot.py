@@ -50,7 +50,8 @@ class Snapshot:
 
     def __init__(self, store: BufferStore) -> None:
         self._store = store
-        self._held = False
+        self._holder: object = None
+        self._holds = 0
 
     @property
     def buffer(self) -> RingBuffer | None:
@@ -76,20 +77,26 @@ class Snapshot:
         """Forget what it holds, and give its memory back."""
         self._store.remove_spare()
 
-    def hold(self) -> Callable[[], None]:
+    def hold(self, holder: object) -> Callable[[], None]:
         """Keep it for who takes it on a condition (an action of a histogram), until what this returns is
-        called once; the spare is made. EBUSY: somebody has it (`tracing_snapshot_cond_enable()`); ENOMEM."""
-        self._check_free()
+        called once; the spare is made. The same holder may do so several times.
+
+        EBUSY: somebody else has it (`tracing_snapshot_cond_enable()`); ENOMEM."""
+        if self._holder is not holder:
+            self._check_free()
         self.allocate()
-        self._held = True
+        self._holder = holder
+        self._holds += 1
 
         def let_go() -> None:
-            self._held = False
+            self._holds -= 1
+            if not self._holds:
+                self._holder = None
 
         return let_go
 
     def _check_free(self) -> None:
-        if self._held:
+        if self._holds:
             raise TraceError(
                 errno.EBUSY, "an action of a histogram takes the snapshot; remove its trigger first"
             )

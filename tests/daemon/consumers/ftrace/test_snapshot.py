@@ -118,12 +118,15 @@ def test_help(world: World) -> None:
 
 def test_one_condition_may_hold_it(recorded: World) -> None:
     snapshot = recorded.instance.snapshot
-    let_go = snapshot.hold()
+    holder = object()
+    let_go = snapshot.hold(holder)
     assert snapshot.buffer is not None
     for value in (0, 1, 2):
         assert errno_of(snapshot.write, value) == errno.EBUSY
     assert errno_of(snapshot.write, 1, 0) == errno.EBUSY
-    assert errno_of(snapshot.hold) == errno.EBUSY
+    assert errno_of(snapshot.hold, object()) == errno.EBUSY
+    snapshot.hold(holder)()
+    assert errno_of(snapshot.write, 1) == errno.EBUSY
     assert marks(recorded) == ([b"a"], [])
     recorded.instance.sink.ring_buffer.swap()  # what the one does that holds it
     assert marks(recorded) == ([], [b"a"])

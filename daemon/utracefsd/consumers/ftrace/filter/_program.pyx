@@ -291,8 +291,10 @@ cdef class Filter:
         if field is not None:
             step.offset = field.offset if step.subject == COMMON else field.offset - ENTRY_HEADER
             step.size = field.size
-        if step.subject in (DATA_LOC, REL_LOC) and step.size != 4:
-            raise ValueError(f"a location word of {step.size} bytes")
+        if step.subject in (DATA_LOC, REL_LOC):
+            if step.size not in (4, 8):
+                raise ValueError(f"a location word of {step.size} bytes")
+            step.size = 4  # a synthetic event has a slot of 8 for it
         if step.subject == COMMON and step.offset + step.size > ENTRY_HEADER:
             raise ValueError("beyond the common fields")
         value = predicate.value

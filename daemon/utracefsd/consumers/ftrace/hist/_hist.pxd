@@ -7,10 +7,14 @@ cdef extern from "hist_table.h" nogil:
         HT_MAX_KEY
     cdef struct ht_redo:
         uint64_t element
+    cdef struct ht_taken:
+        uint64_t valid, value
+        unsigned char *key
     cdef struct ht_header:
         uint32_t bits, key_size, nr_words
         uint64_t hits, drops, entries
         ht_redo redo
+        ht_taken taken
     cdef struct ht:
         ht_header *header
         uint64_t *image
@@ -28,6 +32,8 @@ cdef extern from "hist_table.h" nogil:
     void ht_count(ht *t, const ht_place *place, const uint64_t *key)
     void ht_change(ht *t, uint64_t element)
     void ht_drop(ht *t, uint64_t who, uint64_t serial)
+    void ht_take(ht *t, uint64_t value)
+    bint ht_takes(const ht *t, uint64_t who, uint64_t serial)
     bint ht_is_full(const ht *t)
     void ht_clear(ht *t)
     bint ht_has_taken(const ht *t, uint64_t who, uint64_t serial)
@@ -97,7 +103,7 @@ cdef class Hist:
     cdef int mask_word
     cdef Resolved *resolved
     cdef tuple links            # of Link
-    cdef tuple actions          # (tracker, is onmax, saves, Emission or None, subject)
+    cdef tuple actions          # (tracker, is onmax, subject, saves, takes a snapshot, Emission or None)
 
     cdef bint resolve(self) noexcept
     cdef void set_slots(self, int when, const Record *r, uint64_t ts) noexcept

@@ -153,6 +153,11 @@ cdef class HistTable:
         return self.bytes
 
     @property
+    def bits(self):
+        """Logarithm of how many entries it has room for."""
+        return self.c.header.bits
+
+    @property
     def hits(self):
         """Records that were counted."""
         return self.c.header.hits
@@ -184,6 +189,14 @@ cdef class HistTable:
     def has_taken(self, uint64_t who, uint64_t serial):
         """Whether the last record that it counted or dropped was this one of this trigger."""
         return ht_has_taken(&self.c, who, serial)
+
+    @property
+    def taken(self):
+        """(key, value) for which the last snapshot was taken; None: there was none."""
+        cdef ht_header *header = self.c.header
+        if not header.taken.valid:
+            return None
+        return (<const char *>header.taken.key)[: header.key_size], header.taken.value
 
     def remove(self):
         """Its file is of no use any more."""
@@ -291,7 +304,7 @@ cdef class Hist:
         """What it reads and does. links: a Link for each reference of the program.
 
         actions: (slot that it compares with or -1, whether for larger ones only, slot of the variable,
-        whether it saves, Emission or None) of each.
+        whether it saves, whether it takes a snapshot, Emission or None) of each.
         """
         self.links = tuple(links)
         self.actions = tuple(actions)
@@ -498,8 +511,8 @@ cdef class Hist:
         cdef uint64_t *image = self.table.c.image
         cdef uint64_t value, before
         cdef int tracker, subject
-        cdef bint larger, saves
-        for tracker, larger, subject, saves, emission in self.actions:
+        cdef bint larger, saves, takes
+        for tracker, larger, subject, saves, takes, emission in self.actions:
             if tracker >= 0:
                 value = image[self.slots[subject].word]
                 before = image[self.slots[tracker].word]
@@ -509,6 +522,11 @@ cdef class Hist:
                 image[self.mask_word] |= <uint64_t>1 << tracker
                 if saves:
                     self.set_slots(SAVED, r, ts)
+                if takes:
+                    # cond_snapshot_update(): also larger, or another, than that of the last snapshot.
+                    before = self.table.c.header.taken.value
+                    if value > before if larger else value != before:
+                        ht_take(&self.table.c, value)
             if emission is not None:
                 self.emit(<Emission>emission, r)
         return 0

@@ -8,4 +8,5 @@ cdef class HistTrigger(Trigger):
     cdef bint uses_timestamp
 
     cdef bint has_counted(self) noexcept
+    cdef void take_snapshot(self) noexcept
     cdef void switch(self, bint on) noexcept

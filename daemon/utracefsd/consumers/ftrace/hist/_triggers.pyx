@@ -11,7 +11,7 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key
+from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key, ht_takes
 from utracefsd.consumers.ftrace.trigger._cells cimport tc_at, tc_fire
 from utracefsd.consumers.ftrace.trigger._trigger cimport STORED, Trigger
 from utracefsd.events._tracepoint cimport Record
@@ -38,13 +38,17 @@ cdef class HistTrigger(Trigger):
         if self.has_counted() and self.cells.fired is not None:
             self.cells.fired.add(self.key)  # killed between the table and the cell
 
-    def end_reads(self):
-        """After a restart, once `Hist.link` was called: take away what the record that was under way had read
-        once, if the daemon before did not come to that."""
+    def finish(self):
+        """After a restart, once `Hist.link` was called: for the record that was under way, take away what it
+        had read once and take the snapshot, if the daemon before did not come to that."""
         cdef uint64_t element = self.hist.table.c.header.redo.element
         cdef uint64_t serial = self.cells.header.serial
-        if element and self.has_counted() and tc_at(self.cells.header, self.cell).done != serial:
+        if tc_at(self.cells.header, self.cell).done == serial:
+            return
+        if element and self.has_counted():
             self.hist.end_reads(<uint64_t *>ht_key(&self.hist.table.c, element), self.key, serial)
+        if ht_takes(&self.hist.table.c, self.key, serial):
+            self.take_snapshot()
 
     @property
     def active(self):
@@ -59,6 +63,16 @@ cdef class HistTrigger(Trigger):
         """Whether the table has the record that was under way last."""
         return ht_has_taken(&self.hist.table.c, self.key, self.cells.header.serial)
 
+    cdef void take_snapshot(self) noexcept:
+        """For the present record, unless that was done: the swap is one store, which names the record as
+        SnapshotTrigger does, and comes after the count."""
+        cdef uint64_t key[4]
+        key[0] = self.key
+        key[1] = self.cells.header.serial
+        key[2] = key[3] = 0
+        if not self.sink.has_taken_snapshot(key):
+            self.sink.take_snapshot(key)
+
     cdef void switch(self, bint on) noexcept:
         tc_at(self.cells.header, self.cell).value = on
         self.paused = not on
@@ -66,6 +80,8 @@ cdef class HistTrigger(Trigger):
     cdef void fire(self, Record *r) noexcept:
         cdef uint64_t serial = self.cells.header.serial
         self.hist.add(r, self.sink.stamp(r.ts_ns) if self.uses_timestamp else 0, self.key, serial)
+        if ht_takes(&self.hist.table.c, self.key, serial):
+            self.take_snapshot()
         tc_at(self.cells.header, self.cell).done = serial
 
 

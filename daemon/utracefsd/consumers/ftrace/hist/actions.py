@@ -2,6 +2,7 @@
 
     onmatch(SYSTEM.EVENT).trace(SYNTHETIC,PARAM,...)      or the older onmatch(...).SYNTHETIC(PARAM,...)
     onmax($VARIABLE).save(FIELD,...)                      onchange likewise, and either with trace()
+    onmax($VARIABLE).snapshot()                           or snapshot()
 
 A parameter is a field of the trigger's own event, or `$x`, a variable of the trigger or of one of the event
 that is matched. Messages and their order are those of onmatch_parse(), action_parse() and action_create().
@@ -40,6 +41,8 @@ class Kind(enum.Enum):
     """A synthetic event is recorded."""
     SAVE = enum.auto()
     """Fields are kept with the entry, which shows them."""
+    SNAPSHOT = enum.auto()
+    """The instance's buffers are swapped, if the variable is also larger, or another, than the last time."""
 
 
 @attrs.frozen
@@ -53,7 +56,7 @@ class Action:
     """What stands in the handler's parentheses."""
 
     name: bytes
-    """Of the action: trace, save or that of a synthetic event."""
+    """Of the action: trace, save, snapshot or that of a synthetic event."""
 
     kind: Kind
     """What."""
@@ -108,7 +111,7 @@ def parse_action(text: bytes, log: Log, event_exists: Callable[[bytes, bytes], b
             raise log.fault("No closing paren found", inside)
         if handler is Handler.ONMATCH:
             raise log.fault("Handler doesn't support action", name)
-        raise log.refused("the action snapshot() is not supported; use the trigger snapshot")
+        return Action(handler, subject, name, Kind.SNAPSHOT, ())
     params = _parse_params(inside, log)
     if name.startswith(b"trace"):
         return Action(handler, subject, b"trace", Kind.TRACE, params[1:], params[0])

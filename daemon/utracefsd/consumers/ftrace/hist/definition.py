@@ -127,6 +127,7 @@ class Definition:
 
     def identity(self) -> tuple[object, ...]:
         """What makes two definitions the same (hist_trigger_match()): all but size, clock and name.
+        Those that are the same keep the same in each entry.
 
         The kernel compares expressions by their kind alone, and `.buckets` not by their width; to it
         `vals=a+b` is `vals=a-b`.
@@ -137,7 +138,12 @@ class Definition:
             tuple(map(_field_identity, self.variables)),
             self.sort,
             tuple(action.text() for action in self.actions),
+            tuple((when, field and _field_identity(field)) for when, field in self.slots),
         )
+
+    def of_size(self, bits: int) -> "Definition":
+        """The same with a table of 2^bits entries."""
+        return attrs.evolve(self, parts=attrs.evolve(self.parts, bits=bits))
 
 
 def _field_identity(field: HistField) -> tuple[object, ...]:
@@ -165,7 +171,7 @@ def define(parts: Parts, context: Context) -> Definition:
     keys = _keys(parts, context)
     key_size = sum(key.size for key in keys)
     sort = _sort_keys(parts, log, [*values, *keys])
-    made = _Actions(context, variables)
+    made = _Actions(context, variables, keys)
     for action in actions:
         made.add(action)
     return Definition(
@@ -192,8 +198,9 @@ def _no_event(system: bytes, event: bytes) -> bool:
 class _Actions:
     """What the actions of a definition need in each entry (create_actions())."""
 
-    def __init__(self, context: Context, variables: list[HistField]) -> None:
+    def __init__(self, context: Context, variables: list[HistField], keys: list[HistField]) -> None:
         self._context = context
+        self._keys = keys
         self._variables = variables
         self.slots: list[tuple[int, HistField | None]] = [(0, variable) for variable in variables]
         self.trackers: list[int] = []
@@ -215,6 +222,8 @@ class _Actions:
                 raise log.fault("Can't have more than one save() action per hist", errno=errno.EEXIST)
             self._saves = True
             self.parameters.append(tuple((False, self._save(param)) for param in action.params))
+        elif action.kind is Kind.SNAPSHOT:
+            self.parameters.append(())
         else:
             self.parameters.append(self._trace(action))
 
@@ -265,8 +274,7 @@ class _Actions:
         if param.count(b".") > 1:
             system, event, name = param.split(b".", 2)
         if not name.startswith(b"$"):
-            field = self._field(param)
-            return False, self._slot(0, field), field
+            return self._field_parameter(action, system, event, name)
         if not system:
             index = self._own(name[1:])
             if index is not None:
@@ -277,6 +285,28 @@ class _Actions:
         reference = variables and variables.reference(self._context, system, event, name[1:])
         if not reference:
             raise self._context.log.fault("Couldn't find param", name[1:])
+        return True, reference.var_index, reference
+
+    def _field_parameter(
+        self, action: Action, system: bytes, event: bytes, name: bytes
+    ) -> tuple[bool, int, HistField]:
+        """trace_action_create_field_var(): a field of this event, else of the one that is matched."""
+        context = self._context
+        logged = len(context.log.entries)
+        if not system or (system, event) == (context.system, context.event):
+            try:
+                field = self._field(name)
+            except HistError:
+                if system or action.handler is not Handler.ONMATCH:
+                    raise
+                system, event = action.match
+            else:
+                return False, self._slot(0, field), field
+        variables = context.variables
+        reference = variables and variables.field_variable(context, system, event, name, self._keys)
+        if not reference:
+            raise context.log.refused(f"{name!r} is no field of this event, and none of the other can be had")
+        del context.log.entries[logged:]
         return True, reference.var_index, reference
 
 

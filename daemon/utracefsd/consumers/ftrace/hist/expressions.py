@@ -71,6 +71,12 @@ class Variables(Protocol):
         """A field with VAR_REF for a variable of another trigger, which is in `context.references` then;
         None: there is no such variable. system and event: where to look; empty: wherever it is."""
 
+    def field_variable(
+        self, context: "Context", system: bytes, event: bytes, name: bytes, keys: Sequence[HistField]
+    ) -> HistField | None:
+        """The same for a field of that event, which a trigger with keys like these makes a variable of. None:
+        there cannot be one, and `context.log` says why."""
+
     def is_defined(self, name: bytes) -> bool:
         """Another trigger of the event has a variable of this name."""
 

@@ -10,6 +10,7 @@ Errors and their order are those of event_hist_trigger_parse() and hist_register
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -26,7 +27,7 @@ from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.parse import Command as HistCommand
 from utracefsd.consumers.ftrace.hist.parse import parse_parts, split_filter
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_text, key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
@@ -37,6 +38,9 @@ from utracefsd.events.synthetic import slots_bytes
 __all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits"]
 
 SLOT = b"hist"
+
+Make = Callable[[Event, bytes], "EventHist | None"]
+"""Attach a trigger, for a field that another one wants; None: it is refused."""
 
 
 @attrs.frozen(eq=False)
@@ -57,6 +61,9 @@ class EventHist:
 
     program: Program
     """What it runs."""
+
+    is_made: bool = False
+    """For a field that another trigger wants, and to go with that (variables.py)."""
 
     @property
     def name(self) -> bytes | None:
@@ -80,7 +87,7 @@ class EventHist:
         program = self.program
         text = b""
         for action, tracker in zip(definition.actions, definition.trackers, strict=True):
-            if tracker < 0:
+            if tracker < 0 or action.kind is Kind.SNAPSHOT:
                 continue
             name = b"max" if action.handler is Handler.ONMAX else b"changed"
             text += b"\n\t%s: %10d" % (name, words[program.word_of(tracker)])
@@ -96,12 +103,24 @@ class EventHist:
         string = b"".join(word.to_bytes(8, "little") for word in words[at : at + STRING_WORDS])
         return b"%s: %-32s" % (field.shown_name(), string.partition(b"\0")[0])
 
+    def below_text(self, comm: Callable[[int], bytes]) -> bytes:
+        """What they add behind all entries (track_data_snapshot_print())."""
+        taken = self.table.taken
+        for action in self.definition.actions:
+            if action.kind is Kind.SNAPSHOT and taken is not None:
+                key, value = taken
+                return (
+                    b"\nSnapshot taken (see tracing/snapshot).  Details:\n"
+                    b"\ttriggering value { %s(%s) }: %10d\ttriggered by event with key: %s\n"
+                    % (action.handler.value, action.subject, value, key_text(self.definition, key, comm))
+                )
+        return b""
+
     def saved(self) -> SavedTrigger:
         path = self.table.path
+        name = "" if path is None else os.path.basename(path)
         return SavedTrigger(
-            self.command,
-            ((self.trigger.cell, self.trigger.key),),
-            "" if path is None else os.path.basename(path),
+            self.command, ((self.trigger.cell, self.trigger.key),), [name, True] if self.is_made else name
         )
 
     def is_like(self, definition: Definition, filter_text: bytes | None) -> bool:
@@ -130,6 +149,7 @@ def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> bytes
             one.text() + b"\n",
             comm,
             more=one.more_text,
+            below=one.below_text(comm),
         )
         for one in hists_of(place, event)
     )
@@ -157,10 +177,41 @@ class HistKind:
                 )
             raise
 
-    def _write(self, place: Place, event: Event, command: Command, log: Log) -> None:
+    def _write(
+        self, place: Place, event: Event, command: Command, log: Log, *, is_made: bool = False
+    ) -> None:
         if command.rest is None:
             raise log.refused("write hist:keys=FIELD")
-        definition, filter_text = self._define(place, event, command.rest, log, fresh=not command.removes)
+        with self._making(place) as make:
+            self._write_with(place, event, command, log, make, is_made=is_made)
+
+    @contextmanager
+    def _making(self, place: Place) -> Iterator[Make]:
+        """Triggers for fields that a definition wants; they go again if it comes to nothing."""
+        made: list[tuple[Event, EventHist]] = []
+
+        def make(event: Event, text: bytes) -> EventHist | None:
+            command = b"hist:" + text
+            try:
+                self._write(place, event, Command(b"hist", text, False, command), Log(command), is_made=True)
+            except HistError:
+                return None
+            *_, one = hists_of(place, event)
+            made.append((event, one))
+            return one
+
+        try:
+            yield make
+        except BaseException:
+            for event, one in made:
+                place.files.remove_trigger(event, (SLOT, one))
+            raise
+
+    def _write_with(
+        self, place: Place, event: Event, command: Command, log: Log, make: Make, *, is_made: bool
+    ) -> None:
+        rest = command.rest or b""
+        definition, filter_text = self._define(place, event, rest, log, make, fresh=not command.removes)
         filter = None if filter_text is None else place.make_filter(event, filter_text)
         wanted = definition.parts
         namesake = place.tables.named.get(wanted.name, [None])[0] if wanted.name is not None else None
@@ -193,27 +244,46 @@ class HistKind:
             definition,
             filter,
             filter_text,
-            b"hist:" + command.rest,
+            b"hist:" + rest,
             lambda program: _table(place, definition, program, namesake),
             active=wanted.command is not HistCommand.PAUSE,
+            is_made=is_made,
         )
         place.files.add_trigger(event, made)
 
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
+        with self._making(place) as make:
+            return self._restore(place, event, command, saved, make)
+
+    def _restore(
+        self, place: Place, event: Event, command: Command, saved: SavedTrigger, make: Make
+    ) -> AttachedTrigger:
         rest = command.rest or b""
-        definition, filter_text = self._define(place, event, rest, Log(command.text), fresh=True)
+        definition, filter_text = self._define(place, event, rest, Log(command.text), make, fresh=True)
         filter = None if filter_text is None else place.make_filter(event, filter_text)
-        name = saved.extra if isinstance(saved.extra, str) else ""
+        name, is_made = "", False
+        match saved.extra:
+            case str(name):
+                pass
+            case [str(name), True]:
+                is_made = True
+        namesake = place.tables.named.get(definition.parts.name or b"", [None])[0]
+
+        def table_for(program: Program) -> HistTable:
+            if namesake is not None:
+                return _table(place, definition, program, namesake)
+            bits, key_size = definition.parts.bits, definition.key_size
+            return place.tables.adopt(place.sink.number, name, bits, key_size, program.nr_words)
+
         return self._make(
             place,
             definition,
             filter,
             filter_text,
             command.text,
-            lambda program: place.tables.adopt(
-                place.sink.number, name, definition.parts.bits, definition.key_size, program.nr_words
-            ),
+            table_for,
             kept=saved.cells,
+            is_made=is_made,
         )
 
     def remove_all(self, place: Place, event: Event) -> None:
@@ -232,14 +302,14 @@ class HistKind:
             )
 
     def _define(
-        self, place: Place, event: Event, rest: bytes, log: Log, *, fresh: bool
+        self, place: Place, event: Event, rest: bytes, log: Log, make: Make, *, fresh: bool
     ) -> tuple[Definition, bytes | None]:
         text, filter_text = split_filter(rest, log)
         parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
         context = Context(
             event.declaration.fields,
             log,
-            InstanceVariables(place.table, event, all_hists(place), fresh=fresh),
+            InstanceVariables(place.table, event, all_hists(place), fresh=fresh, make=make),
             event.system,
             event.tracepoint_name,
         )
@@ -271,10 +341,13 @@ class HistKind:
         *,
         active: bool = True,
         kept: Kept = (),
+        is_made: bool = False,
     ) -> AttachedTrigger:
         program = compile_definition(definition)
         table = table_for(program)
+        let_go_of_snapshot: Callable[[], None] = lambda: None
         try:
+            let_go_of_snapshot = _hold_snapshot(place, definition, table)
             hist = Hist(program, table)
             trigger: HistTrigger = memory_errors(
                 lambda: HistTrigger(
@@ -287,11 +360,12 @@ class HistKind:
                 )
             )
         except BaseException:
+            let_go_of_snapshot()
             place.tables.drop(table, place.sink.number)
             raise
-        one = EventHist(definition, filter_text, command, trigger, program)
+        one = EventHist(definition, filter_text, command, trigger, program, is_made)
         synthetic = _link(place, hist, definition)
-        trigger.end_reads()
+        trigger.finish()
         if one.name is not None:
             place.tables.named.setdefault(one.name, []).append(one)
 
@@ -302,9 +376,20 @@ class HistKind:
                 place.tables.named[one.name].remove(one)
                 if not place.tables.named[one.name]:
                     del place.tables.named[one.name]
+            let_go_of_snapshot()
             place.tables.drop(table, place.sink.number)
+            _remove_unread(place, definition)
 
         return AttachedTrigger(trigger, (SLOT, one), one.text, one.saved, let_go, comes_last=True)
+
+
+def _remove_unread(place: Place, definition: Definition) -> None:
+    """This one reads no more: what was made for it goes, unless another reads that, too."""
+    owners = [reference.owner for reference in definition.references]
+    hists = all_hists(place)
+    for event, one in hists:
+        if one.is_made and one in owners and not is_read(one, (other for _, other in hists)):
+            place.files.remove_trigger(event, (SLOT, one))
 
 
 def _table(place: Place, definition: Definition, program: Program, namesake: EventHist | None) -> HistTable:
@@ -314,13 +399,23 @@ def _table(place: Place, definition: Definition, program: Program, namesake: Eve
     return place.tables.make(place.sink.number, definition.parts.bits, definition.key_size, program.nr_words)
 
 
+def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Callable[[], None]:
+    """Keep the snapshot for the action that takes it, if there is one: what lets go. EBUSY, ENOMEM."""
+    takes = [action for action in definition.actions if action.kind is Kind.SNAPSHOT]
+    if not takes:
+        return lambda: None
+    if len(takes) > 1:
+        raise TraceError(errno.EBUSY, "one action of an instance takes the snapshot: write snapshot() once")
+    return place.snapshot.hold(table)
+
+
 def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
     """Let it read and do what the definition says. The synthetic events that it records, each acquired."""
     links = [
         Link(reference.owner.trigger.hist, reference.slot, reference.field.read_once)
         for reference in definition.references
     ]
-    actions: list[tuple[int, bool, int, bool, Emission | None]] = []
+    actions: list[tuple[int, bool, int, bool, bool, Emission | None]] = []
     acquired: list[Event] = []
     names = [b"$" + variable.var_name for variable in definition.variables]
     for action, tracker, parameters in zip(
@@ -343,7 +438,8 @@ def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
             )
         subject = names.index(action.subject) if action.subject in names else 0
         larger = action.handler is Handler.ONMAX
-        actions.append((tracker, larger, subject, action.kind is Kind.SAVE, emission))
+        saves, takes = action.kind is Kind.SAVE, action.kind is Kind.SNAPSHOT
+        actions.append((tracker, larger, subject, saves, takes, emission))
     hist.link(links, actions)
     return acquired
 

@@ -16,7 +16,16 @@ import attrs
 from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.numbers import parse_unsigned
 
-__all__ = ["MAX_ACTIONS", "MAX_VARIABLES", "Command", "Parts", "parse_parts", "split_filter"]
+__all__ = [
+    "MAX_ACTIONS",
+    "MAX_BITS",
+    "MAX_VARIABLES",
+    "MIN_BITS",
+    "Command",
+    "Parts",
+    "parse_parts",
+    "split_filter",
+]
 
 MAX_VARIABLES = 16
 """TRACING_MAP_VARS_MAX."""
@@ -24,7 +33,7 @@ MAX_VARIABLES = 16
 MAX_ACTIONS = 8
 """HIST_ACTIONS_MAX."""
 
-_MIN_BITS, _MAX_BITS = 7, 17
+MIN_BITS, MAX_BITS = 7, 17
 """TRACING_MAP_BITS_MIN and _MAX: 128 to 131072 entries."""
 
 _DEFAULT_BITS = 11
@@ -163,6 +172,6 @@ def _parse_size(text: bytes, log: Log) -> int:
     except OverflowError:
         raise log.refused(f"size {text[:40]!r} is too large", errno.ERANGE) from None
     bits = max(0, size - 1).bit_length()
-    if not _MIN_BITS <= bits <= _MAX_BITS:
-        raise log.refused(f"a hist trigger has {1 << _MIN_BITS} to {1 << _MAX_BITS} entries, not {size}")
+    if not MIN_BITS <= bits <= MAX_BITS:
+        raise log.refused(f"a hist trigger has {1 << MIN_BITS} to {1 << MAX_BITS} entries, not {size}")
     return bits

@@ -15,6 +15,7 @@ from typing import Any
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.hist._hist import HistTable
+from utracefsd.consumers.ftrace.hist.parse import MAX_BITS, MIN_BITS
 
 __all__ = ["MAX_BYTES", "MAX_INSTANCE_BYTES", "Tables", "is_table_name"]
 
@@ -81,20 +82,29 @@ class Tables:
 
     def adopt(self, instance: int, name: str, bits: int, key_size: int, nr_words: int) -> HistTable:
         """The table that a daemon before this one had in the file of this name, held by that instance; an
-        empty one where it cannot be used. ENOMEM."""
+        empty one where it cannot be used. bits: of an empty one. ENOMEM."""
         for table in self._holders:
             if table.path is not None and os.path.basename(table.path) == name:
                 self.hold(table, instance)
                 return table
         if self._folder is not None and is_table_name(name):
             try:
-                table = HistTable.adopt(bits, key_size, nr_words, str(self._folder / name))
+                table = self._adopt(self._folder / name, bits, key_size, nr_words)
             except (OSError, ValueError, MemoryError) as error:
                 logger.warning("the counts of a histogram are lost: %s", error)
             else:
                 self._holders[table] = [instance]
                 return table
         return self.make(instance, bits, key_size, nr_words)
+
+    def _adopt(self, path: Path, bits: int, key_size: int, nr_words: int) -> HistTable:
+        """Of several triggers that share a table by its name the first decided on its size, and may be gone.
+        OSError, ValueError."""
+        size = path.stat().st_size
+        for n in range(MIN_BITS, MAX_BITS + 1):
+            if HistTable.bytes_of(n, key_size, nr_words) == size:
+                bits = n
+        return HistTable.adopt(bits, key_size, nr_words, str(path))
 
     def hold(self, table: HistTable, instance: int) -> None:
         """Another trigger counts in it."""

@@ -9,7 +9,7 @@ from utracefsd.consumers.ftrace.hist.definition import Definition, SortKey
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.syscalls import syscall_name
 
-__all__ = ["Contents", "hist_text", "sort_entries"]
+__all__ = ["Contents", "hist_text", "key_text", "sort_entries"]
 
 _MASK = (1 << 64) - 1
 _BAR = 20

@@ -5,15 +5,21 @@
 
 A trigger whose variable another one reads cannot be removed (EBUSY). An operand of an expression is read
 once: then it is not set any more until the other event fires again.
+
+A field of the event that is matched may be a parameter of an action, too. A trigger of that event with the
+same keys makes a variable of it, and goes with the last one that reads it (create_field_var_hist()):
+
+    hist:keys=id:onmatch(sys.start).lat(id,w)               on sys.start makes
+    hist:keys=id:synthetic_w=w                              with the filter of the trigger that was there
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from utracefs_protocol.declaration import Field
 from utracefsd.consumers.ftrace.hist.definition import Definition
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
-from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
+from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, field_text
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.event_table import EventTable
 
@@ -27,21 +33,37 @@ class Owner(Protocol):
     def definition(self) -> Definition:
         """What it counts."""
 
+    @property
+    def filter_text(self) -> bytes | None:
+        """Behind `if`."""
+
+
+def _no_making(event: Event, command: bytes) -> Owner | None:
+    return None
+
 
 class InstanceVariables:
     """What a definition for `event` may refer to (`expressions.Variables`).
 
     hists: The triggers of all events of the instance, each event's in their order. fresh: The definition is
-    to be attached, not to be removed.
+    to be attached, not to be removed. make: Attach another trigger, for a field of its event; None: it is
+    refused.
     """
 
     def __init__(
-        self, table: EventTable, event: Event, hists: Sequence[tuple[Event, Any]], *, fresh: bool
+        self,
+        table: EventTable,
+        event: Event,
+        hists: Sequence[tuple[Event, Any]],
+        *,
+        fresh: bool,
+        make: Callable[[Event, bytes], Any] = _no_making,
     ) -> None:
         self._table = table
         self._event = event
         self._hists = hists
         self._fresh = fresh
+        self._make = make
 
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField | None:
         """find_event_var() and create_var_ref()."""
@@ -78,6 +100,31 @@ class InstanceVariables:
         context.references.append(Reference(owner, variable.var_index, field))
         return field
 
+    def field_variable(
+        self, context: Context, system: bytes, event: bytes, name: bytes, keys: Sequence[HistField]
+    ) -> HistField | None:
+        matched = self._table.get(system, event)
+        if matched is None:
+            context.log.add("Couldn't find event file", name)
+            return None
+        alike = [
+            owner
+            for other, owner in self._hists
+            if other is matched and _key_types(owner.definition.keys) == _key_types(keys)
+        ]
+        if not alike:
+            context.log.add("Matching event histogram not found", name)
+            return None
+        variable = b"synthetic_" + name
+        names = [known.var_name for owner in alike for known in owner.definition.variables]
+        if variable not in names:
+            made = self._make(matched, _definition_for(alike[0], variable, name)) if self._fresh else None
+            if made is None:
+                context.log.add("Couldn't create histogram for field", name)
+                return None
+            self._hists = [*self._hists, (matched, made)]
+        return self.reference(context, system, event, variable)
+
     def is_defined(self, name: bytes) -> bool:
         return self._fresh and self._find((self._event.system, self._event.tracepoint_name), name) is not None
 
@@ -95,6 +142,21 @@ class InstanceVariables:
                     if variable.var_name == name:
                         return owner, variable
         return None
+
+
+def _key_types(keys: Sequence[HistField]) -> list[tuple[bytes, int, bool]]:
+    """What has to be the same (compatible_keys())."""
+    return [(key.type, key.size, key.signed) for key in keys]
+
+
+def _definition_for(like: Owner, variable: bytes, name: bytes) -> bytes:
+    """The definition of a trigger that has the variable. As large as the other one, while the kernel's has
+    2048 entries, and with the modifiers of its keys, which the kernel leaves out: else entries would be
+    missed."""
+    definition = like.definition
+    text = b"keys=" + b",".join(map(field_text, definition.keys))
+    text += b":%s=%s:size=%d" % (variable, name, 1 << definition.parts.bits)
+    return text if like.filter_text is None else text + b" if " + like.filter_text
 
 
 _NOT_UNIQUE = "Variable name not unique, need to use fully qualified name (subsys.event.var) for variable"

@@ -101,7 +101,8 @@ class Triggers:
         others = [
             other for other_event, triggers in waiting for other in triggers if other_event is not event
         ]
-        return b"$" not in one.command or not any(_may_define(other.command, one.command) for other in others)
+        names = _names_read(one.command)
+        return not names or not any(_may_define(other.command, names) for other in others)
 
     def restore(self, event: Event, saved: Iterable[SavedTrigger]) -> None:
         """The same for one event."""
@@ -119,8 +120,16 @@ class Triggers:
                 )
 
 
-def _may_define(command: bytes, reader: bytes) -> bool:
-    """Whether a definition has a variable of a name that another one reads. Too often yes does no harm: what
-    waits for each other is tried in the end."""
-    names = set(re.findall(rb"\$([^,:.()+*/ $-]+)", reader))
+def _names_read(command: bytes) -> set[bytes]:
+    """What variables of others a definition may read: `$x`, and fields that actions take from another event
+    (hist/variables.py)."""
+    names = set(re.findall(rb"\$([^,:.()+*/ $-]+)", command))
+    for params in re.findall(rb"\(([^()]*)\)", command) if command.startswith(b"hist") else ():
+        names.update(b"synthetic_" + param.strip().rpartition(b".")[2] for param in params.split(b","))
+    return names
+
+
+def _may_define(command: bytes, names: set[bytes]) -> bool:
+    """Whether a definition has a variable of one of these names. Too often yes does no harm: what waits for
+    each other is tried in the end."""
     return command.startswith(b"hist") and not names.isdisjoint(re.findall(rb"[:,]([^,:=]+)=", command))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace.filter import Filter, WriterNames, parse_filter
 from utracefsd.consumers.ftrace.filter.predicate import Predicate, Subject
+from utracefsd.events.synthetic import STRING_BYTES, parse_synthetic
 
 FIELDS = parse(
     b"fl u8 ub; s8 sb; u16 uh; s16 sh; u32 uw; s32 sw; u64 ul; s64 sl; char[4] t; struct o odd 3; "
@@ -353,6 +354,17 @@ def test_a_record_that_ends_early_is_false() -> None:
     assert found.test(bytes(end))
     assert not found.test(bytes(end - 1))
     assert parsed(b"t == ''").test(bytes(end))
+
+
+def test_strings_of_synthetic_events() -> None:
+    """The location word of a dynamic one takes the first half of its slot of 8 bytes."""
+    text = b"char[] how; char[16] who"
+    fields = parse_synthetic(b"wake", text, text).fields
+    found = parse_filter(b'how == "late" && who ~ "a*"', fields)
+    word = (5 << 16) | (8 + 8 + STRING_BYTES)
+    slots = word.to_bytes(8, "little") + b"abc".ljust(STRING_BYTES, b"\0")
+    assert found.test(slots + b"late\0")
+    assert not found.test(slots + b"soon\0")
 
 
 LATER = Predicate(Subject.NOTHING)

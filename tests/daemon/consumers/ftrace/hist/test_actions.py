@@ -153,8 +153,109 @@ def test_refused(world: World, action: bytes, message: bytes) -> None:
     world.wa(b"synthetic_events", b"!lat")
 
 
-def test_snapshot_is_not_there(world: World) -> None:
-    assert errno_of(world.wa, DONE + b"trigger", b"hist:keys=id:x=rc:onmax($x).snapshot()") == errno.EINVAL
+TAKES = b"hist:keys=id:x=rc:%s($x).snapshot()"
+
+
+def numbers(world: World) -> tuple[list[int], list[int]]:
+    """The rc of each record in the buffer and in the snapshot."""
+    found = []
+    for path in (b"trace", b"snapshot"):
+        found.append([int(body.split(b"rc=")[1].split()[0], 0) for body in world.bodies(path)])
+    return found[0], found[1]
+
+
+def taken(world: World) -> list[bytes]:
+    """Entries and what stands below them."""
+    return world.cat(DONE + b"hist").split(b"\n")[5:-6]
+
+
+def test_a_snapshot_of_a_maximum(world: World) -> None:
+    """It is taken for what is the most of all keys; entries tell nothing of it."""
+    world.wa(DONE + b"enable", b"1")
+    world.wa(DONE + b"trigger", TAKES % b"onmax")
+    assert world.cat(DONE + b"trigger").endswith(b":size=2048:onmax($x).snapshot() [active]\n")
+    assert b"# * Snapshot is allocated *\n" in world.cat(b"snapshot")
+    emit(world, b"done", 1, 0)
+    assert taken(world) == [b"{ id:          1 } hitcount:          1"]
+    emit(world, b"done", 1, 5)
+    assert numbers(world) == ([], [0, 5])
+    emit(world, b"done", 2, 4)
+    emit(world, b"done", 2, 5)
+    emit(world, b"done", 1, 5)
+    assert numbers(world) == ([4, 5, 5], [0, 5])
+    emit(world, b"done", 2, 6)
+    assert numbers(world) == ([0, 5], [4, 5, 5, 6])
+    below = [
+        b"",
+        b"Snapshot taken (see tracing/snapshot).  Details:",
+        b"\ttriggering value { onmax($x) }:          6\ttriggered by event with key: { id:          2 }",
+    ]
+    assert taken(world)[2:] == below
+
+
+def test_a_snapshot_of_a_change(world: World) -> None:
+    world.wa(DONE + b"enable", b"1")
+    world.wa(DONE + b"trigger", (TAKES % b"onchange").replace(b":on", b":onchange($x).save(id):on"))
+    for rc in (3, 3, 2):
+        emit(world, b"done", 1, rc)
+    assert numbers(world) == ([3], [3, 2])
+    emit(world, b"done", 2, 2)
+    assert numbers(world) == ([3, 2], [3, 2]), "new for this key, but not another than the last"
+    assert taken(world)[-1] == (
+        b"\ttriggering value { onchange($x) }:          2\ttriggered by event with key: { id:          1 }"
+    )
+    assert world.cat(DONE + b"hist").count(b"changed:") == 2
+
+
+def test_a_snapshot_for_the_longest_key(world: World) -> None:
+    """MAX_KEY_SIZE bytes, all of them kept and shown."""
+    world.wa(DONE + b"trigger", b"hist:keys=path,common_stacktrace:x=rc:onmax($x).snapshot()")
+    for rc, path in ((1, b"a" * 300), (2, b"b" * 300), (1, b"c")):
+        emit(world, b"done", 1, rc, path)
+    shown = b"{ path: %s, common_stacktrace:\n}" % (b"b" * 255)
+    assert b"}:          2\ttriggered by event with key: " + shown + b"\n\nTotals" in world.cat(
+        DONE + b"hist"
+    )
+
+
+def test_one_action_of_an_instance_takes_snapshots(world: World) -> None:
+    twice = (TAKES % b"onmax") + b":onchange($x).snapshot()"
+    assert errno_of(world.wa, DONE + b"trigger", twice) == errno.EBUSY
+    assert len(world.instances.tables) == 0
+    world.wa(DONE + b"trigger", TAKES % b"onmax")
+    other = b"hist:keys=id:x=w:onmax($x).snapshot()"
+    assert errno_of(world.wa, START + b"trigger", other) == errno.EBUSY
+    for number in (b"0", b"1", b"2"):
+        assert errno_of(world.w, b"snapshot", number) == errno.EBUSY
+    world.tree.mkdir(b"instances/i")
+    world.wa(b"instances/i/" + START + b"trigger", other)
+    world.tree.rmdir(b"instances/i")
+    world.wa(DONE + b"trigger", b"!" + TAKES % b"onmax")
+    world.wa(START + b"trigger", other)
+    world.wa(START + b"trigger", b"!" + other)
+    world.w(b"snapshot", b"0")
+
+
+def test_a_name_shares_the_snapshot(world: World) -> None:
+    world.event(b"more u64 id; s32 rc")
+    named = (TAKES % b"onmax").replace(b"hist:", b"hist:name=n:")
+    world.wa(DONE + b"trigger", named)
+    world.wa(b"events/user_events/more/trigger", named)
+    world.wa(DONE + b"trigger", b"!" + named)
+    assert errno_of(world.w, b"snapshot", b"0") == errno.EBUSY
+    world.wa(b"events/user_events/more/trigger", b"!" + named)
+    world.w(b"snapshot", b"0")
+
+
+def test_clearing_forgets_no_snapshot(world: World) -> None:
+    world.wa(DONE + b"trigger", b"hist:keys=id:x=rc:onmax($x).snapshot()")
+    emit(world, b"done", 1, 5)
+    before = taken(world)[1:]
+    [hist] = [attached.slot[1] for file in world.instance.events for attached in file.triggers]
+    hist.table.clear()
+    assert taken(world) == before
+    emit(world, b"done", 1, 5)
+    assert taken(world)[1:] == before
 
 
 def test_parsing() -> None:

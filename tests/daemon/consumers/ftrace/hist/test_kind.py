@@ -190,6 +190,21 @@ def test_named_triggers_share_a_table(desk: Desk) -> None:
     assert hits(desk, desk.b) == [0]
 
 
+def test_named_triggers_have_the_size_of_the_first(desk: Desk) -> None:
+    assert desk.write(desk.a, b"hist:name=n:keys=v:size=128") == ""
+    assert desk.write(desk.b, b"hist:name=n:keys=v:size=4096") == ""
+    assert desk.lines(desk.b)[0].endswith(b":size=128 [active]")
+
+
+def test_named_triggers_that_keep_different_things(desk: Desk) -> None:
+    """What is saved is called alike and has another type: entries of one table cannot hold both."""
+    text, number = desk.world.event(b"c u32 v; char[8] what"), desk.world.event(b"d u32 v; u32 what")
+    definition = b"hist:name=n:keys=v:vv=v:onmax($vv).save(what)"
+    assert desk.write(text, definition) == ""
+    assert desk.write(number, definition) == "EINVAL"
+    assert log(desk)[0][1].startswith(b"Named hist trigger doesn't match existing named trigger")
+
+
 def test_switches_of_another_event(desk: Desk) -> None:
     desk.write(desk.b, b"hist:keys=v")
     desk.write(desk.b, b"hist:keys=v:vals=v")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import struct
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.restarting import bury, daemon_in, die, finish, read, register, write
+from utracefs_protocol.errors import TraceError
 
 A = b"events/user_events/a/"
 I_A = b"instances/i/events/user_events/a/"
@@ -77,6 +79,42 @@ def test_contents_and_state_survive(folder: Path, orderly: bool) -> None:
     assert files(folder) == []
 
 
+@pytest.mark.parametrize("first_goes", [False, True])
+def test_a_shared_table_of_another_size_than_asked_for(folder: Path, first_goes: bool) -> None:
+    daemon = daemon_in(folder)
+    event, other = register(daemon, b"a u32 v", PERSIST), register(daemon, b"b u32 v", PERSIST)
+    write(daemon, b"events/user_events/b/trigger", b"hist:name=n:keys=v", False)
+    write(daemon, A + b"trigger", b"hist:name=n:keys=v:size=256", False)
+    event.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    other.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    if first_goes:
+        write(daemon, b"events/user_events/b/trigger", b"!hist:name=n:keys=v", False)
+    before = read(daemon, A + b"hist")
+    assert b"Hits: 2\n" in before
+    die(daemon)
+    after = daemon_in(folder)
+    assert read(after, A + b"hist") == before
+    assert files(folder) == ["hist.1"]
+    finish(after)
+
+
+def test_a_shared_table_stays_shared_when_it_is_lost(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 v", PERSIST)
+    register(daemon, b"b u32 v", PERSIST)
+    for name in (b"a", b"b"):
+        write(daemon, b"events/user_events/%s/trigger" % name, b"hist:name=n:keys=v", False)
+    die(daemon)
+    (folder / "hist.1").unlink()
+    after = daemon_in(folder)
+    for event in after.table.events():
+        event.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    assert b"Hits: 2\n" in read(after, A + b"hist")
+    assert caplog.text.count("the counts of a histogram are lost") == 1
+    caplog.clear()
+    finish(after)
+
+
 def test_tables_that_nobody_names_are_removed(folder: Path) -> None:
     daemon = daemon_in(folder)
     register(daemon, b"a u32 v", PERSIST)
@@ -134,6 +172,64 @@ def test_synthetic_events_survive(folder: Path) -> None:
         read(after, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")
     ] == before
     assert read(after, b"dynamic_events") == event_list
+    finish(after)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_fields_of_the_matched_event_survive(folder: Path, orderly: bool) -> None:
+    """What was made for them is not made again, and still goes with its reader."""
+    daemon = daemon_in(folder)
+    done = register(daemon, b"done u64 id; s32 rc", PERSIST)
+    start = register(daemon, b"start u64 id; u32 wt", PERSIST)
+    write(daemon, b"synthetic_events", b"lat u64 id; u32 wt", False)
+    write(daemon, b"events/synthetic/lat/enable", b"1")
+    write(daemon, b"events/user_events/start/trigger", b"hist:keys=id", False)
+    lat = b"hist:keys=id:onmatch(user_events.start).lat(id,wt)"
+    write(daemon, b"events/user_events/done/trigger", lat, False)
+    start.tracepoint.write(struct.pack("<QI", 1, 7), ts_ns=1, cpu=0, pid=1)
+    paths = [
+        b"events/user_events/%s/%s" % (event, file)
+        for event in (b"done", b"start")
+        for file in (b"hist", b"trigger")
+    ]
+    before = [read(daemon, path) for path in paths]
+    assert b"synthetic_wt=wt" in before[3]
+    if orderly:
+        daemon.close()
+    else:
+        die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    done = after.table.events()[0]
+    done.tracepoint.write(struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
+    assert b"lat: id=1 wt=7\n" in read(after, b"trace")
+    write(after, b"events/user_events/done/trigger", b"!" + lat, False)
+    assert b"synthetic_wt" not in read(after, paths[3])
+    assert len(files(folder)) == 1
+    finish(after)
+
+
+def test_snapshots_survive(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    event = register(daemon, b"a u32 v", PERSIST)
+    write(daemon, A + b"enable", b"1")
+    write(daemon, A + b"trigger", b"hist:keys=v:x=v:onmax($x).snapshot()", False)
+    for v in (1, 7, 3):
+        event.tracepoint.write(struct.pack("<I", v), ts_ns=1, cpu=0, pid=1)
+    paths = [A + b"hist", A + b"trigger", b"trace", b"snapshot"]
+    before = [read(daemon, path) for path in paths]
+    assert b"{ onmax($x) }:          7\ttriggered by event with key: { v:          7 }\n" in before[0]
+    die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    event = after.table.events()[0]
+    event.tracepoint.write(struct.pack("<I", 7), ts_ns=1, cpu=0, pid=1)
+    assert read(after, b"snapshot") == before[3]
+    with pytest.raises(TraceError) as caught:
+        write(after, b"snapshot", b"0")
+    assert caught.value.errno == errno.EBUSY
+    event.tracepoint.write(struct.pack("<I", 8), ts_ns=1, cpu=0, pid=1)
+    assert read(after, b"snapshot").count(b" a: v=") == 4
     finish(after)
 
 

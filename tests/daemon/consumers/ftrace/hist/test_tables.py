@@ -68,6 +68,12 @@ def test_files_and_a_successor(folder: Path) -> None:
     assert "hist.2" not in names(folder)
 
 
+def test_the_file_says_how_many_entries_there_are(folder: Path) -> None:
+    """Who made it wanted another number than who adopts it."""
+    Tables(folder).make(0, 9, 16, 2)
+    assert Tables(folder).adopt(0, "hist.1", 7, 16, 2).bits == 9
+
+
 def test_what_cannot_be_adopted_is_empty(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     tables = Tables(folder)
     tables.make(0, 7, 8, 1)

@@ -18,7 +18,7 @@ DONE = b"events/user_events/done/"
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World()
-    world.event(b"start u64 id; u32 w")
+    world.event(b"start u64 id; u32 wt")
     world.event(b"done u64 id; s32 rc; __rel_loc char[] path")
     world.instance.set_clock(b"mono")
     yield world
@@ -39,7 +39,7 @@ def line(world: World, path: bytes) -> bytes:
 
 
 def test_a_value_of_another_event(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x,rc")
     assert line(world, DONE) == b"hist:keys=id:vals=hitcount,$x,rc:sort=hitcount:size=2048 [active]"
     emit(world, b"done", 1)
@@ -54,7 +54,7 @@ def test_a_value_of_another_event(world: World) -> None:
 
 
 def test_an_operand_is_read_once(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:d=rc-$x:vals=rc")
     assert line(world, DONE) == b"hist:keys=id:vals=hitcount,rc:d=rc-$x:sort=hitcount:size=2048 [active]"
     emit(world, b"start", 1, 7)
@@ -71,7 +71,7 @@ def test_an_operand_is_read_once(world: World) -> None:
 
 def test_an_operand_of_a_value_is_read_once(world: World) -> None:
     """Also by a trigger that has no variables itself."""
-    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:vals=rc-$x")
     emit(world, b"start", 1, 7)
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_an_operand_of_a_value_is_read_once(world: World) -> None:
 
 
 def test_qualified_names(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:x=rc")
     world.event(b"third u64 id")
     third = b"events/user_events/third/"
@@ -91,26 +91,26 @@ def test_qualified_names(world: World) -> None:
 
 
 def test_who_is_read_cannot_be_removed(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x")
-    assert errno_of(world.wa, START + b"trigger", b"!hist:keys=id:x=w") == errno.EBUSY
+    assert errno_of(world.wa, START + b"trigger", b"!hist:keys=id:x=wt") == errno.EBUSY
     world.w(START + b"trigger", b"")
-    assert b"x=w" in line(world, START), "truncating leaves it"
+    assert b"x=wt" in line(world, START), "truncating leaves it"
     world.wa(DONE + b"trigger", b"!hist:keys=id:vals=$x")
-    world.wa(START + b"trigger", b"!hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"!hist:keys=id:x=wt")
     assert b"# Available" in line(world, START)
 
 
 def test_names_are_taken_once_in_an_event(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=w")
-    assert errno_of(world.wa, START + b"trigger", b"hist:keys=w:x=id") == errno.EINVAL
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
+    assert errno_of(world.wa, START + b"trigger", b"hist:keys=wt:x=id") == errno.EINVAL
     assert b"error: Variable already defined" in world.cat(b"error_log")
-    world.wa(START + b"trigger", b"!hist:keys=id:x=w")
-    world.wa(START + b"trigger", b"hist:keys=w:x=id")
+    world.wa(START + b"trigger", b"!hist:keys=id:x=wt")
+    world.wa(START + b"trigger", b"hist:keys=wt:x=id")
 
 
 def test_keys_of_another_size_match_nothing(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=w")
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id,rc:vals=$x")
     emit(world, b"start", 1, 7)
     emit(world, b"done", 1, 7)
@@ -132,7 +132,7 @@ def test_strings(world: World) -> None:
 
 
 def test_a_variable_that_is_another(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=w+1")
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt+1")
     world.wa(DONE + b"trigger", b"hist:keys=id:y=$x:z=rc")
     assert b":y=$x,z=rc:" in line(world, DONE)
     world.event(b"third u64 id")
@@ -141,6 +141,127 @@ def test_a_variable_that_is_another(world: World) -> None:
     emit(world, b"done", 1)
     world.emit(world.table.events()[-1], struct.pack("<Q", 1))
     assert b"y:          8\n" in world.cat(b"events/user_events/third/hist")
+
+
+LAT = b"hist:keys=id:onmatch(user_events.start).lat(id,wt)"
+MADE = b"hist:keys=id:vals=hitcount:synthetic_wt=wt:sort=hitcount:size=%d%s [active]"
+
+
+def lines(world: World) -> list[bytes]:
+    """Of the event that is matched, with those that were made."""
+    return [text for text in world.cat(START + b"trigger").split(b"\n") if text and text[:1] != b"#"]
+
+
+def lat_event(world: World) -> None:
+    world.wa(b"synthetic_events", b"lat u64 id; u32 wt")
+    world.wa(b"events/synthetic/lat/enable", b"1")
+    world.wn(b"error_log", b"")
+
+
+def test_a_field_of_the_matched_event(world: World) -> None:
+    lat_event(world)
+    world.wa(START + b"trigger", b"hist:keys=id:size=256 if wt < 10")
+    world.wa(DONE + b"trigger", LAT)
+    assert world.cat(b"error_log") == b""
+    assert line(world, DONE).endswith(b":size=2048:onmatch(user_events.start).lat(id,wt) [active]")
+    assert lines(world)[1:] == [MADE % (256, b" if wt < 10")]
+    emit(world, b"done", 1)
+    emit(world, b"start", 1, 7)
+    emit(world, b"start", 2, 11)
+    for _ in range(2):
+        emit(world, b"done", 1)
+        emit(world, b"done", 2)
+    assert world.bodies() == [b"lat: id=1 wt=7"] * 2
+    made = b"hist:keys=id:synthetic_wt=wt if wt < 10"
+    assert errno_of(world.wa, START + b"trigger", b"!" + made) == errno.EBUSY
+    world.wa(DONE + b"trigger", b"!" + LAT)
+    assert len(lines(world)) == 1
+    assert len(world.instance.events.triggers(world.table.events()[0])) == 1
+    assert len(world.instances.tables) == 1
+
+
+def test_a_field_by_its_full_name(world: World) -> None:
+    """Of any event, whatever is matched; of this one it is a field as ever."""
+    lat_event(world)
+    world.wa(START + b"trigger", b"hist:keys=id")
+    text = b"hist:keys=id:x=rc:onmax($x).trace(lat,user_events.done.id,user_events.start.wt)"
+    world.wa(DONE + b"trigger", text)
+    assert len(lines(world)) == 2
+    emit(world, b"start", 1, 7)
+    emit(world, b"done", 1, 2)
+    assert world.bodies() == [b"lat: id=1 wt=7"]
+    world.wa(DONE + b"trigger", b"!" + text)
+    assert len(lines(world)) == 1
+
+
+def test_two_that_want_the_same_field(world: World) -> None:
+    """What was made goes with the last of them."""
+    lat_event(world)
+    world.event(b"more u64 id")
+    world.wa(START + b"trigger", b"hist:keys=id")
+    world.wa(DONE + b"trigger", LAT)
+    world.wa(b"events/user_events/more/trigger", LAT)
+    assert len(lines(world)) == 2
+    world.wa(DONE + b"trigger", b"!" + LAT)
+    assert len(lines(world)) == 2
+    world.wn(START + b"trigger", b"")
+    assert len(lines(world)) == 2, "truncating removes nothing while one is read"
+    world.wn(b"events/user_events/more/trigger", b"")
+    assert len(lines(world)) == 1
+
+
+def test_what_somebody_wrote_stays(world: World) -> None:
+    lat_event(world)
+    world.wa(START + b"trigger", b"hist:keys=id:synthetic_wt=wt")
+    world.wa(DONE + b"trigger", LAT)
+    assert lines(world) == [MADE % (2048, b"")]
+    world.wa(DONE + b"trigger", b"!" + LAT)
+    assert lines(world) == [MADE % (2048, b"")]
+
+
+@pytest.mark.parametrize(
+    ("there", "action", "messages"),
+    [
+        (b"wt", b"lat(id,wt)", [b"Couldn't find field", b"Couldn't parse field variable", b"Matching event"]),
+        (b"id,wt", b"lat(id,wt)", [b"Matching event histogram not found"]),
+        (b"id", b"lat(id,no)", [b"Couldn't create histogram for field"]),
+        (b"id", b"lat(wt,id)", [b"Param type doesn't match synthetic event field type"]),
+        (b"id", b"lat(id,user_events.none.wt)", [b"Couldn't find event file"]),
+        (b"id", b"lat(id,user_events.done.wt)", [b"Couldn't parse field variable"]),
+        (b"wt:synthetic_wt=id", b"lat(id,wt)", [b"Matching event histogram not found"]),
+    ],
+)
+def test_no_field_of_the_matched_event(
+    world: World, there: bytes, action: bytes, messages: list[bytes]
+) -> None:
+    """And nothing that was made stays."""
+    lat_event(world)
+    world.wa(START + b"trigger", b"hist:keys=" + there)
+    text = b"hist:keys=id:onmatch(user_events.start)." + action
+    assert errno_of(world.wa, DONE + b"trigger", text) == errno.EINVAL
+    for message in messages:
+        assert b"hist:user_events:done: error: " + message in world.cat(b"error_log")
+    assert b"hist:user_events:start" not in world.cat(b"error_log")
+    assert len(lines(world)) == 1
+    assert len(world.instances.tables) == 1
+    assert b"# Available" in line(world, DONE)
+
+
+def test_removing_makes_nothing(world: World) -> None:
+    lat_event(world)
+    world.wa(START + b"trigger", b"hist:keys=id")
+    assert errno_of(world.wa, DONE + b"trigger", b"!" + LAT) == errno.EINVAL
+    assert len(lines(world)) == 1
+
+
+def test_an_instance_goes_with_what_was_made(world: World) -> None:
+    lat_event(world)
+    world.tree.mkdir(b"instances/i")
+    world.wa(b"instances/i/" + START + b"trigger", b"hist:keys=id")
+    world.wa(b"instances/i/" + DONE + b"trigger", LAT)
+    assert len(world.instances.tables) == 3
+    world.tree.rmdir(b"instances/i")
+    assert len(world.instances.tables) == 0
 
 
 def test_is_read() -> None:

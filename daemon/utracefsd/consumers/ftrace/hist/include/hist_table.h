@@ -31,6 +31,10 @@
  * If valid is 0, nothing of the record under way has reached the table, and the record before it had been
  * counted as a whole before step 1.
  *
+ * A record may take a snapshot (the action `snapshot()`): then `taken` changes with its count. The snapshot
+ * itself comes after that, and whoever takes it finds out whether it was (_triggers.pyx). Clearing leaves
+ * `taken` alone.
+ *
  * Clearing is `clearing` = 1, zeroing, `clearing` = 0; a successor that finds it 1 begins again.
  *
  * Memory order: as in journal.h. A process is killed between two instructions, the reader of these stores
@@ -43,8 +47,8 @@
 #include <string.h>
 
 #define HT_MAGIC 0x5453494854525455ull /* "UTRTHIST" as little-endian bytes */
-#define HT_VERSION 1u
-#define HT_HEADER_BYTES 256u
+#define HT_VERSION 2u
+#define HT_HEADER_BYTES 768u
 #define HT_MIN_BITS 7u
 #define HT_MAX_BITS 17u
 #define HT_MAX_KEY 504u    /* HIST_KEY_SIZE_MAX */
@@ -60,6 +64,17 @@ struct ht_redo {
     uint64_t element; /* number + 1; 0: none changes */
     uint64_t slot;    /* which word of the map changes */
     uint64_t map_word; /* to what; 0: none does, and the key is there already */
+    uint64_t takes;    /* 1: `taken` becomes this record's, with the element's key */
+    uint64_t value;    /* and this value */
+};
+
+/* For what the last snapshot was taken. */
+struct ht_taken {
+    uint64_t valid;  /* 0: there was none */
+    uint64_t who;    /* as in ht_redo */
+    uint64_t serial;
+    uint64_t value;  /* that was larger, or another */
+    unsigned char key[HT_MAX_KEY];
 };
 
 struct ht_header {
@@ -74,7 +89,8 @@ struct ht_header {
     uint64_t drops;
     uint64_t entries;
     struct ht_redo redo;
-    unsigned char zero[HT_HEADER_BYTES - 64 - sizeof(struct ht_redo)];
+    struct ht_taken taken;
+    unsigned char zero[HT_HEADER_BYTES - 64 - sizeof(struct ht_redo) - sizeof(struct ht_taken)];
 };
 
 _Static_assert(sizeof(struct ht_header) == HT_HEADER_BYTES, "the image follows");
@@ -199,6 +215,13 @@ static inline void ht_apply(struct ht *t)
             memcpy(ht_key(t, redo->element), t->image + header->nr_words, header->key_size);
             t->map[redo->slot] = redo->map_word;
         }
+        if (redo->takes) {
+            memcpy(header->taken.key, ht_key(t, redo->element), header->key_size);
+            header->taken.who = redo->who;
+            header->taken.serial = redo->serial;
+            header->taken.value = redo->value;
+            header->taken.valid = 1;
+        }
     }
     header->hits = redo->hits;
     header->drops = redo->drops;
@@ -214,6 +237,14 @@ static inline void ht_begin(struct ht *t, uint64_t who, uint64_t serial)
     HT_ORDER();
     HT_STORE(t->header->redo.who, who);
     HT_STORE(t->header->redo.serial, serial);
+    HT_STORE(t->header->redo.takes, 0);
+}
+
+/* Between ht_begin() and ht_count(): with `value` the record takes a snapshot. */
+static inline void ht_take(struct ht *t, uint64_t value)
+{
+    HT_STORE(t->header->redo.value, value);
+    HT_STORE(t->header->redo.takes, 1);
 }
 
 /* Steps 3 to 5 for a key that was looked for; there is a free element if it has none. */
@@ -318,6 +349,13 @@ static inline int ht_adopt(struct ht *t, void *memory, size_t bytes, uint32_t bi
         used += t->map[i] != 0;
     }
     return used == header->entries;
+}
+
+/* Whether the last snapshot was taken for this record, or is to be. */
+static inline int ht_takes(const struct ht *t, uint64_t who, uint64_t serial)
+{
+    const struct ht_taken *taken = &t->header->taken;
+    return taken->valid && taken->who == who && taken->serial == serial;
 }
 
 /* Whether the table has counted, or dropped, this record, so that it is not to be counted again. */
