@@ -1,11 +1,13 @@
 """`utracefs record`: with a daemon of its own and with one that runs, however it ends."""
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -240,9 +242,20 @@ def started(cli: Cli, then: str, **options: object) -> "subprocess.Popen[bytes]"
 
 
 def test_ctrl_c_in_the_terminal_goes_to_both(cli: Cli) -> None:
-    process = started(cli, "wait", start_new_session=True)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    terminal, end = os.openpty()
+    try:
+        process = started(
+            cli,
+            "wait",
+            stdin=end,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(end, termios.TIOCSCTTY, 0),
+        )
+        os.write(terminal, b"\3")
+        _, error = process.communicate(timeout=30)
+    finally:
+        os.close(terminal)
+        os.close(end)
     assert process.returncode == 5
     assert fields(cli)[-1] == {"n": 10**6, "minus": 0, "text": "last words"}
     assert b"101 records" in error
