@@ -363,7 +363,7 @@ class HistKind:
             let_go_of_snapshot()
             place.tables.drop(table, place.sink.number)
             raise
-        one = EventHist(definition, filter_text, command, trigger, program, is_made)
+        one = EventHist(definition.of_size(table.bits), filter_text, command, trigger, program, is_made)
         synthetic = _link(place, hist, definition)
         trigger.finish()
         if one.name is not None:
