@@ -37,7 +37,12 @@ from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTr
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
-__all__ = ["EventFile", "EventFiles", "SavedEventFile"]
+__all__ = ["MAX_TRIGGERS", "EventFile", "EventFiles", "SavedEventFile"]
+
+
+MAX_TRIGGERS = 256
+"""Of one event in one instance: each is looked at for every record, and written down with every change of one
+of them."""
 
 
 @attrs.frozen
@@ -217,9 +222,13 @@ class EventFiles:
     def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
         """Attach a trigger, with a soft reference. at_end: behind those that are there.
 
-        ENODEV; then it is let go of.
+        ENODEV, E2BIG; then it is let go of.
         """
         try:
+            if len(self.triggers(event)) >= MAX_TRIGGERS:
+                raise TraceError(
+                    errno.E2BIG, f"an event has at most {MAX_TRIGGERS} triggers in an instance; ! removes one"
+                )
             self.take_soft_reference(event)
         except BaseException:
             _let_go(attached)

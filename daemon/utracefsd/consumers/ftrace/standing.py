@@ -25,6 +25,9 @@ __all__ = ["MAX_LINES", "StandingLines"]
 
 logger = logging.getLogger("utracefsd")
 
+_NO_ROOM = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.E2BIG})
+"""No mistake in the line, and in no error_log."""
+
 MAX_LINES = 1024
 """Of one file: each is looked at for every event that is registered. E2BIG."""
 
@@ -49,6 +52,7 @@ class StandingLines:
         self._write = write
         self._on_changed = on_changed
         self._last_only = last_only
+        self._told: set[bytes] = set()
 
     @property
     def lines(self) -> tuple[bytes, ...]:
@@ -93,6 +97,7 @@ class StandingLines:
 
     def _set(self, lines: Sequence[bytes]) -> None:
         setattr(self._settings, self._name, tuple(lines))
+        self._told.clear()
         self._on_changed()
 
     def created(self, event: Event) -> None:
@@ -106,13 +111,20 @@ class StandingLines:
         for text in texts[-1:] if self._last_only else texts:
             try:
                 self._write(event, text)
-            except TraceError:
-                continue
+            except TraceError as error:
+                if error.errno in _NO_ROOM:
+                    self._tell(text, event, error.text)
             except (OSError, MemoryError) as error:
-                logger.warning(
-                    "%s: %s is not set for %s: %s",
-                    self._name,
-                    shown(text),
-                    shown(event.tracepoint_name),
-                    error or "no memory",
-                )
+                self._tell(text, event, str(error) or "no memory")
+
+    def _tell(self, text: bytes, event: Event, why: str) -> None:
+        """Once for each line: programs decide how many events there are."""
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning(
+                "%s: %s is not set for %s, nor for what else is refused for want of room: %s",
+                self._name,
+                shown(text),
+                shown(event.tracepoint_name),
+                why,
+            )

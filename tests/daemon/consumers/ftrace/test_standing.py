@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
+from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.consumers.ftrace.standing import MAX_LINES, StandingLines
 from utracefsd.events.event import Event
@@ -94,6 +95,23 @@ def test_no_room_for_a_trigger_keeps_no_event_from_being_registered(
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert "standing_triggers" in caplog.text
     caplog.clear()
+
+
+def test_want_of_room_is_told_once_for_each_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def write(event: Event, text: bytes) -> None:
+        raise TraceError(errno.ENOMEM if text == b"large" else errno.EINVAL, "so it is")
+
+    lines = StandingLines(Settings(), "standing_triggers", write, lambda: None, last_only=False)
+    for line in (b"* large", b"* wrong"):
+        lines.store(line)
+    for name in (b"one", b"two"):
+        lines.created(world.event(name + b" u32 v"))
+    (record,) = caplog.records
+    assert "standing_triggers: 'large' is not set for 'one'" in record.getMessage()
+    assert record.getMessage().endswith("so it is")
+    lines.store(b"other* large")
+    lines.created(world.event(b"other u32 v"))
+    assert len(caplog.records) == 2
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.tree.world import ADMIN, errno_of
+from utracefsd.consumers.ftrace.event_file import MAX_TRIGGERS
 
 EMPTY = (
     b"# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event "
@@ -102,3 +103,15 @@ def test_many_events_in_many_instances(desk: Desk) -> None:
     for number in range(50):
         world.instances.remove(b"i%d" % number)
     assert (events[0].status, len(world.instances.cells)) == (0, 0)
+
+
+def test_how_many_triggers_an_event_may_have(desk: Desk) -> None:
+    for i in range(MAX_TRIGGERS):
+        assert desk.write(desk.a, b"hist:keys=v if v == %d" % i) == ""
+    before = desk.lines(desk.a)
+    assert desk.write(desk.a, b"traceoff") == "E2BIG"
+    assert desk.write(desk.a, b"hist:keys=v if v == 1000") == "E2BIG"
+    assert desk.lines(desk.a) == before
+    assert desk.write(desk.b, b"traceoff") == ""
+    assert desk.write(desk.a, b"!hist:keys=v if v == 7") == ""
+    assert desk.write(desk.a, b"traceoff") == ""
