@@ -13,6 +13,7 @@ from utracefs.tracefs import Tracefs
 
 EVENTS = 4_000
 INSTANCES = 200
+FILTERS = 40
 EACH = 20
 """Times that an operation is done; the worst counts."""
 
@@ -38,6 +39,12 @@ def rows() -> Iterator[Row]:
                 tree.write_file(f"instances/i{i}/events/user_events/bench_{event}/enable", b"1\n")
         yield at_most_row("100 events enabled in each: memory", memory_mib(), 200, "MiB")
         yield from operations(tree, "100 events enabled in each: ")
+        for i in range(INSTANCES):
+            for event in range(0, 40 * FILTERS, 40):
+                path = f"instances/i{i}/events/user_events/bench_{event}/filter"
+                tree.write_file(path, b"a > 10 && common_pid != 1\n")
+        yield at_most_row(f"{FILTERS} filters in each, too: memory", memory_mib(), 200, "MiB")
+        yield from operations(tree, f"{FILTERS} filters in each, too: ")
         session.close()
 
 
@@ -49,6 +56,7 @@ def operations(tree: Tracefs, state: str) -> Iterator[Row]:
         "cat trace": lambda: tree.read_file("instances/i7/trace"),
         "ls events/user_events": lambda: tree.list_dir("instances/i7/events/user_events"),
         "enable and disable an event": lambda: switch(tree),
+        "write and clear a filter": lambda: set_filter(tree),
         "echo 1 > snapshot": lambda: tree.write_file("instances/i7/snapshot", b"1\n"),
         "mkdir and rmdir of an instance": lambda: make_and_remove(tree),
     }.items():
@@ -58,6 +66,11 @@ def operations(tree: Tracefs, state: str) -> Iterator[Row]:
 def switch(tree: Tracefs) -> None:
     for value in (b"1\n", b"0\n"):
         tree.write_file("instances/i7/events/user_events/bench_3999/enable", value)
+
+
+def set_filter(tree: Tracefs) -> None:
+    for text in (b"a == 1 || a == 7\n", b"0\n"):
+        tree.write_file("instances/i7/events/user_events/bench_3998/filter", text)
 
 
 def make_and_remove(tree: Tracefs) -> None:
