@@ -1,6 +1,5 @@
 """The `hist` file: what hist_show() of trace_events_hist.c prints for a trigger."""
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
@@ -51,8 +50,9 @@ def hist_text(
         for column in zip(*(words for _, words in contents.entries), strict=True)
     ]
     out = [b"# event histogram\n#\n# trigger info: ", line, b"#\n\n"]
+    show = _entry_printer(definition, stats, comm)
     for entry in sort_entries(definition, contents.entries):
-        out.append(_entry_text(definition, entry, stats, comm))
+        out.append(show(entry))
         out.append(more(entry))
         out.append(b"\n")
     out.append(below)
@@ -87,72 +87,90 @@ def _sort_value(definition: Definition, key: SortKey) -> Callable[[Entry], int |
     return lambda entry: int.from_bytes(entry[0][start : start + size], "little", signed=signed)
 
 
-def _entry_text(
-    definition: Definition,
-    entry: Entry,
-    stats: Sequence[tuple[int, int]],
-    comm: Callable[[int], bytes],
-) -> bytes:
-    """hist_trigger_entry_print()."""
-    key, words = entry
-    text = key_text(definition, key, comm)
-    if not definition.parts.no_hitcount:
-        text += b" hitcount: %10d" % words[0]
-    for value, word, (most, total) in zip(definition.values, words[1:], stats[1:], strict=False):
-        if Flag.EXPR not in value.flags:
-            text += b"  " + _value_text(value, word, most, total)
-    return text
+def _entry_printer(
+    definition: Definition, stats: Sequence[tuple[int, int]], comm: Callable[[int], bytes]
+) -> Callable[[Entry], bytes]:
+    """hist_trigger_entry_print(). What a field is asks once, not each of a hundred thousand entries."""
+    key_of = _keys_printer(definition, comm)
+    shows_hits = not definition.parts.no_hitcount
+    values = [
+        (i, _value_printer(value, *stats[i]))
+        for i, value in enumerate(definition.values, 1)
+        if i < len(stats) and Flag.EXPR not in value.flags
+    ]
+
+    def show(entry: Entry) -> bytes:
+        key, words = entry
+        text = key_of(key)
+        if shows_hits:
+            text += b" hitcount: %10d" % words[0]
+        for i, value in values:
+            text += value(words[i])
+        return text
+
+    return show
 
 
 def key_text(definition: Definition, key: bytes, comm: Callable[[int], bytes]) -> bytes:
     """`{ pid:         11 }` (hist_trigger_print_key())."""
+    return _keys_printer(definition, comm)(key)
+
+
+def _keys_printer(definition: Definition, comm: Callable[[int], bytes]) -> Callable[[bytes], bytes]:
     several_lines = any(Flag.STACKTRACE in field.flags for field in definition.keys)
+    end = b"}" if several_lines else b" }"
     parts = [
-        _one_key_text(field, key[field.offset : field.offset + field.size], comm) for field in definition.keys
+        (field.offset, field.offset + field.size, _key_printer(field, comm)) for field in definition.keys
     ]
-    return b"{ %s%s}" % (b", ".join(parts), b"" if several_lines else b" ")
+    return lambda key: b"{ " + b", ".join([show(key[start:stop]) for start, stop, show in parts]) + end
 
 
-def _one_key_text(field: HistField, key: bytes, comm: Callable[[int], bytes]) -> bytes:
-    name, flags = field.shown_name(), field.flags
-    (number,) = struct.unpack_from("<Q", key)
-    if Flag.HEX in flags:
-        return b"%s: %x" % (name, number)
-    if Flag.SYM in flags:
-        # What no kernel symbol lies at; the field width is that of what %ps prints then.
-        return b"%s: [%x] %-45s" % (name, number, b"0x%x" % number)
-    if Flag.SYM_OFFSET in flags:
-        return b"%s: [%x] %-55s" % (name, number, b"0x%x" % number)
-    if Flag.EXECNAME in flags:
-        return b"%s: %-16s[%10d]" % (name, comm(number), number)
-    if Flag.SYSCALL in flags:
-        return b"%s: %-30s[%3d]" % (name, syscall_name(number), number)
+def _key_printer(field: HistField, comm: Callable[[int], bytes]) -> Callable[[bytes], bytes]:
+    """Of one key's bytes."""
+    name, flags, buckets = field.shown_name(), field.flags, field.buckets
     if Flag.STACKTRACE in flags:
-        return b"common_stacktrace:\n"
-    if Flag.LOG2 in flags:
-        return b"%s: ~ 2^%-2d" % (name, number)
-    if Flag.BUCKET in flags:
-        return b"%s: ~ %d-%d" % (name, number, (number + field.buckets - 1) & _MASK)
+        return lambda key: b"common_stacktrace:\n"
+    numbers: dict[Flag, Callable[[int], bytes]] = {
+        Flag.HEX: lambda number: b"%s: %x" % (name, number),
+        # What no kernel symbol lies at; the field width is that of what %ps prints then.
+        Flag.SYM: lambda number: b"%s: [%x] %-45s" % (name, number, b"0x%x" % number),
+        Flag.SYM_OFFSET: lambda number: b"%s: [%x] %-55s" % (name, number, b"0x%x" % number),
+        Flag.EXECNAME: lambda number: b"%s: %-16s[%10d]" % (name, comm(number), number),
+        Flag.SYSCALL: lambda number: b"%s: %-30s[%3d]" % (name, syscall_name(number), number),
+        Flag.LOG2: lambda number: b"%s: ~ 2^%-2d" % (name, number),
+        Flag.BUCKET: lambda number: b"%s: ~ %d-%d" % (name, number, (number + buckets - 1) & _MASK),
+    }
+    for flag, show in numbers.items():
+        if flag in flags:
+            return lambda key: show(int.from_bytes(key[:8], "little"))
     if field.is_string:
-        return b"%s: %-50s" % (name, key.partition(b"\0")[0])
-    return b"%s: %10d" % (name, number)
+        return lambda key: b"%s: %-50s" % (name, key.partition(b"\0")[0])
+    return lambda key: b"%s: %10d" % (name, int.from_bytes(key[:8], "little"))
 
 
-def _value_text(field: HistField, value: int, most: int, total: int) -> bytes:
-    """hist_trigger_print_val()."""
+def _value_printer(field: HistField, most: int, total: int) -> Callable[[int], bytes]:
+    """hist_trigger_print_val(), and the blanks before it."""
     name = field.shown_name()
     if Flag.PERCENT in field.flags:
-        part = _percentage(value, total)
-        if part is None:
-            return b"%s (%%):[ERROR]" % name
-        return b"%s (%%): %3d.%02d" % (name, part // 100, part % 100)
+
+        def show_percent(value: int) -> bytes:
+            part = _percentage(value, total)
+            if part is None:
+                return b"  %s (%%):[ERROR]" % name
+            return b"  %s (%%): %3d.%02d" % (name, part // 100, part % 100)
+
+        return show_percent
     if Flag.GRAPH in field.flags:
-        part = _percentage(value, most)
-        bar = b"[ERROR]" if part is None else b"#" * min(_BAR, part * _BAR // 10000)
-        return b"%s: %s" % (name, bar.rjust(_BAR) if part is None else bar.ljust(_BAR))
+
+        def show_bar(value: int) -> bytes:
+            part = _percentage(value, most)
+            bar = b"[ERROR]" if part is None else b"#" * min(_BAR, part * _BAR // 10000)
+            return b"  %s: %s" % (name, bar.rjust(_BAR) if part is None else bar.ljust(_BAR))
+
+        return show_bar
     if Flag.HEX in field.flags:
-        return b"%s: %10x" % (name, value)
-    return b"%s: %10d" % (name, value)
+        return lambda value: b"  %s: %10x" % (name, value)
+    return lambda value: b"  %s: %10d" % (name, value)
 
 
 def _percentage(value: int, total: int) -> int | None:
