@@ -8,7 +8,6 @@ at random moments while they take in.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import mmap
 import os
@@ -18,11 +17,12 @@ import signal
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.daemon.stepping import Stepper
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
@@ -39,8 +39,6 @@ COMMITTED = 1 << 31
 HEAD, TAIL, DATA = 64, 128, 65536
 ID, LAST_ID, OTHER_ID = 20, 21, 7
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-PTRACE_TRACEME, PTRACE_KILL, PTRACE_SINGLESTEP = 0, 8, 9
 
 
 @pytest.fixture
@@ -165,45 +163,6 @@ def copy_ring(memory: bytes) -> int:
 
 
 # One instruction at a time
-
-
-class Stepper:
-    """A child that runs `work`, single-stepped from its start to its end."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self.libc.ptrace.restype = ctypes.c_long
-        self.pid = os.fork()
-        if not self.pid:
-            try:
-                if self.libc.ptrace(PTRACE_TRACEME, 0, None, None):
-                    os._exit(77)
-                os.kill(os.getpid(), signal.SIGSTOP)
-                work()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(self.pid, 0)
-        if not os.WIFSTOPPED(status):
-            pytest.skip("ptrace(2) is forbidden here")
-
-    def step(self) -> bool:
-        """One instruction; False when the work is done."""
-        if self.libc.ptrace(PTRACE_SINGLESTEP, self.pid, None, None):
-            raise OSError(ctypes.get_errno(), "PTRACE_SINGLESTEP")
-        _, status = os.waitpid(self.pid, 0)
-        if os.WIFSTOPPED(status):
-            assert os.WSTOPSIG(status) == signal.SIGTRAP
-            return True
-        assert os.waitstatus_to_exitcode(status) == 0
-        self.pid = 0
-        return False
-
-    def end(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.intake.test_journal import SIZE, SLOT, Producer, Stepper, copy_ring, folder, record
+from tests.daemon.intake.test_journal import SIZE, SLOT, Producer, copy_ring, folder, record
+from tests.daemon.stepping import Stepper
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink

@@ -11,7 +11,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import attrs
 
@@ -31,7 +30,7 @@ from utracefsd.consumers.ftrace.hist.text import Contents, hist_text, key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
-from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind, Named
+from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import slots_bytes
 
@@ -447,38 +446,10 @@ def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
 class HistSwitchKind(EventSwitchKind):
     """enable_hist and disable_hist."""
 
+    _slot_name = b"hist switch"
+    _switch = HistSwitch
+
     def remove_all(self, place: Place, event: Event) -> None:
         for attached in list(place.files.triggers(event)):
-            if attached.slot[0] == b"hist switch":
+            if attached.slot[0] == self._slot_name:
                 place.files.remove_trigger(event, attached.slot)
-
-    def _slot(self, target: Event) -> tuple[Any, ...]:
-        return b"hist switch", target.id
-
-    def _make(
-        self,
-        place: Place,
-        target: Event,
-        count: int,
-        filter: Filter | None,
-        text: bytes | None,
-        kept: Kept = (),
-    ) -> AttachedTrigger:
-        probe = place.files.hold_switch(target, kept[1] if len(kept) > 1 else None)
-
-        def let_go() -> None:
-            place.files.drop_switch(target)
-
-        try:
-            trigger = HistSwitch(probe, self._on, count, filter=filter, kept=kept[0] if kept else None)
-        except BaseException:
-            let_go()
-            raise
-        named = Named(b"%s:%s:%s" % (self.name, target.system, target.tracepoint_name), text)
-        return AttachedTrigger(
-            trigger,
-            self._slot(target),
-            lambda: named.text(trigger),
-            lambda: named.saved(trigger, probe.soft_cell),
-            let_go,
-        )

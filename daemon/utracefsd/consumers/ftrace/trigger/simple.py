@@ -178,6 +178,10 @@ def _let_go_of_tracing(place: Place) -> None:
 class EventSwitchKind:
     """enable_event and disable_event."""
 
+    _slot_name = b"event"
+    _switch: Callable[..., Trigger] = EventSwitch
+    """Makes the trigger of the target's probe, whether it turns on, a count, `filter` and `kept`."""
+
     def __init__(self, name: bytes, *, on: bool) -> None:
         self.name = name
         self._on = on
@@ -204,7 +208,7 @@ class EventSwitchKind:
         """Truncating does not remove it."""
 
     def _slot(self, target: Event) -> tuple[Any, ...]:
-        return b"event", target.id
+        return self._slot_name, target.id
 
     def _make(
         self,
@@ -218,7 +222,7 @@ class EventSwitchKind:
         probe = place.files.hold_switch(target, kept[1] if len(kept) > 1 else None)
         let_go: Callable[[], None] = partial(place.files.drop_switch, target)
         try:
-            trigger = EventSwitch(probe, self._on, count, filter=filter, kept=kept[0] if kept else None)
+            trigger = self._switch(probe, self._on, count, filter=filter, kept=kept[0] if kept else None)
         except BaseException:
             let_go()
             raise

@@ -6,11 +6,9 @@ a SIGKILL would leave; each state that is different is adopted and compared with
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import shutil
-import signal
 import struct
 import tempfile
 from collections import Counter
@@ -23,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.consumers.ftrace.hist.defining import defined, hist_of
+from tests.daemon.stepping import Stepper
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.layout import Layout
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, check_depth
@@ -31,8 +30,6 @@ from utracefsd.consumers.ftrace.hist.program import Key, Op, Program, Step, comp
 EVENT = parse(b"h u32 id; s16 sv; char[8] name; __rel_loc char[] msg; __data_loc char[] dl; u64 big")
 PACK = Layout(EVENT.fields).pack
 MASK = (1 << 64) - 1
-
-PTRACE_TRACEME, PTRACE_SINGLESTEP = 0, 9
 
 
 @pytest.fixture
@@ -271,43 +268,6 @@ def test_files(folder: Path) -> None:
     assert not path.exists()
     assert table.path is None
     assert HistTable.create(7, 8, 1).path is None
-
-
-class Stepper:
-    """A child that runs `work`, one instruction at a time."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self.libc.ptrace.restype = ctypes.c_long
-        self.pid = os.fork()
-        if not self.pid:
-            try:
-                if self.libc.ptrace(PTRACE_TRACEME, 0, None, None):
-                    os._exit(77)
-                os.kill(os.getpid(), signal.SIGSTOP)
-                work()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(self.pid, 0)
-        if not os.WIFSTOPPED(status):
-            pytest.skip("ptrace(2) is forbidden here")
-
-    def step(self) -> bool:
-        """False when the work is done."""
-        assert not self.libc.ptrace(PTRACE_SINGLESTEP, self.pid, None, None)
-        _, status = os.waitpid(self.pid, 0)
-        if os.WIFSTOPPED(status):
-            return True
-        assert os.waitstatus_to_exitcode(status) == 0
-        self.pid = 0
-        return False
-
-    def end(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
 
 
 def test_killed_at_any_instruction(folder: Path) -> None:
