@@ -435,6 +435,7 @@ class Port:
         """Close every connection and the epoll instance; their references drop."""
         for accepted in self:
             with self._at_its_cost(accepted):
+                self._send_last_answers(accepted)
                 self._flush(accepted)
                 self._close(accepted)
         self._accepting.close()
@@ -581,10 +582,17 @@ class Port:
 
     def _end_of_file(self, accepted: Accepted) -> None:
         """The peer sends no more. It may still read (shutdown(2)), so responses that wait get a moment."""
+        self._send_last_answers(accepted)
         if accepted.link.flush():
             self._close(accepted)
         else:
             self._end(accepted, None)
+
+    def _send_last_answers(self, accepted: Accepted) -> None:
+        if accepted.open:
+            for message in accepted.connection.last_answers():
+                self._queue(accepted, message)
+            self._send(accepted)
 
     def _end(self, accepted: Accepted, reason: TraceError | None) -> None:
         """Stop listening to it, drop its references, and close once the last words are out."""

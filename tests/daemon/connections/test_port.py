@@ -475,6 +475,19 @@ def test_one_that_has_to_read_first_speaks_later(around: Around) -> None:
     assert client.recv(100) == b"due"
 
 
+def test_what_was_withheld_is_said_when_nothing_more_is_asked(around: Around) -> None:
+    """By who sends no more and reads on, or because the daemon ends."""
+    half, other = around.connect(), around.connect()
+    around.turn()
+    for made in around.made:
+        made.last = [(b"withheld", [])]
+    half.shutdown(socket.SHUT_WR)
+    around.turn()
+    assert read_all(half) == b"withheld"
+    around.port.close()
+    assert read_all(other) == b"withheld"
+
+
 def test_one_that_is_gone_may_speak_up(around: Around) -> None:
     client = around.connect()
     around.turn()
