@@ -475,3 +475,54 @@ def test_settling_with_nothing_new_is_quick(listener: Listener, canary: Canary) 
     for _ in range(100):
         listener.spaces.settle()
     assert time.monotonic() - began < 2
+
+
+REUSED = """
+import os, subprocess, sys
+from pathlib import Path
+from tests.client.mount.canary import Canary
+from utracefs.mount.address_space import AddressSpaces, Enabler
+
+gone = []
+spaces = AddressSpaces(on_gone=gone.append)
+one = Canary(Path(sys.argv[1]), "setarch", "-R")
+space = spaces.of_caller(one.pid)
+at = one.at["private"]
+space.add(at, 31, Enabler(4, b"event", 0))
+one.kill()
+one.close()
+Path("/proc/sys/kernel/ns_last_pid").write_text(str(one.pid - 1))
+other = Canary(Path(sys.argv[1]), "setarch", "-R")
+try:
+    assert (other.pid, other.at["private"]) == (one.pid, at), (one.at, other.at)
+    assert not space.set_bit(at, 4, 31, True)
+    assert not space.is_alive()
+    if sys.argv[2] == "call":
+        assert spaces.of_caller(other.pid) is not space
+    spaces.settle()
+    assert gone == [space]
+    assert not spaces.of_caller(other.pid).enablers
+    assert set(other.words().values()) == {0}
+finally:
+    other.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a pid namespace")
+@pytest.mark.parametrize("what", ["call", "settle"])
+def test_a_pid_is_given_out_again(canary_program: Path, what: str) -> None:
+    """In a namespace of its own, where the next pid can be chosen."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*unshare, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("no pid namespaces here")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", REUSED, canary_program, what],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "client", "protocol")),
+        },
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
