@@ -350,8 +350,9 @@ int main(void)
 	int fds[3] = {-1, memfd_create("memory", 0), syscall(SYS_perf_event_open, &dummy, 0, -1, -1, 0)};
 	assert(ftruncate(fds[1], 8192) == 0);
 	for (i = 0; i < 3; i++) {
-		char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
-				i ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fds[i], 0); struct rm_bit bit = {.pid = getpid(), .byte = (uint64_t)at};
+		int flags = i ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+		char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, flags, fds[i], 0);
+		struct rm_bit bit = {.pid = getpid(), .byte = (uint64_t)at};
 		if (i == 2 && at == MAP_FAILED)
 			break; /* no perf events here */
 		assert(rm_find(maps, bit.byte, &query) == 0 && (query.flags & RM_WRITE));
