@@ -134,10 +134,11 @@ class Enablers:
             if told.ready.is_open:
                 self._connections.begin(self._bring(told))
 
-    def clear(self) -> None:
-        """Nobody wants anything any more."""
+    def close(self) -> None:
+        """Nobody wants anything any more: bits are cleared before the memory thread ends."""
         for told in self._told.values():
             self._clear(told)
+        self._memory.submit(self._spaces.close, lambda _result, _failure: None)
 
     # The connection of an address space
 
@@ -203,7 +204,8 @@ class Enablers:
             set_bit(space, key, enabler, False)
 
     def _named(self, space: AddressSpace) -> dict[Key, Enabler]:
-        """In the memory thread: what the space has; a child's copies get their tokens."""
+        """In the memory thread: what the space has. A child's copies may have their parent's tokens, which are
+        names on another connection."""
         for enabler in space.enablers.values():
             enabler.token = enabler.token or self.new_token()
         return dict(space.enablers)

@@ -74,9 +74,7 @@ def test_who_is_gone(kernel: Kernel, daemon: Daemon) -> None:
     assert kernel.data_channels[0].closed
 
 
-def test_the_daemon_of_another_user(
-    kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_daemon_of_another_user(kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     """Connections are ours then; that is told once, and not asked again."""
     daemon.error = errno.EPERM
     with caplog.at_level(logging.WARNING):
