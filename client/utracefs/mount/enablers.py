@@ -54,7 +54,7 @@ _RETRIES: Final = 10
 """When a word could not be written."""
 
 _ATTEMPTS: Final = 3
-"""Daemons that may end while a connection is made."""
+"""Daemons that may end while one is told of everything."""
 
 Key = tuple[int, int]
 """Address of the word, number of the bit."""
