@@ -79,7 +79,7 @@ def _why_not(pid: int, error: OSError) -> str:
             )
         if theirs["CapPrm"][0] & ~ours["CapPrm"][0]:
             return f"{about} has capabilities that we do not have: run the mount as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
-        if os.stat(f"/proc/{pid}").st_uid != theirs["Uid"][1]:
+        if os.stat(f"/proc/{pid}/mem").st_uid != theirs["Uid"][1]:
             return (
                 f"{about} is not dumpable (it changed its user, may not be read, or calls prctl(PR_SET_DUMPABLE, 0)): "
                 f"run the mount as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"

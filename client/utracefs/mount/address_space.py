@@ -67,8 +67,8 @@ HANGS_S: Final = 60.0
 _MAX_SPAN: Final = 8192
 """New pids that are looked for one by one; if there are more, /proc is listed."""
 
-_AGAIN_S: Final = 1.0
-"""How long a pid that was given out and has no process is looked for: it is given out before its process can
+_AGAIN_S: Final = (0.001, 0.01, 0.1, 1.0)
+"""When a pid that was given out and has no process is looked for again: it is given out before its process can
 be seen (copy_process())."""
 
 
@@ -234,8 +234,8 @@ class AddressSpaces:
         self._hangs: dict[int, list[float]] = {}
         """By user id: when."""
         self._last_pid = -1
-        self._again: dict[int, float] = {}
-        """Pids without a process, and until when they are looked for."""
+        self._again: dict[int, tuple[float, int]] = {}
+        """Pids without a process, when each is looked for again, and how often it was."""
         self._said_full = False
         _allow_descriptors(2 * MAX_ADDRESS_SPACES + 1024)
 
@@ -305,7 +305,7 @@ class AddressSpaces:
             self._again.clear()
             return
         now = self._clock()
-        pids = set(self._again)
+        pids = {pid for pid, (due, _) in self._again.items() if due <= now}
         if last != self._last_pid:
             pids |= _given_out(self._last_pid, last)
             self._last_pid = last
@@ -313,8 +313,9 @@ class AddressSpaces:
         for pid in pids:
             process = _process(pid)
             if process is None:
-                if self._again.setdefault(pid, now + _AGAIN_S) < now:
-                    del self._again[pid]
+                _, times = self._again.pop(pid, (now, 0))
+                if times < len(_AGAIN_S):
+                    self._again[pid] = (now + _AGAIN_S[times], times + 1)
                 continue
             self._again.pop(pid, None)
             if process.start_stack in self._start_stacks:
@@ -475,7 +476,7 @@ def _eldest(family: Family) -> AddressSpace | None:
 
 
 def _process(pid: int) -> Process | None:
-    """None: there is none, or it has ended and only waits to be asked for."""
+    """Also of one thread. None: there is none. One that has ended and waits for its parent has no `start_stack`."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read(4096)

@@ -268,7 +268,7 @@ static int asleep, results[3], errors[3];
 
 static void *sleep_main(void *arg)
 {
-	long i = (long)arg;
+	unsigned i = (uintptr_t)arg % 3;
 	struct epoll_event event = {.events = EPOLLIN};
 	struct timespec minute = {60, 0};
 	char byte;
