@@ -1,4 +1,5 @@
-"""Another process's memory: what may be read and written, one bit of it with its neighbours, and nothing else."""
+"""Another process's memory: what may be read and written, one bit of it with its neighbours, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -368,7 +369,8 @@ def test_memory_that_hangs_holds_nobody_up(
         assert errno_of(slow.set_bit, program.pid, program.address, 4, 0, True) == errno.EFAULT
         assert ended([slow, memory]) == []
     assert time.monotonic() - began < 1
-    # Who waits for the lock of the address space makes everybody wait: also those that only ask whether it is there.
+    # Who waits for the lock of the address space makes everybody wait: also those that only ask whether it
+    # is there.
     program.lock()
     state = Path(f"/proc/{program.pid}/stat")
     wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "D")

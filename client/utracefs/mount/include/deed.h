@@ -3,10 +3,12 @@
  *
  * Such a thing may hang for as long as that process likes: a page of a file whose server does not answer, a
  * lock of the address space that another such access holds. What hangs in the kernel cannot be called back.
- * So a deed and all that it needs belong to two: the one who waits, and the thread. Who lets go last frees it.
- * Descriptors that a deed uses stay open until it has ended, or another file would stand under their number.
+ * So a deed and all that it needs belong to two: the one who waits, and the thread. Who lets go last frees
+ * it. Descriptors that a deed uses stay open until it has ended, or another file would stand under their
+ * number.
  *
- * A thread that traced ends after it, and so lets go of all that it traced, which stopped_process.h counts on.
+ * A thread that traced ends after it, and so lets go of all that it traced, which stopped_process.h counts
+ * on.
  */
 #ifndef UTRACEFS_DEED_H
 #define UTRACEFS_DEED_H
@@ -72,8 +74,8 @@ static inline int deed_is_done(const struct deed *d)
 	return __atomic_load_n(&d->done, __ATOMIC_ACQUIRE);
 }
 
-/* A thread for deeds. It does one after the other, and ends when another one waits for work as well, or when it
- * has traced. */
+/* A thread for deeds. It does one after the other, and ends when another one waits for work as well, or when
+ * it has traced. */
 struct deed_worker {
 	uint32_t has_work;
 	pid_t process; /* in a forked child it is not there */
@@ -97,11 +99,12 @@ static void *deed_main(void *arg)
 		d = w->work;
 		d->thread = syscall(SYS_gettid);
 		d->work(d);
-		/* Before it says `done`: who waits for that finds it there. Its next deed may be put into `w` from
-		 * now on, and is taken from there when this one is left. */
+		/* Before it says `done`: who waits for that finds it there. Its next deed may be put into
+		 * `w` from now on, and is taken from there when this one is left. */
 		none = NULL;
 		stays = d->bit.way < RM_STOPPED && __atomic_compare_exchange_n(&deed_idle, &none, w, 0,
-									     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+									     __ATOMIC_ACQ_REL,
+									     __ATOMIC_ACQUIRE);
 		__atomic_store_n(&d->done, 1, __ATOMIC_RELEASE);
 		syscall(SYS_futex, &d->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 		deed_let_go(d);
@@ -164,8 +167,10 @@ static inline int deed_run(struct deed *d, int64_t timeout_ns)
 		wait.tv_nsec = left % 1000000000;
 		syscall(SYS_futex, &d->done, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0);
 	}
-	/* Only the end of the tracer lets all of the process's threads go: another deed may want to stop them. */
-	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0 && sp_now_ns() < until)
+	/* Only the end of the tracer lets all of the process's threads go: another deed may want to stop
+	 * them. */
+	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0 && sp_now_ns() <
+	until)
 		sched_yield();
 	return 1;
 }
