@@ -19,11 +19,12 @@ Without a daemon bits are clear, since nobody wants the events. The next one is 
 bit of an event that cannot be found again stays clear, and is no enabler any more.
 """
 
+import contextlib
 import errno
 import functools
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
@@ -61,6 +62,14 @@ Key = tuple[int, int]
 """Address of the word, number of the bit."""
 
 
+WatchProcess = Callable[[int, Callable[[], None]], Callable[[], object]]
+"""Given a pid, and what is to be called once when that process ends; returns what calls it off. OSError."""
+
+
+def _nothing() -> None:
+    pass
+
+
 @attrs.define(eq=False)
 class Told:
     """An address space, as the daemon knows it."""
@@ -76,6 +85,8 @@ class Told:
     state: dict[int, bool] = attrs.field(factory=dict)
     """By token, what the bit shall be: the last that the daemon said."""
     is_gone: bool = False
+    forget_process: Callable[[], object] = _nothing
+    """Its end is not waited for any more."""
 
 
 @attrs.frozen
@@ -92,10 +103,18 @@ class _Due:
 class Enablers:
     """`spaces` becomes ours; it is called in the memory thread."""
 
-    def __init__(self, connections: DataConnections, *, memory: MemoryThread, spaces: AddressSpaces) -> None:
+    def __init__(
+        self,
+        connections: DataConnections,
+        *,
+        memory: MemoryThread,
+        spaces: AddressSpaces,
+        watch_process: WatchProcess,
+    ) -> None:
         self._connections = connections
         self._memory = memory
         self._spaces = spaces
+        self._watch_process = watch_process
         self._told: dict[AddressSpace, Told] = {}
         self._due: list[_Due] = []
         self._is_setting = False
@@ -165,6 +184,9 @@ class Enablers:
         told = self._told.get(space)
         if told is None:
             told = self._told[space] = Told(space)
+            # If it has ended already, or cannot be watched, the next look finds out.
+            with contextlib.suppress(OSError):
+                told.forget_process = self._watch_process(space.pid, self.settle)
             yield from self._bring(told)
         else:
             yield told.ready
@@ -267,6 +289,7 @@ class Enablers:
         if told is None:
             return
         told.is_gone = True
+        told.forget_process()
         told.keys.clear()
         told.state.clear()
         if told.channel is None or not told.ready.is_open:
