@@ -136,6 +136,8 @@ class Mount:
         self.mountpoint = mountpoint
         self._epoll = select.epoll()
         self._channels: dict[int, Channel] = {}
+        self._waiting: set[Channel] = set()
+        """Those of them that wait for an answer: few, though there may be thousands."""
         self._processes: dict[int, Callable[[], None]] = {}
         """By pidfd, what to call when it ends."""
         self._end: End | None = None
@@ -198,7 +200,7 @@ class Mount:
                     on_end()
                 elif fd == self._memory.fileno():
                     self._memory.on_ready()
-            for channel in list(self._channels.values()):
+            for channel in list(self._waiting):
                 channel.expire()
             self._timers.run()
         return self._end
@@ -222,7 +224,7 @@ class Mount:
         self._epoll.close()
 
     def _timeout_s(self) -> float | None:
-        deadlines = [channel.next_deadline() for channel in self._channels.values()]
+        deadlines = [channel.next_deadline() for channel in self._waiting]
         deadlines.append(self._timers.next_deadline())
         first = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
@@ -281,6 +283,7 @@ class Mount:
             on_end=on_end or self._channel_ended,
             on_close=self._unwatch,
             on_notification=on_notification,
+            waiting=self._waiting,
         )
         self._channels[channel.fileno()] = channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)
