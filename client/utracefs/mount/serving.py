@@ -170,6 +170,7 @@ class Mount:
             connect=self._connect,
             reply=self._reply,
             start_time_of=_start_time,
+            is_killed=_is_killed,
             data=self._data,
         )
 
@@ -337,15 +338,25 @@ class Mount:
 
 def _process_of(header: Header) -> Process:
     """Of the thread that asks, which waits. OSError(ESRCH): /proc does not show it."""
-    try:
-        with open(f"/proc/{header.pid}/status", "rb") as file:
-            pid = int(next(line for line in file if line.startswith(b"Tgid:")).split()[1])
-    except (OSError, StopIteration):
-        pid = 0
+    pid = int(_status(header.pid, b"Tgid:") or 0)
     start_time = _start_time(pid) if pid else None
     if start_time is None:
         raise OSError(errno.ESRCH, f"/proc does not show process {header.pid}")
     return Process(pid, start_time, header.uid, header.gid)
+
+
+def _is_killed(tid: int) -> bool:
+    """Whether SIGKILL waits for that thread; killing one kills all of a process."""
+    return bool(int(_status(tid, b"SigPnd:") or b"0", 16) & 1 << signal.SIGKILL - 1)
+
+
+def _status(tid: int, member: bytes) -> bytes | None:
+    """One of /proc/TID/status, None where that does not tell."""
+    try:
+        with open(f"/proc/{tid}/status", "rb") as file:
+            return next(line for line in file if line.startswith(member)).split()[1]
+    except (OSError, StopIteration):
+        return None
 
 
 def _start_time(pid: int) -> int | None:
