@@ -266,7 +266,8 @@ class UserEventsData:
             return self._spaces.of_caller(tid)
         except OSError as failure:
             text = failure.strerror or str(failure)
-            self._memory.post(lambda: self._connections.say("%s", text))
+            if failure.errno != errno.ESRCH:  # it was killed while it waited
+                self._memory.post(lambda: self._connections.say("%s", text))
             raise
 
     # The daemon goes and comes
