@@ -67,42 +67,51 @@ static inline int ut_is_readable(const void *address)
 	return mask ? readable : 0; /* a null mask is no mask */
 }
 
-/* As memcpy. 0, or -EFAULT, with some of it copied. Keeps errno. Where process_vm_readv is forbidden (seccomp),
- * each page is asked for and then read: who unmaps it in between gets the SIGSEGV of that. */
-static inline int ut_copy_in(void *to, const void *from, size_t size)
+/* For where process_vm_readv is forbidden (seccomp): through a pipe, whose write and read say EFAULT as well. At most
+ * UT_PAGE bytes. */
+static inline int ut_copy_by_pipe(void *to, const void *from, size_t size)
 {
-	const int saved = errno;
-	struct iovec local = { to, size }, remote = { (void *)(uintptr_t)from, size };
-	ssize_t got = syscall(SYS_process_vm_readv, getpid(), &local, 1ul, &remote, 1ul, 0ul);
+	int ends[2];
 	int result = 0;
 
-	if (got < 0 && (errno == ENOSYS || errno == EPERM)) {
-		const uintptr_t first = (uintptr_t)from;
-		uintptr_t page;
-
-		for (page = first & ~(uintptr_t)(UT_PAGE - 1); page < first + size; page += UT_PAGE)
-			if (!ut_is_readable((void *)page))
-				result = -EFAULT;
-		if (!result)
-			memcpy(to, from, size);
-	} else if (got != (ssize_t)size) {
+	if (syscall(SYS_pipe2, ends, 02000000 | 04000) < 0) /* O_CLOEXEC, O_NONBLOCK */
+		return -errno;
+	if (syscall(SYS_write, ends[1], from, size) != (long)size ||
+	    syscall(SYS_read, ends[0], to, size) != (long)size)
 		result = -EFAULT;
-	}
+	syscall(SYS_close, ends[0]);
+	syscall(SYS_close, ends[1]);
+	return result;
+}
+
+static inline int ut_copied(long done, void *to, const void *from, size_t size, int saved)
+{
+	int result = done == (long)size ? 0 : -EFAULT;
+
+	if (done < 0 && (errno == ENOSYS || errno == EPERM))
+		result = ut_copy_by_pipe(to, from, size);
 	errno = saved;
 	return result;
 }
 
-/* The other way round; what is read-only is -EFAULT and stays as it is. Where process_vm_writev is forbidden, -EPERM
- * or -ENOSYS with nothing written. */
+/* As memcpy, at most UT_PAGE bytes. 0, or -EFAULT, with some of it copied. Keeps errno. */
+static inline int ut_copy_in(void *to, const void *from, size_t size)
+{
+	const int saved = errno;
+	struct iovec local = { to, size }, remote = { (void *)(uintptr_t)from, size };
+
+	return ut_copied(syscall(SYS_process_vm_readv, getpid(), &local, 1ul, &remote, 1ul, 0ul), to, from, size,
+			 saved);
+}
+
+/* The other way round: what is read-only is -EFAULT, too, and stays as it is. */
 static inline int ut_copy_out(void *to, const void *from, size_t size)
 {
 	const int saved = errno;
 	struct iovec local = { (void *)(uintptr_t)from, size }, remote = { to, size };
-	ssize_t got = syscall(SYS_process_vm_writev, getpid(), &local, 1ul, &remote, 1ul, 0ul);
-	int result = got == (ssize_t)size ? 0 : got < 0 && errno != EFAULT ? -errno : -EFAULT;
 
-	errno = saved;
-	return result;
+	return ut_copied(syscall(SYS_process_vm_writev, getpid(), &local, 1ul, &remote, 1ul, 0ul), to, from, size,
+			 saved);
 }
 
 #endif
