@@ -373,7 +373,7 @@ static void inherited(int argc, char **argv)
 	(void)argc;
 	CHECK(emit(fd, 1, 9, 1) == 12 && emit(copy, 1, 9, 2) == 12);
 	FAILS(emit(fd, 2, 9, 3), ENOENT);
-	CHECK(reg(copy, "one more u32 b", 0) == 2);
+	CHECK(reg(copy, "one_more u32 b", 0) == 2);
 }
 
 /* The descriptor in another program, and in another process that had no file before. */
