@@ -24,7 +24,11 @@ needs = {
 
 def call(command: Sequence[str | Path], **environment: str) -> str:
     done = subprocess.run(
-        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -56,14 +60,22 @@ def call_names(words: list[str]) -> list[str]:
 
 @needs["pkg-config"]
 def test_pkg_config(tree: Path, daemon: DaemonProcess, events_req: None, tmp_path: Path) -> None:
-    flags = call(["pkg-config", "--cflags", "--libs", "utracefs"], PKG_CONFIG_PATH=f"{tree}/lib/pkgconfig").split()
+    flags = call(
+        ["pkg-config", "--cflags", "--libs", "utracefs"], PKG_CONFIG_PATH=f"{tree}/lib/pkgconfig"
+    ).split()
     program = tmp_path / "requests"
     call(["gcc", "-Wall", "-Wextra", "-Werror", EXAMPLES / "c" / "requests.c", "-o", program, *flags])
     call([program], LD_LIBRARY_PATH=f"{tree}/lib")
     assert len(lines(daemon, "req_begin")) == len(lines(daemon, "req_end")) == 1000
     static = tmp_path / "static"
     call(
-        ["gcc", "-pthread", f"-I{tree}/include", EXAMPLES / "c" / "requests.c", tree / "lib" / "libutracefs.a"]
+        [
+            "gcc",
+            "-pthread",
+            f"-I{tree}/include",
+            EXAMPLES / "c" / "requests.c",
+            tree / "lib" / "libutracefs.a",
+        ]
         + ["-o", static]
     )
     call([static])
@@ -129,13 +141,13 @@ def compiles(compiler: str, suffix: str, text: str, tmp_path: Path) -> bool:
     ("statement", "right"),
     [
         ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair);', True),
-        ('UTRACEFS_EMIT(refused, 1, NULL, NULL, &pair);', True),
+        ("UTRACEFS_EMIT(refused, 1, NULL, NULL, &pair);", True),
         ('UTRACEFS_EMIT(refused, 1, "text", "name");', False),
         ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair, 5);', False),
         ('UTRACEFS_EMIT(refused, "1", "text", "name", &pair);', False),
         ('UTRACEFS_EMIT(refused, 1, 2, "name", &pair);', False),
         ('UTRACEFS_EMIT(refused, 1, "text", "name", "pair");', False),
-        ('UTRACEFS_EMIT(other, 1);', False),
+        ("UTRACEFS_EMIT(other, 1);", False),
     ],
 )
 def test_wrong_arguments_in_c(tmp_path: Path, statement: str, right: bool) -> None:
@@ -148,7 +160,10 @@ def test_wrong_arguments_in_c(tmp_path: Path, statement: str, right: bool) -> No
     [
         ('refused.emit(1, "text", "name", both, raw);', True),
         ('refused.emit(colour::red, std::string("text"), nullptr, both, std::string_view("x"));', True),
-        ('refused.emit(true, nullptr, std::string_view(), both, utracefs_bytes("x", 1)); if (refused) {}', True),
+        (
+            'refused.emit(true, nullptr, std::string_view(), both, utracefs_bytes("x", 1)); if (refused) {}',
+            True,
+        ),
         ('refused.emit(1, "text", "name", both);', False),
         ('refused.emit(1, "text", "name", both, raw, 1);', False),
         ('refused.emit(1.5, "text", "name", both, raw);', False),
@@ -157,7 +172,7 @@ def test_wrong_arguments_in_c(tmp_path: Path, statement: str, right: bool) -> No
         ('refused.emit(1, "text", "name", 5, raw);', False),
         ('refused.emit(1, "text", "name", both, 7);', False),
         ('refused.emit(1, "text", "name", both, std::vector<int>());', False),
-        ('auto copy = refused;', False),
+        ("auto copy = refused;", False),
     ],
 )
 def test_wrong_arguments_in_cpp(tmp_path: Path, statement: str, right: bool) -> None:
@@ -183,10 +198,20 @@ int main()
 
 
 @needs["g++"]
-def test_every_kind_of_field_in_cpp(daemon: DaemonProcess, events_on: None, built: Path, tmp_path: Path) -> None:
+def test_every_kind_of_field_in_cpp(
+    daemon: DaemonProcess, events_on: None, built: Path, tmp_path: Path
+) -> None:
     (tmp_path / "kinds.cpp").write_text(CPP_KINDS)
     call(
-        ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE / 'include'}", tmp_path / "kinds.cpp"]
+        [
+            "g++",
+            "-std=c++17",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{SOURCE / 'include'}",
+            tmp_path / "kinds.cpp",
+        ]
         + ["-o", tmp_path / "kinds", f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}"]
     )
     call([tmp_path / "kinds"])
