@@ -287,6 +287,7 @@ int ut_thread_start(void)
 static void start_child(void)
 {
 	process = getpid();
+	ut_rings_mark();
 	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
 	ut_emit_start_child();
 	ut_rings_start_child();
@@ -314,7 +315,7 @@ static void in_child(void)
 
 void ut_process_look(void)
 {
-	if (process && process != getpid())
+	if (process && !ut_rings_are_marked())
 		start_child();
 }
 
