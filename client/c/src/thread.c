@@ -116,8 +116,8 @@ static int is_number(const char *text, int with_point)
 	return length > 0 && length < 10;
 }
 
-/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of two of
- * bytes. */
+/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of
+ * two of bytes. */
 static uint32_t wanted_bytes(const char *variable, uint32_t least)
 {
 	const char *text = secure_getenv(variable);
@@ -337,8 +337,8 @@ int ut_process_init(void)
 	return 0;
 }
 
-/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need no
- * flush: it takes in what was committed. */
+/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need
+ * no flush: it takes in what was committed. */
 __attribute__((destructor(101))) static void end(void)
 {
 	uint64_t until = ut_clock_ns() + CLOSE_NS;
