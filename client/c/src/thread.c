@@ -59,6 +59,10 @@ static void block_signals(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
+/* There in a program with ThreadSanitizer, which sees the libc calls of ours and not this lock. */
+extern void __tsan_acquire(void *) __attribute__((weak));
+extern void __tsan_release(void *) __attribute__((weak));
+
 void ut_lock(void)
 {
 	sigset_t before;
@@ -71,6 +75,8 @@ void ut_lock(void)
 	if (!__atomic_compare_exchange_n(&lock_word, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 		while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
 			futex(&lock_word, FUTEX_WAIT, 2, NULL);
+	if (__tsan_acquire)
+		__tsan_acquire(&lock_word);
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
 }
@@ -80,6 +86,8 @@ void ut_unlock(void)
 	sigset_t before = mask_of_holder;
 	int cancel = cancel_of_holder;
 
+	if (__tsan_release)
+		__tsan_release(&lock_word);
 	if (__atomic_exchange_n(&lock_word, 0, __ATOMIC_RELEASE) == 2)
 		futex(&lock_word, FUTEX_WAKE, 1, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
