@@ -325,7 +325,7 @@ static void in_child(void)
 
 void ut_process_look(void)
 {
-	if (process && process != getpid() && !ut_rings_are_kept())
+	if (process && process != getpid())
 		start_child();
 }
 
