@@ -68,6 +68,9 @@ void ut_lock(void)
 	/* Who is cancelled in connect(2) must not take the lock with him. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	block_signals(&before);
+	/* A child that was forked past the handlers of fork has one thread, and a lock that nobody gives back. */
+	if (process && !ut_rings_are_marked())
+		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	pthread_mutex_lock(&mutex);
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
@@ -302,15 +305,24 @@ static void start_child(void)
 		}
 }
 
+static sigset_t mask_of_fork;
+static int cancel_of_fork;
+
 static void before_fork(void)
 {
 	ut_lock();
+	mask_of_fork = mask_of_holder;
+	cancel_of_fork = cancel_of_holder;
 }
 
+/* (Another handler of fork may have emitted before: then this is a child already, and the lock is free.) */
 static void in_child(void)
 {
-	start_child();
-	ut_unlock();
+	if (process != getpid())
+		start_child();
+	mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	pthread_sigmask(SIG_SETMASK, &mask_of_fork, NULL);
+	pthread_setcancelstate(cancel_of_fork, NULL);
 }
 
 void ut_process_look(void)
