@@ -1,0 +1,248 @@
+/*
+ * What runs once per record: judge, reserve, fill, commit. No lock, no system call but to wake a sleeper,
+ * nothing that a signal handler may not do; all of it in one file, which so has the one copy of the thread
+ * id that producer.h keeps.
+ */
+#include "producer.h"
+
+#include <limits.h>
+
+#include "core.h"
+#include "emit.h"
+#include "thread.h"
+
+void ut_emit_start_child(void)
+{
+	ut_forget_tid();
+}
+
+/* Room for a record. False: none, and counted. (The view is copied: a signal handler that forks in the
+ * middle of this leaves the child without any.) */
+static inline int reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+{
+	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
+	struct data_ring view = ut_views[place >> 32];
+
+	if (__builtin_expect(!view.header, 0)) {
+		/* Not answered yet, a child's first, or the last before the end of a connection. */
+		if (!ut_reg_settle(reg))
+			return 0;
+		place = atomic_load_explicit(&reg->place, memory_order_acquire);
+		view = ut_views[place >> 32];
+		if (!view.header)
+			return 0;
+	}
+	r->record = ut_reserve(&view, (uint32_t)place, size, &r->half);
+	if (__builtin_expect(!r->record, 0)) {
+		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
+		return 0;
+	}
+	r->header = view.header;
+	r->ring = (uint32_t)(place >> 32);
+	r->size = size;
+	return 1;
+}
+
+static inline void commit(const struct ut_reserved *r)
+{
+	struct data_ring view = {.header = r->header};
+
+	if (dr_commit(&view, r->record, r->size) || r->half) {
+		int error = errno;
+
+		ut_ring_wake(r->ring);
+		errno = error;
+	}
+}
+
+unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+{
+	return reserve(reg, size, r) ? r->record->payload : NULL;
+}
+
+void ut_emit_commit(const struct ut_reserved *r)
+{
+	commit(r);
+}
+
+/* ---- records in pieces */
+
+struct pieces {
+	const struct iovec *iov;
+	int n;
+	size_t skip; /* bytes of the first that are no payload */
+};
+
+/* `size` bytes at `offset` of the payload, which has them. */
+static void gather(const struct pieces *p, size_t offset, void *to, size_t size)
+{
+	unsigned char *at = to;
+
+	offset += p->skip;
+	for (int i = 0; size; i++) {
+		size_t length = p->iov[i].iov_len, count;
+
+		if (offset >= length) {
+			offset -= length;
+			continue;
+		}
+		count = length - offset < size ? length - offset : size;
+		memcpy(at, (const unsigned char *)p->iov[i].iov_base + offset, count);
+		at += count;
+		size -= count;
+		offset = 0;
+	}
+}
+
+/* A byte of the common fields, as the record will have them: u16 id, u8 flags, u8 preempt count, i32 pid. */
+static unsigned char common_byte(const struct ut_reg *reg, unsigned offset)
+{
+	if (offset < 2)
+		return (unsigned char)(reg->id >> (8 * offset));
+	return offset < 4 ? 0 : (unsigned char)(ut_tid() >> (8 * (offset - 4)));
+}
+
+/* user_event_validate() of the kernel. Positions count from the start of the entry, whose 8 common bytes
+ * are no payload. Where a `__data_loc` of offset and size 0 has the kernel look in front of the entry, it
+ * finds 0. */
+static int is_valid(const struct ut_reg *reg, const struct pieces *p, uint64_t size)
+{
+	for (uint32_t i = 0; i < reg->nr_locs; i++) {
+		const struct ut_loc *loc = &reg->locs[i];
+		unsigned char word[4], last = 0;
+		uint32_t value;
+		uint64_t end;
+
+		gather(p, loc->offset, word, 4);
+		value = ut_get_le32(word);
+		end = (uint64_t)(value & 0xffff) + (value >> 16);
+		if (loc->flags & UT_LOC_REL)
+			end += 8 + (uint64_t)loc->offset + 4;
+		if (end > size + 8)
+			return 0;
+		if (!(loc->flags & UT_LOC_CHAR) || end == 0)
+			continue;
+		if (end <= 8)
+			last = common_byte(reg, (unsigned)end - 1);
+		else
+			gather(p, end - 9, &last, 1);
+		if (last)
+			return 0;
+	}
+	return 1;
+}
+
+static ssize_t total(const struct iovec *iov, int n)
+{
+	size_t size = 0;
+
+	for (int i = 0; i < n; i++) {
+		size += iov[i].iov_len;
+		if (size > SSIZE_MAX || iov[i].iov_len > SSIZE_MAX)
+			return -EINVAL;
+	}
+	return (ssize_t)size;
+}
+
+/* The checks before anything looks at the payload. 0 or negative errno. */
+static inline int judge(struct ut_reg *reg, size_t size)
+{
+	const uint8_t *status = atomic_load_explicit(&reg->status, memory_order_acquire);
+
+	if (__builtin_expect(status == &ut_pending, 0)) {
+		ut_reg_settle(reg);
+		status = atomic_load_explicit(&reg->status, memory_order_acquire);
+	}
+	if (size < reg->size)
+		return -EINVAL;
+	return *(const volatile uint8_t *)status ? 0 : -EBADF;
+}
+
+/* The payload has `size` bytes. 0 or negative errno. */
+static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
+{
+	struct ut_reserved r;
+	int error = judge(reg, size);
+
+	if (error)
+		return error;
+	if (reg->nr_locs && !is_valid(reg, p, size))
+		return -EFAULT;
+	/* No room: taken, as the kernel does, and counted. Or there is no daemon any more. */
+	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r))
+		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
+	if (p->n == 1)
+		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, size);
+	else
+		gather(p, 0, r.record->payload, size);
+	commit(&r);
+	return 0;
+}
+
+int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n)
+{
+	struct pieces p = {iov, n, 0};
+	ssize_t size = total(iov, n);
+
+	return size < 0 ? (int)size : write_pieces(reg, &p, (size_t)size);
+}
+
+/* NULL: not given out. */
+static inline struct ut_reg *reg_of(struct ut_session *s, uint32_t index)
+{
+	_Atomic(struct ut_reg *) *chunk;
+
+	if (index >= UT_NR_CHUNKS * UT_CHUNK)
+		return NULL;
+	chunk = s->chunks[index / UT_CHUNK];
+	return chunk ? chunk[index % UT_CHUNK] : NULL;
+}
+
+int ut_session_judge(struct ut_session *s, int32_t write_index, size_t payload)
+{
+	struct ut_reg *reg = write_index < 0 ? NULL : reg_of(s, (uint32_t)write_index);
+
+	if (!reg)
+		return write_index < 0 ? -EINVAL : -ENOENT;
+	return judge(reg, payload);
+}
+
+/* All in one function: it is what a write of a program with the preload library costs. */
+__attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const struct iovec *iov, int n,
+						  size_t size)
+{
+	struct pieces p = {iov, n, 0};
+	unsigned char word[4];
+	struct ut_reg *reg;
+	uint32_t index;
+	int error;
+
+	if (size < 4)
+		return -EFAULT;
+	if (__builtin_expect(iov->iov_len >= sizeof(word), 1))
+		memcpy(word, iov->iov_base, sizeof(word));
+	else
+		gather(&p, 0, word, sizeof(word));
+	index = ut_get_le32(word);
+	if (index > INT32_MAX)
+		return -EINVAL;
+	reg = reg_of(s, index);
+	if (!reg)
+		return -ENOENT;
+	/* The index may be a piece of its own. */
+	p.skip = 4;
+	while (p.n > 1 && p.skip >= p.iov->iov_len) {
+		p.skip -= p.iov->iov_len;
+		p.iov++;
+		p.n--;
+	}
+	error = write_pieces(reg, &p, size - 4);
+	return error ? error : (ssize_t)size;
+}
+
+ssize_t ut_session_writev(struct ut_session *s, const struct iovec *iov, int n)
+{
+	ssize_t size = total(iov, n);
+
+	return size < 0 ? size : ut_session_write(s, iov, n, (size_t)size);
+}
