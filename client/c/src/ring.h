@@ -41,6 +41,10 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 
 /* Once per process. 0 or -errno. */
 int ut_rings_init(void);
+/* Whether this is the memory that was marked, and not a copy of it in a child. (A child of vfork(2) has its parent's
+ * memory itself, so what it does here is done in its parent.) */
+void ut_rings_mark(void);
+int ut_rings_are_marked(void);
 /* In a child: all views are empty, also where the kernel did not see to that. */
 void ut_rings_start_child(void);
 

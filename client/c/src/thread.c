@@ -22,7 +22,8 @@
 struct ut_settings ut_settings;
 struct ut_session *ut_sessions;
 
-static uint32_t lock_word; /* 0 free, 1 held, 2 held and waited for */
+/* (One that ThreadSanitizer knows.) */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static sigset_t mask_of_holder;
 static int cancel_of_holder;
 
@@ -59,24 +60,15 @@ static void block_signals(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
-/* There in a program with ThreadSanitizer, which sees the libc calls of ours and not this lock. */
-extern void __tsan_acquire(void *) __attribute__((weak));
-extern void __tsan_release(void *) __attribute__((weak));
-
 void ut_lock(void)
 {
 	sigset_t before;
-	uint32_t free = 0;
 	int cancel;
 
 	/* Who is cancelled in connect(2) must not take the lock with him. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	block_signals(&before);
-	if (!__atomic_compare_exchange_n(&lock_word, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-		while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
-			futex(&lock_word, FUTEX_WAIT, 2, NULL);
-	if (__tsan_acquire)
-		__tsan_acquire(&lock_word);
+	pthread_mutex_lock(&mutex);
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
 }
@@ -86,10 +78,7 @@ void ut_unlock(void)
 	sigset_t before = mask_of_holder;
 	int cancel = cancel_of_holder;
 
-	if (__tsan_release)
-		__tsan_release(&lock_word);
-	if (__atomic_exchange_n(&lock_word, 0, __ATOMIC_RELEASE) == 2)
-		futex(&lock_word, FUTEX_WAKE, 1, NULL);
+	pthread_mutex_unlock(&mutex);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_setcancelstate(cancel, NULL);
 }
@@ -298,6 +287,7 @@ int ut_thread_start(void)
 static void start_child(void)
 {
 	process = getpid();
+	ut_rings_mark();
 	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
 	ut_emit_start_child();
 	ut_rings_start_child();
@@ -325,7 +315,7 @@ static void in_child(void)
 
 void ut_process_look(void)
 {
-	if (process && process != getpid())
+	if (process && !ut_rings_are_marked())
 		start_child();
 }
 

@@ -37,8 +37,7 @@ uint64_t ut_clock_ns(void);
 
 /* Once per process, with the lock held: 0 or -errno. */
 int ut_process_init(void);
-/* With the lock held: whether this process is the one that ut_process_init was called in or a child that knows it.
- * If it was forked past the handlers of fork, it becomes a child here. */
+/* With the lock held: a child that was forked past the handlers of fork becomes one here. */
 void ut_process_look(void);
 
 /* With the lock held: make sure that there is a thread. 0 or -errno. */
