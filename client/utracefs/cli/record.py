@@ -28,10 +28,11 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.completing import complete_clock
 from utracefs.cli.daemons import running_or_own
+from utracefs.cli.launching import Launch, launch_options, launched
 from utracefs.cli.own_instance import own_instance
 from utracefs.cli.place import Place, instance_option
 from utracefs.cli.recorder import Recorder, Summary
-from utracefs.cli.running import environment, run_steps, signals_blocked
+from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.event_names import ALL_USER_EVENTS
 from utracefs.trace_dat import clock_in_use
@@ -92,6 +93,7 @@ _WALL_CLOCK_OF = {
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
 @click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
+@launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
     directory: str | None,
@@ -106,6 +108,7 @@ def record(
     duration_s: float | None,
     wall_clock: bool,
     embedded: bool,
+    launch: Launch,
     command: tuple[str, ...],
 ) -> int:
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat.
@@ -134,6 +137,7 @@ def record(
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )
+        surroundings = stack.enter_context(launched(launch, tree, command))
         if keep:
             check_place(tree, place)
         else:
@@ -150,9 +154,7 @@ def record(
         if not command:
             _tell_that_it_runs(output, duration_s)
         watch = _Watch(recorder, asked)
-        status = run_steps(
-            command, watch.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
-        )
+        status = run_steps(command, watch.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
         with watch.until_the_daemon_goes():
             if not keep:
                 tree.write_file(place.path("tracing_on"), b"0\n")
