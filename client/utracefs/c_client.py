@@ -4,7 +4,7 @@
     utracefs/c/lib/libutracefs.so, libutracefs.a, libutracefs-preload.so
     utracefs/c/lib/pkgconfig/, utracefs/c/lib/cmake/
 
-It may be moved as a whole. setup.py puts it there; where it was built without a C compiler or make it is missing.
+It may be moved as a whole. setup.py puts it there; where there is no make it does not.
 """
 
 import os

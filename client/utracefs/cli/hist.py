@@ -48,6 +48,10 @@ INTERVAL_S = 1.0
 """Between two looks at a terminal."""
 
 
+MAX_KEYS = 3
+"""TRACING_MAP_KEYS_MAX of the kernel."""
+
+
 class _HistCommand(click.Command):
     """What stands behind `--` is the command, what stands before it are the keys."""
 
@@ -124,6 +128,8 @@ def hist(
             if not view.anything:
                 raise Failure(event, "has no histogram; give KEYS, the fields to count by")
         return 0
+    if len(keys) > MAX_KEYS:
+        raise click.UsageError(f"a histogram has at most {MAX_KEYS} keys, not {len(keys)} ({' '.join(keys)})")
     if place != TOP:
         raise click.UsageError(
             "-B shows histograms of that instance; KEYS make one in an instance of its own"

@@ -3,8 +3,8 @@
 | the command's events | how |
 |---|---|
 | of a client of ours | UTRACEFS_DIR in its environment |
-| of the kernel's user_events_data | LD_PRELOAD: a library that takes open, ioctl and write of that file (`--no-preload`: not) |
-| of that file, statically linked | `--kernel-abi`: a namespace of its own, in which /sys/kernel/tracing is a mount of the tree |
+| of the kernel's user_events_data | LD_PRELOAD: a library that takes open, ioctl, write of it (`--no-preload`) |
+| of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
 
 By hand: `UTRACEFS_DIR=DIR LD_PRELOAD="$(utracefs c-client --preload)" COMMAND`.
 """
@@ -85,8 +85,8 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
     if os.geteuid() not in (0, daemon_uid):
         raise Failure(
             "--kernel-abi",
-            f"the daemon runs as user {daemon_uid}, and takes records for other processes from that user and from"
-            " root only; run this as one of them, or `record --embedded` with a daemon of your own",
+            f"the daemon runs as user {daemon_uid}, and takes records for other processes from that user and"
+            " from root only; run this as one of them, or `record --embedded` with a daemon of your own",
         )
     from utracefs.mount.own_namespace import OwnNamespace
 

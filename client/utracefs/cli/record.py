@@ -34,7 +34,7 @@ from utracefs.cli.place import Place, instance_option
 from utracefs.cli.recorder import Recorder, Summary
 from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
-from utracefs.event_names import ALL_USER_EVENTS
+from utracefs.event_names import ALL_USER_EVENTS, select
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
 
@@ -115,7 +115,7 @@ def record(
 
     Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
     status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 where COMMAND had 0
-    and a filter or a trigger did not fit an event that came.
+    and no EVENT of a -e came, or a filter or a trigger did not fit an event that came.
 
     utracefs record -e 'http_*' --filter 'status >= 500' -e shop_order -- python app.py
     """
@@ -162,6 +162,8 @@ def record(
                     tree.write_file(place.path("snapshot"), b"1\n")
             recorder.drain()
             asked.check()
+        if watch.error is None:
+            status = _tell_what_is_missing(wanted, recorder, output, status)
         uname = os.uname()
         summary = recorder.finish(
             uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
@@ -201,6 +203,19 @@ class _Watch:
             yield
         except (ConnectionError, TimeoutError) as error:
             self.error = self.error or error
+
+
+def _tell_what_is_missing(wanted: tuple[Wanted, ...], recorder: Recorder, output: str, status: int) -> int:
+    """The exit status; that of the command counts first. Failure where none of the events that were asked for
+    came: perf refuses those, too, only that it knows before."""
+    asked = [one.pattern for one in wanted if one.pattern != ALL_USER_EVENTS]
+    missing = [pattern for pattern in asked if not select([pattern], recorder.events)]
+    status = status or int(bool(missing))
+    if missing and len(missing) == len(wanted):
+        raise Failure(" ".join(missing), f"no such event came; {output} is not written", status)
+    for pattern in missing:
+        click.echo(f"utracefs: {pattern}: no such event came", err=True)
+    return status
 
 
 def _takes_snapshot(wanted: Wanted) -> bool:

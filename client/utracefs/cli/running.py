@@ -114,11 +114,12 @@ def _start(
     command: Sequence[str], taken: frozenset[signal.Signals], surroundings: Surroundings
 ) -> "subprocess.Popen[bytes]":
     def prepare() -> None:
+        """In the child; there are no threads here."""
         surroundings.enter()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
 
     try:
-        child = subprocess.Popen(command, env=surroundings.env, preexec_fn=prepare)  # noqa: PLW1509 - no threads here
+        child = subprocess.Popen(command, env=surroundings.env, preexec_fn=prepare)  # noqa: PLW1509
     except FileNotFoundError:
         raise Failure(command[0], "command not found", NOT_FOUND) from None
     except OSError as error:

@@ -6,8 +6,8 @@
     fork                                                                           enter, exec
     pidfd                         ──▶  serves; ends when the command has ended
 
-With CAP_SYS_ADMIN that is a mount namespace alone, else a user namespace, too, which needs no rights: user and
-group are what they are outside, and all others are `nobody` there. The command has no capability in it
+With CAP_SYS_ADMIN that is a mount namespace alone, else a user namespace, too, which needs no rights: user
+and group are what they are outside, and all others are `nobody` there. The command has no capability in it
 (exec of a program whose user is not 0 leaves none; capset(2) before that says it, too).
 
 The process that serves is in the same user namespace, where it has all capabilities: so it may read and write
@@ -145,8 +145,9 @@ def _check(result: int, about: str) -> None:
 
 
 def unshare() -> list[str]:
-    """Go into a mount namespace of our own, from which no mount gets out; the files of /proc that name what
-    was made, in the order in which to enter it. This process must have one thread. OSError with what to do."""
+    """Go into a mount namespace of our own, from which no mount gets out; the names in /proc/self/ns of
+    what was made, in the order in which to enter it. This process must have one thread. OSError with what to
+    do."""
     if not os.path.isdir(MOUNTPOINT):
         raise OSError(
             errno.ENOENT,

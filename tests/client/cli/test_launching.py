@@ -204,7 +204,7 @@ def test_where_there_is_no_fuse(cli: Cli) -> None:
 @needs_root
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
 def test_where_namespaces_are_not_allowed(traced: Cli) -> None:
-    """A seccomp filter of a container answers EPERM; here their number is 0 in a user namespace of our own."""
+    """A container's seccomp filter answers EPERM; here their number is 0, in a user namespace of our own."""
     limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-sys_admin "$@"'
     inside = ["unshare", "--user", "--mount", "--map-root-user", "sh", "-c", limit, "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:

@@ -111,6 +111,9 @@ def test_what_a_command_is_started_in(tmp_path: Path) -> None:
     pids: list[int] = []
     pidfds: list[int] = []
 
+    def enter() -> None:
+        out.write_text(str(os.getpid()))
+
     def started(pid: int) -> None:
         pids.append(pid)
         pidfds.append(os.pidfd_open(pid))
@@ -120,7 +123,7 @@ def test_what_a_command_is_started_in(tmp_path: Path) -> None:
             ["sh", "-c", "echo $WORD; exit 3"],
             lambda: 0.01,
             taken=taken,
-            surroundings=Surroundings({"WORD": "x"}, lambda: out.write_text(str(os.getpid())), started),
+            surroundings=Surroundings({"WORD": "x"}, enter, started),
         )
     assert status == 3
     assert [int(out.read_text())] == pids != [os.getpid()]
