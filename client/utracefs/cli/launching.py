@@ -3,7 +3,7 @@
 | the command's events | how |
 |---|---|
 | of a client of ours | UTRACEFS_DIR in its environment |
-| of the kernel's user_events_data | LD_PRELOAD: a library that takes open, ioctl, write of it (`--no-preload`) |
+| of user_events_data | LD_PRELOAD: a library that takes open, ioctl, write of it (`--no-preload`: not) |
 | of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
 
 By hand: `UTRACEFS_DIR=DIR LD_PRELOAD="$(utracefs c-client --preload)" COMMAND`.
