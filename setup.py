@@ -1,7 +1,7 @@
 """The compiled modules and the C client; everything else about the build stands in pyproject.toml.
 
 Every .pyx file below protocol/, client/ and daemon/ is one. `EXT=module[,module]` in the environment restricts a build
-to those modules, for work on one of them. `SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer
+to those modules, for work on one of them; `utracefs.c` is the C client. `SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer
 (see `make sanitize`).
 
 The C client (client/c) is built by its own Makefile and installed into the package, as utracefs/c. Where there is no
@@ -46,15 +46,17 @@ class BuildAll(build_ext):
 
     def run(self):
         super().run()
-        if wanted or LINK:
+        if LINK or (wanted and "utracefs.c" not in wanted):
             return
         if shutil.which("make") is None:
             warnings.warn("no make: the C client and the preload library are left out", stacklevel=1)
             return
         prefix = (INSTALLED if self.inplace else self.c_client_in_the_wheel()).absolute()
-        # Neither our own make's options nor its variables.
-        environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "DESTDIR")}
-        subprocess.run(["make", "-s", "-C", C_CLIENT, "install", f"PREFIX={prefix}", "WARNINGS=-Wall -Wextra"], env=environ, check=True)
+        # Not the options of a make that called us. No -Werror: a compiler of tomorrow warns of more.
+        environ = {name: text for name, text in os.environ.items() if name not in ("MAKEFLAGS", "DESTDIR")}
+        environ.setdefault("CFLAGS", "-O2")
+        words = ["make", "-s", "-C", C_CLIENT, "install", f"PREFIX={prefix}", "WARNINGS=-Wall -Wextra"]
+        subprocess.run(words, env=environ, check=True)
 
     def c_client_in_the_wheel(self):
         return Path(self.build_lib) / "utracefs" / "c"
@@ -62,7 +64,6 @@ class BuildAll(build_ext):
     def get_outputs(self):
         files = [] if self.inplace else sorted(self.c_client_in_the_wheel().rglob("*"))
         return [*super().get_outputs(), *(str(path) for path in files if not path.is_dir())]
-
 
 
 setup(
@@ -82,5 +83,5 @@ setup(
         ],
         include_path=FOLDERS,
         compiler_directives={"language_level": 3, "embedsignature": True},
-    )
+    ),
 )

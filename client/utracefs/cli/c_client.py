@@ -18,7 +18,9 @@ __all__ = ["c_client"]
 @click.option("--static", is_flag=True, help="With --libs: the static library.")
 @click.option("--pkg-config-path", is_flag=True, help="What PKG_CONFIG_PATH needs.")
 @click.option(
-    "--preload", is_flag=True, help="The library for LD_PRELOAD of programs that use the kernel's user_events."
+    "--preload",
+    is_flag=True,
+    help="The library for LD_PRELOAD of programs that use the kernel's user_events.",
 )
 def c_client(
     prefix: bool, cflags: bool, libs: bool, static: bool, pkg_config_path: bool, preload: bool
@@ -42,7 +44,9 @@ def c_client(
         "prefix": where,
         "cflags": f"-I{os.path.join(where, 'include')}",
         "libs": (
-            f"{os.path.join(lib, 'libutracefs.a')} -pthread" if static else f"-L{lib} -Wl,-rpath,{lib} -lutracefs"
+            f"{os.path.join(lib, 'libutracefs.a')} -pthread"
+            if static
+            else f"-L{lib} -Wl,-rpath,{lib} -lutracefs"
         ),
         "pkg-config-path": os.path.join(lib, "pkgconfig"),
         "preload": library,
