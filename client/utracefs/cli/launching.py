@@ -20,8 +20,11 @@ import click
 
 from utracefs import c_client
 from utracefs.cli import Failure
+from utracefs.cli.common import HELLO_S
 from utracefs.cli.running import Surroundings
+from utracefs.rpc import Rpc
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.messages.data import OpenFor
 from utracefs_protocol.places import DATA_SOCKET
 
 __all__ = ["PATIENCE_S", "ROOM_KB", "Launch", "environment", "launch_options", "launched"]
@@ -81,13 +84,7 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
         return
     if not command:
         raise click.UsageError("--kernel-abi goes with a COMMAND")
-    daemon_uid = os.stat(os.path.join(tree.directory, DATA_SOCKET)).st_uid
-    if os.geteuid() not in (0, daemon_uid):
-        raise Failure(
-            "--kernel-abi",
-            f"the daemon runs as user {daemon_uid}, and takes records for other processes from that user and"
-            " from root only; run this as one of them, or `record --embedded` with a daemon of your own",
-        )
+    _must_be_trusted(tree.directory)
     from utracefs.mount.own_namespace import OwnNamespace
 
     try:
@@ -96,6 +93,22 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
         raise Failure(str(error.filename or "--kernel-abi"), error.strerror or str(error)) from None
     with namespace:
         yield Surroundings(env, namespace.enter, namespace.started)
+
+
+def _must_be_trusted(directory: str) -> None:
+    """Failure where the daemon takes no records from us on behalf of other processes."""
+    with open("/proc/self/stat", "rb") as file:
+        start_time = int(file.read().rpartition(b")")[2].split()[19])
+    ourselves = OpenFor(os.getpid(), start_time, os.geteuid(), os.getegid())
+    try:
+        with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
+            data.call(ourselves, data.address)
+    except PermissionError as error:
+        raise Failure(
+            "--kernel-abi",
+            f"{error.strerror}; run this as root or as the daemon's user, or `record --embedded` with a daemon of"
+            " your own",
+        ) from None
 
 
 def environment(directory: str, *, preload: bool = True) -> dict[str, str]:

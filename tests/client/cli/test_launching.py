@@ -1,5 +1,7 @@
 """What a command that is traced is started with: environment, preload library, a mount of its own."""
 
+import errno
+import json
 import os
 import shutil
 import subprocess
@@ -11,8 +13,12 @@ import pytest
 from tests.client.cli.kit import Cli, Eventually
 from tests.integration.mounting import must_mount
 from utracefs import c_client
-from utracefs.cli.launching import PATIENCE_S, ROOM_KB, environment
+from utracefs.cli import Failure
+from utracefs.cli.launching import PATIENCE_S, ROOM_KB, Launch, environment, launched
 from utracefs.mount.own_namespace import MOUNTPOINT
+from utracefs.rpc import Rpc
+from utracefs.tracefs import Tracefs
+from utracefs_protocol.messages.data import OpenFor
 
 
 def test_where_a_command_finds_the_daemon() -> None:
@@ -114,39 +120,81 @@ def test_every_command_can_give_a_mount(words: list[str], traced: Cli) -> None:
     assert "LD_PRELOAD=\n" in out
 
 
-STATIC = r"""
+PROVIDER = r"""
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
 #include <unistd.h>
+
+struct user_reg {
+    uint32_t size;
+    uint8_t enable_bit, enable_size;
+    uint16_t flags;
+    uint64_t enable_addr, name_args;
+    uint32_t write_index;
+} __attribute__((__packed__));
+
+static volatile uint32_t enabled;
+
 int main(void)
 {
-    char text[65];
-    int fd = open("/sys/kernel/tracing/current_tracer", O_RDONLY);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (size < 0)
-        return 9;
-    text[size] = 0;
-    printf("%s", text);
-    fd = open("/sys/kernel/tracing/trace_marker", O_WRONLY);
-    return write(fd, "from C", 6) == 6 ? 5 : 8;
+    struct user_reg reg = {sizeof reg, 31, 4, 0, (uintptr_t)&enabled, (uintptr_t)"provided u32 n", 0};
+    int fd = open("/sys/kernel/tracing/user_events_data", O_WRONLY);
+
+    if (fd < 0 || ioctl(fd, _IOWR('*', 0, struct user_reg *), &reg))
+        return perror("provider"), 1;
+    for (uint32_t n = 0; n < 100; n++) {
+        struct iovec parts[2] = {{&reg.write_index, 4}, {&n, 4}};
+        if (!enabled || writev(fd, parts, 2) != 8)
+            return perror("writev"), 2;
+    }
+    return 5;
 }
 """
+"""Knows only the kernel's interface. It is recorded from its first record on, so its event is enabled at once."""
+
+
+def provider(folder: Path, *flags: str) -> str:
+    (folder / "provider.c").write_text(PROVIDER)
+    command = ["gcc", "-O1", *flags, "-o", "provider", "provider.c"]
+    if subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode:
+        pytest.skip(f"{' '.join(command)} does not work here")
+    return "./provider"
+
+
+def provided(cli: Cli) -> list[int]:
+    lines = [json.loads(line) for line in cli.out("report", "--json").splitlines()]
+    assert {(line["event"], line["comm"]) for line in lines} == {("provided", "provider")}
+    return [line["fields"]["n"] for line in lines]
 
 
 @pytest.mark.usefixtures("must_have_own_namespace")
-def test_a_static_program(cli: Cli) -> None:
-    (cli.home / "program.c").write_text(STATIC)
-    built = subprocess.run(
-        ["gcc", "-static", "-O1", "-o", "program", "program.c"],
-        cwd=cli.home,
-        capture_output=True,
-        check=False,
-    )
-    if built.returncode:
-        pytest.skip("gcc -static does not work here")
-    done = cli.run("record", "--kernel-abi", "--", "./program", status=5)
-    assert done.stdout == b"nop\n"
-    assert "from C" in cli.out("report")
+@pytest.mark.parametrize("flags", [["-static"], []])
+def test_a_program_that_uses_the_mount(flags: list[str], cli: Cli) -> None:
+    program = provider(cli.home, *flags)
+    done = cli.run("record", "--kernel-abi", "-e", "provided", "--", program, status=5)
+    assert (done.stdout, done.stderr.count(b"\n")) == (b"", 1), done.stderr
+    assert provided(cli) == list(range(100))
+
+
+@pytest.mark.skipif(c_client.preload_library() is None, reason="the preload library was not built")
+def test_a_program_that_uses_the_preload_library(cli: Cli) -> None:
+    program = provider(cli.home)
+    done = cli.run("record", "-e", "provided", "--", program, status=5)
+    assert (done.stdout, done.stderr.count(b"\n")) == (b"", 1), done.stderr
+    assert provided(cli) == list(range(100))
+
+
+@pytest.mark.skipif(c_client.preload_library() is None, reason="the preload library was not built")
+def test_by_hand(traced: Cli) -> None:
+    """As the help of c-client says it."""
+    program = provider(traced.home)
+    traced.run("enable", "--standing", "provided")
+    env = {**traced.env, "LD_PRELOAD": traced.out("c-client", "--preload").strip()}
+    assert subprocess.run([program], cwd=traced.home, env=env, check=False).returncode == 5
+    assert "provided: n=0x63 (99)" in traced.out("cat", "trace")
 
 
 @pytest.mark.usefixtures("must_have_own_namespace")
@@ -219,14 +267,13 @@ def test_kernel_abi_needs_a_command(traced: Cli) -> None:
 
 
 def test_the_daemon_of_somebody_else(traced: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from utracefs.cli import Failure
-    from utracefs.cli.launching import Launch, launched
-    from utracefs.tracefs import Tracefs
+    def call(rpc: Rpc, params: OpenFor, about: str) -> None:
+        raise PermissionError(errno.EPERM, "not for you", about)
 
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(Rpc, "call", call)
     with (
         Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree,
-        pytest.raises(Failure, match="the daemon runs as user"),
+        pytest.raises(Failure, match="not for you; run this as root or as the daemon's user"),
         launched(Launch(kernel_abi=True), tree, ["true"]),
     ):
         pass
