@@ -1,16 +1,18 @@
 /*
- * write(2) of a record: the errors of the kernel's user_events_write, in its order (docs/protocol.md section 3.5; linux/
- * kernel/trace/trace_events_user.c), at the price of an emit.
+ * write(2) of a record: the errors of the kernel's user_events_write, in its order (docs/protocol.md
+ * section 3.5; linux/ kernel/trace/trace_events_user.c), at the price of an emit.
  *
- * A pointer that leads nowhere is EFAULT in the kernel. Asking it costs a system call, so a thread remembers the pages
- * of which it was told that they can be read, and asks once for each. What it remembers may grow old: a program that
- * has its buffer unmapped and then writes from there gets the SIGSEGV that it would get from touching it. It
- * would have to have written a record from that page before, less than UT_TRUSTED writes ago: then all is forgotten.
+ * A pointer that leads nowhere is EFAULT in the kernel. Asking it costs a system call, so a thread
+ * remembers the pages of which it was told that they can be read, and asks once for each. What it
+ * remembers may grow old: a program that has its buffer unmapped and then writes from there gets the
+ * SIGSEGV that it would get from touching it. It would have to have written a record from that page
+ * before, less than UT_TRUSTED writes ago: then all is forgotten.
  *
- * As often the descriptor is looked at: who closes one of ours without us (by instruction: nothing in libc does but
- * what closes FILEs and descriptors in children), opens something else under the number, and writes to it, has at most
- * UT_TRUSTED - 1 writes taken for records, of those that begin with the index of an enabled event. All others are
- * an error, and before an error is given back the descriptor is looked at.
+ * As often the descriptor is looked at: who closes one of ours without us (by instruction: nothing in libc
+ * does but what closes FILEs and descriptors in children), opens something else under the number, and
+ * writes to it, has at most UT_TRUSTED - 1 writes taken for records, of those that begin with the index of
+ * an enabled event. All others are an error, and before an error is given back the descriptor is looked
+ * at.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -25,7 +27,7 @@
 #include "memory.h"
 #include "preload_calls.h"
 
-#define UT_TRUSTED 256u
+#define UT_TRUSTED 1024u
 #define KNOWN_PAGES 16u
 #define INDEX_SIZE 4u
 
@@ -96,7 +98,6 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 							int count, size_t total, int readable, ssize_t *result)
 {
 	struct ut_session *session = atomic_load_explicit(&file->session, memory_order_acquire);
-	const int saved = errno;
 	ssize_t done;
 
 	if (__builtin_expect(!session, 0))
@@ -113,7 +114,7 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 	else if (__builtin_expect(!readable, 0))
 		done = judge_unreadable(session, iov, count, total);
 	else
-		done = ut_session_writev(session, iov, count);
+		done = ut_session_write(session, iov, count, total);
 	if (__builtin_expect(done < 0, 0)) {
 		if (!is_still(fd, file))
 			return 0;
@@ -122,7 +123,6 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 		return 1;
 	}
 	*result = done;
-	errno = saved;
 	return 1;
 }
 
@@ -144,26 +144,29 @@ int ut_record_piece(int fd, struct ut_file *file, const void *data, size_t size,
 int ut_record(int fd, struct ut_file *file, const struct iovec *iov, int count, ssize_t *result)
 {
 	size_t total = 0;
+	intptr_t lengths = 0, addresses = 0;
 	int readable = 1;
 	int error = 0;
 	int i;
 
 	pthread_testcancel();
-	if (__builtin_expect(count < 0 || count > IOV_MAX, 0))
+	if (__builtin_expect((unsigned)count > IOV_MAX, 0)) {
 		error = EINVAL;
-	else if (__builtin_expect(!is_readable(iov, (size_t)count * sizeof(*iov)), 0))
+	} else if (__builtin_expect(!is_readable(iov, (size_t)count * sizeof(*iov)), 0)) {
 		error = EFAULT;
-	for (i = 0; !error && i < count; i++) {
-		if (__builtin_expect((ssize_t)iov[i].iov_len < 0, 0))
-			error = EINVAL;
-		else if (__builtin_expect((intptr_t)iov[i].iov_base < 0 && iov[i].iov_len, 0))
-			error = EFAULT; /* no address of a program's */
-		total += iov[i].iov_len;
-		readable = readable && is_readable(iov[i].iov_base, iov[i].iov_len);
+	} else {
+		for (i = 0; i < count; i++) {
+			lengths |= (intptr_t)iov[i].iov_len;
+			addresses |= (intptr_t)iov[i].iov_base;
+			total += iov[i].iov_len;
+			readable &= is_readable(iov[i].iov_base, iov[i].iov_len);
+		}
+		if (__builtin_expect((lengths | addresses) < 0, 0)) /* the kernel's half of the addresses */
+			error = lengths < 0 ? EINVAL : EFAULT;
 	}
-	if (file->access == O_RDONLY)
-		error = EBADF;
 	if (__builtin_expect(error || total == 0, 0)) {
+		if (file->access == O_RDONLY)
+			error = EBADF;
 		if (!is_still(fd, file))
 			return 0;
 		*result = error ? -1 : 0;
