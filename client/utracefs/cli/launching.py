@@ -113,7 +113,11 @@ def _must_be_trusted(directory: str) -> None:
 
 def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
     """Ours, and where the command finds the daemon; with room for what it emits, and patience, unless that is
-    set. preload: the library first, and what else was in LD_PRELOAD; where it was not built, without."""
+    set. preload: the library first, and what else was in LD_PRELOAD; where it was not built, without.
+
+    A program built with AddressSanitizer ends at its start when a library was loaded before the sanitizer's,
+    whatever that library does; its option for that is set.
+    """
     ours = {"UTRACEFS_RING_KB": str(ROOM_KB), "UTRACEFS_PATIENCE_S": str(PATIENCE_S)}
     env = {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
     library = c_client.preload_library()
@@ -122,6 +126,8 @@ def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
     libraries = [word for word in before.replace(":", " ").split() if word != library]
     if preload and library and " " not in library and ":" not in library:
         libraries.insert(0, library)
+        options = [env["ASAN_OPTIONS"]] if env.get("ASAN_OPTIONS") else []
+        env["ASAN_OPTIONS"] = ":".join(["verify_asan_link_order=0", *options])
     if libraries:
         env["LD_PRELOAD"] = ":".join(libraries)
     return env

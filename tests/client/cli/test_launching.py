@@ -71,6 +71,13 @@ def test_what_is_preloaded(
     assert environment(".", preload=preload).get("LD_PRELOAD") == after
 
 
+def test_the_address_sanitizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c_client, "preload_library", lambda: "/lib/ours.so")
+    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
+    assert environment(".")["ASAN_OPTIONS"] == "verify_asan_link_order=0:detect_leaks=0"
+    assert environment(".", preload=False)["ASAN_OPTIONS"] == "detect_leaks=0"
+
+
 COMMANDS = [
     ["record", "--"],
     ["hist", "ev", "a", "--"],
@@ -184,6 +191,13 @@ def test_a_program_that_uses_the_preload_library(cli: Cli) -> None:
     program = provider(cli.home)
     done = cli.run("record", "-e", "provided", "--", program, status=5)
     assert (done.stdout, done.stderr.count(b"\n")) == (b"", 1), done.stderr
+    assert provided(cli) == list(range(100))
+
+
+@pytest.mark.skipif(c_client.preload_library() is None, reason="the preload library was not built")
+def test_a_program_with_the_address_sanitizer(cli: Cli) -> None:
+    program = provider(cli.home, "-fsanitize=address")
+    cli.run("record", "-e", "provided", "--", program, status=5)
     assert provided(cli) == list(range(100))
 
 
