@@ -68,6 +68,7 @@ class Around:
             now_ns=lambda: self.now_ns, status_path=folder / "user_events_status", plugins=[]
         )
         self.clients: list[Client] = []
+        self.closed = False
 
     def program(self, tokens: int = 1) -> Client:
         self.clients.append(Client(self, self.daemon.data))
@@ -101,7 +102,8 @@ class Around:
     def close(self) -> None:
         for client in self.clients:
             client.sock.close()
-        self.daemon.close()
+        if not self.closed:
+            self.daemon.close()
 
 
 @pytest.fixture
@@ -308,9 +310,23 @@ def test_who_does_not_read_costs_no_more_than_its_tokens(around: Around) -> None
 
 
 def test_the_daemon_ends_while_somebody_waits(around: Around) -> None:
+    """It was carried out, so it is answered."""
     around.program()
-    around.administrator().enable(True)
+    tree = around.administrator()
+    msgid = tree.enable(True)
     around.turn()
+    around.daemon.close()
+    around.closed = True
+    assert tree.heard() == [[1, msgid, None, 1]]
+
+
+def test_who_sends_no_more_is_answered(around: Around) -> None:
+    around.program()
+    tree = around.administrator()
+    msgid = tree.enable(True)
+    tree.sock.shutdown(socket.SHUT_WR)
+    around.turn()
+    assert tree.heard() == [[1, msgid, None, 1]]
 
 
 def test_on_behalf_of_a_process(around: Around) -> None:

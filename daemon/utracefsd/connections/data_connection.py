@@ -263,6 +263,10 @@ class DataConnection:
             self._tell_refused(now_ns)
         yield from self._take_outgoing()
 
+    def last_answers(self) -> Outgoing:
+        """None is withheld."""
+        return []
+
     def pass_over_requests(self) -> None:
         """The peer is gone and had its time: from now on only records are taken in."""
         self._connection.records_only = True

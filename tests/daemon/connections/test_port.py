@@ -216,7 +216,7 @@ class TestSlowReaders:
         around.made[0].answer = lambda data: [(bytes(60), []) for _ in range(len(data))]
         client.sendall(bytes(8000))
         around.turn()
-        assert around.port.next_deadline_ns() is None
+        assert not around.made[0].closed_ns
         client.shutdown(socket.SHUT_WR)
         got = 0
         while got < 8000 * 60:
@@ -473,6 +473,19 @@ def test_one_that_has_to_read_first_speaks_later(around: Around) -> None:
         around.turn()
     around.port.answer_waiting()
     assert client.recv(100) == b"due"
+
+
+def test_what_was_withheld_is_said_when_nothing_more_is_asked(around: Around) -> None:
+    """By who sends no more and reads on, or because the daemon ends."""
+    half, other = around.connect(), around.connect()
+    around.turn()
+    for made in around.made:
+        made.last = [(b"withheld", [])]
+    half.shutdown(socket.SHUT_WR)
+    around.turn()
+    assert read_all(half) == b"withheld"
+    around.port.close()
+    assert read_all(other) == b"withheld"
 
 
 def test_one_that_is_gone_may_speak_up(around: Around) -> None:

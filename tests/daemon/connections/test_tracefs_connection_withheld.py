@@ -158,6 +158,17 @@ def test_what_was_no_operation_changes_nothing() -> None:
     assert "take" not in talk.steps
 
 
+def test_who_asks_no_more_is_answered_at_once() -> None:
+    talk = Talk()
+    changes = [talk.changing(), talk.changing()]
+    assert talk.write() == talk.write() == []
+    assert messages_of(list(talk.connection.last_answers())) == [[1, None, 1], [2, None, 1]]
+    assert all(change.forgotten for change in changes)
+    assert not talk.connection.waiting
+    assert talk.connection.next_timer_ns() is None
+    assert list(talk.connection.last_answers()) == []
+
+
 def test_the_end_of_the_connection_leaves_nothing() -> None:
     before = set(os.listdir("/proc/self/fd"))
     talk = Talk()

@@ -240,6 +240,20 @@ def test_who_is_overdue_is_not_waited_for_until_it_answers(
     assert switch(table, event, True) is not None
 
 
+def test_those_that_wait_already_wait_no_longer_for_who_is_overdue(table: EventTable, event: Event) -> None:
+    """Or many operations in a row would wait each its own time."""
+    stopped, other = Told(table, event, pid=7), Told(table, event, pid=8)
+    first = switch(table, event, True, now_ns=0)
+    second = switch(table, event, False, now_ns=50)
+    assert first is not None
+    assert second is not None
+    assert other.answer()
+    first.give_up(first.deadline_ns)
+    assert second.done
+    assert stopped.notifier.overdue
+    assert not other.notifier.overdue
+
+
 def test_an_operation_that_concerns_only_those_who_are_overdue_waits_for_nobody(
     table: EventTable, event: Event
 ) -> None:
