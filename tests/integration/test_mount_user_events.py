@@ -313,6 +313,25 @@ class TestProcesses:
             provider.process.wait()
             wait_for(lambda: events(tree) == [], "the event is gone")
 
+    def test_the_end_is_noticed_though_others_have_the_file(self, tree: Path, program: Path) -> None:
+        ours, theirs = socket.socketpair()
+        with (
+            ours,
+            theirs,
+            Provider(program, tree, passing=ours) as first,
+            Provider(program, tree, passing=theirs) as second,
+        ):
+            first.call("open")
+            second.call("open")
+            first.call("send 0")
+            assert second.call("receive") == 1
+            first.call("reg 0 0 0 4 1 kept")
+            assert second.call("del 0 kept") == "EBUSY"
+            first.process.kill()
+            first.process.wait()
+            second.call("close 1")
+            assert second.call("del 0 kept") == 0
+
 
 class TestDaemons:
     def test_without_one_bits_are_clear(self, daemon: DaemonProcess, place: Path, program: Path) -> None:
@@ -356,6 +375,29 @@ class TestDaemons:
         put(place / "events/user_events/shop/enable", "1")
         assert provider.word() == 1
 
+    @pytest.mark.parametrize("line", ["write 0 0", "reg 0 0 1 4 0 other"])
+    def test_who_waits_for_a_stopped_one_can_be_killed(
+        self, daemon: DaemonProcess, place: Path, program: Path, line: str
+    ) -> None:
+        with mounted(daemon.directory, place), Provider(program, place) as provider:
+            self.enable(place, provider)
+            daemon.signal(signal.SIGSTOP)
+            try:
+                assert provider.process.stdin is not None
+                provider.process.stdin.write(line + "\n")
+                provider.process.stdin.flush()
+                wait_for(lambda: _is_asking(provider.pid), "it waits for the mount")
+                provider.process.kill()
+                began = time.monotonic()
+                provider.process.wait(25)
+                assert time.monotonic() - began < 20, "30 s is what an answer may take"
+            finally:
+                daemon.signal(signal.SIGCONT)
+            with Provider(program, place) as other:
+                other.call("open")
+                assert other.call("reg 0 0 0 4 0 shop") == 0
+                assert other.word() == 1
+
     def test_one_that_is_stopped_holds_up_writers_alone(
         self, daemon: DaemonProcess, place: Path, program: Path
     ) -> None:
@@ -367,6 +409,12 @@ class TestDaemons:
             finally:
                 daemon.signal(signal.SIGCONT)
             assert provider.call("write 0 0") == 4
+
+
+def _is_asking(pid: int) -> bool:
+    """Whether it sleeps in a call to a file of FUSE."""
+    where = Path(f"/proc/{pid}/wchan").read_text()
+    return "request_wait" in where or "fuse" in where
 
 
 def test_a_mount_that_is_stopped_does_not_hold_up_the_daemon(
@@ -473,7 +521,7 @@ def test_descriptors_of_the_mount_are_given_back(tree: Path, program: Path) -> N
         for number, provider in enumerate(providers):
             provider.call("open")
             assert provider.call(f"reg 0 0 0 4 0 event_{number}") == 0
-        assert descriptors() >= before + 30
+        assert descriptors() >= before + 50
     finally:
         for provider in providers:
             provider.__exit__()

@@ -10,20 +10,21 @@ Children have copies of their parent's enablers, on a connection of their own. W
 **Two threads.** Memory is only touched by the memory thread, and `AddressSpace.enablers` is its own. All else
 belongs to the loop; the memory thread looks at `keys` and `state`, one member at a time.
 
-**A bit is right** because its last writer knows the last state: answers and notifications of a connection come
-in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs. So it may
-run before others that came first. A word that cannot be written is tried again for 0.1 s, as the kernel does it ten times,
-then left until the next change.
+**A bit is right** because its last writer knows the last state: answers and notifications of a connection
+come in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs.
+So it may run before others that came first. A word that cannot be written is tried again for 0.1 s, as the
+kernel does it ten times, then left until the next change.
 
-Without a daemon bits are clear, since nobody wants the events. The next one is told of all enablers again; the
-bit of an event that cannot be found again stays clear, and is no enabler any more.
+Without a daemon bits are clear, since nobody wants the events. The next one is told of all enablers again;
+the bit of an event that cannot be found again stays clear, and is no enabler any more.
 """
 
+import contextlib
 import errno
 import functools
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
@@ -61,6 +62,14 @@ Key = tuple[int, int]
 """Address of the word, number of the bit."""
 
 
+WatchProcess = Callable[[int, Callable[[], None]], Callable[[], object]]
+"""Given a pid, and what is to be called once when that process ends; returns what calls it off. OSError."""
+
+
+def _nothing() -> None:
+    pass
+
+
 @attrs.define(eq=False)
 class Told:
     """An address space, as the daemon knows it."""
@@ -76,6 +85,8 @@ class Told:
     state: dict[int, bool] = attrs.field(factory=dict)
     """By token, what the bit shall be: the last that the daemon said."""
     is_gone: bool = False
+    forget_process: Callable[[], object] = _nothing
+    """Its end is not waited for any more."""
 
 
 @attrs.frozen
@@ -92,10 +103,18 @@ class _Due:
 class Enablers:
     """`spaces` becomes ours; it is called in the memory thread."""
 
-    def __init__(self, connections: DataConnections, *, memory: MemoryThread, spaces: AddressSpaces) -> None:
+    def __init__(
+        self,
+        connections: DataConnections,
+        *,
+        memory: MemoryThread,
+        spaces: AddressSpaces,
+        watch_process: WatchProcess,
+    ) -> None:
         self._connections = connections
         self._memory = memory
         self._spaces = spaces
+        self._watch_process = watch_process
         self._told: dict[AddressSpace, Told] = {}
         self._due: list[_Due] = []
         self._is_setting = False
@@ -136,8 +155,8 @@ class Enablers:
         return not self._set_bits(told, [token])
 
     def settle(self) -> None:
-        """Have it found out who ended and who was born; once for all who ask in this turn of the loop, and after
-        the bits that they want set."""
+        """Have it found out who ended and who was born; once for all who ask in this turn of the loop, and
+        after the bits that they want set."""
         if not self._settles:
             self._settles = True
             self._connections.timers.later(0, self._settle)
@@ -165,6 +184,9 @@ class Enablers:
         told = self._told.get(space)
         if told is None:
             told = self._told[space] = Told(space)
+            # If it has ended already, or cannot be watched, the next look finds out.
+            with contextlib.suppress(OSError):
+                told.forget_process = self._watch_process(space.pid, self.settle)
             yield from self._bring(told)
         else:
             yield told.ready
@@ -228,8 +250,8 @@ class Enablers:
             set_bit(space, key, enabler, False)
 
     def _named(self, space: AddressSpace) -> dict[Key, Enabler]:
-        """In the memory thread: what the space has. A child's copies may have their parent's tokens, which are
-        names on another connection."""
+        """In the memory thread: what the space has. A child's copies may have their parent's tokens, which
+        are names on another connection."""
         for enabler in space.enablers.values():
             enabler.token = enabler.token or self.new_token()
         return dict(space.enablers)
@@ -267,6 +289,7 @@ class Enablers:
         if told is None:
             return
         told.is_gone = True
+        told.forget_process()
         told.keys.clear()
         told.state.clear()
         if told.channel is None or not told.ready.is_open:
@@ -287,8 +310,8 @@ class Enablers:
     # Bits
 
     def _notified(self, told: Told, notification: Notification) -> None:
-        """Descendants that nobody has seen yet have bits of their own to be set, so they are looked for behind
-        that, once for all who are told together."""
+        """Descendants that nobody has seen yet have bits of their own to be set, so they are looked for
+        behind that, once for all who are told together."""
         if notification.method != EnablersChanged.METHOD:
             return
         try:
@@ -308,7 +331,8 @@ class Enablers:
                 self._set_due()
 
     def _set_due(self) -> None:
-        """All at once: what comes meanwhile goes with the next. One switch may concern hundreds of processes."""
+        """All at once: what comes meanwhile goes with the next. One switch may concern hundreds of
+        processes."""
         due, self._due = self._due, []
         self._is_setting = True
 

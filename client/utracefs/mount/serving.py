@@ -4,14 +4,15 @@
               ◀──replies──      │      ◀──          ◀──
                                 └─ user_events_data ──▶ MemoryThread ──▶ other processes' memory
 
-**One thread is enough** for all but memory (see memory_thread), because nothing waits: a read of an empty trace_pipe is a request that the daemon
-has not answered yet, and an entry in a table here. (libfuse gives each such read a thread, of which it has
-ten by default, and an interrupt is then a signal to that thread. It also has no way to say from Python that
-a poll is ready. So this speaks to /dev/fuse itself and needs no library.)
+**One thread is enough** for all but memory (see memory_thread), because nothing waits: a read of an empty
+trace_pipe is a request that the daemon has not answered yet, and an entry in a table here. (libfuse gives
+each such read a thread, of which it has ten by default, and an interrupt is then a signal to that thread. It
+also has no way to say from Python that a poll is ready. So this speaks to /dev/fuse itself and needs no
+library.)
 
 It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP. If
-it `reconnects`, it stays when the daemon goes, and is connected to the next: meanwhile calls are ENOTCONN, files
-that are open fail for good, and those of user_events_data go on.
+it `reconnects`, it stays when the daemon goes, and is connected to the next: meanwhile calls are ENOTCONN,
+files that are open fail for good, and those of user_events_data go on.
 Whoever is in a call then gets an error (ENOTCONN, ECONNABORTED); a file that is open stays so and fails.
 Killed with -9 it leaves a directory that answers ENOTCONN, until `umount DIR`, `fusermount3 -u -z DIR`, or
 the next mount there.
@@ -136,6 +137,10 @@ class Mount:
         self.mountpoint = mountpoint
         self._epoll = select.epoll()
         self._channels: dict[int, Channel] = {}
+        self._waiting: set[Channel] = set()
+        """Those of them that wait for an answer: few, though there may be thousands."""
+        self._processes: dict[int, Callable[[], None]] = {}
+        """By pidfd, what to call when it ends."""
         self._end: End | None = None
         self._buffer = bytearray(REQUEST_BYTES)
         self._device = -1
@@ -158,6 +163,7 @@ class Mount:
             ),
             memory=self._memory,
             spaces=AddressSpaces(),
+            watch_process=self._watch_process,
         )
         self._files = FileSystem(
             self._main,
@@ -165,6 +171,7 @@ class Mount:
             connect=self._connect,
             reply=self._reply,
             start_time_of=_start_time,
+            is_killed=_is_killed,
             data=self._data,
         )
 
@@ -189,9 +196,13 @@ class Mount:
                         self._answer_some()
                 elif fd in self._channels:
                     self._channels[fd].on_ready()
+                elif fd in self._processes:
+                    on_end = self._processes[fd]
+                    self._forget_process(fd)
+                    on_end()
                 elif fd == self._memory.fileno():
                     self._memory.on_ready()
-            for channel in list(self._channels.values()):
+            for channel in list(self._waiting):
                 channel.expire()
             self._timers.run()
         return self._end
@@ -210,10 +221,12 @@ class Mount:
         for channel in list(self._channels.values()):
             channel.close()
         self._channels.clear()
+        for fd in list(self._processes):
+            self._forget_process(fd)
         self._epoll.close()
 
     def _timeout_s(self) -> float | None:
-        deadlines = [channel.next_deadline() for channel in self._channels.values()]
+        deadlines = [channel.next_deadline() for channel in self._waiting]
         deadlines.append(self._timers.next_deadline())
         first = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
@@ -272,10 +285,29 @@ class Mount:
             on_end=on_end or self._channel_ended,
             on_close=self._unwatch,
             on_notification=on_notification,
+            waiting=self._waiting,
         )
         self._channels[channel.fileno()] = channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)
         return channel
+
+    def _watch_process(self, pid: int, on_end: Callable[[], None]) -> Callable[[], object]:
+        """See WatchProcess in enablers."""
+        fd = os.pidfd_open(pid)
+        self._processes[fd] = on_end
+        self._epoll.register(fd, select.EPOLLIN)
+
+        def call_off() -> None:
+            # The number may be another's by now.
+            if self._processes.get(fd) is on_end:
+                self._forget_process(fd)
+
+        return call_off
+
+    def _forget_process(self, fd: int) -> None:
+        del self._processes[fd]
+        self._epoll.unregister(fd)
+        os.close(fd)
 
     def _watch_room(self, channel: Channel, wanted: bool) -> None:
         self._epoll.modify(channel.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
@@ -307,15 +339,25 @@ class Mount:
 
 def _process_of(header: Header) -> Process:
     """Of the thread that asks, which waits. OSError(ESRCH): /proc does not show it."""
-    try:
-        with open(f"/proc/{header.pid}/status", "rb") as file:
-            pid = int(next(line for line in file if line.startswith(b"Tgid:")).split()[1])
-    except (OSError, StopIteration):
-        pid = 0
+    pid = int(_status(header.pid, b"Tgid:") or 0)
     start_time = _start_time(pid) if pid else None
     if start_time is None:
         raise OSError(errno.ESRCH, f"/proc does not show process {header.pid}")
     return Process(pid, start_time, header.uid, header.gid)
+
+
+def _is_killed(tid: int) -> bool:
+    """Whether SIGKILL waits for that thread; killing one kills all of a process."""
+    return bool(int(_status(tid, b"SigPnd:") or b"0", 16) & 1 << signal.SIGKILL - 1)
+
+
+def _status(tid: int, member: bytes) -> bytes | None:
+    """One of /proc/TID/status, None where that does not tell."""
+    try:
+        with open(f"/proc/{tid}/status", "rb") as file:
+            return next(line for line in file if line.startswith(member)).split()[1]
+    except (OSError, StopIteration):
+        return None
 
 
 def _start_time(pid: int) -> int | None:

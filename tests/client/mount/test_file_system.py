@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import select
@@ -472,6 +473,21 @@ class TestWriting:
         assert kernel.call(Opcode.RELEASE, 2, release_in(fh)) == b""
         assert kernel.data_channels[0].closed and waits not in kernel.replies
 
+    def test_who_is_killed_is_answered_at_once(self, kernel: Kernel, daemon: Daemon) -> None:
+        """What he began is carried out, and taken back when nobody has it."""
+        node = kernel.lookup(b"user_events_data")
+        unique = kernel.send(Opcode.OPEN, node, abi.OPEN_IN.pack(2, 0))
+        kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
+        assert unique not in kernel.replies, "another signal"
+        kernel.killed.add(77)
+        for _ in range(2):
+            kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
+        assert kernel.replies.pop(unique) == (errno.EINTR, b"")
+        kernel.data_channels[0].answer()
+        assert unique not in kernel.replies
+        assert kernel.data_channels[0].closed
+        kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
+
     def test_the_next_daemon(self, kernel: Kernel, daemon: Daemon) -> None:
         """Handles of the one before are dead, and names are asked for again."""
         waited, text = kernel.open(b"trace_pipe"), kernel.open(b"README")
@@ -481,8 +497,8 @@ class TestWriting:
         kernel.main = FakeChannel(daemon)
         kernel.files.daemon_came(kernel.main)  # type: ignore[arg-type]
         for fh in (waited, text):
-            fails(errno.ENOTCONN, lambda fh=fh: kernel.call(Opcode.READ, 2, read_in(fh, 0, 10)))  # type: ignore[misc]
-            fails(errno.ENOTCONN, lambda fh=fh: kernel.call(Opcode.RELEASE, 2, release_in(fh)))  # type: ignore[misc]
+            for opcode, body in ((Opcode.READ, read_in(fh, 0, 10)), (Opcode.RELEASE, release_in(fh))):
+                fails(errno.ENOTCONN, functools.partial(kernel.call, opcode, 2, body))
         kernel.open(b"README")
         assert len(kernel.main.asked_for(Open)) == 1
         assert len([kernel.open(b"trace_pipe") for _ in range(file_system.MAX_WAITED_FILES)]) == 200
