@@ -1,11 +1,13 @@
-/* What the C client costs: `c_client`. Each line of stdin is a letter and a number of turns of one loop; the answer is a
- * line of thread cpu time and wall clock, nanoseconds each turn, and the records lost since the beginning.
+/* What the C client costs: `c_client`. Each line of stdin is a letter and a number of turns of one loop;
+ * the answer is a line of thread cpu time and wall clock, nanoseconds each turn, and the records lost since
+ * the beginning.
  *
  *     e   an emit of two numbers, the same record as ring.c's and lttng.c's
  *     s   one of two numbers and a text of 20 bytes
  *     v   the two numbers by an iovec
  *     d   a check of an event that is off
- *     n   the loop alone */
+ *     n   the loop alone
+ *     f   nothing: all that was emitted has been taken in */
 #include <utracefs.h>
 
 #include <stdio.h>
@@ -59,6 +61,10 @@ int main(void)
 				UTRACEFS_EMIT(off_two, i, 5);
 				TURN(i);
 			}
+			break;
+		case 'f':
+			if (utracefs_flush(20000))
+				return 1;
 			break;
 		default:
 			for (uint64_t i = 0; i < count; i++)

@@ -1,11 +1,13 @@
 /*
- * Enable bits of the program's own, told by the daemon (docs/protocol.md: tokens), on one connection of the process.
+ * Enable bits of the program's own, told by the daemon (docs/protocol.md: tokens), on one connection of the
+ * process.
  *
- * A bit is changed by the kernel on our behalf: FUTEX_WAKE_OP does an atomic or, or and-not, on a word of the program's,
- * faults pages in as a store would, and says EFAULT where a store would have been a fault. So there is no moment between
- * asking whether a word can be written and writing it, the neighbours are left alone whatever the program does
- * with them, and a program that has unmapped its word goes on. It needs words of 4 bytes: bit 32 and above of 8 bytes
- * are the word behind (in front of, where the machine is big-endian).
+ * A bit is changed by the kernel on our behalf: FUTEX_WAKE_OP does an atomic or, or and-not, on a word of
+ * the program's, faults pages in as a store would, and says EFAULT where a store would have been a fault.
+ * So there is no moment between asking whether a word can be written and writing it, the neighbours are
+ * left alone whatever the program does with them, and a program that has unmapped its word goes on. It
+ * needs words of 4 bytes: bit 32 and above of 8 bytes are the word behind (in front of, where the machine
+ * is big-endian).
  */
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -196,6 +198,8 @@ int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size
 	if (strlen(command) > UT_MAX_COMMAND || (size != 4 && size != 8) || bit >= size * 8 ||
 	    (uintptr_t)addr % size)
 		return -EINVAL;
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	error = add(command, flags, (uintptr_t)addr, size, bit);
@@ -222,6 +226,8 @@ int ut_enabler_remove(void *addr, uint8_t bit)
 	struct ut_enabler **at;
 	uint64_t token;
 
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	at = enablers_session ? find((uintptr_t)addr, bit) : NULL;

@@ -24,7 +24,18 @@ int ut_rings_init(void)
 	/* (Kernels before 4.14 have none: then only the handlers of fork empty it.) */
 	madvise(at, bytes, MADV_WIPEONFORK);
 	ut_views = at;
+	ut_rings_mark();
 	return 0;
+}
+
+void ut_rings_mark(void)
+{
+	ut_views[0].size = 1; /* place 0 is none, so nobody looks at the rest of it */
+}
+
+int ut_rings_are_marked(void)
+{
+	return ut_views[0].size != 0;
 }
 
 void ut_rings_start_child(void)

@@ -1,9 +1,10 @@
 /*
  * Sessions and registrations: made, waited for, and ended.
  *
- * Whoever waits for an answer first carries out the session's steps himself (ut_drive): that sends his request. Then the
- * native thread reads the answer and wakes him; where there is no thread, or only a child's first record is to be
- * written, he goes on carrying out steps. So a registration needs no thread, and neither does a child that ends at once.
+ * Whoever waits for an answer first carries out the session's steps himself (ut_drive): that sends his
+ * request. Then the native thread reads the answer and wakes him; where there is no thread, or only a
+ * child's first record is to be written, he goes on carrying out steps. So a registration needs no thread,
+ * and neither does a child that ends at once.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -182,6 +183,8 @@ int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 		struct pollfd polled;
 		uint32_t seen;
 
+		if (ut_process_is_guest())
+			return 0;
 		ut_step(s, now);
 		if (done(arg))
 			return 1;
@@ -205,8 +208,8 @@ int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 	}
 }
 
-/* One that was forked connects with the next step; one that waits for its next attempt does, too, if somebody asks
- * for something now. */
+/* One that was forked connects with the next step; one that waits for its next attempt does, too, if
+ * somebody asks for something now. */
 static void begin(struct ut_session *s, int is_asked)
 {
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
@@ -243,7 +246,7 @@ int ut_reg_settle(struct ut_reg *reg)
 	uint64_t began, taken, until;
 	int error = errno, found;
 
-	if (ut_thread_is_current())
+	if (ut_thread_is_current() || ut_process_is_guest())
 		return 0;
 	ut_lock();
 	ut_process_look();
@@ -271,6 +274,9 @@ int ut_session_open(struct ut_session **session, unsigned flags)
 	int saved = errno, error = 0;
 	struct ut_session *s;
 
+	*session = NULL;
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	s = ut_session_new(0);
 	if (!s) {
@@ -313,6 +319,8 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 
 	if (strlen(command) > UT_MAX_COMMAND)
 		return -EINVAL;
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	begin(s, 1);
@@ -380,6 +388,8 @@ int ut_session_delete(struct ut_session *s, const char *name)
 
 	if (strlen(name) > UT_MAX_COMMAND)
 		return -EINVAL;
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	error = call(s, ut_put_delete, name, ut_clock_ns() + UT_ANSWER_NS);
@@ -400,7 +410,7 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 	uint64_t until = ut_clock_ns() + timeout_ns;
 	int saved = errno, error = 0;
 
-	if (ut_thread_is_current())
+	if (ut_thread_is_current() || ut_process_is_guest())
 		return -EDEADLK;
 	ut_lock();
 	ut_process_look();
@@ -419,6 +429,8 @@ void ut_session_close(struct ut_session *s)
 {
 	int saved = errno;
 
+	if (ut_process_is_guest())
+		return;
 	ut_lock();
 	ut_process_look();
 	if (s->local && s->state == UT_UP)
@@ -434,8 +446,8 @@ void ut_session_close(struct ut_session *s)
 
 void ut_session_start_child(struct ut_session *s)
 {
-	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child makes one of
-	 * its own: most children never do. */
+	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child
+	 * makes one of its own: most children never do. */
 	ut_close(&s->socket);
 	ut_close(&s->status_fd);
 	while (s->nr_received)

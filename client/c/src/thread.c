@@ -22,7 +22,8 @@
 struct ut_settings ut_settings;
 struct ut_session *ut_sessions;
 
-static uint32_t lock_word; /* 0 free, 1 held, 2 held and waited for */
+/* (One that ThreadSanitizer knows.) */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static sigset_t mask_of_holder;
 static int cancel_of_holder;
 
@@ -62,15 +63,15 @@ static void block_signals(sigset_t *before)
 void ut_lock(void)
 {
 	sigset_t before;
-	uint32_t free = 0;
 	int cancel;
 
 	/* Who is cancelled in connect(2) must not take the lock with him. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	block_signals(&before);
-	if (!__atomic_compare_exchange_n(&lock_word, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-		while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
-			futex(&lock_word, FUTEX_WAIT, 2, NULL);
+	/* A child that was forked past the handlers of fork has one thread, and a lock that nobody gives back. */
+	if (process && !ut_rings_are_marked())
+		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&mutex);
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
 }
@@ -80,8 +81,7 @@ void ut_unlock(void)
 	sigset_t before = mask_of_holder;
 	int cancel = cancel_of_holder;
 
-	if (__atomic_exchange_n(&lock_word, 0, __ATOMIC_RELEASE) == 2)
-		futex(&lock_word, FUTEX_WAKE, 1, NULL);
+	pthread_mutex_unlock(&mutex);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_setcancelstate(cancel, NULL);
 }
@@ -119,8 +119,8 @@ static int is_number(const char *text, int with_point)
 	return length > 0 && length < 10;
 }
 
-/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of two of
- * bytes. */
+/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of
+ * two of bytes. */
 static uint32_t wanted_bytes(const char *variable, uint32_t least)
 {
 	const char *text = secure_getenv(variable);
@@ -263,8 +263,8 @@ int ut_thread_start(void)
 	pthread_attr_t attr;
 	int error;
 
-	if (has_thread || is_ending)
-		return is_ending ? -ECANCELED : 0;
+	if (has_thread || is_ending || ut_process_is_guest())
+		return has_thread && !is_ending ? 0 : -ECANCELED;
 	error = ut_bell_open(&bell);
 	if (error)
 		return error;
@@ -290,6 +290,7 @@ int ut_thread_start(void)
 static void start_child(void)
 {
 	process = getpid();
+	ut_rings_mark();
 	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
 	ut_emit_start_child();
 	ut_rings_start_child();
@@ -304,21 +305,35 @@ static void start_child(void)
 		}
 }
 
+static sigset_t mask_of_fork;
+static int cancel_of_fork;
+
 static void before_fork(void)
 {
 	ut_lock();
+	mask_of_fork = mask_of_holder;
+	cancel_of_fork = cancel_of_holder;
 }
 
+/* (Another handler of fork may have emitted before: then this is a child already, and the lock is free.) */
 static void in_child(void)
 {
-	start_child();
-	ut_unlock();
+	if (process != getpid())
+		start_child();
+	mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	pthread_sigmask(SIG_SETMASK, &mask_of_fork, NULL);
+	pthread_setcancelstate(cancel_of_fork, NULL);
 }
 
 void ut_process_look(void)
 {
-	if (process && process != getpid())
+	if (process && !ut_rings_are_marked())
 		start_child();
+}
+
+int ut_process_is_guest(void)
+{
+	return process && ut_rings_are_marked() && process != getpid();
 }
 
 int ut_process_init(void)
@@ -332,6 +347,9 @@ int ut_process_init(void)
 		return error;
 	ut_bell_init(&bell);
 	read_environment();
+	/* An allocator that has handlers of its own must have registered them first: before a fork they run in
+	 * reverse, and what holds our lock may allocate. */
+	free(malloc(sizeof(sigset_t)));
 	error = pthread_atfork(before_fork, ut_unlock, in_child);
 	if (error)
 		return -error;
@@ -339,8 +357,8 @@ int ut_process_init(void)
 	return 0;
 }
 
-/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need no
- * flush: it takes in what was committed. */
+/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need
+ * no flush: it takes in what was committed. */
 __attribute__((destructor(101))) static void end(void)
 {
 	uint64_t until = ut_clock_ns() + CLOSE_NS;

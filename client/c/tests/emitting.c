@@ -9,6 +9,9 @@
  *     steady COUNT        a record for each line of stdin; answers with what is lost, enabled and the error
  *     cancel              a thread that is cancelled while it emits
  *     dynamic COMMAND     declares an event by text, emits 4 zero bytes, prints the error and its text
+ *     busy                two threads emit until stdin ends; prints what was taken, and what of it is lost
+ *     many N              declares N events, emits one record of each
+ *     vfork N             N records, one of a child of vfork(2), and one more
  *     raw-fork            a child made by clone(2), past the handlers of fork, emits
  */
 #include <utracefs.h>
@@ -62,7 +65,8 @@ static void handler(int number)
 
 static pthread_barrier_t emitted, flushed;
 
-/* A thread lives until its records were taken in: the daemon believes no number of a thread that is not there. */
+/* A thread lives until its records were taken in: the daemon believes no number of a thread that is not
+ * there. */
 static void *emit_and_stay(void *who)
 {
 	emit_many(who);
@@ -165,6 +169,61 @@ static int dynamic(const char *command)
 	return 0;
 }
 
+static void *emit_busily(void *who)
+{
+	static __thread struct {
+		uint32_t who;
+		uint64_t i;
+	} __attribute__((packed)) payload;
+	struct iovec iov = {&payload, sizeof(payload)};
+
+	payload.who = (uint32_t)(uintptr_t)who;
+	while (!__atomic_load_n(&must_end, __ATOMIC_RELAXED)) {
+		if (utracefs_emit_iov(&c_count, &iov, 1) == 0)
+			payload.i++;
+		usleep(50);
+	}
+	return (void *)(uintptr_t)payload.i;
+}
+
+static int busy(void)
+{
+	pthread_t made[2];
+	uintptr_t taken = 0;
+	void *of_one;
+
+	for (int i = 0; i < 2; i++)
+		pthread_create(&made[i], NULL, emit_busily, (void *)(uintptr_t)i);
+	while (getchar() != EOF)
+		;
+	__atomic_store_n(&must_end, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++) {
+		pthread_join(made[i], &of_one);
+		taken += (uintptr_t)of_one;
+	}
+	printf("taken %lu ", (unsigned long)taken);
+	utracefs_flush(20000);
+	print_lost();
+	return 0;
+}
+
+static int many(int nr)
+{
+	static struct utracefs_event *events[4096];
+	struct iovec iov = {(void *)"\0\0\0\0", 4};
+
+	for (int i = 0; i < nr; i++) {
+		char command[40];
+
+		snprintf(command, sizeof(command), "c_many_%d u32 a", i);
+		events[i] = utracefs_declare(command, 0);
+	}
+	for (int i = 0; i < nr; i++)
+		if (!utracefs_enabled(events[i]) || utracefs_emit_iov(events[i], &iov, 1))
+			return 1;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *scenario = argc > 1 ? argv[1] : "";
@@ -204,6 +263,26 @@ int main(int argc, char **argv)
 		return cancel();
 	if (strcmp(scenario, "dynamic") == 0)
 		return dynamic(argv[2]);
+	if (strcmp(scenario, "busy") == 0)
+		return busy();
+	if (strcmp(scenario, "many") == 0)
+		return many(nr);
+	if (strcmp(scenario, "vfork") == 0) {
+		pid_t child;
+		int status;
+
+		for (int i = 0; i < nr; i++)
+			UTRACEFS_EMIT(c_count, 9, (uint64_t)i);
+		child = vfork();
+
+		if (child == 0) {
+			UTRACEFS_EMIT(c_count, 9, 100);
+			_exit(0);
+		}
+		waitpid(child, &status, 0);
+		UTRACEFS_EMIT(c_count, 9, 200);
+		return status;
+	}
 	if (strcmp(scenario, "raw-fork") == 0) {
 		pid_t child;
 		int status;
