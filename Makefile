@@ -14,7 +14,8 @@ WORKERS ?= $(shell expr 2 \* $$(nproc))
 # What failed among the others is run once more by itself, as a busy machine can break a deadline. Both runs are
 # printed, and a failure that is no matter of time fails twice.
 AGAIN := --last-failed --last-failed-no-failures=none
-SOURCES := $(shell find protocol client daemon -name '*.pyx' -o -name '*.pxd' -o -name '*.h' 2>/dev/null)
+SOURCES := $(shell find protocol client daemon -path client/utracefs/c -prune -o -path client/c/build -prune -o \
+	\( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name '*.hpp' -o -path 'client/c/*' -type f \) -print 2>/dev/null)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # $(call need,TEST THAT SUCCEEDS WHERE IT IS THERE,DEBIAN PACKAGE)
@@ -40,6 +41,9 @@ comma := ,
 test-tools: tools
 	$(call need,command -v trace-cmd,trace-cmd)
 	$(call need,command -v fusermount3,fuse3)
+	$(call need,command -v g++,g++)
+	$(call need,command -v cmake,cmake)
+	$(call need,command -v pkg-config,pkg-config)
 	$(call need,command -v systemd-analyze,systemd)
 	$(call need,command -v systemd-socket-activate,systemd)
 
@@ -109,5 +113,5 @@ sanitize: build
 		--deselect tests/daemon/test_main.py::test_socket_activation
 
 clean:
-	rm -rf $(VENV) .nox build dist *.egg-info trace.dat
-	find protocol client daemon -name '*.so' -delete -o -name '_*.c' -delete
+	rm -rf $(VENV) .nox build dist *.egg-info trace.dat client/c/build* client/utracefs/c
+	find protocol client/utracefs daemon -name '*.so' -delete -o -name '_*.c' -delete

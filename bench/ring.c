@@ -1,7 +1,8 @@
-/* What a record costs a program in C: `ring FD DOORBELL SIZE WRITE_INDEX`, a data ring that its parent was given.
+/* What a record costs a program in C: `ring FD DOORBELL SIZE WRITE_INDEX`, a data ring that its parent was
+ * given.
  *
- * Each line of stdin is a number of records to emit in one loop; the answer is a line of thread cpu time and wall
- * clock, nanoseconds each record, and the records lost since the beginning. */
+ * Each line of stdin is a number of records to emit in one loop; the answer is a line of thread cpu time and
+ * wall clock, nanoseconds each record, and the records lost since the beginning. */
 #include "producer.h"
 
 #include <stdio.h>

@@ -18,12 +18,16 @@ MODULES = {
     for suffix in ("*.py", "*.pyx")
     for path in folder.rglob(suffix)
 }
+C_CLIENT = ROOT / "client" / "c"
+MADE = [C_CLIENT / "build", ROOT / "client" / "utracefs" / "c"]
 TEXTS = sorted(
     path
     for folder in [*FOLDERS, ROOT / "tests", ROOT / "bench", ROOT / "examples"]
     for path in folder.rglob("*")
-    if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".h")
-    or (path.suffix == ".c" and folder.name == "tests")
+    if not any(path.is_relative_to(made) for made in MADE)
+    if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".h", ".hpp", ".cpp")
+    # Of the folders with compiled modules, the others are Cython's.
+    or (path.suffix == ".c" and (folder not in FOLDERS or path.is_relative_to(C_CLIENT)))
 )
 LONGEST_LINE = 110
 LONGEST_FILE = 700

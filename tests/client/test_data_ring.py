@@ -20,7 +20,7 @@ import pytest
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import Utracefsd
 from utracefs import Session
-from utracefs.cli.running import ROOM_KB
+from utracefs.cli.launching import ROOM_KB
 from utracefs.tracefs import Tracefs
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs shared memory")

@@ -1,6 +1,6 @@
 """Plays the `console` blocks of a page in a shell, one after the other, and compares what they print.
 
-    ```python                 a file, named in its first line: # app.py
+    ```python, ```c           a file, named in its first line: # app.py, // app.c
     ```console                `$ COMMAND`, and below what it prints, stderr included
 
 In what is expected `...` stands for anything within a line, and a line `...` for any lines; the number of
@@ -51,7 +51,8 @@ def steps(page: str) -> list[Step]:
 
 def files(page: str) -> dict[str, str]:
     """Programs of the page, by name."""
-    return {text.split("\n", 1)[0].removeprefix("# "): text for _, text in _blocks(page, "python")}
+    texts = [text for kind in ("python", "c") for _, text in _blocks(page, kind)]
+    return {text.split("\n", 1)[0].lstrip("#/ "): text for text in texts}
 
 
 def as_pattern(expected: str) -> str:

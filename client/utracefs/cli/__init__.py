@@ -14,6 +14,7 @@
 | perf | perf stat, perf record |
 | mount | mount |
 | doctor | doctor |
+| c_client | c-client |
 | daemon | daemon, completion |
 
     main ─▶ group ─▶ a module, imported when its command is called ─▶ Tracefs ─▶ daemon
@@ -198,6 +199,7 @@ COMMANDS = {
     "perf": ("utracefs.cli.perf:perf", "Count and sample events."),
     "mount": ("utracefs.cli.mount:mount", "Show the tree as files, for cat, echo and trace-cmd."),
     "doctor": ("utracefs.cli.doctor:doctor", "Say why nothing arrives."),
+    "c-client": ("utracefs.cli.c_client:c_client", "Say where the C client and the preload library are."),
     "daemon": ("utracefs.cli.daemon:daemon", "Run a daemon (the same as utracefsd)."),
     "completion": ("utracefs.cli.daemon:completion", "Print the completion script of a shell."),
 }

@@ -18,7 +18,8 @@ from utracefs.cli.common import (
     selected,
     write_word,
 )
-from utracefs.cli.running import environment, run_steps, signals_blocked
+from utracefs.cli.launching import Launch, launch_options, launched
+from utracefs.cli.running import Surroundings, run_steps, signals_blocked
 from utracefs.event_names import ALL_USER_EVENTS, EventName, parse_event_list, select
 from utracefs.tracefs import Tracefs
 
@@ -35,6 +36,7 @@ LOOK_S = 0.02
 @click.option("--report", "show_report", is_flag=True, help="Show its report.")
 @click.option("--list", "show_list", is_flag=True, help="List plug-ins and what they are attached to.")
 @duration_option("Only for S seconds.")
+@launch_options
 @click.argument("name", required=False)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def attach(
@@ -44,6 +46,7 @@ def attach(
     show_report: bool,
     show_list: bool,
     duration_s: float | None,
+    launch: Launch,
     name: str | None,
     command: tuple[str, ...],
 ) -> int:
@@ -65,7 +68,9 @@ def attach(
             for event in select(events or ["*"], parse_event_list(tree.read_file(path))):
                 write_word(tree, path, f"!{event}")
         elif command or duration_s is not None:
-            return _attach_for_a_while(tree, name, events or (ALL_USER_EVENTS,), command, duration_s)
+            with launched(launch, tree, command) as surroundings:
+                patterns = events or (ALL_USER_EVENTS,)
+                return _attach_for_a_while(tree, name, patterns, command, surroundings, duration_s)
         elif events:
             for event in selected(tree, events):
                 write_word(tree, path, str(event))
@@ -77,7 +82,12 @@ def attach(
 
 
 def _attach_for_a_while(
-    tree: Tracefs, name: str, patterns: Sequence[str], command: Sequence[str], duration_s: float | None
+    tree: Tracefs,
+    name: str,
+    patterns: Sequence[str],
+    command: Sequence[str],
+    surroundings: Surroundings,
+    duration_s: float | None,
 ) -> int:
     """Attach what there is and what comes, until the end; then report, and detach what was attached here."""
     path = f"consumers/{name}/set_event"
@@ -95,9 +105,7 @@ def _attach_for_a_while(
     try:
         with signals_blocked() as taken:
             step()
-            status = run_steps(
-                command, step, taken=taken, env=environment(tree.directory), duration_s=duration_s
-            )
+            status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
         _show_report(tree, name)
     finally:
         for event in parse_event_list(tree.read_file(path)):

@@ -225,22 +225,28 @@ class EventStats:
     """Among them, those that found a data ring full; no consumer got them."""
     consumers: dict[str, dict[str, int]]
     """recorded, filtered, lost of each."""
+    detached: frozenset[str] = frozenset()
+    """Those among them that are attached no more."""
 
 
 def event_stats(text: bytes) -> EventStats:
-    """What the file says; zeros where it says nothing."""
+    """What the file says; zeros where it says nothing. A daemon of 0.1.0 does not tell who is detached."""
     content = text_of(text)
     emitted, in_rings = (
         re.match(r"emitted: (\d+)", content),
         re.search(r"^lost in data rings: (\d+)$", content, re.MULTILINE),
     )
+    # No consumer is called so: its line would go on.
+    begin = content.find("\ndetached:\n")
+    rows = list(_CONSUMER.finditer(content))
     return EventStats(
         int(emitted[1]) if emitted else 0,
         int(in_rings[1]) if in_rings else 0,
         {
             found[1]: {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
-            for found in _CONSUMER.finditer(content)
+            for found in rows
         },
+        frozenset(found[1] for found in rows if 0 <= begin < found.start()),
     )
 
 

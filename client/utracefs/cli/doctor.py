@@ -3,6 +3,8 @@
     sockets → permission → daemon answers → status page
     → event registered → enabled → tracing_on → buffer → lost
 
+and then, where no EVENT is named, what programs need that use the kernel's user_events (cli/kernel_abi.py).
+
 Each answer is `ok`, `note` (may be intended) or `FAIL` with what to do; exit status 1 with a FAIL. A question
 that makes no sense after the answer before it is left out.
 """
@@ -33,6 +35,7 @@ from utracefs.cli.common import (
     standing_events,
     why_no_connection,
 )
+from utracefs.cli.kernel_abi import Finding, examine_kernel_abi
 from utracefs.cli.place import Place, instance_names
 from utracefs.cli.status import buffer_state, users_of
 from utracefs.event_names import EventName, matches, select
@@ -47,18 +50,6 @@ __all__ = ["Finding", "doctor", "examine"]
 
 MANY = 3
 """Names shown of a list."""
-
-
-@attrs.frozen
-class Finding:
-    """One answer."""
-
-    level: str
-    """`ok`, `note`, `FAIL`."""
-    what: str
-    """What was looked at."""
-    text: str
-    """What was found, and what to do about it."""
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -81,8 +72,13 @@ def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Findin
     """The answers one by one, as they are found."""
     yield Finding("ok", "client", f"utracefs {version()}, Python {sys.version.split()[0]}, {_compiled()}")
     found, chosen = yield from _examine_directories(directory)
-    if chosen is None:
-        return
+    if chosen is not None:
+        yield from _examine_daemon(found, chosen, patterns)
+    if not patterns:
+        yield from examine_kernel_abi(None if chosen is None else os.path.join(chosen, DATA_SOCKET))
+
+
+def _examine_daemon(found: list[str], chosen: str, patterns: tuple[str, ...]) -> Iterator[Finding]:
     if len(found) > 1:
         yield Finding("note", "daemons", f"{' and '.join(found)} both have sockets; programs use the first")
     answers = yield from _examine_data_socket(chosen)

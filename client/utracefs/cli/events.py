@@ -30,13 +30,15 @@ __all__ = ["emit", "reg"]
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.option("-d", "--delete", is_flag=True, help="Delete the event; its fields need not be repeated.")
-@click.argument("declaration", shell_complete=complete_event)
-def reg(directory: str | None, delete: bool, declaration: str) -> None:
+@click.argument("words", metavar="DECLARATION", nargs=-1, required=True, shell_complete=complete_event)
+def reg(directory: str | None, delete: bool, words: tuple[str, ...]) -> None:
     """Declare a persistent event, 'NAME TYPE FIELD; TYPE FIELD ...', or delete one.
 
     It stays until it is deleted, whether or not a program uses it (dynamic_events).
     """
-    declared = _parse(declaration)
+    if len(words) > 1:
+        raise click.UsageError(f"a declaration is one word of the shell: utracefs reg '{' '.join(words)}'")
+    declared = _parse(words[0])
     with connect(directory) as tree:
         if not delete:
             _write_dynamic(tree, b"u:" + declared.canonical(), declared.name)

@@ -9,6 +9,7 @@ from types import FrameType
 
 import click
 
+from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     available_events,
@@ -119,10 +120,13 @@ def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
 def _copy_out(tree: Tracefs, path: str) -> None:
     out = sys.stdout.buffer
     tree.set_timeout(None)
-    handle = tree.open(path)
-    while data := tree.read(handle, _PIECE_BYTES):
-        out.write(data)
-        out.flush()
+    try:
+        handle = tree.open(path)
+        while data := tree.read(handle, _PIECE_BYTES):
+            out.write(data)
+            out.flush()
+    except IsADirectoryError:
+        raise Failure(path, f"is a directory; `utracefs ls {path}` lists it") from None
     tree.close_handle(handle)
 
 

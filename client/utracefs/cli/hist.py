@@ -36,15 +36,20 @@ from utracefs.cli.common import (
 from utracefs.cli.completing import complete_key
 from utracefs.cli.daemons import running_or_own
 from utracefs.cli.hist_view import JsonView, LiveView, PlainView, Shown, View
+from utracefs.cli.launching import Launch, launch_options, launched
 from utracefs.cli.own_instance import Ledger, own_instance
 from utracefs.cli.place import TOP, Place, instance_option
-from utracefs.cli.running import environment, run_steps, signals_blocked
+from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedEvents, all_filters, filter_option
 
 __all__ = ["hist", "trigger_text"]
 
 INTERVAL_S = 1.0
 """Between two looks at a terminal."""
+
+
+MAX_KEYS = 3
+"""TRACING_MAP_KEYS_MAX of the kernel."""
 
 
 class _HistCommand(click.Command):
@@ -84,6 +89,7 @@ _COMMAND = "utracefs.cli.hist.command"
 @seconds_option("--interval", "interval_s", "Renew the table every S seconds. [default: 1 on a terminal]")
 @click.option("--once", is_flag=True, help="Print once, after the interval, and end.")
 @duration_option("Count for S seconds.")
+@launch_options
 @json_option
 @click.argument("event", type=EventPattern())
 @click.argument("keys", nargs=-1, metavar="[KEYS...]", shell_complete=complete_key)
@@ -99,6 +105,7 @@ def hist(
     interval_s: float | None,
     once: bool,
     duration_s: float | None,
+    launch: Launch,
     as_json: bool,
     event: str,
     keys: tuple[str, ...],
@@ -121,6 +128,8 @@ def hist(
             if not view.anything:
                 raise Failure(event, "has no histogram; give KEYS, the fields to count by")
         return 0
+    if len(keys) > MAX_KEYS:
+        raise click.UsageError(f"a histogram has at most {MAX_KEYS} keys, not {len(keys)} ({' '.join(keys)})")
     if place != TOP:
         raise click.UsageError(
             "-B shows histograms of that instance; KEYS make one in an instance of its own"
@@ -134,6 +143,7 @@ def hist(
     with contextlib.ExitStack() as stack:
         taken = stack.enter_context(signals_blocked())
         tree, _ = stack.enter_context(running_or_own(directory, has_command=bool(command)))
+        surroundings = stack.enter_context(launched(launch, tree, command))
         place = stack.enter_context(own_instance(tree, "hist"))
         ledger = Ledger(tree, place)
         asked = WantedEvents(tree, place, [Wanted(event, triggers=(text,))])
@@ -143,9 +153,7 @@ def hist(
             click.echo(f"utracefs: {event}: no such event yet; waiting for it", err=True)
         stack.enter_context(view)
         steps = _Steps(asked, shown, view, renew_s)
-        status = run_steps(
-            command, steps.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
-        )
+        status = run_steps(command, steps.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
         asked.check()
         asked.check_log()
         view.show(shown.read())

@@ -26,7 +26,8 @@ from utracefs.cli.common import (
     events_option,
     json_option,
 )
-from utracefs.cli.running import environment, run_steps, signals_blocked
+from utracefs.cli.launching import Launch, launch_options, launched
+from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.event_names import ALL_USER_EVENTS, EventName, is_glob, select
 from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol._event_printer import EventPrinter
@@ -48,6 +49,7 @@ def perf() -> None:
 def _common_options(function: Callable[..., int]) -> Callable[..., int]:
     for option in (
         click.argument("command", nargs=-1, type=click.UNPROCESSED),
+        launch_options,
         duration_option("Only for S seconds."),
         click.option("-C", "--cpu", type=click.IntRange(min=0), help="Only records of this cpu."),
         click.option(
@@ -73,16 +75,21 @@ def stat(
     cpu: int | None,
     duration_s: float | None,
     as_json: bool,
+    launch: Launch,
     command: tuple[str, ...],
 ) -> int:
     """Count the records of events while COMMAND runs, or until Ctrl-C."""
     attr = PerfAttr(pid=-1 if pid is None else pid, cpu=-1 if cpu is None else cpu)
-    with connect(directory) as tree, signals_blocked() as taken:
+    with (
+        connect(directory) as tree,
+        signals_blocked() as taken,
+        launched(launch, tree, command) as surroundings,
+    ):
         opener = _Opener(tree, events, attr)
         opener.look()
         began = time.monotonic()
         status = run_steps(
-            command, opener.look, taken=taken, env=environment(tree.directory), duration_s=duration_s
+            command, opener.look, taken=taken, surroundings=surroundings, duration_s=duration_s
         )
         took_s = time.monotonic() - began
         counts = {
@@ -132,6 +139,7 @@ def record(
     period: int | None,
     freq: int | None,
     pages: int,
+    launch: Launch,
     command: tuple[str, ...],
 ) -> int:
     """Sample events while COMMAND runs, or until Ctrl-C, and print the samples as they come.
@@ -149,13 +157,17 @@ def record(
         sample_freq=freq or 0,
         sample_period=0 if freq else period or 1,
     )
-    with connect(directory) as tree, signals_blocked() as taken:
+    with (
+        connect(directory) as tree,
+        signals_blocked() as taken,
+        launched(launch, tree, command) as surroundings,
+    ):
         opener = _Opener(tree, events, attr)
         sampler = _Sampler(tree, opener)
         try:
             sampler.step()
             status = run_steps(
-                command, sampler.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
+                command, sampler.step, taken=taken, surroundings=surroundings, duration_s=duration_s
             )
             sampler.finish()
         finally:

@@ -28,12 +28,13 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.completing import complete_clock
 from utracefs.cli.daemons import running_or_own
+from utracefs.cli.launching import Launch, launch_options, launched
 from utracefs.cli.own_instance import own_instance
 from utracefs.cli.place import Place, instance_option
 from utracefs.cli.recorder import Recorder, Summary
-from utracefs.cli.running import environment, run_steps, signals_blocked
+from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
-from utracefs.event_names import ALL_USER_EVENTS
+from utracefs.event_names import ALL_USER_EVENTS, select
 from utracefs.trace_dat import clock_in_use
 from utracefs.tracefs import Tracefs
 
@@ -92,6 +93,7 @@ _WALL_CLOCK_OF = {
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
 @click.option("--embedded", is_flag=True, help="A daemon of its own, even where one is running.")
+@launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
     directory: str | None,
@@ -106,13 +108,14 @@ def record(
     duration_s: float | None,
     wall_clock: bool,
     embedded: bool,
+    launch: Launch,
     command: tuple[str, ...],
 ) -> int:
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat.
 
     Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
     status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 where COMMAND had 0
-    and a filter or a trigger did not fit an event that came.
+    and no EVENT of a -e came, or a filter or a trigger did not fit an event that came.
 
     utracefs record -e 'http_*' --filter 'status >= 500' -e shop_order -- python app.py
     """
@@ -134,6 +137,7 @@ def record(
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )
+        surroundings = stack.enter_context(launched(launch, tree, command))
         if keep:
             check_place(tree, place)
         else:
@@ -150,9 +154,7 @@ def record(
         if not command:
             _tell_that_it_runs(output, duration_s)
         watch = _Watch(recorder, asked)
-        status = run_steps(
-            command, watch.step, taken=taken, env=environment(tree.directory), duration_s=duration_s
-        )
+        status = run_steps(command, watch.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
         with watch.until_the_daemon_goes():
             if not keep:
                 tree.write_file(place.path("tracing_on"), b"0\n")
@@ -160,6 +162,8 @@ def record(
                     tree.write_file(place.path("snapshot"), b"1\n")
             recorder.drain()
             asked.check()
+        if watch.error is None:
+            status = _tell_what_is_missing(wanted, recorder, output, status)
         uname = os.uname()
         summary = recorder.finish(
             uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
@@ -199,6 +203,19 @@ class _Watch:
             yield
         except (ConnectionError, TimeoutError) as error:
             self.error = self.error or error
+
+
+def _tell_what_is_missing(wanted: tuple[Wanted, ...], recorder: Recorder, output: str, status: int) -> int:
+    """The exit status; that of the command counts first. Failure where none of the events that were asked for
+    came: perf refuses those, too, only that it knows before."""
+    asked = [one.pattern for one in wanted if one.pattern != ALL_USER_EVENTS]
+    missing = [pattern for pattern in asked if not select([pattern], recorder.events)]
+    status = status or int(bool(missing))
+    if missing and len(missing) == len(wanted):
+        raise Failure(" ".join(missing), f"no such event came; {output} is not written", status)
+    for pattern in missing:
+        click.echo(f"utracefs: {pattern}: no such event came", err=True)
+    return status
 
 
 def _takes_snapshot(wanted: Wanted) -> bool:

@@ -133,6 +133,11 @@ class Recorder:
     def __exit__(self, *exc: object) -> None:
         self._writer.close()
 
+    @property
+    def events(self) -> list[EventName]:
+        """That were enabled at some time, as far as they were looked for."""
+        return list(self._formats)
+
     def step(self) -> float:
         """One round; how many seconds may pass until the next."""
         now = time.monotonic()

@@ -19,12 +19,12 @@ The command keeps running if it does not end by itself; it is then named on stde
 
 import contextlib
 import math
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import attrs
 import click
 
 from utracefs.cli import Failure
@@ -32,9 +32,7 @@ from utracefs.cli import Failure
 __all__ = [
     "NOT_EXECUTABLE",
     "NOT_FOUND",
-    "PATIENCE_S",
-    "ROOM_KB",
-    "environment",
+    "Surroundings",
     "run_steps",
     "signals_blocked",
 ]
@@ -48,6 +46,21 @@ NOT_FOUND = 127
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal's Ctrl-C comes from the kernel
 _LONGEST_WAIT_S = 3600.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@attrs.frozen
+class Surroundings:
+    """What a command is started in (cli/launching.py)."""
+
+    env: Mapping[str, str] | None = None
+    """None: our own."""
+    enter: Callable[[], None] = lambda: None
+    """Called in the child before it becomes the command."""
+    started: Callable[[int], None] = lambda _pid: None
+    """Called with its pid, before it is waited for."""
+
+
+_OURS = Surroundings()
 
 
 @contextlib.contextmanager
@@ -71,7 +84,7 @@ def run_steps(
     step: Callable[[], float | None],
     *,
     taken: frozenset[signal.Signals],
-    env: Mapping[str, str] | None = None,
+    surroundings: Surroundings = _OURS,
     duration_s: float | None = None,
 ) -> int:
     """Run `command` (none: until a signal) and call `step` until it ends; the exit status to end with.
@@ -83,7 +96,7 @@ def run_steps(
     The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
     status 127 or 126 when the command cannot be run.
     """
-    child = _start(command, taken, env) if command else None
+    child = _start(command, taken, surroundings) if command else None
     loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s)
     try:
         while not loop.over():
@@ -98,17 +111,21 @@ def run_steps(
 
 
 def _start(
-    command: Sequence[str], taken: frozenset[signal.Signals], env: Mapping[str, str] | None
+    command: Sequence[str], taken: frozenset[signal.Signals], surroundings: Surroundings
 ) -> "subprocess.Popen[bytes]":
-    def unblock() -> None:
+    def prepare() -> None:
+        """In the child; there are no threads here."""
+        surroundings.enter()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
 
     try:
-        return subprocess.Popen(command, env=env, preexec_fn=unblock)  # noqa: PLW1509 - no threads here
+        child = subprocess.Popen(command, env=surroundings.env, preexec_fn=prepare)  # noqa: PLW1509
     except FileNotFoundError:
         raise Failure(command[0], "command not found", NOT_FOUND) from None
     except OSError as error:
         raise Failure(command[0], error.strerror or str(error), NOT_EXECUTABLE) from None
+    surroundings.started(child.pid)
+    return child
 
 
 class _Loop:
@@ -178,20 +195,3 @@ class _Loop:
         if self._timed_out and returncode == -signal.SIGTERM:
             return 0  # the end that was asked for
         return returncode if returncode >= 0 else 128 - returncode
-
-
-ROOM_KB = 32 * 1024
-"""For the data ring of a command that is recorded. Emitting in a tight loop is about as fast as taking in,
-so this is how long the daemon may be kept from its cpu: 30 ms. Only what is written to takes memory."""
-
-
-PATIENCE_S = 5
-"""What a command may wait for the first answer of a daemon that is there, because it was started to be
-recorded: what it emits before the answer goes nowhere. On an idle machine that is a millisecond."""
-
-
-def environment(directory: str) -> dict[str, str]:
-    """Ours, and where the command finds the daemon; with room for what it emits, and patience, unless that is
-    set."""
-    ours = {"UTRACEFS_RING_KB": str(ROOM_KB), "UTRACEFS_PATIENCE_S": str(PATIENCE_S)}
-    return {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}

@@ -39,8 +39,8 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     """Show the daemon, its ring buffer, and for each EVENT (default: all) who uses it and what became of its
     records.
 
-    A line for each consumer that is or was attached to it; its three numbers add up to what was emitted while
-    it was.
+    A line for each consumer that is or was (detached) attached to it; its three numbers add up to what was
+    emitted while it was.
     """
     with connect(directory, place) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
@@ -84,7 +84,8 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
         emitted = str(row["emitted"])
         for consumer, counts in row["consumers"].items() or [("-", {})]:
             numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
-            table.append((*first, consumer, emitted, *numbers_of))
+            shown = f"{consumer} (detached)" if consumer in row["detached"] else consumer
+            table.append((*first, shown, emitted, *numbers_of))
             first, emitted = ("", ""), ""
     for line in table_lines(table, left=range(3)):
         echo(line)
@@ -191,6 +192,7 @@ def _event_rows(tree: Tracefs, events: list[EventName], place: Place) -> list[di
                     "used_by": users.get(event.name, []),
                     "emitted": stats.emitted,
                     "lost_in_rings": stats.lost_in_rings,
+                    "detached": sorted(stats.detached),
                     "consumers": {
                         name: counts
                         for name, counts in stats.consumers.items()

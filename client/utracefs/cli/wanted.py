@@ -2,8 +2,8 @@
 
     -e 'http_*' --filter 'status >= 500' --trigger 'snapshot if usec > 100000'
 
-A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R. Several filters of one -e
-must all hold; the same EVENT asked for twice means the records that either takes.
+A filter and a trigger belong to the -e before them, as trace-cmd's -f and -R; without any -e to all events.
+Several filters of one -e must all hold; the same EVENT asked for twice means the records that either takes.
 
 An event may be meant by several -e. Its own name counts more than a glob, and a later -e more than an earlier
 one: `-e '*' -e http_request --filter 'status >= 500'` takes everything, but of http_request only the errors.
@@ -40,7 +40,7 @@ from utracefs.cli.refusals import (
     syntax_refusal,
     trigger_refusal,
 )
-from utracefs.event_names import EventName, is_glob, matches, parse_event_list
+from utracefs.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import parse_format
@@ -128,8 +128,12 @@ def wanted_options(help_text: str) -> Callable[[F], F]:
 
         made: Any = run
         for option in (
-            trigger_option("What the -e before it does when it fires: 'traceoff if status == 503', ..."),
-            filter_option("Of the -e before it, only records that this is true for: 'status >= 500'."),
+            trigger_option(
+                "What the -e before it (or else every event) does: 'traceoff if status == 503', ..."
+            ),
+            filter_option(
+                "Of the -e before it (or else of every event), only records with: 'status >= 500'."
+            ),
             events_option(help_text),
         ):
             made = option(made)
@@ -142,7 +146,7 @@ def _in_order(
     order: Iterable[str | None], events: Sequence[str], filters: Sequence[str], triggers: Sequence[str]
 ) -> tuple[Wanted, ...]:
     left = {"events": iter(events), "filters": iter(filters), "triggers": iter(triggers)}
-    one_by_one: list[Wanted] = []
+    one_by_one = [] if events or not (filters or triggers) else [Wanted(ALL_USER_EVENTS)]
     for name in order:
         if name == "events":
             one_by_one.append(Wanted(next(left[name])))

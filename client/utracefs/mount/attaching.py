@@ -1,8 +1,8 @@
 """Putting a file system of ours on a directory, and taking it away: mount(2), or fusermount3 where that is
 not allowed.
 
-root, and who is root in a user namespace of its own, mounts by itself. For others fusermount3 does it
-(setuid, Debian package fuse3) and hands the descriptor over a socket, whose number it finds in
+root, and who has CAP_SYS_ADMIN in a user namespace of its own, mounts by itself. For others fusermount3 does
+it (setuid, Debian package fuse3) and hands the descriptor over a socket, whose number it finds in
 _FUSE_COMMFD.
 """
 
@@ -11,12 +11,13 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import shutil
 import socket
 import subprocess
 from typing import Final
 
-__all__ = ["FS_TYPE", "attach", "detach", "is_attached"]
+__all__ = ["FS_TYPE", "attach", "detach", "has_cap_sys_admin", "is_attached"]
 
 FS_TYPE: Final = "fuse.utracefs"
 """In /proc/mounts."""
@@ -28,6 +29,8 @@ _MS_NOSUID: Final = 2
 _MS_NODEV: Final = 4
 _MS_NOEXEC: Final = 8
 _MNT_DETACH: Final = 2
+
+_CAP_SYS_ADMIN: Final = 1 << 21
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,12 +52,11 @@ def attach(directory: str, *, allow_other: bool = False) -> int:
     if is_attached(directory):
         raise OSError(errno.EBUSY, f"the tree is mounted here already; `umount {directory}` first", directory)
     options = ["default_permissions", *(["allow_other"] if allow_other else [])]
-    if os.geteuid():
+    if not _by_itself():
         return _by_helper(directory, options)
     try:
         return _by_ourselves(directory, options)
     except PermissionError:
-        # Root without CAP_SYS_ADMIN, in a container: fusermount3 would not have it either.
         raise PermissionError(
             errno.EPERM,
             "mounting is not allowed here; a container needs /dev/fuse and CAP_SYS_ADMIN"
@@ -65,7 +67,7 @@ def attach(directory: str, *, allow_other: bool = False) -> int:
 
 def detach(directory: str) -> None:
     """Unmount what is mounted there, used or not. Nothing there is no error."""
-    if os.geteuid():
+    if not _by_itself():
         helper = shutil.which(_HELPER)
         if helper is not None:
             subprocess.run(
@@ -73,6 +75,18 @@ def detach(directory: str) -> None:
             )
         return
     _libc.umount2(os.fsencode(directory), _MNT_DETACH)
+
+
+def has_cap_sys_admin() -> bool:
+    """In the user namespace of this process, among the effective capabilities."""
+    with open("/proc/self/status", "rb") as file:
+        found = re.search(rb"^CapEff:\t([0-9a-f]+)$", file.read(), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) & _CAP_SYS_ADMIN)
+
+
+def _by_itself() -> bool:
+    """Root without CAP_SYS_ADMIN is told so: fusermount3 would not have it either."""
+    return not os.geteuid() or has_cap_sys_admin()
 
 
 def is_attached(directory: str) -> bool:

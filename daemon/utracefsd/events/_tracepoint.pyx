@@ -290,13 +290,16 @@ cdef class Tracepoint:
         All numbers count from 0 in each daemon: a successor does not take them over.
         """
         numbers = {}
+        attached = {probe.consumer for probe in self._probes}
         rows = [(p.consumer, p.recorded, p.filtered, p.lost) for p in self._probes]
         for consumer, *more in rows + self.past:
             numbers[consumer] = [a + b for a, b in zip(numbers.get(consumer, (0, 0, 0)), more)]
         lines = [f"emitted: {self.emitted}\n"]
         if self.lost_in_rings:
             lines.append(f"lost in data rings: {self.lost_in_rings}\n")
-        for consumer, (recorded, filtered, lost) in numbers.items():
+        for i, (consumer, (recorded, filtered, lost)) in enumerate(numbers.items()):
+            if i == len(attached):
+                lines.append("detached:\n")
             lines.append(f"{consumer}: recorded {recorded} filtered {filtered} lost {lost}\n")
         return "".join(lines).encode("utf-8", "surrogateescape")
 

@@ -47,7 +47,10 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
                 try:
                     os.chown(path, -1, gid)
                     os.chmod(path, 0o660)
-                except PermissionError:
+                except OSError as error:
+                    # EINVAL: a user namespace (`unshare -Ur`, a rootless container) that has not this group.
+                    if error.errno not in (errno.EPERM, errno.EINVAL):
+                        raise
                     logger.info("%s: only for this user, who is not in the group %d", path, gid)
             sock.listen(BACKLOG)
             yield sock

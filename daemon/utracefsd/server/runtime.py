@@ -131,7 +131,7 @@ class Runtime:
                 _check_not_open_to_all(self.directory)
             case Kind.CHOSEN:
                 _check_way(self.directory, self.uid)
-                _make(self.directory, 0o755 if reachable else 0o700, parents=True)
+                _make(self.directory, 0o755 if reachable else 0o700)
                 _check_not_open_to_all(self.directory)
         found = attrs.evolve(self, status_folder=_free_name(self.status_folder, self.uid))
         _make(found.status_folder, 0o700)
@@ -258,13 +258,16 @@ def directory_hash(directory: Path) -> str:
     return hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
 
 
-def _make(directory: Path, mode: int, *, parents: bool = False) -> None:
+def _make(directory: Path, mode: int) -> None:
+    """The last part of the path alone: a way that is not there is a mistake in its name, and would be made
+    with modes that nobody chose."""
     try:
-        if parents:
-            directory.parent.mkdir(parents=True, exist_ok=True)
         os.mkdir(directory, mode)
     except FileExistsError:
         return
+    except FileNotFoundError as error:
+        text = f"{directory}: there is no directory {directory.parent}; make it first, or check the name"
+        raise TraceError(errno.ENOENT, text) from error
     except OSError as error:
         raise _failure(error, directory) from error
     # mkdir(2) takes the umask away from the mode; a strict umask must not lock the group out of

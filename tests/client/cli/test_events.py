@@ -95,3 +95,8 @@ def test_names_with_their_system(traced: Cli) -> None:
     traced.run("disable", "ev")
     traced.run("reg", "-d", "user_events:ev")
     assert traced.out("list") == ""
+
+
+def test_a_declaration_without_quotes(cli: Cli) -> None:
+    said = cli.fails("reg", "x", "u32", "a", status=2)
+    assert "a declaration is one word of the shell: utracefs reg 'x u32 a'" in said

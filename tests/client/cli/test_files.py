@@ -36,7 +36,9 @@ def test_files(traced: Cli) -> None:
     assert traced.fails("ls", "nosuch").startswith("utracefs: nosuch: ")
     assert traced.fails("write", "tracing_on", "x").startswith("utracefs: tracing_on: ")
     assert traced.fails("write", "nosuch/file", "x").startswith("utracefs: nosuch/file: ")
-    assert traced.fails("cat", "events").startswith("utracefs: events: ")
+    assert (
+        traced.fails("cat", "events") == "utracefs: events: is a directory; `utracefs ls events` lists it\n"
+    )
 
 
 def own(process: "subprocess.Popen[bytes]") -> str:
@@ -75,7 +77,9 @@ def test_a_stream_with_a_filter_that_fits_nothing(traced: Cli) -> None:
     traced.run("reg", "web u16 status")
     error = traced.run("stream", "-e", "web", "-f", "status", status=1).stderr.decode()
     assert error.startswith("utracefs: user_events:web: filter: ")
-    assert "belongs to the -e before it" in traced.fails("stream", "-f", "x", status=2)
+    error = traced.run("stream", "-f", "x", status=1).stderr.decode()
+    assert error.startswith("utracefs: user_events:web: filter: "), "without -e of all events"
+    assert "belongs to the -e before it" in traced.fails("stream", "-f", "x", "-e", "web", status=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -57,6 +57,11 @@ def test_json_filter_and_size(cli: Cli) -> None:
     assert one["entries"] == [{"keys": {"status": 500}, "values": {"hitcount": 5}}]
 
 
+def test_more_keys_than_a_histogram_has(cli: Cli) -> None:
+    said = cli.fails("hist", "web", "a", "b", "c", "d", status=2)
+    assert "a histogram has at most 3 keys, not 4 (a b c d)" in said
+
+
 def hist_instances(cli: Cli) -> str:
     return cli.out("instance", "list")
 

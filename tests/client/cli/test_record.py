@@ -200,13 +200,21 @@ def test_embedded_beside_a_running_one(traced: Cli) -> None:
 
 
 def test_events_that_are_not_asked_for(cli: Cli) -> None:
-    done = cli.run("record", "-e", "user_events:tocks", *emitter(10))
-    assert fields(cli) == []
-    assert b"; no record of user_events:tocks came from the command\n" in done.stderr
+    """None came: an error, and no file that holds nothing. Some came: a file, and an error."""
+    said = b"utracefs: user_events:tocks t*ks: no such event came; trace.dat is not written\n"
+    done = cli.run("record", "-e", "user_events:tocks", "-e", "t*ks", "--", "true", status=1)
+    assert done.stderr == said
+    assert cli.run("record", "-e", "user_events:tocks", "-e", "t*ks", "--", "false", status=1).stderr == said
+    cli.run("record", "-e", "tocks", "--", "sh", "-c", "exit 7", status=7)
+    assert os.listdir(cli.home) == []
+    done = cli.run("record", "-e", "tocks", "-e", "ticks", *emitter(10), status=1)
+    assert done.stderr.startswith(b"utracefs: tocks: no such event came\nutracefs: trace.dat: 10 records, ")
+    assert len(fields(cli)) == 10
 
 
 def test_no_record_from_the_daemon_that_runs(traced: Cli) -> None:
     """Only a daemon that is still there can be asked why."""
+    traced.run("reg", "tocks u32 n")
     done = traced.run("record", "-e", "tocks", "--", "true")
     assert b"; no record of tocks came, `utracefs doctor` may know why\n" in done.stderr
 
@@ -425,7 +433,7 @@ def web() -> list[str]:
 
 def test_a_filter_of_an_event_that_the_command_declares(cli: Cli) -> None:
     """Not one record gets past it."""
-    done = cli.run("record", "-e", "we*", "--filter", "status >= 500", "-e", "other", *web())
+    done = cli.run("record", "-e", "we*", "--filter", "status >= 500", *web())
     assert re.fullmatch(
         rb"utracefs: trace.dat: 10 records, 90 filtered out, [\d.]+ [kM]B, nothing lost\n", done.stderr
     ), done.stderr
@@ -529,3 +537,9 @@ def test_what_no_event_will_fit_is_told_before_the_command_runs(cli: Cli) -> Non
     done = cli.run("record", "-e", "we*", "--filter", "status => 500", "--", "touch", "ran", status=1)
     assert done.stderr.decode() == "utracefs: we*: filter: Invalid operator\n  status => 500\n         ^\n"
     assert os.listdir(cli.home) == []
+
+
+def test_a_filter_of_all_events(cli: Cli) -> None:
+    """Without any -e."""
+    cli.run("record", "--filter", "n >= 7", *emitter(10))
+    assert [one["n"] for one in fields(cli)] == [7, 8, 9]

@@ -13,9 +13,7 @@ from utracefs.cli import Failure
 from utracefs.cli.running import (
     NOT_EXECUTABLE,
     NOT_FOUND,
-    PATIENCE_S,
-    ROOM_KB,
-    environment,
+    Surroundings,
     run_steps,
     signals_blocked,
 )
@@ -107,25 +105,29 @@ def test_signals_are_as_before_afterwards() -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_where_a_command_finds_the_daemon() -> None:
-    env = environment("relative")
-    assert env["UTRACEFS_DIR"] == os.path.abspath("relative")
-    assert env["PATH"] == os.environ["PATH"]
+def test_what_a_command_is_started_in(tmp_path: Path) -> None:
+    """`enter` is called in the child, `started` before it is waited for, however soon it ends."""
+    out = tmp_path / "out"
+    pids: list[int] = []
+    pidfds: list[int] = []
 
+    def enter() -> None:
+        out.write_text(str(os.getpid()))
 
-def test_a_recorded_command_has_room_in_its_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UTRACEFS_RING_KB", raising=False)
-    assert environment(".")["UTRACEFS_RING_KB"] == str(ROOM_KB)
-    monkeypatch.setenv("UTRACEFS_RING_KB", "64")
-    assert environment(".")["UTRACEFS_RING_KB"] == "64", "what somebody chose"
+    def started(pid: int) -> None:
+        pids.append(pid)
+        pidfds.append(os.pidfd_open(pid))
 
-
-def test_a_recorded_command_waits_longer_for_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it emits before the daemon's first answer is in nobody's numbers."""
-    monkeypatch.delenv("UTRACEFS_PATIENCE_S", raising=False)
-    assert environment(".")["UTRACEFS_PATIENCE_S"] == str(PATIENCE_S)
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.1")
-    assert environment(".")["UTRACEFS_PATIENCE_S"] == "0.1", "what somebody chose"
+    with signals_blocked() as taken:
+        status = run_steps(
+            ["sh", "-c", "echo $WORD; exit 3"],
+            lambda: 0.01,
+            taken=taken,
+            surroundings=Surroundings({"WORD": "x"}, enter, started),
+        )
+    assert status == 3
+    assert [int(out.read_text())] == pids != [os.getpid()]
+    os.close(pidfds[0])
 
 
 def test_a_wait_that_ends_with_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:

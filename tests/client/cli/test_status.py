@@ -45,6 +45,18 @@ def test_a_line_for_each_consumer(traced: Cli) -> None:
     assert second.split()[1:] == ["1", "0", "0"]
 
 
+def test_consumers_that_are_gone(traced: Cli) -> None:
+    traced.run("reg", "a")
+    traced.run("enable", "a")
+    traced.run("perf", "stat", "-e", "a", "--", *traced.command("emit", "a"))
+    first, second = traced.out("status").splitlines()[-2:]
+    assert first.split() == ["user_events:a", "ftrace", "ftrace", "1", "1", "0", "0"]
+    assert second.split()[1:] == ["(detached)", "1", "0", "0"]
+    traced.run("disable", "a")
+    (row,) = json.loads(traced.out("status", "--json"))["events"]
+    assert set(row["detached"]) == set(row["consumers"]) and "ftrace" in row["detached"]
+
+
 def test_json(traced: Cli) -> None:
     traced.run("reg", "a")
     traced.run("enable", "--standing", "user_events:later*")
@@ -59,6 +71,7 @@ def test_json(traced: Cli) -> None:
             "used_by": [],
             "emitted": 0,
             "lost_in_rings": 0,
+            "detached": [],
             "consumers": {},
         }
     ]

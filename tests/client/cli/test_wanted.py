@@ -56,6 +56,8 @@ def parsed(*words: str) -> tuple[Wanted, ...] | str:
         (["-e", "a", "-f", "x", "-e", "a", "-R", "t"], (Wanted("a", "", ("t",)),)),
         (["-e", "a", "--", "-e", "b", "-f", "x"], (Wanted("a"),)),
         (["-e", "a", "prog", "-f", "x"], (Wanted("a"),)),
+        (["-f", "x"], (Wanted("user_events*:*", "x"),)),
+        (["-f", "x", "-R", "t", "-f", "y"], (Wanted("user_events*:*", "(x) && (y)", ("t",)),)),
     ],
 )
 def test_a_filter_belongs_to_the_event_before_it(words: list[str], wanted: tuple[Wanted, ...]) -> None:
@@ -65,7 +67,8 @@ def test_a_filter_belongs_to_the_event_before_it(words: list[str], wanted: tuple
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["-f", "x"], "--filter 'x' belongs to the -e before it, and there is none"),
+        (["-f", "x", "-e", "a"], "--filter 'x' belongs to the -e before it, and there is none"),
+        (["-f", ""], "is empty"),
         (["-R", "x", "-e", "a"], "--trigger 'x' belongs to the -e before it"),
         (["-e", "a", "-f", " "], "--filter of a is empty"),
         (["-e", "a", "-R", ""], "--trigger of a is empty"),

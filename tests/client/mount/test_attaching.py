@@ -51,6 +51,7 @@ def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Helper:
     """Not root, with a helper and a device."""
     monkeypatch.setattr(attaching, "_DEVICE", "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(attaching, "has_cap_sys_admin", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path))
     return Helper(tmp_path)
 
@@ -135,11 +136,24 @@ class TestByTheHelper:
             attach(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("mask", "has"), [("00000000a80425fb", False), ("000001ffffffffff", True), ("", False)]
+)
+def test_the_capability_to_mount(
+    mask: str, has: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "status").write_text(f"Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t{mask}\nCapBnd:\t0\n")
+    real = open
+    monkeypatch.setattr("builtins.open", lambda _path, mode: real(tmp_path / "status", mode))
+    assert attaching.has_cap_sys_admin() is has
+
+
 class TestWithoutFuse:
     @pytest.mark.parametrize("user", [0, 1000])
     def test_no_device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int) -> None:
         monkeypatch.setattr(attaching, "_DEVICE", str(tmp_path / "fuse"))
         monkeypatch.setattr(os, "geteuid", lambda: user)
+        monkeypatch.setattr(attaching, "has_cap_sys_admin", lambda: user == 0)
         with pytest.raises(FileNotFoundError, match="this machine has no FUSE") as caught:
             attach(str(tmp_path))
         assert caught.value.filename == str(tmp_path / "fuse")

@@ -48,6 +48,18 @@ def test_for_a_group_that_we_are_not_in(path: Path, caplog: pytest.LogCaptureFix
     assert "group" in caplog.text
 
 
+def test_for_a_group_that_a_user_namespace_does_not_have(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chown(path: Path, uid: int, gid: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument", str(path))
+
+    monkeypatch.setattr(os, "chown", chown)
+    with caplog.at_level(logging.INFO), listening(path, 1):
+        assert mode(path) == 0o600
+    assert "group" in caplog.text
+
+
 def test_a_stale_socket_is_replaced(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))

@@ -204,6 +204,13 @@ def test_a_directory_that_everybody_writes_is_refused(tmp_path: Path) -> None:
     assert str(tmp_path) in error.text
 
 
+def test_a_way_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    error = refused(locate(tmp_path / "x" / "y" / "z", environ={}))
+    assert error.errno == errno.ENOENT
+    assert f"there is no directory {tmp_path / 'x' / 'y'}" in error.text
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_file_instead_of_a_directory(here: Runtime) -> None:
     here.directory.write_bytes(b"")
     assert refused(here).errno == errno.ENOTDIR

@@ -1,0 +1,27 @@
+"""Where the C client lies: a tree as below /usr/local, inside this package.
+
+    utracefs/c/include/utracefs.h, utracefs.hpp
+    utracefs/c/lib/libutracefs.so, libutracefs.a, libutracefs-preload.so
+    utracefs/c/lib/pkgconfig/, utracefs/c/lib/cmake/
+
+It may be moved as a whole. setup.py puts it there; where there is no make it does not.
+"""
+
+import os
+
+__all__ = ["PREFIX", "prefix", "preload_library"]
+
+PREFIX = os.path.join(os.path.dirname(os.path.abspath(__file__)), "c")
+
+_PRELOAD = "lib/libutracefs-preload.so"
+
+
+def prefix() -> str | None:
+    """Of the tree; None: it was not built."""
+    return PREFIX if os.path.exists(os.path.join(PREFIX, "include", "utracefs.h")) else None
+
+
+def preload_library() -> str | None:
+    """By which programs that use the kernel's user_events reach the daemon; None: it was not built."""
+    path = os.path.join(PREFIX, _PRELOAD)
+    return path if os.path.exists(path) else None

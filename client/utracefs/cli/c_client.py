@@ -1,0 +1,59 @@
+"""`utracefs c-client`: where the C client is, for compilers and for LD_PRELOAD."""
+
+import os
+
+import click
+
+from utracefs import c_client as installed
+from utracefs.cli import Failure
+from utracefs.cli.common import COMMAND_SETTINGS, echo
+
+__all__ = ["c_client"]
+
+
+@click.command("c-client", context_settings=COMMAND_SETTINGS)
+@click.option("--prefix", is_flag=True, help="The directory with include/ and lib/.")
+@click.option("--cflags", is_flag=True, help="Options for the compiler.")
+@click.option("--libs", is_flag=True, help="Options for the linker; the library is found where it is now.")
+@click.option("--static", is_flag=True, help="With --libs: the static library.")
+@click.option("--pkg-config-path", is_flag=True, help="What PKG_CONFIG_PATH needs.")
+@click.option(
+    "--preload",
+    is_flag=True,
+    help="The library for LD_PRELOAD of programs that use the kernel's user_events.",
+)
+def c_client(
+    prefix: bool, cflags: bool, libs: bool, static: bool, pkg_config_path: bool, preload: bool
+) -> None:
+    """Print where the C client is: what is asked for, in one line; without options all of it.
+
+    \b
+    cc program.c $(utracefs c-client --cflags --libs)
+    PKG_CONFIG_PATH=$(utracefs c-client --pkg-config-path) pkg-config --libs utracefs
+    cmake -DCMAKE_PREFIX_PATH=$(utracefs c-client --prefix) .
+    UTRACEFS_DIR=DIR LD_PRELOAD=$(utracefs c-client --preload) ./provider
+    """
+    if static and not libs:
+        raise click.UsageError("--static goes with --libs")
+    where = installed.prefix()
+    library = installed.preload_library()
+    if where is None or library is None:
+        raise Failure(installed.PREFIX, "the C client was not built; install utracefs where make and gcc are")
+    lib = os.path.join(where, "lib")
+    texts = {
+        "prefix": where,
+        "cflags": f"-I{os.path.join(where, 'include')}",
+        "libs": (
+            f"{os.path.join(lib, 'libutracefs.a')} -pthread"
+            if static
+            else f"-L{lib} -Wl,-rpath,{lib} -lutracefs"
+        ),
+        "pkg-config-path": os.path.join(lib, "pkgconfig"),
+        "preload": library,
+    }
+    asked = [prefix, cflags, libs, pkg_config_path, preload]
+    if any(asked):
+        echo(" ".join(text for text, wanted in zip(texts.values(), asked, strict=True) if wanted))
+    else:
+        for name, text in texts.items():
+            echo(f"{name:<16} {text}")

@@ -1,0 +1,133 @@
+"""How a command that is traced finds the daemon.
+
+| the command's events | how |
+|---|---|
+| of a client of ours | UTRACEFS_DIR in its environment |
+| of user_events_data | LD_PRELOAD: a library that takes open, ioctl, write of it (`--no-preload`: not) |
+| of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
+
+By hand: `UTRACEFS_DIR=DIR LD_PRELOAD="$(utracefs c-client --preload)" COMMAND`.
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from utracefs import c_client
+from utracefs.cli import Failure
+from utracefs.cli.common import HELLO_S
+from utracefs.cli.running import Surroundings
+from utracefs.rpc import Rpc
+from utracefs.tracefs import Tracefs
+from utracefs_protocol.messages.data import OpenFor
+from utracefs_protocol.places import DATA_SOCKET
+
+__all__ = ["PATIENCE_S", "ROOM_KB", "Launch", "environment", "launch_options", "launched"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ROOM_KB = 32 * 1024
+"""For the data ring of a command that is recorded. Emitting in a tight loop is about as fast as taking in,
+so this is how long the daemon may be kept from its cpu: 30 ms. Only what is written to takes memory."""
+
+
+PATIENCE_S = 5
+"""What a command may wait for the first answer of a daemon that is there, because it was started to be
+recorded: what it emits before the answer goes nowhere. On an idle machine that is a millisecond."""
+
+
+@attrs.frozen
+class Launch:
+    """What the options ask for."""
+
+    preload: bool = True
+    kernel_abi: bool = False
+
+
+def launch_options(function: F) -> F:
+    """`--no-preload` and `--kernel-abi`; the parameter `launch` is a Launch."""
+
+    @functools.wraps(function)
+    def run(*args: Any, no_preload: bool, kernel_abi: bool, **options: Any) -> Any:
+        return function(*args, launch=Launch(not no_preload, kernel_abi), **options)
+
+    made: Any = run
+    for option in (
+        click.option(
+            "--kernel-abi",
+            is_flag=True,
+            help="Give COMMAND a mount of its own on /sys/kernel/tracing, for statically linked programs that"
+            " use the kernel's user_events.",
+        ),
+        click.option(
+            "--no-preload",
+            is_flag=True,
+            help="Without the library by which programs that use the kernel's user_events reach the daemon.",
+        ),
+    ):
+        made = option(made)
+    found: F = made
+    return found
+
+
+@contextlib.contextmanager
+def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[Surroundings]:
+    """What to start `command` in, for as long as it runs. Failure: that cannot be; nothing was done yet."""
+    env = environment(tree.directory, preload=launch.preload and not launch.kernel_abi)
+    if not launch.kernel_abi:
+        yield Surroundings(env)
+        return
+    if not command:
+        raise click.UsageError("--kernel-abi goes with a COMMAND")
+    _must_be_trusted(tree.directory)
+    from utracefs.mount.own_namespace import OwnNamespace
+
+    try:
+        namespace = OwnNamespace(tree.directory)
+    except OSError as error:
+        raise Failure(str(error.filename or "--kernel-abi"), error.strerror or str(error)) from None
+    with namespace:
+        yield Surroundings(env, namespace.enter, namespace.started)
+
+
+def _must_be_trusted(directory: str) -> None:
+    """Failure where the daemon takes no records from us on behalf of other processes."""
+    with open("/proc/self/stat", "rb") as file:
+        start_time = int(file.read().rpartition(b")")[2].split()[19])
+    ourselves = OpenFor(os.getpid(), start_time, os.geteuid(), os.getegid())
+    try:
+        with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
+            data.call(ourselves, data.address)
+    except PermissionError as error:
+        raise Failure(
+            "--kernel-abi",
+            f"{error.strerror}; run this as root or as the daemon's user, or `record --embedded` with a daemon of"
+            " your own",
+        ) from None
+
+
+def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
+    """Ours, and where the command finds the daemon; with room for what it emits, and patience, unless that is
+    set. preload: the library first, and what else was in LD_PRELOAD; where it was not built, without.
+
+    A program built with AddressSanitizer ends at its start when a library was loaded before the sanitizer's,
+    whatever that library does; its option for that is set.
+    """
+    ours = {"UTRACEFS_RING_KB": str(ROOM_KB), "UTRACEFS_PATIENCE_S": str(PATIENCE_S)}
+    env = {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
+    library = c_client.preload_library()
+    before = env.pop("LD_PRELOAD", "")
+    # ld.so(8): separated by colons or blanks. Inside another recording ours is there already.
+    libraries = [word for word in before.replace(":", " ").split() if word != library]
+    if preload and library and " " not in library and ":" not in library:
+        libraries.insert(0, library)
+        options = [env["ASAN_OPTIONS"]] if env.get("ASAN_OPTIONS") else []
+        env["ASAN_OPTIONS"] = ":".join(["verify_asan_link_order=0", *options])
+    if libraries:
+        env["LD_PRELOAD"] = ":".join(libraries)
+    return env

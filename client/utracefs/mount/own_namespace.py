@@ -1,0 +1,232 @@
+"""A mount that only one command sees: in a mount namespace of its own, /sys/kernel/tracing is the tree.
+
+    who runs the command               `python -m utracefs.mount.own_namespace`          the command
+    OwnNamespace                  ──▶  unshare, mount
+                                  ◀──  namespaces, root, working directory
+    fork                                                                           enter, exec
+    pidfd                         ──▶  serves; ends when the command has ended
+
+With CAP_SYS_ADMIN that is a mount namespace alone, else a user namespace, too, which needs no rights: user
+and group are what they are outside, and all others are `nobody` there. The command has no capability in it
+(exec of a program whose user is not 0 leaves none; capset(2) before that says it, too).
+
+The process that serves is in the same user namespace, where it has all capabilities: so it may read and write
+the memory of the command and of its children, whatever Yama says (cap_ptrace_access_check in the kernel).
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Final, Self
+
+from utracefs.mount.attaching import has_cap_sys_admin
+
+__all__ = ["MOUNTPOINT", "OwnNamespace"]
+
+MOUNTPOINT: Final = "/sys/kernel/tracing"
+"""Where programs look for user_events_data."""
+
+START_S: Final = 20.0
+"""Most of it Python's imports; for machines that swap."""
+
+END_S: Final = 5.0
+
+_CLONE_NEWNS: Final = 0x20000
+_CLONE_NEWUSER: Final = 0x10000000
+_MS_REC: Final = 0x4000
+_MS_SLAVE: Final = 1 << 19
+_CAPABILITY_VERSION_3: Final = 0x20080522
+
+_READY: Final = b"ready"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class OwnNamespace:
+    """A context manager: the tree of the daemon of that directory is mounted, in a namespace that `enter`
+    enters. OSError with a text that says what to do where that is not possible, about what its filename
+    names."""
+
+    def __init__(self, directory: str) -> None:
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._fds: list[int] = []
+        self._pidfd = -1
+        with theirs:
+            words = [sys.executable, "-m", "utracefs.mount.own_namespace", directory, str(theirs.fileno())]
+            # A group of its own: Ctrl-C is the command's to answer.
+            self._server = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+                preexec_fn=_unblock,  # noqa: PLW1509 - no threads here
+            )
+        try:
+            self._take_over()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_over(self) -> None:
+        self._sock.settimeout(START_S)
+        try:
+            message, self._fds, _, _ = socket.recv_fds(self._sock, 4096, 4)
+        except TimeoutError:
+            raise OSError(errno.ETIMEDOUT, f"is not mounted after {START_S:.0f} s", MOUNTPOINT) from None
+        for fd in self._fds:
+            os.set_inheritable(fd, False)
+        if message != _READY:
+            number, about, text = (message.decode("utf-8", "surrogateescape") or "\0\0").split("\0")
+            reason = text or "the mount ended without saying why"
+            raise OSError(int(number or errno.EIO), reason, about or MOUNTPOINT)
+
+    def enter(self) -> None:
+        """In a child, after fork and before exec: from now on it is in there, with the same root and working
+        directory. It must have one thread."""
+        root, cwd, *namespaces = self._fds
+        for fd in namespaces:
+            _check(_libc.setns(fd, 0), "setns")
+        os.fchdir(root)
+        os.chroot(".")
+        os.fchdir(cwd)
+        if len(namespaces) > 1:
+            header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+            _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+    def started(self, pid: int) -> None:
+        """The child that entered, and was not waited for yet: the mount is there until it ends, even if we
+        end before."""
+        self._pidfd = os.pidfd_open(pid)
+        # It is gone already if the daemon is.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._sock, [b"pidfd"], [self._pidfd])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The mount goes with the command; where that still runs it is left to it."""
+        self._sock.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+        left_behind = False
+        if self._pidfd >= 0:
+            left_behind = not select.select([self._pidfd], [], [], 0)[0]
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if not left_behind:
+            try:
+                self._server.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _check(result: int, about: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), about)
+
+
+def unshare() -> list[str]:
+    """Go into a mount namespace of our own, from which no mount gets out; the names in /proc/self/ns of
+    what was made, in the order in which to enter it. This process must have one thread. OSError with what to
+    do."""
+    if not os.path.isdir(MOUNTPOINT):
+        raise OSError(
+            errno.ENOENT,
+            "there is no such directory, so nothing can be mounted on it (sysfs is not mounted, or the kernel"
+            " has no CONFIG_TRACING); without --kernel-abi the command gets the preload library instead",
+            MOUNTPOINT,
+        )
+    if has_cap_sys_admin():
+        _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+        # What is mounted outside later is seen here, too.
+        _check(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "/")
+        return ["mnt"]
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+        for file, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
+            with open(f"/proc/self/{file}", "w") as map_file:
+                map_file.write(text)
+    except OSError as error:
+        raise OSError(error.errno, _without_user_namespaces(error), "--kernel-abi") from None
+    return ["user", "mnt"]
+
+
+def _without_user_namespaces(error: OSError) -> str:
+    return (
+        f"no user namespace for the command ({error.strerror}): run this as root, or allow them (sysctl"
+        " user.max_user_namespaces, kernel.unprivileged_userns_clone,"
+        " kernel.apparmor_restrict_unprivileged_userns; a container needs --cap-add SYS_ADMIN)"
+    )
+
+
+def _serve(directory: str, sock: socket.socket) -> None:
+    from utracefs.mount.serving import Mount, connect, signals
+
+    names = unshare()
+    with (
+        signals() as stop,
+        Mount(MOUNTPOINT, connect(directory), allow_other=True) as mounted,
+        contextlib.ExitStack() as stack,
+    ):
+        places = [
+            ("/", os.O_PATH),
+            (".", os.O_PATH),
+            *((f"/proc/self/ns/{name}", os.O_RDONLY) for name in names),
+        ]
+        fds = []
+        for path, flags in places:
+            fds.append(os.open(path, flags))
+            stack.callback(os.close, fds[-1])
+        socket.send_fds(sock, [_READY], fds)
+        stack.close()
+        threading.Thread(target=_end_with_the_command, args=[sock], daemon=True).start()
+        mounted.serve(stop)
+
+
+def _end_with_the_command(sock: socket.socket) -> None:
+    """The signal ends Mount.serve. Without a command: when there will be none."""
+    _, fds, _, _ = socket.recv_fds(sock, 16, 1)
+    if fds:
+        select.select(fds, [], [])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(directory: str, fd: str) -> None:
+    """Tells over the socket `fd` whether it could be done: `ready`, or errno, what it is about and the
+    reason, with NULs in between."""
+    with socket.socket(fileno=int(fd)) as sock:
+        try:
+            _serve(directory, sock)
+        except OSError as error:
+            text = f"{error.errno or errno.EIO}\0{error.filename or ''}\0{error.strerror or error}"
+            with contextlib.suppress(BrokenPipeError):
+                sock.send(text.encode("utf-8", "surrogateescape"))
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

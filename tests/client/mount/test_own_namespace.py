@@ -1,0 +1,95 @@
+"""A mount namespace for one command, without the command line (that: tests/client/cli/test_launching.py)."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.real_daemon import Utracefsd
+from tests.integration.mounting import must_mount
+from utracefs.mount import own_namespace
+from utracefs.mount.attaching import is_attached
+from utracefs.mount.own_namespace import MOUNTPOINT, OwnNamespace
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[str]:
+    """Of a daemon, where mounts can be made."""
+    must_mount(tmp_path / "probe")
+    if not os.path.isdir(MOUNTPOINT):
+        pytest.skip(f"no {MOUNTPOINT}")
+    with tempfile.TemporaryDirectory(prefix="ut-", dir="/tmp") as folder:
+        daemon = Utracefsd(Path(folder) / "d")
+        daemon.start()
+        try:
+            yield f"{folder}/d"
+        finally:
+            daemon.stop()
+
+
+@pytest.fixture
+def namespace(directory: str) -> Iterator[OwnNamespace]:
+    with OwnNamespace(directory) as entered:
+        yield entered
+
+
+def in_there(namespace: OwnNamespace, script: str, cwd: Path) -> str:
+    return subprocess.run(
+        ["sh", "-c", script],
+        preexec_fn=namespace.enter,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_only_who_entered_sees_it(namespace: OwnNamespace, tmp_path: Path) -> None:
+    before = open_descriptors()
+    script = f"cat {MOUNTPOINT}/current_tracer; pwd -P; ls -d /proc/self/fd/* | wc -l"
+    tracer, cwd, fds = in_there(namespace, script, tmp_path).splitlines()
+    assert tracer == "nop"
+    assert cwd == os.path.realpath(os.getcwd()), "as it was when the namespace was made"
+    assert int(fds) <= 4, "none of ours"
+    assert not is_attached(MOUNTPOINT)
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_nothing_is_left(directory: str) -> None:
+    before = open_descriptors()
+    for _ in range(2):
+        with OwnNamespace(directory) as namespace:
+            child = subprocess.Popen(["true"], preexec_fn=namespace.enter)  # noqa: PLW1509
+            namespace.started(child.pid)
+            child.wait()
+        assert namespace._server.returncode == 0
+    assert open_descriptors() == before
+
+
+def test_a_mount_that_cannot_be_says_why(tmp_path: Path) -> None:
+    before = open_descriptors()
+    with pytest.raises(OSError) as caught:
+        OwnNamespace(str(tmp_path / "nowhere"))
+    assert caught.value.filename in (f"{tmp_path}/nowhere/tracefs", MOUNTPOINT, "--kernel-abi", "/dev/fuse")
+    assert open_descriptors() == before
+
+
+def test_a_mount_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over at once."""
+    monkeypatch.setattr(own_namespace, "START_S", 1e-6)
+    monkeypatch.setattr(own_namespace, "END_S", 1e-6)
+    with pytest.raises(TimeoutError, match="is not mounted after"):
+        OwnNamespace(str(tmp_path))
+
+
+def test_no_such_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(own_namespace, "MOUNTPOINT", str(tmp_path / "tracing"))
+    with pytest.raises(FileNotFoundError, match="without --kernel-abi the command gets the preload library"):
+        own_namespace.unshare()

@@ -1,0 +1,125 @@
+"""What is in a wheel and in a source distribution, and that the C client works wherever a wheel is unpacked.
+
+Built without the compiled modules but one, since all would take a minute.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="no make")
+
+TREE = {
+    "include/utracefs.h",
+    "include/utracefs.hpp",
+    "lib/libutracefs.so",
+    "lib/libutracefs.so.0",
+    "lib/libutracefs.a",
+    "lib/libutracefs-preload.so",
+    "lib/pkgconfig/utracefs.pc",
+    "lib/cmake/utracefs/utracefs-config.cmake",
+    "lib/cmake/utracefs/utracefs-config-version.cmake",
+}
+
+
+def setup(folder: Path, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder), *words],
+        cwd=ROOT,
+        env={**os.environ, "EXT": "utracefs.c,utracefs._interpreter", "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    setup(folder, "build", "--build-base", str(folder / "build"), "bdist_wheel", "--dist-dir", str(folder))
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path) -> Path:
+    """The C client's tree, moved, in a directory with a blank in its name."""
+    site = wheel.parent / "site packages"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site / "utracefs" / "c"
+
+
+def test_a_wheel_has_the_c_client(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        modes = {info.filename: info.external_attr >> 16 for info in archive.infolist()}
+    assert {name.removeprefix("utracefs/c/") for name in names if name.startswith("utracefs/c/")} == TREE
+    assert modes["utracefs/c/lib/libutracefs-preload.so"] & 0o111
+    assert {"utracefs/__init__.py", "utracefsd/main.py", "utracefs_protocol/include/data_ring.h"} <= names
+
+
+def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
+    setup(tmp_path, "sdist", "--formats", "gztar", "--dist-dir", str(tmp_path))
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "client" / "c" / "src").iterdir()}
+    assert sources and sources <= names
+    assert {"client/c/Makefile", "client/c/include/utracefs.h", "client/utracefs/_event.pyx"} <= names
+    made = [name for name in names if name.endswith((".so", ".o", ".a", ".so.0"))]
+    made += [name for name in names if name.startswith(("client/utracefs/c/", "client/c/build"))]
+    made += [name for name in names if name.endswith(".c") and name.startswith(("protocol/", "daemon/"))]
+    assert not made
+
+
+PROGRAM = """
+#include <utracefs.h>
+#include <stdio.h>
+int main(void) { return puts("works") < 0; }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("pkg-config"), reason="no pkg-config")
+@pytest.mark.parametrize("kind", [["--libs"], ["--static", "--libs"]])
+def test_pkg_config(unpacked: Path, tmp_path: Path, kind: list[str]) -> None:
+    (tmp_path / "program.c").write_text(PROGRAM)
+    env = {**os.environ, "PKG_CONFIG_PATH": str(unpacked / "lib" / "pkgconfig")}
+    flags = f'eval set -- "$(pkg-config --cflags {" ".join(kind)} utracefs)"'
+    script = f'{flags}; gcc -Wall -Werror program.c "$@" -o program && ./program'
+    env["LD_LIBRARY_PATH"] = str(unpacked / "lib")
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
+
+
+CMAKE = """
+cmake_minimum_required(VERSION 3.16)
+project(program C)
+find_package(utracefs 0.1 REQUIRED)
+add_executable(shared program.c)
+target_link_libraries(shared PRIVATE utracefs::utracefs)
+add_executable(static program.c)
+target_link_libraries(static PRIVATE utracefs::static)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+def test_cmake(unpacked: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.c").write_text(PROGRAM)
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE)
+    prefix = f"-DCMAKE_PREFIX_PATH={unpacked}"
+    script = 'cmake -S . -B build "$1" && cmake --build build && build/shared && build/static'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", prefix], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stdout.endswith("works\nworks\n"), done.stdout + done.stderr
