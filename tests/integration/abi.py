@@ -1,0 +1,83 @@
+"""Programs that know <linux/user_events.h> alone, and the two ways on which they meet a daemon.
+
+`mount`: they open the file of a mounted tree. `preload`: the same path, with libutracefs-preload.so in front of
+the C library. The rest of the tree is the mount's both times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.integration.conftest import DaemonProcess
+from tests.integration.mounting import MountProcess, mounted, must_mount
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "abi"
+CORE = ROOT / "client" / "c"
+VIA = ["mount", "preload"]
+FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+
+
+def built(name: str, folder: Path, *flags: str) -> Path:
+    """The program tests/abi/NAME.c, compiled into `folder`."""
+    program = folder / name
+    header = [] if Path("/usr/include/linux/user_events.h").exists() else ["-I", str(PROGRAMS / "include")]
+    subprocess.run(["gcc", *FLAGS, *flags, *header, PROGRAMS / f"{name}.c", "-o", program], check=True)
+    return program
+
+
+def preload_library() -> Path:
+    """Built once, whoever asks first."""
+    if not (CORE / "Makefile").exists():
+        pytest.skip("there is no preload library here")
+    with open(CORE / "Makefile", "rb") as makefile:
+        fcntl.flock(makefile, fcntl.LOCK_EX)
+        subprocess.run(["make", "-s", "-C", CORE], check=True, capture_output=True)
+    library = CORE / "build" / "libutracefs-preload.so"
+    if not library.exists():
+        pytest.skip("there is no preload library here")
+    return library
+
+
+@attrs.frozen
+class World:
+    """A daemon, its tree mounted, and the environment of a program that takes the one way or the other."""
+
+    daemon: DaemonProcess
+    mount: MountProcess
+    environment: Mapping[str, str]
+
+    @property
+    def tree(self) -> Path:
+        return self.mount.path
+
+
+@contextlib.contextmanager
+def world(via: str, daemon: DaemonProcess, folder: Path, *options: str) -> Iterator[World]:
+    """`options` are those of `utracefs mount`."""
+    must_mount(folder / "tracing")
+    environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "UTRACEFS_DIR")}
+    if via == "preload":
+        environment["LD_PRELOAD"] = str(preload_library())
+        environment["UTRACEFS_DIR"] = daemon.directory
+    with mounted(daemon.directory, folder / "tracing", *options) as mount:
+        yield World(daemon, mount, environment)
+
+
+@contextlib.contextmanager
+def one_cpu() -> Iterator[None]:
+    """What is started meanwhile runs on one cpu, as the kernel's transcripts were made."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cpus)

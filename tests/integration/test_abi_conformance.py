@@ -1,0 +1,99 @@
+"""The scenario scripts of tests/conformance, played by a C program over the kernel's own interface.
+
+Run `python -m tests.integration.test_abi_conformance VIA [SCRIPT]` to see the differences as text.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import test_conformance as conformance
+from tests.conformance import transcript
+from tests.integration.abi import ROOT, VIA, World, built, one_cpu, world
+from tests.integration.conftest import DaemonProcess
+from utracefs_protocol.text import text_of
+from utracefsd.server.runtime import locate
+
+EXPECTED: dict[str, dict[str, dict[int, str]]] = {"mount": {}, "preload": {}}
+"""Way -> script -> {operation number -> why}, besides what test_conformance lists."""
+
+
+def play(script: str, there: World, player: Path) -> str:
+    side = subprocess.Popen(
+        [sys.executable, "-m", "tests.abi.perf_events", there.daemon.directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert side.stdin and side.stdout
+    ends = side.stdin.fileno(), side.stdout.fileno()
+    try:
+        done = subprocess.run(
+            [player, conformance.HERE / "scripts" / f"{script}.txt", there.tree, *map(str, ends)],
+            pass_fds=ends,
+            env=there.environment,
+            capture_output=True,
+            timeout=100,
+            check=False,
+        )
+    finally:
+        side.communicate(timeout=20)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return text_of(done.stdout)
+
+
+def differences(script: str, via: str, daemon: DaemonProcess, folder: Path) -> list[transcript.Difference]:
+    player = built("player", folder)
+    with world(via, daemon, folder) as there:
+        ours = play(script, there, player)
+    return transcript.compare(transcript.read(conformance.HERE / "6.12.117" / f"{script}.txt"), ours)
+
+
+@pytest.fixture
+def daemon(directory: str) -> Iterator[DaemonProcess]:
+    process = DaemonProcess(directory)
+    with one_cpu():
+        process.start()
+        try:
+            yield process
+        finally:
+            process.stop()
+    assert b"Traceback" not in process.log, process.log.decode(errors="replace")
+
+
+@pytest.mark.parametrize("via", VIA)
+@pytest.mark.parametrize("script", conformance.SCRIPTS)
+def test_like_the_kernel(script: str, via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
+    expected = {**conformance.EXPECTED.get(script, {}), **EXPECTED[via].get(script, {})}
+    perhaps = conformance.PERHAPS.get(script, set())
+    found = [d for d in differences(script, via, daemon, tmp_path) if d.number not in perhaps]
+    unexpected = [d for d in found if d.number not in expected]
+    assert not unexpected, "\n".join(map(str, unexpected[:10]))
+    assert {d.number for d in found} == set(expected), "a listed difference is gone: take it off EXPECTED"
+
+
+def main() -> None:
+    via, *scripts = sys.argv[1:]
+    for script in scripts or conformance.SCRIPTS:
+        with tempfile.TemporaryDirectory(prefix="utracefs-") as directory, one_cpu():
+            process = DaemonProcess(directory + "/run")
+            process.start()
+            try:
+                found = differences(script, via, process, Path(directory))
+            finally:
+                print(process.stop().decode(errors="replace"), end="")
+                shutil.rmtree(locate(process.directory).status_folder, ignore_errors=True)
+        print(f"=== {script}: {len(found)} operations differ")
+        for difference in found:
+            print(difference)
+
+
+if __name__ == "__main__":
+    main()
