@@ -1,7 +1,7 @@
 /* What the programs of this folder share: registering, and checks that tell what they found.
  *
- * A check that fails prints `not ok NAME: file:line: ...` and ends the fact it stands in; a program goes on with
- * its next fact and ends with 1.
+ * A check that fails prints `not ok NAME: file:line: ...` and ends the fact it stands in; a program goes on
+ * with its next fact and ends with 1.
  */
 #ifndef UTRACEFS_TESTS_ABI_H
 #define UTRACEFS_TESTS_ABI_H

@@ -1,9 +1,9 @@
 /* canary TREE CHILDREN TOGGLES - nobody's memory but the bits is ever touched, and no bit is wrong for long.
  *
  * A plot is three pages at one address in every process: a page of a pattern between two of the same pattern
- * that nobody may read or write. Words lie at the start of the middle page, at its end and in between, and hold
- * the pattern, too. The keeper registers bits in them. Its children are forked while the events go on and off;
- * each leaves in its own way:
+ * that nobody may read or write. Words lie at the start of the middle page, at its end and in between, and
+ * hold the pattern, too. The keeper registers bits in them. Its children are forked while the events go on and
+ * off; each leaves in its own way:
  *
  *	looks      compares its plot with the pattern and exits
  *	killed     is killed at some moment
@@ -77,7 +77,9 @@ static int bit_of(unsigned w)
 /* The pattern, with the bits clear. */
 static int lay_out(void)
 {
-	if (mmap(PLOT, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != PLOT)
+	const int anonymous = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+
+	if (mmap(PLOT, 3 * PAGE, PROT_READ | PROT_WRITE, anonymous, -1, 0) != PLOT)
 		return -1;
 	for (size_t i = 0; i < 3 * PAGE; i++)
 		PLOT[i] = pattern(i);

@@ -185,8 +185,9 @@ static void word_not_writable(void)
 /* A word whose memory changes after it was registered. */
 static void word_taken_away(void)
 {
-	uint32_t *locked = (uint32_t *)pages(PROT_READ | PROT_WRITE), *gone = (uint32_t *)pages(PROT_READ | PROT_WRITE);
-	uint32_t *moved = (uint32_t *)pages(PROT_READ | PROT_WRITE), *other;
+	const int both = PROT_READ | PROT_WRITE;
+	uint32_t *locked = (uint32_t *)pages(both), *gone = (uint32_t *)pages(both);
+	uint32_t *moved = (uint32_t *)pages(both), *other;
 	struct user_unreg unreg = {.size = sizeof(unreg), .disable_addr = (uintptr_t)locked};
 
 	fd = open_data();

@@ -297,7 +297,7 @@ static void op_wv(char *rest)
 		printf("= writev: %zd of %d pieces\n", written, count);
 }
 
-/* FILE @EVENT GOOD BAD: a payload of GOOD readable bytes and BAD unreadable ones, then an unreadable index. */
+/* FILE @EVENT GOOD BAD: a payload of GOOD readable bytes and BAD others, then an unreadable index. */
 static void op_writebad(char *rest)
 {
 	char *name = word(&rest);

@@ -96,13 +96,14 @@ static long obey(const char *line)
 
 int main(int argc, char **argv)
 {
+	const int anonymous = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
 	char line[1024];
 
 	if (argc < 2)
 		return 2;
 	tree = argv[1];
 	peer = argc > 2 ? atoi(argv[2]) : -1;
-	if (mmap(MEMORY, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != MEMORY)
+	if (mmap(MEMORY, PAGE, PROT_READ | PROT_WRITE, anonymous, -1, 0) != MEMORY)
 		return 2;
 	memset(MEMORY, 0xa5, PAGE);
 	*WORD = 0;

@@ -52,7 +52,7 @@ static size_t decode(const char *text, unsigned char *out)
 	return (size_t)(at - out);
 }
 
-/* One field of a record: u32:1 s16:-2 x:0102 s:text z:COUNT r:COUNT:BYTE loc:OFFSET,SIZE. Returns its size. */
+/* One field of a record: u32:1 s16:-2 x:0102 s:text z:COUNT r:COUNT:BYTE loc:OFFSET,SIZE. Its size. */
 static size_t field(char *token, unsigned char *out)
 {
 	char *value = strchr(token, ':'), *more;
