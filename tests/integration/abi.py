@@ -1,7 +1,7 @@
 """Programs that know <linux/user_events.h> alone, and the two ways on which they meet a daemon.
 
-`mount`: they open the file of a mounted tree. `preload`: the same path, with libutracefs-preload.so in front of
-the C library. The rest of the tree is the mount's both times.
+`mount`: they open the file of a mounted tree. `preload`: the same path, with libutracefs-preload.so in front
+of the C library. The rest of the tree is the mount's both times.
 """
 
 from __future__ import annotations

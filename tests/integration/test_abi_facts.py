@@ -1,5 +1,5 @@
-"""What the kernel's own tests of user_events hold, and what it answers to wrong structures, pointers and memory:
-tests/abi/facts.c and hostile.c, on both ways.
+"""What the kernel's own tests of user_events hold, and what it answers to wrong structures, pointers and
+memory: tests/abi/facts.c and hostile.c, on both ways.
 """
 
 from __future__ import annotations
