@@ -1,9 +1,9 @@
 /* canary TREE CHILDREN TOGGLES - nobody's memory but the bits is ever touched, and no bit is wrong for long.
  *
  * A plot is three pages at one address in every process: a page of a pattern between two of the same
- * pattern that nobody may read or write. Words lie at the start of the middle page, at its end and in between,
- * and hold the pattern, too. The keeper registers bits in them. Its children are forked while the events go on
- * and off; each leaves in its own way:
+ * pattern that nobody may read or write. Words lie at the start of the middle page, at its end and in
+ * between, and hold the pattern, too. The keeper registers bits in them. Its children are forked while the
+ * events go on and off; each leaves in its own way:
  *
  *	looks      compares its plot with the pattern and exits
  *	killed     is killed at some moment

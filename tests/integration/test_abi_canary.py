@@ -1,5 +1,5 @@
-"""tests/abi/canary.c: forks, execs, exits and kills while events go on and off; nobody's memory is touched but
-the bits, which are right in time, and daemon and mount keep within their memory and descriptors.
+"""tests/abi/canary.c: forks, execs, exits and kills while events go on and off; nobody's memory is touched
+but the bits, which are right in time, and daemon and mount keep within their memory and descriptors.
 """
 
 from __future__ import annotations
