@@ -3,6 +3,7 @@
 import grp
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -12,7 +13,7 @@ import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, directory_option, why_no_connection
-from utracefs.mount import End, Mount, Signals, connect, signals
+from utracefs.mount import Mount, Signals, connect, signals
 
 __all__ = ["mount"]
 
@@ -29,7 +30,7 @@ _RETRY_S: Final = 0.25
 @click.option(
     "--wait",
     is_flag=True,
-    help="Without a daemon wait for one, and when it goes for the next, and mount again.",
+    help="Without a daemon wait for one, and when it goes for the next.",
 )
 @click.option("--foreground", is_flag=True, help="Do not go into the background; log to stderr.")
 @click.option("--allow-other", is_flag=True, help="Let others in, as modes and owners of the files permit.")
@@ -39,7 +40,7 @@ def mount(
     directory: str | None, wait: bool, foreground: bool, allow_other: bool, group: str | None, mountpoint: str
 ) -> None:
     """Mount the tree on DIR, for cat, echo, grep, trace-cmd. Ends with `umount DIR` (`fusermount3 -u DIR`),
-    with SIGTERM, and with the daemon."""
+    with SIGTERM, and, without --wait, with the daemon."""
     options = _Options(
         os.path.realpath(mountpoint),
         None if directory is None else os.path.abspath(directory),
@@ -77,18 +78,28 @@ def _gid(group: str | None) -> int | None:
 def _run(options: _Options, begun: Callable[[], None]) -> None:
     """Mount and serve until it is over. `begun` is called once the command line's caller need not wait any
     longer."""
+    _allow_descriptors()
     with signals() as stop:
-        while True:
-            sock = _daemon(options, stop, begun)
-            if sock is None:
-                return
-            with Mount(options.mountpoint, sock, allow_other=options.allow_other, gid=options.gid) as mounted:
-                logger.info("%s shows the tree behind %s", mounted.mountpoint, mounted.address)
-                begun()
-                end = mounted.serve(stop)
-            logger.info("unmounted: %s", end.value)
-            if end is not End.DAEMON_GONE or not options.wait:
-                return
+        sock = _daemon(options, stop, begun)
+        if sock is None:
+            return
+        with Mount(
+            options.mountpoint,
+            sock,
+            allow_other=options.allow_other,
+            gid=options.gid,
+            reconnects=options.wait,
+        ) as mounted:
+            logger.info("%s shows the tree behind %s", mounted.mountpoint, mounted.address)
+            begun()
+            end = mounted.serve(stop)
+        logger.info("unmounted: %s", end.value)
+
+
+def _allow_descriptors() -> None:
+    """As many as we may: each open user_events_data has one, each process with events some."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> socket.socket | None:

@@ -47,6 +47,7 @@ __all__ = [
     "WRITE_OUT",
     "Header",
     "InitFlag",
+    "IoctlFlag",
     "Opcode",
     "OpenFlag",
     "SetattrValid",
@@ -109,6 +110,15 @@ class OpenFlag(IntFlag):
     """No position at all, so a read that waits holds up no other call on the file."""
 
 
+class IoctlFlag(IntFlag):
+    """FUSE_IOCTL_*: who calls."""
+
+    COMPAT = 1 << 0
+    """A 32-bit program on a 64-bit kernel."""
+    BITS_32 = 1 << 3
+    """A 32-bit kernel."""
+
+
 class SetattrValid(IntFlag):
     """FATTR_*: which members of SETATTR are meant."""
 
@@ -155,7 +165,9 @@ INIT_OUT: Final = struct.Struct("=4I2H2I2H8I")
 map_alignment; unused"""
 INTERRUPT_IN: Final = struct.Struct("=Q")  # unique
 IOCTL_IN: Final = struct.Struct("=QIIQII")  # fh flags cmd arg in_size out_size
-IOCTL_OUT: Final = struct.Struct("=iIII")  # result flags in_iovs out_iovs
+IOCTL_OUT: Final = struct.Struct("=iIII")
+"""result flags in_iovs out_iovs. The kernel copies what follows to the argument, as much as there is: nothing,
+in our replies."""
 POLL_IN: Final = struct.Struct("=QQII")  # fh kh flags events
 POLL_OUT: Final = struct.Struct("=II")  # revents padding
 NOTIFY_POLL_OUT: Final = struct.Struct("=Q")  # kh
@@ -172,9 +184,12 @@ class Header:
     node_id: int
     pid: int
     """The thread that asks; 0 when it lives in a namespace that we do not see."""
+    uid: int = 0
+    gid: int = 0
+    """Of that thread, for files; those of RELEASE and FORGET mean nothing."""
 
     @classmethod
     def from_request(cls, request: bytes) -> "tuple[Header, bytes]":
         """The header, and what follows it."""
-        _len, opcode, unique, node_id, _uid, _gid, pid, _extra, _padding = _HEADER.unpack_from(request)
-        return cls(opcode, unique, node_id, pid), request[_HEADER.size :]
+        _len, opcode, unique, node_id, uid, gid, pid, _extra, _padding = _HEADER.unpack_from(request)
+        return cls(opcode, unique, node_id, pid, uid, gid), request[_HEADER.size :]

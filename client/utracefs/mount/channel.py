@@ -1,13 +1,15 @@
-"""One connection to the daemon's `tracefs` socket that never waits: requests go out, answers come back in
-any order.
+"""One connection to the daemon that never waits: requests go out, answers come back in any order.
 
     send ──> msgid ──> the socket, or what waits to be sent
     answer ──────────> `resume` of that msgid: result, or OSError with the daemon's errno
     no answer in time, the end of the connection ──> `resume` of all that it concerns: ETIMEDOUT, ENOTCONN
+                       (or the errno that the daemon gave for ending it)
+    what the daemon says of itself ──> `on_notification`, in order with the answers
 
 The owner of the loop calls `on_ready` when the socket is ready, `expire` when `next_deadline` has passed.
 """
 
+import contextlib
 import errno
 import socket
 import time
@@ -16,7 +18,13 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from utracefs_protocol.connection import Connection, Response, encode_request
+from utracefs_protocol.connection import (
+    Connection,
+    Notification,
+    Response,
+    encode_notification,
+    encode_request,
+)
 from utracefs_protocol.errors import ProtocolError
 from utracefs_protocol.limits import MAX_MSGID
 from utracefs_protocol.messages.params import Params
@@ -44,7 +52,7 @@ class _Pending:
 class Channel:
     """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched
     for room, and when not any longer, `on_close` that it is about to be closed, `on_end` that the daemon
-    ended it."""
+    ended it, `on_notification` what the daemon says without being asked."""
 
     def __init__(
         self,
@@ -53,6 +61,7 @@ class Channel:
         on_writing: Callable[["Channel", bool], None],
         on_close: Callable[["Channel"], None],
         on_end: Callable[["Channel"], None],
+        on_notification: Callable[[Notification], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         sock.setblocking(False)
@@ -60,12 +69,15 @@ class Channel:
         self._on_writing = on_writing
         self._on_close = on_close
         self._on_end = on_end
+        self._on_notification = on_notification
         self._clock = clock
         self._connection = Connection(max_object=None)
         self._pending: dict[int, _Pending] = {}
         self._unsent = bytearray()
         self._waits_for_room = False
         self._msgid = 0
+        self._on_finished: Callable[[], object] | None = None
+        self._why_ended: OSError | None = None
         self.closed = False
 
     def fileno(self) -> int:
@@ -75,16 +87,27 @@ class Channel:
         """The msgid. `resume` is called once, and may be called before this returns. Not `bounded`: however
         long it takes."""
         if self.closed:
-            resume(None, _not_connected())
+            resume(None, self._why_ended or _not_connected())
             return 0
         self._msgid = self._msgid + 1 & MAX_MSGID
         msgid = self._msgid
         self._pending[msgid] = _Pending(resume, self._clock() + ANSWER_S if bounded else None)
-        had_unsent = bool(self._unsent)
-        self._unsent += encode_request(msgid, params.METHOD, params.to_params())
-        if not had_unsent:
-            self._flush()
+        self._put(encode_request(msgid, params.METHOD, params.to_params()))
         return msgid
+
+    def notify(self, params: Params) -> None:
+        """A notification: no answer comes."""
+        if not self.closed:
+            self._put(encode_notification(params.METHOD, params.to_params()))
+
+    def finish(self, done: Callable[[], object]) -> None:
+        """Nothing more is sent; `done`, once, when the daemon has carried out all and closed its end, too."""
+        if self.closed:
+            done()
+            return
+        self._on_finished = done
+        if not self._unsent:
+            self._shut_down()
 
     def cancel(self, msgid: int) -> None:
         """A request that may take for ever shall be answered now: with what there is, or EINTR."""
@@ -109,6 +132,8 @@ class Channel:
                 for message in self._connection.receive(data):
                     if isinstance(message, Response):
                         self._answered(message)
+                    elif isinstance(message, Notification):
+                        self._notified(message)
             except ProtocolError:
                 self._end()
                 return
@@ -139,7 +164,9 @@ class Channel:
         self._socket.close()
         pending, self._pending = self._pending, {}
         for one in pending.values():
-            one.resume(None, _not_connected())
+            one.resume(None, self._why_ended or _not_connected())
+        if self._on_finished is not None:
+            self._on_finished()
 
     def _answered(self, response: Response) -> None:
         pending = self._pending.pop(response.msgid, None)
@@ -149,6 +176,19 @@ class Channel:
         if response.error is not None:
             error = OSError(*response.error)
         pending.resume(response.result, error)
+
+    def _notified(self, notification: Notification) -> None:
+        match notification:
+            case Notification("error", [int() as number, str() as text]):
+                self._why_ended = OSError(number, text)
+        if self._on_notification is not None:
+            self._on_notification(notification)
+
+    def _put(self, data: bytes) -> None:
+        had_unsent = bool(self._unsent)
+        self._unsent += data
+        if not had_unsent:
+            self._flush()
 
     def _flush(self) -> None:
         try:
@@ -162,6 +202,12 @@ class Channel:
         if self._waits_for_room != bool(self._unsent):
             self._waits_for_room = not self._waits_for_room
             self._on_writing(self, self._waits_for_room)
+        if self._on_finished is not None and not self._unsent:
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(OSError):  # it is gone already, which is read
+            self._socket.shutdown(socket.SHUT_WR)
 
     def _end(self) -> None:
         self.close()

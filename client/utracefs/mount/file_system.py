@@ -16,6 +16,7 @@ another.
 | lseek, then read | a read at another offset than the last one ended at is `seek`, `read` |
 | poll | `ready`; when somebody waits, one `poll` of the daemon is under way, whose answer wakes them |
 | write to a marker | `write` on behalf of the thread that writes |
+| open, ioctl, write of user_events_data | see user_events_data |
 | close | RELEASE, which comes when close(2) has returned already (4) |
 
 (1) Nothing in an instance or an event goes before the whole does. (2) Unless it has shown that name in
@@ -44,6 +45,7 @@ from utracefs.mount.abi import Header, InitFlag, Opcode, OpenFlag, SetattrValid
 from utracefs.mount.channel import Channel
 from utracefs.mount.nodes import Node, Nodes, inode_number
 from utracefs.mount.operation import Ask, Gate, Operation, Steps
+from utracefs.mount.user_events_data import DataFile, UserEventsData
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.text import bytes_of
@@ -94,6 +96,8 @@ _STAYS_S: Final = 3600
 _IN: Final = select.POLLIN | select.POLLRDNORM
 _ALWAYS: Final = _IN | select.POLLOUT | select.POLLWRNORM  # DEFAULT_POLLMASK
 
+_DATA: Final = b"user_events_data"
+
 _GET_READER: Final = 0x5220  # _IO('R', 0x20), TRACE_MMAP_IOCTL_GET_READER
 
 
@@ -128,7 +132,7 @@ class _OpenDirectory:
 class FileSystem:
     """`main` is the connection that all share. `connect` makes one more, or raises OSError. `reply` sends
     to the kernel what it is given, and says whether somebody still waited for it. `start_time_of` is of a
-    thread, None where /proc does not tell."""
+    thread, None where /proc does not tell. `data` is what user_events_data does."""
 
     def __init__(
         self,
@@ -138,6 +142,7 @@ class FileSystem:
         connect: Callable[[], Channel],
         reply: Callable[[bytes], bool],
         start_time_of: Callable[[int], int | None],
+        data: UserEventsData,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._main = main
@@ -145,17 +150,18 @@ class FileSystem:
         self._connect = connect
         self._reply = reply
         self._start_time_of = start_time_of
+        self._data = data
         self._clock = clock
         self._seen: dict[bytes, tuple[messages.Stat, float]] = {}
         """By path, what a `stat` said, and how long that is believed."""
         self._operations: dict[int, Operation] = {}
         self._files: dict[int, _OpenFile] = {}
+        self._data_files: dict[int, DataFile] = {}
         self._directories: dict[int, _OpenDirectory] = {}
         self._next_fh = 1
         self._closing = Gate()
         self._waited_files = 0
         self._speaks_for_others = True
-        self._said_no_data = False
         self._handlers: dict[int, Callable[[Header, bytes], Steps]] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -230,6 +236,11 @@ class FileSystem:
 
     def _answer(self, unique: int, reply: bytes, error: int) -> bool:
         return self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(reply), -error, unique) + reply)
+
+    def daemon_came(self, main: Channel) -> None:
+        """Another one, on that connection; handles of the one before are dead."""
+        self._main = main
+        self._seen.clear()
 
     # The connection to the kernel
 
@@ -359,29 +370,29 @@ class FileSystem:
     def _open(self, header: Header, body: bytes) -> Steps:
         node = self._nodes[header.node_id]
         flags = abi.OPEN_IN.unpack_from(body)[0] & _OPEN_FLAGS
-        if node.path == b"user_events_data":
-            if not self._said_no_data:
-                self._said_no_data = True
-                logger.warning(
-                    "pid %d opened user_events_data: a mount does not take events; programs use the socket"
-                    " of that name",
-                    header.pid,
-                )
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         yield self._closing
+        if node.path == _DATA:
+            return (yield from self._open_data(header))
         channel = self._channel_for(node)
         try:
             handle = yield Ask(channel, messages.Open(node.path, flags))
             if not isinstance(handle, int):
                 raise OSError(errno.EPROTO, "a handle is a number")
         except OSError:
-            self._channel_is_free(channel)
+            self._channel_is_free(node.name, channel)
             raise
         fh = self._new_fh()
         readable = flags & os.O_ACCMODE != os.O_WRONLY
         self._files[fh] = _OpenFile(node.name, channel, handle, readable)
         streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE if node.name in _STREAMS else 0
         return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | streams, 0)
+
+    def _open_data(self, header: Header) -> Steps:
+        file = yield from self._data.open(header)
+        fh = self._new_fh()
+        self._data_files[fh] = file
+        # Without a position: else each write would move it, up to where `ulimit -f` kills the program.
+        return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | OpenFlag.STREAM | OpenFlag.NONSEEKABLE, 0)
 
     def _channel_for(self, node: Node) -> Channel:
         if node.name not in _WAITED:
@@ -392,13 +403,15 @@ class FileSystem:
         self._waited_files += 1
         return channel
 
-    def _channel_is_free(self, channel: Channel) -> None:
-        if channel is not self._main:
+    def _channel_is_free(self, name: bytes, channel: Channel) -> None:
+        if name in _WAITED:
             self._waited_files -= 1
             channel.close()
 
     def _read(self, header: Header, body: bytes) -> Steps:
         fh, offset, size, _, _, flags, _ = abi.READ_IN.unpack_from(body)
+        if fh in self._data_files:
+            raise OSError(errno.EINVAL, "user_events_data cannot be read")
         file = self._file(fh)
         is_stream = file.name in _STREAMS
         request = messages.Read(file.handle, size, flags & os.O_NONBLOCK if file.is_waited else None)
@@ -419,12 +432,17 @@ class FileSystem:
         return data
 
     def _write(self, header: Header, body: bytes) -> Steps:
-        fh, _offset, size = abi.WRITE_IN.unpack_from(body)[:3]
+        fh, offset, size, _, _, flags, _ = abi.WRITE_IN.unpack_from(body)
         data = body[abi.WRITE_IN.size : abi.WRITE_IN.size + size]
+        if fh in self._data_files:
+            # With O_APPEND it is the size that the kernel believes in.
+            offset = 0 if flags & os.O_APPEND else offset
+            taken = yield from self._data.write(self._data_files[fh], header, offset, data)
+            return abi.WRITE_OUT.pack(taken, 0)
         file = self._file(fh)
         writer = self._writer(header.pid) if file.name in _MARKERS else None
         try:
-            taken: int = yield Ask(file.channel, messages.Write(file.handle, data, writer))
+            taken = yield Ask(file.channel, messages.Write(file.handle, data, writer))
         except OSError as error:
             if writer is None or error.errno not in (errno.ESRCH, errno.EPERM):
                 raise
@@ -441,6 +459,8 @@ class FileSystem:
 
     def _poll(self, _header: Header, body: bytes) -> Steps:
         fh, kh, flags, _events = abi.POLL_IN.unpack_from(body)
+        if fh in self._data_files:
+            return abi.POLL_OUT.pack(_ALWAYS, 0)
         file = self._file(fh)
         if not file.is_waited or not file.readable:
             return abi.POLL_OUT.pack(_ALWAYS, 0)
@@ -457,10 +477,12 @@ class FileSystem:
         body = abi.NOTIFY_POLL_OUT.pack(file.kh)
         self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(body), abi.NOTIFY_POLL, 0) + body)
 
-    def _ioctl(self, _header: Header, body: bytes) -> Steps:
-        """0 wakes those who wait for a page, who then find none and wait again: nothing to be done."""
-        yield from ()
-        fh, _flags, command = abi.IOCTL_IN.unpack_from(body)[:3]
+    def _ioctl(self, header: Header, body: bytes) -> Steps:
+        """Of trace_pipe_raw 0 wakes those who wait for a page, who then find none and wait again: nothing to be
+        done."""
+        fh, flags, command, argument = abi.IOCTL_IN.unpack_from(body)[:4]
+        if fh in self._data_files:
+            return (yield from self._data.ioctl(self._data_files[fh], header, flags, command, argument))
         if self._file(fh).name == b"trace_pipe_raw":
             if command == 0:
                 return abi.IOCTL_OUT.pack(0, 0, 0, 0)
@@ -470,6 +492,12 @@ class FileSystem:
 
     def _release(self, _header: Header, body: bytes) -> Steps:
         fh = abi.RELEASE_IN.unpack_from(body)[0]
+        if (data_file := self._data_files.pop(fh, None)) is not None:
+            self._closing.enter(data_file)
+            try:
+                return (yield from self._data.release(data_file))
+            finally:
+                self._closing.leave(data_file)
         file = self._files.pop(fh, None)
         if file is None:
             return b""
@@ -478,7 +506,7 @@ class FileSystem:
             yield Ask(file.channel, messages.Close(file.handle))
         finally:
             self._closing.leave(file)
-            self._channel_is_free(file.channel)
+            self._channel_is_free(file.name, file.channel)
         return b""
 
     def _file(self, fh: int) -> _OpenFile:

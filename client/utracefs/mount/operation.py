@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from utracefs.mount.channel import Channel, Resume
 from utracefs_protocol.messages.params import Params
 
-__all__ = ["Ask", "Gate", "Operation", "Steps", "Wait"]
+__all__ = ["Ask", "Finish", "Gate", "Operation", "Steps", "Wait"]
 
 logger = logging.getLogger("utracefs.mount")
 
@@ -64,6 +64,19 @@ class Ask:
 
     def _note_error(self, _result: Any, error: OSError | None) -> None:
         self._error = self._error or error
+
+
+class Finish:
+    """The end of a connection: what was sent is carried out, and the daemon has closed its end."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def start(self, resume: Resume) -> None:
+        self._channel.finish(lambda: resume(None, None))
+
+    def interrupt(self) -> None:
+        """It comes soon."""
 
 
 class Gate:

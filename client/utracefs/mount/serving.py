@@ -1,14 +1,17 @@
 """A mount as a process: one thread, one epoll, from the first request of the kernel to the last.
 
-    /dev/fuse ──requests──▶ FileSystem ──▶ Channels ──▶ the daemon's tracefs socket
-              ◀──replies──             ◀──          ◀──
+    /dev/fuse ──requests──▶ FileSystem ──▶ Channels ──▶ the daemon's tracefs socket, and its data socket
+              ◀──replies──      │      ◀──          ◀──
+                                └─ user_events_data ──▶ MemoryThread ──▶ other processes' memory
 
-**One thread is enough**, because nothing waits: a read of an empty trace_pipe is a request that the daemon
+**One thread is enough** for all but memory (see memory_thread), because nothing waits: a read of an empty trace_pipe is a request that the daemon
 has not answered yet, and an entry in a table here. (libfuse gives each such read a thread, of which it has
 ten by default, and an interrupt is then a signal to that thread. It also has no way to say from Python that
 a poll is ready. So this speaks to /dev/fuse itself and needs no library.)
 
-It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP.
+It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP. If
+it `reconnects`, it stays when the daemon goes, and is connected to the next: meanwhile calls are ENOTCONN, files
+that are open fail for good, and those of user_events_data go on.
 Whoever is in a call then gets an error (ENOTCONN, ECONNABORTED); a file that is open stays so and fails.
 Killed with -9 it leaves a directory that answers ENOTCONN, until `umount DIR`, `fusermount3 -u -z DIR`, or
 the next mount there.
@@ -23,16 +26,23 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final, Self
 
 from utracefs import runtime_dir
 from utracefs.mount import attaching
+from utracefs.mount.abi import Header
+from utracefs.mount.address_space import AddressSpaces
 from utracefs.mount.channel import Channel
+from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import REQUEST_BYTES, FileSystem
+from utracefs.mount.memory_thread import MemoryThread
 from utracefs.mount.nodes import Nodes
-from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs.mount.timers import Timers
+from utracefs.mount.user_events_data import UserEventsData
+from utracefs_protocol.connection import Notification
+from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
 __all__ = ["End", "Mount", "Signals", "connect", "signals"]
 
@@ -40,6 +50,9 @@ logger = logging.getLogger("utracefs.mount")
 
 CONNECT_S: Final = 2.0
 """How long to wait for a place in the queue of a daemon that accepts nobody."""
+
+RECONNECT_S: Final = 0.25
+"""Between two looks for the next daemon; connect(2) to nothing costs some microseconds."""
 
 _TURN: Final = 64
 """Requests of the kernel that are begun before the daemon's answers are looked at."""
@@ -106,13 +119,19 @@ class Mount:
     `sock` becomes ours.
 
     mountpoint: absolute. allow_other: others than ourselves may look, as modes and owners permit. gid:
-    group of the files.
+    group of the files. reconnects: when the daemon goes, wait for the next.
 
     OSError: as `attaching.attach`.
     """
 
     def __init__(
-        self, mountpoint: str, sock: socket.socket, *, allow_other: bool = False, gid: int | None = None
+        self,
+        mountpoint: str,
+        sock: socket.socket,
+        *,
+        allow_other: bool = False,
+        gid: int | None = None,
+        reconnects: bool = False,
     ) -> None:
         self.mountpoint = mountpoint
         self._epoll = select.epoll()
@@ -120,6 +139,10 @@ class Mount:
         self._end: End | None = None
         self._buffer = bytearray(REQUEST_BYTES)
         self._device = -1
+        self._reconnects = reconnects
+        self._timers = Timers()
+        self._memory = MemoryThread()
+        self._epoll.register(self._memory.fileno(), select.EPOLLIN)
         self.address = os.fsdecode(sock.getpeername())
         """Of the daemon's socket."""
         try:
@@ -129,12 +152,20 @@ class Mount:
         except BaseException:
             self.close()
             raise
+        self._data = UserEventsData(
+            DataConnections(
+                self._connect_data, process_of=_process_of, timers=self._timers, reconnects=reconnects
+            ),
+            memory=self._memory,
+            spaces=AddressSpaces(),
+        )
         self._files = FileSystem(
             self._main,
             nodes=Nodes(uid=os.geteuid(), gid=os.getegid() if gid is None else gid, time_s=int(time.time())),
             connect=self._connect,
             reply=self._reply,
             start_time_of=_start_time,
+            data=self._data,
         )
 
     def __enter__(self) -> Self:
@@ -158,8 +189,11 @@ class Mount:
                         self._answer_some()
                 elif fd in self._channels:
                     self._channels[fd].on_ready()
+                elif fd == self._memory.fileno():
+                    self._memory.on_ready()
             for channel in list(self._channels.values()):
                 channel.expire()
+            self._timers.run()
         return self._end
 
     def close(self) -> None:
@@ -171,6 +205,8 @@ class Mount:
                 attaching.detach(self.mountpoint)
             os.close(self._device)
             self._device = -1
+            self._data.close()
+        self._memory.close()
         for channel in list(self._channels.values()):
             channel.close()
         self._channels.clear()
@@ -178,6 +214,7 @@ class Mount:
 
     def _timeout_s(self) -> float | None:
         deadlines = [channel.next_deadline() for channel in self._channels.values()]
+        deadlines.append(self._timers.next_deadline())
         first = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
@@ -204,18 +241,37 @@ class Mount:
         return True
 
     def _connect(self) -> Channel:
+        return self._connect_to(self.address)
+
+    def _connect_data(
+        self, on_notification: Callable[[Notification], None], on_end: Callable[[Channel], None]
+    ) -> Channel:
+        address = os.path.join(os.path.dirname(self.address), DATA_SOCKET)
+        return self._connect_to(address, on_notification=on_notification, on_end=on_end)
+
+    def _connect_to(self, address: str, **listeners: Callable[..., None]) -> Channel:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
-            sock.connect(self.address)
-            return self._watched(sock)
+            sock.connect(address)
+            return self._watched(sock, **listeners)
         except OSError:
             sock.close()
             raise
 
-    def _watched(self, sock: socket.socket) -> Channel:
+    def _watched(
+        self,
+        sock: socket.socket,
+        *,
+        on_end: Callable[[Channel], None] | None = None,
+        on_notification: Callable[[Notification], None] | None = None,
+    ) -> Channel:
         channel = Channel(
-            sock, on_writing=self._watch_room, on_end=self._channel_ended, on_close=self._unwatch
+            sock,
+            on_writing=self._watch_room,
+            on_end=on_end or self._channel_ended,
+            on_close=self._unwatch,
+            on_notification=on_notification,
         )
         self._channels[channel.fileno()] = channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)
@@ -229,8 +285,37 @@ class Mount:
         del self._channels[channel.fileno()]
 
     def _channel_ended(self, channel: Channel) -> None:
-        if channel is self._main:
+        if channel is not self._main:
+            return
+        if not self._reconnects:
             self._end = self._end or End.DAEMON_GONE
+            return
+        logger.info("%s: waiting for the next one", End.DAEMON_GONE.value)
+        self._data.daemon_went()
+        self._look_for_daemon()
+
+    def _look_for_daemon(self) -> None:
+        try:
+            self._main = self._connect()
+        except OSError:
+            self._timers.later(RECONNECT_S, self._look_for_daemon)
+            return
+        logger.info("%s is back", self.address)
+        self._files.daemon_came(self._main)
+        self._data.daemon_came()
+
+
+def _process_of(header: Header) -> Process:
+    """Of the thread that asks, which waits. OSError(ESRCH): /proc does not show it."""
+    try:
+        with open(f"/proc/{header.pid}/status", "rb") as file:
+            pid = int(next(line for line in file if line.startswith(b"Tgid:")).split()[1])
+    except (OSError, StopIteration):
+        pid = 0
+    start_time = _start_time(pid) if pid else None
+    if start_time is None:
+        raise OSError(errno.ESRCH, f"/proc does not show process {header.pid}")
+    return Process(pid, start_time, header.uid, header.gid)
 
 
 def _start_time(pid: int) -> int | None:

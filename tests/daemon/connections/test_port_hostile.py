@@ -399,7 +399,7 @@ class TestOurMistakes:
         assert around.made[1].data == b"y"
         assert len(around.port) == 1
         assert link.closed
-        assert around.port._shares.held(Resource.CONNECTIONS, peer.share) == 1
+        assert around.port._accounting.shares.held(Resource.CONNECTIONS, peer.share) == 1
         assert method == "peek" or around.faults.count > 0
 
 

@@ -1,0 +1,318 @@
+"""Enablers of address spaces: the daemon tells of changes, and bits are set.
+
+    address space  ── a connection, opened for its process; each enabler a token ──▶ daemon
+    memory thread  ◀── bits to set ──  loop  ◀── enablers_changed ──
+                   ── done ──▶               ── enablers_written ──▶
+
+Children have copies of their parent's enablers, on a connection of their own. With the end of the memory
+(exit, exec) the connection ends, and the daemon drops what it referred to.
+
+**Two threads.** Memory is only touched by the memory thread, and `AddressSpace.enablers` is its own. All else
+belongs to the loop; the memory thread looks at `keys` and `state`, one member at a time.
+
+**A bit is right** because its last writer knows the last state: answers and notifications of a connection come
+in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs, and jobs
+run one after the other. A word that cannot be written is tried again for 0.1 s, as the kernel does it ten times,
+then left until the next change.
+
+Without a daemon bits are clear, since nobody wants the events. The next one is told of all enablers again; the
+bit of an event that cannot be found again stays clear, and is no enabler any more.
+"""
+
+import errno
+import functools
+import itertools
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from utracefs.mount.address_space import AddressSpace, AddressSpaces, Enabler
+from utracefs.mount.channel import Channel
+from utracefs.mount.data_connections import Asking, DataConnections, Process
+from utracefs.mount.memory_thread import MemoryThread
+from utracefs.mount.operation import Ask, Gate
+from utracefs_protocol.connection import Notification
+from utracefs_protocol.declaration import REG_PERSIST
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.data import (
+    EnablerRegistered,
+    EnablersChanged,
+    EnablersWritten,
+    EventRegistration,
+    EventUnregistration,
+    NotifyEnablers,
+)
+
+__all__ = ["Enablers", "Key", "Told", "set_bit"]
+
+logger = logging.getLogger("utracefs.mount")
+
+_RETRY_S: Final = 0.01
+_RETRIES: Final = 10
+"""When a word could not be written."""
+
+_ATTEMPTS: Final = 3
+"""Daemons that may end while a connection is made."""
+
+Key = tuple[int, int]
+"""Address of the word, number of the bit."""
+
+
+@attrs.define(eq=False)
+class Told:
+    """An address space, as the daemon knows it."""
+
+    space: AddressSpace
+    channel: Channel | None = None
+    ready: Gate = attrs.field(factory=Gate)
+    """Closed while the connection is made."""
+    error: OSError | None = None
+    """Why there is none."""
+    keys: dict[int, Key] = attrs.field(factory=dict)
+    """By token: what the daemon was asked to tell of."""
+    state: dict[int, bool] = attrs.field(factory=dict)
+    """By token, what the bit shall be: the last that the daemon said."""
+    is_gone: bool = False
+
+
+class Enablers:
+    """`spaces` becomes ours; it is called in the memory thread."""
+
+    def __init__(self, connections: DataConnections, *, memory: MemoryThread, spaces: AddressSpaces) -> None:
+        self._connections = connections
+        self._memory = memory
+        self._spaces = spaces
+        self._told: dict[AddressSpace, Told] = {}
+        self._settles = False
+        self._settles_again = False
+        self._tokens = itertools.count(1)
+        self.leaving = Gate()
+        """Who is in it has ended, and tells the daemon."""
+        spaces.on_born = lambda child, parent: memory.post(lambda: connections.begin(self._tell(child)))
+        spaces.on_gone = lambda space: memory.post(lambda: self._gone(space))
+
+    def new_token(self) -> int:
+        """In the memory thread."""
+        return next(self._tokens)
+
+    def add(self, space: AddressSpace, key: Key, enabler: Enabler) -> Asking[Told]:
+        """Tell the daemon of an enabler that the space has already. The event must be there. ENOMEM and what
+        else the daemon says; then `remove` it."""
+        while True:
+            told = yield from self._tell(space)
+            assert told.channel is not None
+            channel = told.channel
+            try:
+                yield from self._register(told, key, enabler)
+            except OSError:
+                if not self._connections.is_retried(channel):
+                    raise
+            else:
+                return told
+
+    def remove(self, space: AddressSpace, enabler: Enabler) -> None:
+        """The space does not have it any more."""
+        told = self._told.get(space)
+        if told is not None:
+            self._forget(told, enabler.token)
+
+    def write_bit(self, told: Told, token: int) -> bool:
+        """In the memory thread: False when the word cannot be written."""
+        return not self._set_bits(told, [token])
+
+    def settle(self) -> None:
+        """Have it found out who ended and who was born; once for many who ask."""
+        if not self._settles:
+            self._settles = True
+            self._memory.submit(self._spaces.settle, self._settled)
+
+    def daemon_came(self) -> None:
+        """Tell it of everything."""
+        for told in list(self._told.values()):
+            if told.ready.is_open:
+                self._connections.begin(self._bring(told))
+
+    def clear(self) -> None:
+        """Nobody wants anything any more."""
+        for told in self._told.values():
+            self._clear(told)
+
+    # The connection of an address space
+
+    def _tell(self, space: AddressSpace) -> Asking[Told]:
+        told = self._told.get(space)
+        if told is None:
+            told = self._told[space] = Told(space)
+            yield from self._bring(told)
+        else:
+            yield told.ready
+            if told.error is not None or told.channel is None or told.channel.closed:
+                yield from self._bring(told)
+        if told.error is not None:
+            raise told.error
+        return told
+
+    def _bring(self, told: Told) -> Asking[None]:
+        """Connect, or connect again; `error` says how it went."""
+        told.ready.enter(told)
+        try:
+            for _ in range(_ATTEMPTS):
+                told.error = None
+                told.keys.clear()
+                told.state.clear()
+                try:
+                    yield from self._connect(told)
+                    yield from self._register_all(told)
+                except OSError as failure:
+                    told.error = failure
+                if told.channel is None or not self._connections.is_retried(told.channel):
+                    return
+                yield self._connections.pause()
+        finally:
+            told.ready.leave(told)
+            if told.channel is not None and (told.error is not None or told.is_gone):
+                told.channel.close()
+
+    def _connect(self, told: Told) -> Asking[None]:
+        space = told.space
+        owner = Process(space.pid, space.start_time, space.uid, space.gid)
+        told.channel = yield from self._connections.connected(
+            owner, functools.partial(self._notified, told), lambda _: self._clear(told)
+        )
+        yield Ask(told.channel, NotifyEnablers())
+
+    def _register_all(self, told: Told) -> Asking[None]:
+        """Those that are there before the connection: a child's copies, or after a restart all."""
+        enablers: dict[Key, Enabler] = yield self._memory(self._named, told.space)
+        for key, enabler in enablers.items():
+            try:
+                yield from self._register(told, key, enabler)
+            except OSError:
+                if told.channel is None or told.channel.closed:
+                    raise
+                # Of another event by now, or over a limit.
+                yield self._memory(self.give_back, told.space, key, enabler)
+        self._set(told, list(told.state))
+
+    def give_back(self, space: AddressSpace, key: Key, enabler: Enabler) -> None:
+        """In the memory thread: the word is the program's, and clear."""
+        if space.enablers.get(key) is enabler:
+            space.remove(*key)
+            set_bit(space, key, enabler, False)
+
+    def _named(self, space: AddressSpace) -> dict[Key, Enabler]:
+        """In the memory thread: what the space has; a child's copies get their tokens."""
+        for enabler in space.enablers.values():
+            enabler.token = enabler.token or self.new_token()
+        return dict(space.enablers)
+
+    def _register(self, told: Told, key: Key, enabler: Enabler) -> Asking[None]:
+        """Once for each token. What makes the event persistent is not asked for: it is there."""
+        token = enabler.token
+        if told.channel is None or token in told.keys:
+            return
+        told.keys[token] = key
+        request = EventRegistration(enabler.command, enabler.flags & ~REG_PERSIST, token=token)
+        try:
+            answer = yield Ask(told.channel, request)
+            told.state[token] = EnablerRegistered.from_wire(answer).enabled
+        except OSError:
+            told.keys.pop(token, None)
+            raise
+        except TraceError as failure:
+            told.keys.pop(token, None)
+            raise OSError(errno.EPROTO, failure.text) from None
+
+    def _forget(self, told: Told, token: int) -> None:
+        told.state.pop(token, None)
+        if told.keys.pop(token, None) is not None and told.channel is not None:
+            told.channel.send(EventUnregistration(token=token), lambda _result, _error: None)
+
+    def _gone(self, space: AddressSpace) -> None:
+        """Exec or exit: nothing is left to be set, and the daemon shall know at once."""
+        told = self._told.pop(space, None)
+        if told is None:
+            return
+        told.is_gone = True
+        told.keys.clear()
+        told.state.clear()
+        if told.channel is None or not told.ready.is_open:
+            return
+        channel = told.channel
+        self.leaving.enter(told)
+
+        def finished() -> None:
+            channel.close()
+            self.leaving.leave(told)
+
+        channel.finish(finished)
+
+    def _settle_again(self) -> None:
+        self._settles_again = False
+        self._memory.submit(self._spaces.settle, self._settled)
+
+    def _settled(self, _result: object, failure: OSError | None) -> None:
+        self._settles = False
+        if failure is not None:
+            logger.error("looking for processes: %s", failure)
+
+    # Bits
+
+    def _notified(self, told: Told, notification: Notification) -> None:
+        """Descendants that nobody has seen yet have bits of their own to be set. So they are looked for before
+        the bits are set, and behind that, for who was born meanwhile; once for all who are told together."""
+        if notification.method != EnablersChanged.METHOD:
+            return
+        try:
+            changed = EnablersChanged.from_params(notification.params)
+        except TraceError as failure:
+            logger.error("the daemon says what cannot be understood: %s", failure.text)
+            return
+        told.state.update((token, on) for token, on in changed.changes if token in told.keys)
+        self.settle()
+        self._set(told, [token for token, _ in changed.changes], seq=changed.seq)
+        if not self._settles_again:
+            self._settles_again = True
+            self._connections.timers.later(0, self._settle_again)
+
+    def _set(self, told: Told, tokens: list[int], *, seq: int | None = None, retries: int = _RETRIES) -> None:
+        """Have the bits set; then tell the daemon, when it wants to hear."""
+
+        def done(missed: list[int] | None, _failure: OSError | None) -> None:
+            if seq is not None and told.channel is not None:
+                told.channel.notify(EnablersWritten(seq))
+            if missed and retries and not told.is_gone:
+                again = functools.partial(self._set, told, missed, retries=retries - 1)
+                self._connections.timers.later(_RETRY_S, again)
+
+        if tokens or seq is not None:
+            self._memory.submit(functools.partial(self._set_bits, told, tokens), done)
+
+    def _set_bits(self, told: Told, tokens: Iterable[int]) -> list[int]:
+        """In the memory thread; returns those that could not be set."""
+        missed = []
+        for token in tokens:
+            key, on = told.keys.get(token), told.state.get(token)
+            if key is None or on is None:
+                continue
+            enabler = told.space.enablers.get(key)
+            if enabler is None or enabler.token != token:
+                continue  # the word is the program's by now, or another enabler's
+            if not set_bit(told.space, key, enabler, on):
+                missed.append(token)
+        return missed
+
+    def _clear(self, told: Told) -> None:
+        told.state = dict.fromkeys(told.state, False)
+        self._set(told, list(told.state), retries=0)
+
+
+def set_bit(space: AddressSpace, key: Key, enabler: Enabler, on: bool) -> bool:
+    """In the memory thread: whether it could be written."""
+    address, bit = key
+    try:
+        return space.set_bit(address, enabler.size, bit, on)
+    except OSError:
+        return False

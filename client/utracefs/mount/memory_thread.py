@@ -1,0 +1,126 @@
+"""The one thread of a mount that touches the memory of other processes.
+
+    loop ──jobs──▶ this thread ──results, posts──▶ loop
+
+**Why a thread:** a page may have to be fetched first, by whoever stands behind it: another file system, a
+program (userfaultfd), this very mount. That may take for ever, and then the loop goes on serving reads and
+writes, and the page of our own file. **Why one:** jobs run in their order, so what is known of address spaces
+needs no lock, a bit that is set and then cleared ends cleared, and a registration sees all before it.
+
+A job that hangs holds up registrations, and bits, of others until its process is killed; after HANG_S the log
+names what it is. The thread does not keep the process from ending.
+"""
+
+import collections
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from utracefs.mount.channel import Resume
+
+__all__ = ["HANG_S", "InMemory", "MemoryThread"]
+
+logger = logging.getLogger("utracefs.mount")
+
+HANG_S: Final = 2.0
+"""After that a job is said to hang."""
+
+
+class MemoryThread:
+    """`fileno` becomes readable when `on_ready` has something to do. Begins with the first job."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Resume] | None] = queue.SimpleQueue()
+        self._done: collections.deque[Callable[[], object]] = collections.deque()
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread: threading.Thread | None = None
+        self._under_way: tuple[str, float] | None = None
+        """What the job is, and when it began."""
+        self._said: tuple[str, float] | None = None
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._eventfd
+
+    def submit(self, job: Callable[[], Any], resume: Resume) -> None:
+        """Run `job` in the thread, then `resume` in the loop with its result or OSError."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="utracefs-memory", daemon=True)
+            self._thread.start()
+        self._jobs.put((job, resume))
+        self._look_for_hang()
+
+    def __call__(self, job: Callable[..., Any], *args: Any) -> "InMemory":
+        """As something that steps wait for (see operation)."""
+        return InMemory(self, lambda: job(*args))
+
+    def post(self, call: Callable[[], object]) -> None:
+        """From a job: `call` in the loop, before the job's own `resume`."""
+        self._done.append(call)
+        os.eventfd_write(self._eventfd, 1)
+
+    def on_ready(self) -> None:
+        """Resume what is done, in its order."""
+        try:
+            os.eventfd_read(self._eventfd)
+        except BlockingIOError:
+            return
+        while self._done:
+            self._done.popleft()()
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Wait for the jobs that there are, so long. What is not done by then is left to the end of the
+        process. Twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return  # it may write to the eventfd still
+        os.close(self._eventfd)
+
+    def _run(self) -> None:
+        while (work := self._jobs.get()) is not None:
+            job, resume = work
+            self._under_way = (getattr(job, "__qualname__", str(job)), self._clock())
+            result, error = None, None
+            try:
+                result = job()
+            except OSError as failure:
+                error = failure
+            except Exception as failure:
+                logger.exception("a mistake of ours; the caller gets EIO")
+                error = OSError(5, str(failure))
+            self._under_way = None
+            self.post(lambda resume=resume, result=result, error=error: resume(result, error))  # type: ignore[misc]
+
+    def _look_for_hang(self) -> None:
+        under_way = self._under_way
+        if under_way is not None and under_way != self._said and under_way[1] + HANG_S < self._clock():
+            self._said = under_way
+            logger.warning(
+                "the memory of a process has not answered for %.0f s; registrations wait for that"
+                " (a page that userfaultfd or another file system has to bring?)",
+                HANG_S,
+            )
+
+
+class InMemory:
+    """A job of the thread, as a wait of steps."""
+
+    def __init__(self, thread: MemoryThread, job: Callable[[], Any]) -> None:
+        self._thread = thread
+        self._job = job
+
+    def start(self, resume: Resume) -> None:
+        self._thread.submit(self._job, resume)
+
+    def interrupt(self) -> None:
+        """It cannot be called back."""

@@ -1,0 +1,333 @@
+"""The mounted user_events_data: what kernel/trace/trace_events_user.c does with it, done by asking the daemon.
+
+    open file       ── a connection, opened for the process that opened it ──▶ write indexes, records
+    address space   ── see enablers ──▶ enablers
+
+As in the kernel, a write_index belongs to an open file, whoever has a descriptor of it, and an enabler to the
+memory of the caller. A registration goes three ways: memory (the checks up to the command string; the word is
+taken), daemon (the file's index, then the space's enabler), memory (the bit, then write_index).
+
+A daemon that is away has no consumers: writes are EBADF. When the next one comes, a file registers what it had
+in the same order; an event that cannot be registered again keeps its index, which is EBADF.
+"""
+
+import errno
+import os
+import struct
+from typing import Final
+
+import attrs
+
+from utracefs.mount import abi, user_reg
+from utracefs.mount.abi import Header
+from utracefs.mount.address_space import AddressSpace, AddressSpaces, Enabler
+from utracefs.mount.channel import Channel
+from utracefs.mount.data_connections import Asking, DataConnections, Process, error, nothing
+from utracefs.mount.enablers import Enablers, Key, Told, set_bit
+from utracefs.mount.memory_thread import MemoryThread
+from utracefs.mount.operation import Ask, Finish, Steps
+from utracefs.mount.user_reg import Command, UserReg, UserUnreg
+from utracefs_protocol.declaration import REG_PERSIST
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_DATA_OBJECT
+from utracefs_protocol.messages.data import EventDeletion, EventRegistration, Registered, Write
+
+__all__ = ["MAX_RECORD", "DataFile", "UserEventsData"]
+
+MAX_RECORD: Final = MAX_DATA_OBJECT - 64
+"""Bytes of a write that go to the daemon, in one object with what is around them. No consumer keeps longer ones:
+they are judged by their index and length here, and dropped, as the kernel does it."""
+
+_INDEX: Final = struct.Struct("=i")
+_WRITE_INDEX: Final = struct.Struct("=I")
+_DONE: Final = abi.IOCTL_OUT.pack(0, 0, 0, 0)
+
+
+@attrs.frozen
+class _Event:
+    """What was registered on a file."""
+
+    registration: EventRegistration
+    size: int
+    """Bytes that a payload needs at least."""
+
+
+@attrs.define(eq=False)
+class DataFile:
+    """An open file; a number of the kernel's stands for it, however many descriptors there are."""
+
+    owner: Process
+    """Who opened it."""
+    channel: Channel
+    events: list[_Event] = attrs.field(factory=list)
+    """By write_index."""
+    indexes: list[int | None] | None = None
+    """After a restart of the daemon: by write_index what it is now, None: nothing. None: all as they were."""
+    is_coming: bool = False
+    """A new connection is being made."""
+
+
+class UserEventsData:
+    """Of one mount. `spaces` is called in the memory thread, and becomes that of `enablers`."""
+
+    def __init__(self, connections: DataConnections, *, memory: MemoryThread, spaces: AddressSpaces) -> None:
+        self._connections = connections
+        self._memory = memory
+        self._spaces = spaces
+        self._enablers = Enablers(connections, memory=memory, spaces=spaces)
+        self._files: set[DataFile] = set()
+
+    # Open files
+
+    def open(self, header: Header) -> Asking[DataFile]:
+        """ESRCH, EPERM: who asks cannot be seen from here. What the daemon says. ENOTCONN: it is away."""
+        if not header.pid:
+            self._connections.say(
+                "a process of another pid namespace opened user_events_data; mount in its namespace, or in"
+                " one around it"
+            )
+            raise error(errno.EPERM)
+        owner = self._connections.process_of(header)
+        file = DataFile(owner, (yield from self._connections.connected(owner, nothing)))
+        self._files.add(file)
+        return file
+
+    def release(self, file: DataFile) -> Steps:
+        """When this ends the daemon has dropped the references."""
+        self._files.discard(file)
+        self._enablers.settle()
+        yield Finish(file.channel)
+        return b""
+
+    def write(self, file: DataFile, header: Header, offset: int, data: bytes) -> Asking[int]:
+        """The bytes taken: all. EFAULT, EINVAL, ENOENT, EBADF in the kernel's order.
+
+        offset: not 0 for the second and further pieces of a call that was too long for one request (512 KiB,
+        256 pages): those are no records, and are taken and dropped.
+        """
+        if offset:
+            self._connections.say(
+                "pid %d wrote more than 256 pages in one call; what is behind them is lost", header.pid
+            )
+            return len(data)
+        if len(data) > MAX_RECORD:
+            self._judge(file, data)
+            return len(data)
+        channel = file.channel
+        if channel.closed:
+            self._come_again(file, header)
+            raise error(errno.EBADF)
+        record = data if file.indexes is None else _moved(file.indexes, data)
+        tid = header.pid if self._connections.speaks_for_others else 0
+        try:
+            yield Ask(channel, Write(record, tid or None))
+        except OSError:
+            if channel.closed:
+                raise error(errno.EBADF) from None
+            raise
+        return len(data)
+
+    def _judge(self, file: DataFile, data: bytes) -> None:
+        (index,) = _INDEX.unpack_from(data)
+        if index < 0:
+            raise error(errno.EINVAL)
+        if index >= len(file.events):
+            raise error(errno.ENOENT)
+        if len(data) - _INDEX.size < file.events[index].size:
+            raise error(errno.EINVAL)
+
+    # ioctl
+
+    def ioctl(self, file: DataFile, header: Header, flags: int, number: int, argument: int) -> Steps:
+        """The kernel's errors in its order; EPERM, EACCES, ESRCH: the caller's memory is not ours to touch, and
+        the log says why."""
+        match user_reg.command_of(number, flags):
+            case Command.REG:
+                yield from self._register(file, header, argument, user_reg.is_32_bit(flags))
+            case Command.UNREG:
+                yield from self._unregister(header, argument)
+            case Command.DEL:
+                yield from self._delete(header, argument)
+            case None:
+                raise error(errno.ENOTTY)
+        return _DONE
+
+    def _register(self, file: DataFile, header: Header, argument: int, is_32_bit: bool) -> Asking[None]:
+        space, key, enabler = yield self._memory(self._take, header.pid, argument, is_32_bit)
+        try:
+            self._check_privilege(file, space, enabler)
+            index = yield from self._index_of(file, EventRegistration(enabler.command, enabler.flags))
+            told = yield from self._enablers.add(space, key, enabler)
+            if not (yield self._memory(self._hand_over, told, enabler.token, argument, index)):
+                raise error(errno.ENOMEM)
+        except OSError:
+            self._enablers.remove(space, enabler)
+            yield self._memory(self._enablers.give_back, space, key, enabler)
+            raise
+
+    def _take(self, tid: int, argument: int, is_32_bit: bool) -> tuple[AddressSpace, Key, Enabler]:
+        """In the memory thread: the checks up to the command string; then the word is taken."""
+        space = self._space_of(tid)
+        reg = UserReg.read(space.read, argument, is_32_bit=is_32_bit)
+        key = reg.address, reg.bit
+        if key in space.enablers:
+            raise error(errno.EADDRINUSE)
+        command = space.read_string(reg.name_args, MAX_COMMAND_STRING)
+        enabler = Enabler(reg.size, command, reg.flags, self._enablers.new_token())
+        space.add(reg.address, reg.bit, enabler)
+        return space, key, enabler
+
+    def _hand_over(self, told: Told, token: int, argument: int, index: int) -> bool:
+        """In the memory thread, at the end: False when the word cannot be written. The kernel does not look
+        whether write_index could be stored, either."""
+        if not self._enablers.write_bit(told, token):
+            return False
+        try:
+            told.space.write(argument + user_reg.WRITE_INDEX_OFFSET, _WRITE_INDEX.pack(index))
+        except OSError:
+            return True
+        return True
+
+    def _check_privilege(self, file: DataFile, space: AddressSpace, enabler: Enabler) -> None:
+        """The daemon knows who opened the file; a descriptor that was passed on does not pass on rights."""
+        if enabler.flags & REG_PERSIST and space.uid != file.owner.uid and space.uid not in (0, os.geteuid()):
+            is_name_wrong = b":" in enabler.command.partition(b" ")[0]
+            raise error(errno.EINVAL if is_name_wrong else errno.EPERM)
+
+    def _index_of(self, file: DataFile, registration: EventRegistration) -> Asking[int]:
+        """The event's write_index on that file."""
+        while True:
+            yield from self._connections.present()
+            channel = file.channel
+            try:
+                answer = yield Ask(channel, registration)
+            except OSError:
+                if not self._connections.is_retried(channel):
+                    raise
+                yield self._connections.pause()
+            else:
+                return self._note(file, registration, answer)
+
+    def _note(self, file: DataFile, registration: EventRegistration, answer: object) -> int:
+        try:
+            index = Registered.from_wire(answer).write_index
+        except TraceError as failure:
+            raise OSError(errno.EPROTO, failure.text) from None
+        if file.indexes is not None:
+            if index in file.indexes:
+                return file.indexes.index(index)
+            file.indexes.append(index)
+            index = len(file.indexes) - 1
+        if index == len(file.events):
+            size = answer.get("size", 0) if isinstance(answer, dict) else 0
+            file.events.append(_Event(registration, size))
+        return index
+
+    def _unregister(self, header: Header, argument: int) -> Asking[None]:
+        space, enabler, is_clear = yield self._memory(self._take_back, header.pid, argument)
+        self._enablers.remove(space, enabler)
+        if not is_clear:
+            raise error(errno.EFAULT)
+
+    def _take_back(self, tid: int, argument: int) -> tuple[AddressSpace, Enabler, bool]:
+        """In the memory thread: from now on the bit is the program's."""
+        space = self._space_of(tid)
+        unreg = UserUnreg.read(space.read, argument)
+        key = unreg.address, unreg.bit
+        try:
+            enabler = space.remove(*key)
+        except KeyError:
+            raise error(errno.ENOENT) from None
+        return space, enabler, set_bit(space, key, enabler, False)
+
+    def _delete(self, header: Header, argument: int) -> Asking[None]:
+        """On a connection of the caller's own, since it is his capability that counts."""
+        name = yield self._memory(self._name_to_delete, header.pid, argument)
+        yield self._enablers.leaving
+        owner = self._connections.process_of(header)
+        channel = yield from self._connections.connected(owner, nothing)
+        try:
+            yield Ask(channel, EventDeletion(name))
+        finally:
+            channel.close()
+
+    def _name_to_delete(self, tid: int, argument: int) -> bytes:
+        """In the memory thread. Who has ended by now refers to nothing any more."""
+        self._spaces.settle()
+        return self._space_of(tid).read_string(argument, MAX_COMMAND_STRING)
+
+    def _space_of(self, tid: int) -> AddressSpace:
+        try:
+            return self._spaces.of_caller(tid)
+        except OSError as failure:
+            text = failure.strerror or str(failure)
+            self._memory.post(lambda: self._connections.say("%s", text))
+            raise
+
+    # The daemon goes and comes
+
+    def daemon_went(self) -> None:
+        """Another one will come."""
+        self._connections.is_away = True
+
+    def daemon_came(self) -> None:
+        """Register everything again."""
+        self._connections.is_away = False
+        for file in list(self._files):
+            file.channel.close()
+            self._bring(file)
+        self._enablers.daemon_came()
+
+    def close(self) -> None:
+        """Nobody wants anything any more. The memory thread is closed after this."""
+        self._enablers.clear()
+
+    def _come_again(self, file: DataFile, header: Header) -> None:
+        """Who opened it was gone when the daemon came, so it is the file of the first who uses it."""
+        if self._connections.reconnects and not self._connections.is_away and not file.is_coming:
+            file.owner = self._connections.process_of(header)
+            self._bring(file)
+
+    def _bring(self, file: DataFile) -> None:
+        file.is_coming = True
+        self._connections.begin(self._connect_again(file))
+
+    def _connect_again(self, file: DataFile) -> Asking[None]:
+        indexes: list[int | None] = []
+        try:
+            channel = yield from self._connections.connected(file.owner, nothing)
+            for event in file.events:
+                indexes.append((yield from self._index_again(channel, event)))
+        except OSError as failure:
+            if failure.errno != errno.ESRCH:
+                raise
+            return
+        finally:
+            file.is_coming = False
+        file.indexes = None if indexes == list(range(len(indexes))) else indexes
+        file.channel = channel
+        if file not in self._files:
+            channel.close()
+
+    def _index_again(self, channel: Channel, event: _Event) -> Asking[int | None]:
+        try:
+            answer = yield Ask(channel, event.registration)
+            return Registered.from_wire(answer).write_index
+        except (OSError, TraceError) as failure:
+            if channel.closed:
+                raise
+            self._connections.say("%s cannot be registered again: %s", event.registration.name_args, failure)
+            return None
+
+
+def _moved(indexes: list[int | None], record: bytes) -> bytes:
+    """A record with the index that its event has now; what is wrong with it stays wrong. EBADF."""
+    if len(record) < _INDEX.size:
+        return record
+    (index,) = _INDEX.unpack_from(record)
+    if not 0 <= index < len(indexes):
+        return record
+    now = indexes[index]
+    if now is None:
+        raise error(errno.EBADF)
+    return _INDEX.pack(now) + record[_INDEX.size :]
