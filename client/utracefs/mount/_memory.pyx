@@ -1,0 +1,272 @@
+"""Other processes' memory, by /proc/PID/mem: compiled, since a bit is changed between two system calls and a
+process may be stopped meanwhile (remote_memory.h, stopped_process.h).
+
+Nothing here waits longer than DEADLINE_NS, whatever the other process does: each access is a deed on a thread
+of its own (deed.h). One that is not done by then is left alone, and its Memory answers EFAULT until it is.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EFAULT, EINVAL, ESRCH
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, strerror
+from posix.types cimport pid_t
+from posix.unistd cimport close
+
+cdef extern from "deed.h" nogil:
+    struct rm_bit:
+        int mem
+        int maps
+        pid_t pid
+        uint64_t byte
+        unsigned char mask
+        unsigned char ours
+        int on
+        int neighbours
+        int way
+        int64_t stopped_ns
+    struct deed:
+        uint32_t at
+        uint32_t count
+        int result
+        pid_t tid
+        int mem
+        int maps
+        int closes
+        uint64_t address
+        uint64_t stack_address
+        rm_bit bit
+        size_t size
+        char *data
+    ctypedef void (*deed_work)(deed *) noexcept nogil
+    deed *deed_new(deed_work work, size_t size)
+    void deed_let_go(deed *d)
+    int deed_is_done(const deed *d)
+    int deed_run(deed *d, int64_t timeout_ns)
+    void deed_read(deed *d) noexcept
+    void deed_read_string(deed *d) noexcept
+    void deed_write(deed *d) noexcept
+    void deed_set_bit(deed *d) noexcept
+    void deed_open(deed *d) noexcept
+    void deed_look(deed *d) noexcept
+    uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
+
+# A healthy process answers in microseconds; one whose page comes from a disk of a busy machine in milliseconds.
+cdef int64_t DEADLINE_NS = 1_000_000_000
+
+MAX_BYTES = 1 << 16
+"""Of one read or write."""
+
+WAYS = ("it was so", "shared page", "alone", "stopped", "hoped")
+"""How set_bit wrote, by the number in `way`."""
+
+
+cdef OSError os_error(int number):
+    return OSError(number, strerror(number).decode())
+
+
+cdef class Memory:
+    """The memory of the address space that thread `tid` has now, until `close`.
+
+    It belongs to that address space alone: after its end and after an exec nothing is read or written any
+    more, whoever has the pid then.
+
+    OSError: EACCES, EPERM when the kernel does not let us; ENOENT, ESRCH there is no such thread, or it has
+    ended; EMFILE; EFAULT when it hangs.
+    """
+
+    def __cinit__(self, pid_t tid):
+        self.mem = self.maps = -1
+        cdef deed *d = deed_new(deed_open, 16)
+        if d == NULL:
+            raise MemoryError
+        d.tid = tid
+        try:
+            self.perform(d)
+        except BaseException:
+            d.closes = 1
+            deed_let_go(d)
+            raise
+        if d.result < 0:
+            d.closes = 1
+            number = -d.result
+            deed_let_go(d)
+            raise os_error(number)
+        self.mem = d.mem
+        self.maps = d.maps
+        self.fingerprint = d.stack_address.to_bytes(8, "little") + PyBytes_FromStringAndSize(d.data, 16)
+        deed_let_go(d)
+
+    def __dealloc__(self):
+        self.end()
+
+    def close(self):
+        """Twice is harmless."""
+        self.end()
+
+    cdef void end(self) noexcept:
+        if self.hanging != NULL:
+            # The thread closes them: they are in use.
+            self.hanging.mem, self.hanging.maps, self.hanging.closes = self.mem, self.maps, 1
+            deed_let_go(self.hanging)
+            self.hanging = NULL
+        else:
+            if self.mem >= 0:
+                close(self.mem)
+            if self.maps >= 0:
+                close(self.maps)
+        self.mem = self.maps = -1
+
+    @property
+    def hangs(self):
+        """Whether an access has not ended yet that was given up."""
+        if self.hanging != NULL and deed_is_done(self.hanging):
+            deed_let_go(self.hanging)
+            self.hanging = NULL
+        return self.hanging != NULL
+
+    cdef int perform(self, deed *d) except -1:
+        """Do it. OSError when it cannot be begun, or not ended; then it may end later."""
+        cdef int done
+        with nogil:
+            done = deed_run(d, DEADLINE_NS)
+        if done == 1:
+            return 0
+        if done < 0:
+            raise os_error(-done)
+        raise OSError(EFAULT, "the memory of the process does not answer")
+
+    cdef int use(self, deed *d) except -1:
+        """As `perform`, with our descriptors; `d` is kept if it hangs, and let go by the caller if it does not."""
+        if self.mem < 0 or self.hangs:
+            deed_let_go(d)
+            raise OSError(ESRCH if self.mem < 0 else EFAULT, "the memory of the process does not answer")
+        d.mem = d.bit.mem = self.mem
+        d.maps = d.bit.maps = self.maps
+        try:
+            self.perform(d)
+        except BaseException:
+            if deed_is_done(d):
+                deed_let_go(d)
+            else:
+                self.hanging = d
+            raise
+        return 0
+
+    def read(self, uint64_t address, size_t size):
+        """These bytes. OSError: EFAULT where the program could not read them itself, ESRCH when the address
+        space is gone."""
+        if size > <size_t>MAX_BYTES:
+            raise os_error(EINVAL)
+        cdef deed *d = deed_new(deed_read, size)
+        if d == NULL:
+            raise MemoryError
+        d.address = address
+        self.use(d)
+        try:
+            if d.result < 0:
+                raise os_error(-d.result)
+            return PyBytes_FromStringAndSize(d.data, size)
+        finally:
+            deed_let_go(d)
+
+    def read_string(self, uint64_t address, size_t limit):
+        """The bytes before the first NUL, at most `limit`. OSError: as `read`; EINVAL, there are more."""
+        if limit >= <size_t>MAX_BYTES:
+            raise os_error(EINVAL)
+        cdef deed *d = deed_new(deed_read_string, limit + 1)
+        if d == NULL:
+            raise MemoryError
+        d.address = address
+        self.use(d)
+        try:
+            if d.result < 0:
+                raise os_error(-d.result)
+            return PyBytes_FromStringAndSize(d.data, d.result)
+        finally:
+            deed_let_go(d)
+
+    def write(self, uint64_t address, bytes data not None):
+        """OSError: EFAULT where the program could not write itself, with a part of it written perhaps; ESRCH."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        if size > MAX_BYTES:
+            raise os_error(EINVAL)
+        cdef deed *d = deed_new(deed_write, size)
+        if d == NULL:
+            raise MemoryError
+        d.address = address
+        memcpy(d.data, PyBytes_AS_STRING(data), size)
+        self.use(d)
+        try:
+            if d.result < 0:
+                raise os_error(-d.result)
+        finally:
+            deed_let_go(d)
+
+    def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on, *, int ours=0, bint neighbours=False):
+        """Make bit `bit` of the word of `size` bytes at `address` 1 or 0, and leave all others alone, also those
+        that the program changes meanwhile. Returns how: an index of WAYS.
+
+        pid: of the process, whose threads may have to be stopped for it (stopped_process.h). ours: other
+        bits of its byte, as a mask of that byte, that only we change. neighbours: bits of that byte are known
+        to be in use; found out otherwise, and then `in_use` is set.
+
+        Where the file of a shared mapping can be had, the page is mapped here, too, and the bit is changed
+        atomically. Otherwise one byte is written, if its other bits are not in use. If they are, while the threads
+        of the process stand still; if they cannot be stopped (a debugger traces them) as if they were not: way 4.
+
+        OSError: EFAULT, not writable to the program or no memory; ESRCH, gone.
+        """
+        if bit >= 8 * size:
+            raise os_error(EINVAL)
+        cdef deed *d = deed_new(deed_set_bit, 0)
+        if d == NULL:
+            raise MemoryError
+        d.bit.pid = pid
+        d.bit.byte = rm_byte_of(address, size, bit)
+        d.bit.mask = 1 << bit % 8
+        d.bit.ours = ours
+        d.bit.on = on
+        d.bit.neighbours = neighbours
+        self.use(d)
+        try:
+            self.in_use = d.bit.neighbours
+            self.stopped_ns = d.bit.stopped_ns
+            if d.result < 0:
+                raise os_error(-d.result)
+            return d.bit.way
+        finally:
+            deed_let_go(d)
+
+    def __reduce__(self):
+        raise TypeError("a memory belongs to one process")
+
+
+def ended(list memories not None):
+    """Those of these that are gone: all that had this address space have ended, or have begun another program.
+    One that hangs, now or before, is taken for alive."""
+    cdef Memory each
+    cdef list asked = [each for each in memories if each.mem >= 0 and not each.hangs]
+    cdef list gone = [each for each in memories if each.mem < 0]
+    cdef deed *d = deed_new(deed_look, len(asked) * sizeof(int))
+    cdef int *answers
+    cdef int done
+    cdef uint32_t i
+    if d == NULL:
+        raise MemoryError
+    answers = <int *>d.data
+    d.count = len(asked)
+    for i in range(d.count):
+        answers[i] = (<Memory>asked[i]).mem
+    with nogil:
+        done = deed_run(d, DEADLINE_NS)
+    if done < 0:
+        deed_let_go(d)
+        raise os_error(-done)
+    for i in range(d.count if done else d.at):
+        if not answers[i]:
+            gone.append(asked[i])
+    if not done and d.at < d.count:
+        (<Memory>asked[d.at]).hanging = d
+    else:
+        deed_let_go(d)
+    return gone

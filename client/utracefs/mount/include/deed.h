@@ -1,0 +1,193 @@
+/*
+ * One thing done with another process's memory, on a thread of its own, waited for no longer than a time.
+ *
+ * Such a thing may hang for as long as that process likes: a page of a file whose server does not answer, a
+ * lock of the address space that another such access holds. What hangs in the kernel cannot be called back.
+ * So a deed and all that it needs belong to two: the one who waits, and the thread. Who lets go last frees it.
+ * Descriptors that a deed uses stay open until it has ended, or another file would stand under their number.
+ *
+ * A thread that ends also ends what it traces, which stopped_process.h counts on.
+ */
+#ifndef UTRACEFS_DEED_H
+#define UTRACEFS_DEED_H
+
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "remote_memory.h"
+
+/* The largest frames are rm_find_in_text's 16 KiB and those of the C library's opendir. */
+#define DEED_STACK_BYTES (96u << 10)
+
+struct deed {
+	uint32_t done;
+	uint32_t owners;
+	uint32_t given_up; /* nobody waits any more */
+	void (*work)(struct deed *);
+	int result;   /* 0 or -errno; of read_string the length */
+	pid_t tid;    /* of opening: any thread of the process */
+	pid_t thread; /* that does it */
+	int mem, maps;
+	int closes;   /* the thread closes mem and maps at its end */
+	uint64_t address;
+	uint64_t stack_address; /* of opening: where the 16 bytes lie that exec made */
+	struct rm_bit bit;
+	uint32_t count; /* of looking: how many; `data` has their descriptors, and then the answers */
+	uint32_t at;	/* of looking: which is being looked at */
+	size_t size;
+	char data[];
+};
+
+static inline struct deed *deed_new(void (*work)(struct deed *), size_t size)
+{
+	struct deed *d = calloc(1, sizeof(*d) + size);
+
+	if (d) {
+		d->owners = 1;
+		d->work = work;
+		d->mem = d->maps = -1;
+		d->size = size;
+	}
+	return d;
+}
+
+static inline void deed_let_go(struct deed *d)
+{
+	if (__atomic_sub_fetch(&d->owners, 1, __ATOMIC_ACQ_REL))
+		return;
+	if (d->closes) {
+		if (d->mem >= 0)
+			close(d->mem);
+		if (d->maps >= 0)
+			close(d->maps);
+	}
+	free(d);
+}
+
+static inline int deed_is_done(const struct deed *d)
+{
+	return __atomic_load_n(&d->done, __ATOMIC_ACQUIRE);
+}
+
+static void *deed_main(void *arg)
+{
+	struct deed *d = arg;
+
+	d->thread = syscall(SYS_gettid);
+	d->work(d);
+	__atomic_store_n(&d->done, 1, __ATOMIC_RELEASE);
+	syscall(SYS_futex, &d->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	deed_let_go(d);
+	return NULL;
+}
+
+/* 1: done. 0: it goes on; it is nobody's but the thread's and `d`'s holder's. -errno: no thread. */
+static inline int deed_run(struct deed *d, int64_t timeout_ns)
+{
+	int64_t until = sp_now_ns() + timeout_ns, left;
+	sigset_t all, before;
+	pthread_attr_t attr;
+	struct timespec wait;
+	pthread_t made;
+	int error = pthread_attr_init(&attr);
+
+	if (error)
+		return -error;
+	pthread_attr_setstacksize(&attr, DEED_STACK_BYTES);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	d->owners++;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&made, &attr, deed_main, d);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	if (error) {
+		d->owners--;
+		return -error;
+	}
+	while (!deed_is_done(d)) {
+		left = until - sp_now_ns();
+		if (left <= 0) {
+			__atomic_store_n(&d->given_up, 1, __ATOMIC_SEQ_CST);
+			return deed_is_done(d);
+		}
+		wait.tv_sec = left / 1000000000;
+		wait.tv_nsec = left % 1000000000;
+		syscall(SYS_futex, &d->done, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0);
+	}
+	/* Only the end of the tracer lets all of the process's threads go: another deed may want to stop them. */
+	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0 && sp_now_ns() < until)
+		sched_yield();
+	return 1;
+}
+
+/* The kinds. */
+
+static void deed_read(struct deed *d)
+{
+	d->result = rm_read(d->mem, d->maps, d->address, d->data, d->size);
+}
+
+static void deed_read_string(struct deed *d)
+{
+	d->result = rm_read_string(d->mem, d->maps, d->address, d->data, d->size - 1);
+}
+
+static void deed_write(struct deed *d)
+{
+	d->result = rm_write(d->mem, d->maps, d->address, d->data, d->size);
+}
+
+static void deed_set_bit(struct deed *d)
+{
+	d->result = rm_set_bit(&d->bit);
+}
+
+/* Opens both files of thread `tid` and reads the 16 bytes that exec put on the stack (AT_RANDOM). They are
+ * read through `mem`, so they are of the address space that is held, whatever auxv was of. */
+static void deed_open(struct deed *d)
+{
+	uint64_t pairs[128];
+	char path[48];
+	ssize_t got;
+	int fd, i;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", d->tid);
+	d->mem = open(path, O_RDWR | O_CLOEXEC);
+	if (d->mem < 0) {
+		d->result = -errno;
+		return;
+	}
+	snprintf(path, sizeof(path), "/proc/%d/maps", d->tid);
+	d->maps = open(path, O_RDONLY | O_CLOEXEC);
+	snprintf(path, sizeof(path), "/proc/%d/auxv", d->tid);
+	fd = d->maps < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) {
+		d->result = -errno;
+		return;
+	}
+	got = read(fd, pairs, sizeof(pairs));
+	close(fd);
+	for (i = 0; got > 0 && i + 1 < (int)(got / sizeof(pairs[0])) && pairs[i]; i += 2)
+		if (pairs[i] == 25) /* AT_RANDOM */
+			d->stack_address = pairs[i + 1];
+	got = pread(d->mem, d->data, 16, (off_t)d->stack_address);
+	d->result = got == 16 ? 0 : -ESRCH;
+}
+
+/* Which of these address spaces still are: `mem` of one that is gone reads as at its end. */
+static void deed_look(struct deed *d)
+{
+	int *mem = (int *)d->data;
+	char byte;
+
+	/* In one order for all: who has given up and then reads `at` knows which one is in use for good. */
+	for (; d->at < d->count && !__atomic_load_n(&d->given_up, __ATOMIC_SEQ_CST);
+	     __atomic_store_n(&d->at, d->at + 1, __ATOMIC_SEQ_CST))
+		mem[d->at] = pread(mem[d->at], &byte, 1, 4096) != 0;
+}
+
+#endif

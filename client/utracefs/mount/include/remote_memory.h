@@ -1,0 +1,385 @@
+/*
+ * Another process's memory: reading, writing, and one bit of it.
+ *
+ *     /proc/PID/mem    the bytes                      both belong to the address space that they were opened
+ *     /proc/PID/maps   what may be done with them     for, not to the pid: after its end and after an exec
+ *                                                     they read nothing (mem_open() and proc_maps_open())
+ *
+ * So what is checked is what is written to, whatever becomes of the process meanwhile. Writing to `mem` does
+ * not ask whether the program itself may write there (FOLL_FORCE in mem_rw()), reading not whether it may read.
+ * Therefore each access looks at `maps` first and has the answer that copy_from_user() and
+ * copy_to_user() would have. Between the look and the access the program may change its own mapping; that
+ * changes no memory but its own, at an address that it named.
+ *
+ * A fault on a page of a userfaultfd is refused by `mem`. One on a page of a file waits for that file's
+ * server, which may be the program itself: callers do all of this on a thread of its own (deed.h).
+ *
+ * Errors are negative errno: -EFAULT not the program's to read or write, -ESRCH the address space is gone.
+ */
+#ifndef UTRACEFS_REMOTE_MEMORY_H
+#define UTRACEFS_REMOTE_MEMORY_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "stopped_process.h"
+
+/* The flags of struct procmap_query. */
+enum { RM_READ = 1, RM_WRITE = 2, RM_EXECUTE = 4, RM_SHARED = 8 };
+
+struct rm_vma {
+	uint64_t start, end; /* end: the first address behind it */
+	uint64_t offset;     /* of `start` in the file, bytes */
+	uint64_t inode;	     /* 0: of no file */
+	uint32_t major, minor;
+	unsigned flags;
+};
+
+/* struct procmap_query of <linux/fs.h>, Linux 6.11 and later. */
+struct rm_query {
+	uint64_t size, query_flags, address;
+	uint64_t start, end, flags, page_size, offset, inode;
+	uint32_t major, minor, name_size, build_id_size;
+	uint64_t name, build_id;
+};
+#define RM_PROCMAP_QUERY _IOWR('f', 17, struct rm_query)
+
+/* One line of maps: `START-END rwxp OFFSET MAJOR:MINOR INODE ...`. 0 when it is none. */
+static inline int rm_parse_line(const char *line, struct rm_vma *vma)
+{
+	unsigned long long start, end, offset, inode;
+	unsigned major, minor;
+	char may[5];
+
+	if (sscanf(line, "%llx-%llx %4s %llx %x:%x %llu", &start, &end, may, &offset, &major, &minor, &inode) != 7)
+		return 0;
+	vma->start = start;
+	vma->end = end;
+	vma->offset = offset;
+	vma->inode = inode;
+	vma->major = major;
+	vma->minor = minor;
+	vma->flags = (may[0] == 'r' ? RM_READ : 0) | (may[1] == 'w' ? RM_WRITE : 0) |
+		     (may[2] == 'x' ? RM_EXECUTE : 0) | (may[3] == 's' ? RM_SHARED : 0);
+	return 1;
+}
+
+/* As rm_find, for kernels before 6.11: lines are in the order of addresses. */
+static inline int rm_find_in_text(int maps, uint64_t address, struct rm_vma *vma)
+{
+	char text[16384];
+	size_t have = 0;
+	int seen = 0;
+	ssize_t got;
+	off_t at = 0;
+
+	while ((got = pread(maps, text + have, sizeof(text) - 1 - have, at)) > 0) {
+		char *line = text, *newline;
+
+		seen = 1;
+		at += got;
+		have += got;
+		text[have] = 0;
+		while ((newline = memchr(line, '\n', text + have - line))) {
+			*newline = 0;
+			if (rm_parse_line(line, vma) && address < vma->end)
+				return address >= vma->start ? 0 : -EFAULT;
+			line = newline + 1;
+		}
+		have = text + have - line;
+		memmove(text, line, have);
+	}
+	return seen ? -EFAULT : -ESRCH;
+}
+
+/* The mapping that `address` lies in. */
+static inline int rm_find(int maps, uint64_t address, struct rm_vma *vma)
+{
+	struct rm_query query = {.size = sizeof(query), .address = address};
+
+	if (ioctl(maps, RM_PROCMAP_QUERY, &query) == 0) {
+		*vma = (struct rm_vma){query.start, query.end,	 query.offset, query.inode,
+				       query.major, query.minor, query.flags};
+		return 0;
+	}
+	if (errno == ENOTTY)
+		return rm_find_in_text(maps, address, vma);
+	return errno == ESRCH ? -ESRCH : -EFAULT;
+}
+
+/* Whether the program may do `need` with all of these bytes. */
+static inline int rm_check(int maps, uint64_t address, uint64_t size, unsigned need)
+{
+	struct rm_vma vma;
+	uint64_t end = address + size;
+	int error;
+
+	if (end < address)
+		return -EFAULT;
+	while (address < end) {
+		error = rm_find(maps, address, &vma);
+		if (error)
+			return error;
+		if ((vma.flags & need) != need)
+			return -EFAULT;
+		address = vma.end;
+	}
+	return 0;
+}
+
+/* 0, or an error; then `into` may have been filled in part. */
+static inline int rm_read(int mem, int maps, uint64_t address, void *into, size_t size)
+{
+	int error = rm_check(maps, address, size, RM_READ);
+	size_t done = 0;
+
+	while (!error && done < size) {
+		ssize_t got = pread(mem, (char *)into + done, size - done, (off_t)(address + done));
+		if (got > 0)
+			done += got;
+		else if (got == 0)
+			error = -ESRCH;
+		else if (errno != EINTR)
+			error = -EFAULT;
+	}
+	return error;
+}
+
+static inline int rm_write(int mem, int maps, uint64_t address, const void *from, size_t size)
+{
+	int error = rm_check(maps, address, size, RM_WRITE);
+	size_t done = 0;
+
+	while (!error && done < size) {
+		ssize_t put = pwrite(mem, (const char *)from + done, size - done, (off_t)(address + done));
+		if (put > 0)
+			done += put;
+		else if (put == 0)
+			error = -ESRCH;
+		else if (errno != EINTR)
+			error = -EFAULT;
+	}
+	return error;
+}
+
+/* The length of the text without its NUL; it is in `into`, which has `limit` + 1 bytes. -EINVAL: there is no
+ * NUL among so many. Page by page, as a text may end right before memory that is not there. */
+static inline ssize_t rm_read_string(int mem, int maps, uint64_t address, char *into, size_t limit)
+{
+	const uint64_t page = sysconf(_SC_PAGESIZE);
+	size_t have = 0;
+
+	while (have <= limit) {
+		size_t piece = page - (address + have) % page;
+		char *nul;
+		int error;
+
+		if (piece > limit + 1 - have)
+			piece = limit + 1 - have;
+		error = rm_read(mem, maps, address + have, into + have, piece);
+		if (error)
+			return error;
+		nul = memchr(into + have, 0, piece);
+		if (nul)
+			return nul - into;
+		have += piece;
+	}
+	return -EINVAL;
+}
+
+/* How a bit was written. */
+enum {
+	RM_WAS_SO,  /* nothing was written */
+	RM_SHARED_PAGE, /* the page is mapped here as well: one atomic operation */
+	RM_ALONE,   /* no other bit of its byte is in use: one byte was written */
+	RM_STOPPED, /* while the program's threads did not run */
+	RM_HOPED,   /* they could not be stopped: as RM_ALONE, though other bits are in use */
+};
+
+struct rm_bit {
+	int mem, maps;
+	pid_t pid;	       /* of the process, its first thread's */
+	uint64_t byte;	       /* address of the byte that has the bit */
+	unsigned char mask;    /* the bit in it */
+	unsigned char ours;    /* bits of that byte which nobody but this process changes */
+	int on;
+	int neighbours; /* in: other bits of the byte are known to be in use; out: or were found to be */
+	int way;	/* out */
+	int64_t stopped_ns; /* out: how long the threads did not run */
+};
+
+/* How often a byte is read before its other bits are taken for unused: some 10 us. A program that changes
+ * them all the time is caught, one that never did is not stopped for nothing. */
+#define RM_SAMPLES 24
+
+/* Whether this is memory, as get_user_pages() has it, and not a device (VM_IO, VM_PFNMAP): of those `mem`
+ * may well write the registers. process_vm_readv() refuses them. */
+static inline int rm_is_memory(const struct rm_bit *b, const struct rm_vma *vma)
+{
+	char byte;
+	struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)b->byte, 1};
+
+	if (vma->inode == 0)
+		return 1;
+	if (process_vm_readv(b->pid, &here, 1, &there, 1, 0) == 1)
+		return 1;
+	/* A container may forbid the call; a private mapping of a device is not what programs have. */
+	return (errno == ENOSYS || errno == EPERM) && !(vma->flags & RM_SHARED);
+}
+
+/* The file of a shared mapping, or -1. What lies behind the links of /proc is looked at (fstatat, O_PATH)
+ * before it is opened, since opening alone changes some devices. */
+static inline int rm_open_file(const struct rm_bit *b, const struct rm_vma *vma)
+{
+	char path[64], self[64];
+	struct dirent *entry;
+	struct stat st;
+	int fd = -1, found;
+	DIR *fds;
+
+	/* As root; it needs CAP_CHECKPOINT_RESTORE. */
+	snprintf(path, sizeof(path), "/proc/%d/map_files/%llx-%llx", b->pid, (unsigned long long)vma->start,
+		 (unsigned long long)vma->end);
+	found = open(path, O_PATH | O_CLOEXEC);
+	snprintf(path, sizeof(path), "/proc/%d/fd", b->pid);
+	fds = found < 0 ? opendir(path) : NULL;
+	while (fds && found < 0 && (entry = readdir(fds)))
+		if (fstatat(dirfd(fds), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) &&
+		    st.st_ino == vma->inode && st.st_dev == makedev(vma->major, vma->minor))
+			found = openat(dirfd(fds), entry->d_name, O_PATH | O_CLOEXEC);
+	if (fds)
+		closedir(fds);
+	if (found < 0)
+		return -1;
+	if (fstat(found, &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == vma->inode) {
+		snprintf(self, sizeof(self), "/proc/self/fd/%d", found);
+		fd = open(self, O_RDWR | O_CLOEXEC);
+	}
+	close(found);
+	return fd;
+}
+
+/* An atomic or, and-not of a word of ours by the kernel, which answers EFAULT where an instruction would
+ * raise SIGBUS: the file may be cut at any time. */
+static inline int rm_atomic(void *word, int bit, int on)
+{
+	uint32_t unused = 0;
+	unsigned operation = (on ? FUTEX_OP_OR : FUTEX_OP_ANDN) | FUTEX_OP_OPARG_SHIFT;
+
+	return syscall(SYS_futex, &unused, FUTEX_WAKE_OP_PRIVATE, 0, NULL, word,
+		       FUTEX_OP(operation, bit, FUTEX_OP_CMP_EQ, 0)) >= 0;
+}
+
+/* 1: done. */
+static inline int rm_set_in_file(const struct rm_bit *b, const struct rm_vma *vma)
+{
+	uint64_t size = sysconf(_SC_PAGESIZE), at = b->byte - vma->start + vma->offset;
+	struct stat st;
+	int done = 0, bit, fd = rm_open_file(b, vma);
+	char *page;
+
+	if (fd < 0)
+		return 0;
+	page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at & ~(size - 1));
+	if (page == MAP_FAILED && fstat(fd, &st) == 0 && (uint64_t)st.st_blksize > size) {
+		size = st.st_blksize; /* hugetlbfs */
+		page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at & ~(size - 1));
+	}
+	if (page != MAP_FAILED) {
+		bit = __builtin_ctz(b->mask) + 8 * (at & 3);
+		if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+			bit ^= 24;
+		done = rm_atomic(page + (at & (size - 1) & ~(uint64_t)3), bit, b->on);
+		munmap(page, size);
+	}
+	close(fd);
+	return done;
+}
+
+/* Where bit `bit` of the word of `size` bytes is: its byte's address. It is bit `bit` % 8 there. */
+static inline uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
+{
+	return address + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? size - 1 - bit / 8 : bit / 8);
+}
+
+static inline int rm_read_byte(const struct rm_bit *b, unsigned char *value)
+{
+	ssize_t got = pread(b->mem, value, 1, (off_t)b->byte);
+
+	return got == 1 ? 0 : got == 0 ? -ESRCH : -EFAULT;
+}
+
+/* Read and write, one right after the other: some hundred nanoseconds. */
+static inline int rm_change_byte(const struct rm_bit *b)
+{
+	unsigned char value;
+	int error = rm_read_byte(b, &value);
+	ssize_t put;
+
+	if (error)
+		return error;
+	value = b->on ? value | b->mask : value & ~b->mask;
+	put = pwrite(b->mem, &value, 1, (off_t)b->byte);
+	return put == 1 ? 0 : put == 0 ? -ESRCH : -EFAULT;
+}
+
+/* Make the bit so; the other bits stay as they are, also while the program changes them (atomically, as it
+ * has to for the kernel). -EFAULT: the program may not write there, or it is no memory. */
+static inline int rm_set_bit(struct rm_bit *b)
+{
+	unsigned char first, value;
+	struct sp_process stopped;
+	struct rm_vma vma;
+	int i, error, unsafe;
+
+	error = rm_find(b->maps, b->byte, &vma);
+	if (error)
+		return error;
+	if (!(vma.flags & RM_WRITE))
+		return -EFAULT;
+	error = rm_read_byte(b, &first);
+	if (error)
+		return error;
+	if (!rm_is_memory(b, &vma))
+		return -EFAULT;
+	b->way = RM_WAS_SO;
+	if (((first & b->mask) != 0) == (b->on != 0))
+		return 0;
+	b->way = RM_SHARED_PAGE;
+	if ((vma.flags & RM_SHARED) && rm_set_in_file(b, &vma))
+		return 0;
+	for (i = 0; i < RM_SAMPLES && !b->neighbours; i++) {
+		error = rm_read_byte(b, &value);
+		if (error)
+			return error;
+		b->neighbours = (value & ~(b->mask | b->ours)) != 0 || value != first;
+	}
+	b->way = RM_ALONE;
+	if (!b->neighbours)
+		return rm_change_byte(b);
+	unsafe = sp_stop(&stopped, b->pid);
+	error = rm_change_byte(b);
+	sp_go(&stopped);
+	b->stopped_ns = stopped.stopped_ns;
+	b->way = unsafe ? RM_HOPED : RM_STOPPED;
+	return error;
+}
+
+#endif
