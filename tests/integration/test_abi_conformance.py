@@ -21,8 +21,29 @@ from tests.integration.conftest import DaemonProcess
 from utracefs_protocol.text import text_of
 from utracefsd.server.runtime import locate
 
-EXPECTED: dict[str, dict[str, dict[int, str]]] = {"mount": {}, "preload": {}}
-"""Way -> script -> {operation number -> why}, besides what test_conformance lists."""
+NO_BYTES = "FUSE does not ask for a write of no bytes"
+NO_POSITION = "the mounted file has no position (ESPIPE); the record in `trace` is missing, too"
+UNREADABLE = "FUSE passes on what lies before the unreadable memory, as a record that ends there"
+BUSYBOX = "`ls` of another make"
+EXPECTED: dict[str, dict[int, str]] = {
+    **conformance.EXPECTED,
+    "08_writes": {182: BUSYBOX},
+    "12_filter": dict.fromkeys((503, 504), NO_BYTES),
+}
+"""Script -> {operation number -> why} on both ways."""
+
+EXPECTED_VIA: dict[str, dict[str, dict[int, str]]] = {
+    "mount": {
+        "08_writes": {
+            **dict.fromkeys((21, 47), NO_BYTES),
+            **dict.fromkeys((32, 33, 53), NO_POSITION),
+            143: "FUSE reads the argument of an unknown request, too, and answers EFAULT",
+            **dict.fromkeys((165, 166, 167, 169, 171), UNREADABLE),
+        }
+    },
+    "preload": {},
+}
+"""Besides these."""
 
 
 def play(script: str, there: World, player: Path) -> str:
@@ -38,7 +59,7 @@ def play(script: str, there: World, player: Path) -> str:
         done = subprocess.run(
             [player, conformance.HERE / "scripts" / f"{script}.txt", there.tree, *map(str, ends)],
             pass_fds=ends,
-            env=there.environment,
+            env={**there.environment, "LC_ALL": "C"},  # else grep leaves out lines that are not UTF-8
             capture_output=True,
             timeout=100,
             check=False,
@@ -71,7 +92,7 @@ def daemon(directory: str) -> Iterator[DaemonProcess]:
 @pytest.mark.parametrize("via", VIA)
 @pytest.mark.parametrize("script", conformance.SCRIPTS)
 def test_like_the_kernel(script: str, via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
-    expected = {**conformance.EXPECTED.get(script, {}), **EXPECTED[via].get(script, {})}
+    expected = {**EXPECTED.get(script, {}), **EXPECTED_VIA[via].get(script, {})}
     perhaps = conformance.PERHAPS.get(script, set())
     found = [d for d in differences(script, via, daemon, tmp_path) if d.number not in perhaps]
     unexpected = [d for d in found if d.number not in expected]
