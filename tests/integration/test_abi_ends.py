@@ -177,7 +177,7 @@ def test_passed_to_another_user(via: str, daemon: DaemonProcess, tmp_path: Path)
     with (
         ours,
         theirs,
-        world(via, daemon, tmp_path) as there,
+        world(via, daemon, tmp_path, "--allow-other") as there,
         provider(program, there, ours) as giver,
         provider(program, there, theirs) as taker,
     ):
