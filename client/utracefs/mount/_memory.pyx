@@ -12,6 +12,13 @@ from libc.string cimport memcpy, strerror
 from posix.types cimport pid_t
 from posix.unistd cimport close
 
+cdef extern from "<sys/syscall.h>" nogil:
+    long syscall(long number, ...)
+    long SYS_kcmp
+
+cdef extern from "<linux/kcmp.h>" nogil:
+    int KCMP_VM
+
 cdef extern from "deed.h" nogil:
     struct rm_bit:
         int mem
@@ -270,3 +277,9 @@ def ended(list memories not None):
     else:
         deed_let_go(d)
     return gone
+
+
+def same_memory(pid_t one, pid_t other):
+    """Whether two processes have the same address space, as vfork makes it (kcmp(2)). False also when we may not ask:
+    a page that both have is then known twice."""
+    return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0

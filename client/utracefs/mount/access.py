@@ -1,0 +1,107 @@
+"""May we look into another process, and if not, what stands in the way and what to do?
+
+The kernel decides (ptrace_may_access(), and security modules after it); it only says EPERM or EACCES. The questions
+are asked here in its order.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+__all__ = ["YAMA", "status_of", "why_not"]
+
+YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+"""0 classic rules, 1 descendants and those that allowed it, 2 CAP_SYS_PTRACE, 3 nobody. Not there without Yama."""
+
+_CAP_SYS_PTRACE: Final = 1 << 19
+
+_OR_PRELOAD: Final = "or start the program with libutracefs-preload.so, which needs no such right"
+
+
+def status_of(pid: int | str) -> dict[str, list[int]]:
+    """Tgid, Uid, Gid (real, effective, saved, file system) and the masks CapPrm, CapEff of a thread, from
+    /proc/PID/status. OSError: ESRCH."""
+    found = {}
+    try:
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except FileNotFoundError:
+        raise OSError(errno.ESRCH, f"there is no process {pid}") from None
+    for line in lines:
+        name, _, value = line.partition(b":")
+        if name in (b"Tgid", b"Uid", b"Gid"):
+            found[name.decode()] = [int(number) for number in value.split()]
+        elif name in (b"CapPrm", b"CapEff"):
+            found[name.decode()] = [int(value, 16)]
+    return found
+
+
+def why_not(pid: int | None = None) -> str | None:
+    """Why the enable words of this process cannot be written, and what to do about it; None: they can. Without pid: what forbids
+    it for processes of our own user in general.
+
+    pid: as the kernel's FUSE says it: 0 for one that has no number in our pid namespace.
+    """
+    if pid is None:
+        return _why_not_by_yama("a program of the same user")
+    if pid <= 0:
+        return (
+            "the program is in a pid namespace that the mount does not see: run the mount in that container, "
+            f"or where all are seen (the host), {_OR_PRELOAD}"
+        )
+    try:
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return f"there is no process {pid} in /proc here: it has ended, or /proc is mounted with hidepid"
+    except OSError as error:
+        try:
+            return _why_not(pid, error)
+        except OSError:
+            return f"process {pid} has ended"
+    return None
+
+
+def _why_not(pid: int, error: OSError) -> str:
+    theirs, ours = status_of(pid), status_of("self")
+    is_capable = bool(ours["CapEff"][0] & _CAP_SYS_PTRACE)
+    about = f"process {pid}"
+    if not is_capable:
+        uids, gids = set(theirs["Uid"][:3]), set(theirs["Gid"][:3])
+        if uids != {ours["Uid"][1]}:
+            return (
+                f"{about} runs as user id {theirs['Uid'][1]}, we as {ours['Uid'][1]}: run the mount as that user "
+                f"or as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
+            )
+        if gids != {ours["Gid"][1]}:
+            return (
+                f"{about} runs with group id {theirs['Gid'][1]}, we with {ours['Gid'][1]}: run the mount with that "
+                f"group or as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
+            )
+        if theirs["CapPrm"][0] & ~ours["CapPrm"][0]:
+            return f"{about} has capabilities that we do not have: run the mount as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
+        if os.stat(f"/proc/{pid}").st_uid != theirs["Uid"][1]:
+            return (
+                f"{about} is not dumpable (it changed its user, may not be read, or calls prctl(PR_SET_DUMPABLE, 0)): "
+                f"run the mount as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
+            )
+    return _why_not_by_yama(about) or (
+        f"{about}: {os.strerror(error.errno or 0)}; a user namespace, a security module (SELinux, AppArmor) or a "
+        f"seccomp filter forbids it: run the mount in the program's container, {_OR_PRELOAD}"
+    )
+
+
+def _why_not_by_yama(about: str) -> str | None:
+    try:
+        scope = int(YAMA.read_text())
+    except (OSError, ValueError):
+        return None
+    is_capable = bool(status_of("self")["CapEff"][0] & _CAP_SYS_PTRACE)
+    if scope >= 3:
+        return f"{about}: kernel.yama.ptrace_scope is 3, so nobody may look into another process until the next boot, {_OR_PRELOAD}"
+    if scope and not is_capable:
+        allow = ", let the program call prctl(PR_SET_PTRACER, pid of the mount)" if scope == 1 else ""
+        return (
+            f"{about}: kernel.yama.ptrace_scope is {scope}: run the mount as root (CAP_SYS_PTRACE){allow}, "
+            f"set it to 0 (sysctl kernel.yama.ptrace_scope=0), {_OR_PRELOAD}"
+        )
+    return None

@@ -1,0 +1,368 @@
+/*
+ * A program whose memory is looked at and written to from outside, and which tells what happened to it.
+ *
+ * Around each word lie a known pattern and, in front of and behind its pages, pages that may not be touched.
+ * It takes one command a line and answers each with one line:
+ *
+ *     where       NAME=ADDRESS ... of the words and of places that are wrong in some way
+ *     check       `ok` and the words' values, or `BAD` and where a byte is not as it was
+ *     fork N      pids of N children, which wait for the end of this program
+ *     orphan      pid of a grandchild whose parent is gone
+ *     vfork       pid of a child that has the same address space, until `vend`
+ *     toggle N    N threads change one bit each of the private word (bits 1 to N), atomically, until `quiet`
+ *     quiet       how often they did, and how often a bit was not as its thread had left it
+ *     sleep       a thread waits in epoll_wait, one in sem_timedwait's futex, one in read, until `wake`
+ *     wake        how each of the three returned: `epoll=N/errno futex=N/errno read=N/errno`
+ *     exec        the same program anew, in this process
+ *     (another)   `ok`
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATTERN = 0xa5, WORD_AT = 2048, ZONES = 3, MAX_THREADS = 7 };
+
+static long page;
+static int alive[2]; /* children read from it until nobody can write */
+
+/* Three pages: guard, pattern with the word in the middle, guard. */
+static struct zone {
+	const char *name;
+	unsigned char *base;
+} zones[ZONES] = {{"private", NULL}, {"shared", NULL}, {"memfd", NULL}};
+
+static uint64_t in_bss;
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(2);
+}
+
+static uint64_t *word_of(const struct zone *z)
+{
+	return (uint64_t *)(z->base + page + WORD_AT);
+}
+
+static void make_zone(struct zone *z)
+{
+	int fd = -1, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+
+	z->base = mmap(NULL, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (strcmp(z->name, "shared") == 0)
+		flags = MAP_SHARED | MAP_ANONYMOUS;
+	if (strcmp(z->name, "memfd") == 0) {
+		flags = MAP_SHARED;
+		fd = memfd_create("canary", MFD_CLOEXEC);
+		if (fd < 0 || ftruncate(fd, page) < 0)
+			die("memfd");
+	}
+	if (z->base == MAP_FAILED ||
+	    mmap(z->base + page, page, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED)
+		die("mmap");
+	memset(z->base + page, PATTERN, page);
+	*word_of(z) = 0;
+}
+
+static void where(void)
+{
+	static const char text[] = "u32 a; u32 b";
+	unsigned char *readonly = mmap(NULL, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *hole, *secret = NULL;
+	int fd = -1, i;
+
+	/* The last text of a page ends with it, without a NUL. */
+	memcpy(zones[0].base + 2 * page - 4, "tail", 4);
+#ifdef SYS_memfd_secret
+	fd = syscall(SYS_memfd_secret, 0);
+	if (fd >= 0 && ftruncate(fd, page) == 0) {
+		secret = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (secret == MAP_FAILED)
+			secret = NULL;
+	}
+#endif
+	hole = mmap(NULL, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	munmap(hole, page);
+	printf("pid=%d", getpid());
+	for (i = 0; i < ZONES; i++)
+		printf(" %s=%lu", zones[i].name, (unsigned long)word_of(&zones[i]));
+	printf(" bss=%lu text=%lu readonly=%lu hole=%lu none=%lu tail=%lu code=%lu secret=%lu\n",
+	       (unsigned long)&in_bss, (unsigned long)text, (unsigned long)readonly, (unsigned long)hole,
+	       (unsigned long)zones[0].base, (unsigned long)zones[0].base + 2 * page - 4, (unsigned long)&where,
+	       (unsigned long)secret);
+}
+
+static void check(void)
+{
+	int i;
+	long j;
+
+	for (i = 0; i < ZONES; i++)
+		for (j = 0; j < page; j++) {
+			if ((j >= WORD_AT && j < WORD_AT + 8) || (i == 0 && j >= page - 4))
+				continue;
+			if (zones[i].base[page + j] != PATTERN) {
+				printf("BAD %s+%ld is %02x\n", zones[i].name, j - WORD_AT, zones[i].base[page + j]);
+				return;
+			}
+		}
+	printf("ok");
+	for (i = 0; i < ZONES; i++)
+		printf(" %s=%lu", zones[i].name, __atomic_load_n(word_of(&zones[i]), __ATOMIC_SEQ_CST));
+	printf(" bss=%lu\n", __atomic_load_n(&in_bss, __ATOMIC_SEQ_CST));
+}
+
+static void wait_for_the_end(void)
+{
+	char byte;
+
+	close(alive[1]);
+	while (read(alive[0], &byte, 1) > 0) {
+	}
+	_exit(0);
+}
+
+static void do_fork(int count)
+{
+	int i;
+
+	for (i = 0; i < count; i++) {
+		pid_t child = fork();
+		if (child < 0)
+			die("fork");
+		if (child == 0)
+			wait_for_the_end();
+		printf("%d ", child);
+	}
+	printf("\n");
+}
+
+static void orphan(void)
+{
+	int told[2];
+	pid_t child, grandchild = 0;
+
+	if (pipe2(told, O_CLOEXEC) < 0)
+		die("pipe");
+	child = fork();
+	if (child == 0) {
+		grandchild = fork();
+		if (grandchild == 0)
+			wait_for_the_end();
+		if (write(told[1], &grandchild, sizeof(grandchild)) < 0)
+			_exit(1);
+		_exit(0);
+	}
+	if (read(told[0], &grandchild, sizeof(grandchild)) < 0)
+		die("read");
+	waitpid(child, NULL, 0);
+	close(told[0]);
+	close(told[1]);
+	printf("%d\n", grandchild);
+}
+
+static char vfork_stack[65536] __attribute__((aligned(16)));
+static pid_t vforked;
+static int vfork_pipe[2];
+
+static int vfork_main(void *unused)
+{
+	char byte;
+
+	(void)unused;
+	return read(vfork_pipe[0], &byte, 1) != 1;
+}
+
+/* As vfork, but this program runs on: the address space is shared, nothing else. */
+static void do_vfork(void)
+{
+	if (pipe2(vfork_pipe, O_CLOEXEC) < 0)
+		die("pipe");
+	vforked = clone(vfork_main, vfork_stack + sizeof(vfork_stack), CLONE_VM | SIGCHLD, NULL);
+	if (vforked < 0)
+		die("clone");
+	printf("%d\n", vforked);
+}
+
+static void vend(void)
+{
+	if (write(vfork_pipe[1], "", 1) != 1)
+		die("write");
+	waitpid(vforked, NULL, 0);
+	printf("ok\n");
+}
+
+static int toggling;
+static pthread_t togglers[MAX_THREADS];
+static unsigned long changes[MAX_THREADS], undone[MAX_THREADS];
+
+/* Its bit is its own: nobody else changes it, so it always is as it was left. */
+static void *toggle_main(void *arg)
+{
+	long i = (long)arg;
+	uint64_t mine = 2u << i, before, expected = 0;
+	uint64_t *word = word_of(&zones[0]);
+
+	while (__atomic_load_n(&toggling, __ATOMIC_RELAXED)) {
+		before = __atomic_fetch_xor(word, mine, __ATOMIC_SEQ_CST);
+		undone[i] += (before & mine) != expected;
+		expected = ~before & mine;
+		changes[i]++;
+	}
+	if (expected)
+		__atomic_fetch_and(word, ~mine, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+static void toggle(int count)
+{
+	long i;
+
+	__atomic_store_n(&toggling, count, __ATOMIC_RELAXED);
+	for (i = 0; i < count; i++) {
+		changes[i] = undone[i] = 0;
+		if (pthread_create(&togglers[i], NULL, toggle_main, (void *)i))
+			die("pthread_create");
+	}
+	for (i = 0; i < count; i++)
+		while (__atomic_load_n(&changes[i], __ATOMIC_RELAXED) == 0)
+			sched_yield();
+	printf("ok\n");
+}
+
+static void quiet(void)
+{
+	unsigned long all = 0, wrong = 0;
+	int i, count = toggling;
+
+	__atomic_store_n(&toggling, 0, __ATOMIC_RELAXED);
+	for (i = 0; i < count; i++) {
+		pthread_join(togglers[i], NULL);
+		all += changes[i];
+		wrong += undone[i];
+	}
+	printf("changes=%lu undone=%lu\n", all, wrong);
+}
+
+static int sleep_pipe[2];
+static uint32_t sleep_word;
+static pthread_t sleepers[3];
+static int asleep, results[3], errors[3];
+
+static void *sleep_main(void *arg)
+{
+	long i = (long)arg;
+	struct epoll_event event = {.events = EPOLLIN};
+	struct timespec minute = {60, 0};
+	char byte;
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+
+	epoll_ctl(epoll, EPOLL_CTL_ADD, sleep_pipe[0], &event);
+	__atomic_add_fetch(&asleep, 1, __ATOMIC_SEQ_CST);
+	errno = 0;
+	if (i == 0)
+		results[i] = epoll_wait(epoll, &event, 1, 60000);
+	if (i == 1)
+		results[i] = syscall(SYS_futex, &sleep_word, FUTEX_WAIT_PRIVATE, 0, &minute, NULL, 0);
+	if (i == 2)
+		results[i] = read(sleep_pipe[0], &byte, 1);
+	errors[i] = errno;
+	/* It slept again right after the word had changed. */
+	if (i == 1 && errno == EAGAIN && __atomic_load_n(&sleep_word, __ATOMIC_SEQ_CST) == 1)
+		results[i] = errors[i] = 0;
+	close(epoll);
+	return NULL;
+}
+
+static void do_sleep(void)
+{
+	long i;
+
+	if (pipe2(sleep_pipe, O_CLOEXEC) < 0)
+		die("pipe");
+	for (i = 0; i < 3; i++)
+		if (pthread_create(&sleepers[i], NULL, sleep_main, (void *)i))
+			die("pthread_create");
+	while (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST) < 3)
+		sched_yield();
+	printf("ok\n");
+}
+
+static void wake(void)
+{
+	int i;
+
+	__atomic_store_n(&sleep_word, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &sleep_word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	pthread_join(sleepers[1], NULL);
+	/* Two bytes: the one that reads leaves the other something to see. */
+	if (write(sleep_pipe[1], "..", 2) != 2)
+		die("write");
+	pthread_join(sleepers[0], NULL);
+	pthread_join(sleepers[2], NULL);
+	for (i = 0; i < 3; i++)
+		printf("%s=%d/%d ", i == 0 ? "epoll" : i == 1 ? "futex" : "read", results[i], errors[i]);
+	printf("\n");
+}
+
+int main(int argc, char **argv)
+{
+	char line[256];
+	int i, number;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	setvbuf(stdin, NULL, _IONBF, 0);
+	/* Who tests may be one that Yama would not let look. */
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+	page = sysconf(_SC_PAGESIZE);
+	if (pipe2(alive, O_CLOEXEC) < 0)
+		die("pipe");
+	for (i = 0; i < ZONES; i++)
+		make_zone(&zones[i]);
+	if (argc > 1)
+		printf("ok\n"); /* after exec */
+	while (fgets(line, sizeof(line), stdin)) {
+		if (strncmp(line, "where", 5) == 0)
+			where();
+		else if (strncmp(line, "check", 5) == 0)
+			check();
+		else if (sscanf(line, "fork %d", &number) == 1)
+			do_fork(number);
+		else if (strncmp(line, "orphan", 6) == 0)
+			orphan();
+		else if (strncmp(line, "vfork", 5) == 0)
+			do_vfork();
+		else if (strncmp(line, "vend", 4) == 0)
+			vend();
+		else if (sscanf(line, "toggle %d", &number) == 1 && number <= MAX_THREADS)
+			toggle(number);
+		else if (strncmp(line, "quiet", 5) == 0)
+			quiet();
+		else if (strncmp(line, "sleep", 5) == 0)
+			do_sleep();
+		else if (strncmp(line, "wake", 4) == 0)
+			wake();
+		else if (strncmp(line, "exec", 4) == 0)
+			execl("/proc/self/exe", argv[0], "again", (char *)NULL);
+		else
+			printf("ok\n");
+	}
+	return 0;
+}
