@@ -216,7 +216,6 @@ class TestRefusals:
             (errno.ENOENT, lambda tree: os.open(tree / "events/user_events/none", os.O_RDONLY)),
             (errno.ENOTDIR, lambda tree: os.open(tree / "trace/x", os.O_RDONLY)),
             (errno.EOPNOTSUPP, lambda tree: os.getxattr(tree / "trace", "user.x")),
-            (errno.EOPNOTSUPP, lambda tree: os.open(tree / "user_events_data", os.O_RDWR)),
         ],
     )
     def test_as_tracefs_refuses(self, tree: Path, number: int, call: Callable[[Path], object]) -> None:
@@ -226,13 +225,6 @@ class TestRefusals:
     def test_root_gets_einval_where_there_is_no_such_operation(self, tree: Path) -> None:
         fails(errno.EINVAL, lambda: write(tree / "README", b"x"))
         fails(errno.EINVAL, lambda: (tree / "trace_marker").read_bytes())
-
-    def test_the_log_says_who_opened_user_events_data(self, shared: tuple[str, Path], tmp_path: Path) -> None:
-        with mounted(shared[0], tmp_path / "tree") as mount:
-            for _ in range(2):
-                fails(errno.EOPNOTSUPP, lambda: os.open(mount.path / "user_events_data", os.O_RDWR))
-        assert mount.log.count(f"pid {os.getpid()} opened user_events_data") == 1
-
 
 class TestInstances:
     def test_made_and_removed(self, tree: Path) -> None:

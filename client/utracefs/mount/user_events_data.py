@@ -107,7 +107,8 @@ class UserEventsData:
         """
         if offset:
             self._connections.say(
-                "pid %d wrote more than 256 pages in one call; what is behind them is lost", header.pid
+                "pid %d wrote more than 512 KiB or 256 pages in one call; what is behind them is lost",
+                header.pid,
             )
             return len(data)
         if len(data) > MAX_RECORD:

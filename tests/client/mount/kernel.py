@@ -1,4 +1,4 @@
-"""The kernel's side of /dev/fuse, and the daemon's of its socket, as plain objects."""
+"""The kernel's side of /dev/fuse, the daemon's of its sockets, and processes with memory, as plain objects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from typing import Any
 import attrs
 
 from utracefs.mount import abi
-from utracefs.mount.abi import Opcode
+from utracefs.mount.abi import Header, Opcode
+from utracefs.mount.address_space import Enabler
 from utracefs.mount.channel import Resume
+from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import FileSystem
+from utracefs.mount.memory_thread import InMemory
 from utracefs.mount.nodes import Nodes
+from utracefs.mount.timers import Timers
+from utracefs.mount.user_events_data import UserEventsData
+from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.params import Params
 
+NIL = object()
 _IN_HEADER = struct.Struct("=IIQQIIIHH")
 
 
@@ -33,10 +40,18 @@ class Asked:
 
 
 class FakeChannel:
-    """`answers` is asked first; what it leaves (None) waits in `asked`."""
+    """`answers` is asked first; what it leaves (None) waits in `asked`; NIL answers with nil."""
 
-    def __init__(self, answers: Callable[[Params], Any]) -> None:
+    def __init__(
+        self,
+        answers: Callable[[Params], Any],
+        on_notification: Callable[[Notification], None] = lambda _: None,
+        on_end: Callable[[Any], None] = lambda _: None,
+    ) -> None:
         self.answers = answers
+        self.on_notification = on_notification
+        self.on_end = on_end
+        self.notified: list[Params] = []
         self.asked: dict[int, Asked] = {}
         self.log: list[Params] = []
         self.closed = False
@@ -44,8 +59,11 @@ class FakeChannel:
 
     def send(self, params: Params, resume: Resume, *, bounded: bool = True) -> int:
         self._msgid += 1
-        self.log.append(params)
         asked = Asked(params, resume, bounded)
+        if self.closed:
+            asked.answer(error=errno.ENOTCONN)
+            return 0
+        self.log.append(params)
         try:
             result = self.answers(params)
         except OSError as error:
@@ -54,8 +72,15 @@ class FakeChannel:
         if result is None:
             self.asked[self._msgid] = asked
         else:
-            asked.answer(result)
+            asked.answer(None if result is NIL else result)
         return self._msgid
+
+    def notify(self, params: Params) -> None:
+        self.notified.append(params)
+
+    def finish(self, done: Callable[[], object]) -> None:
+        self.closed = True
+        done()
 
     def cancel(self, msgid: int) -> None:
         asked = self.asked.pop(msgid, None)
@@ -71,6 +96,133 @@ class FakeChannel:
 
     def close(self) -> None:
         self.closed = True
+        while self.asked:
+            self.answer(error=errno.ENOTCONN)
+
+    def end(self) -> None:
+        """The daemon goes."""
+        self.close()
+        self.on_end(self)
+
+    def asked_for(self, kind: type) -> list[Any]:
+        return [params for params in self.log if isinstance(params, kind)]
+
+
+class FakeMemory:
+    """Runs jobs at once, in place of the memory thread."""
+
+    def submit(self, job: Callable[[], Any], resume: Resume) -> None:
+        try:
+            result = job()
+        except OSError as error:
+            resume(None, error)
+        else:
+            resume(result, None)
+
+    def __call__(self, job: Callable[..., Any], *args: Any) -> InMemory:
+        return InMemory(self, lambda: job(*args))  # type: ignore[arg-type]
+
+    def post(self, call: Callable[[], object]) -> None:
+        call()
+
+
+PAGE = 4096
+
+
+@attrs.define(eq=False)
+class FakeSpace:
+    """An address space of pages that are there, some of them read-only."""
+
+    pid: int
+    uid: int = 0
+    gid: int = 0
+    start_time: int = 5000
+    pages: dict[int, bytearray] = attrs.field(factory=dict)
+    read_only: set[int] = attrs.field(factory=set)
+    enablers: dict[tuple[int, int], Enabler] = attrs.field(factory=dict)
+
+    def map(self, address: int, data: bytes = b"") -> int:
+        """One page; returns its address."""
+        self.pages[address] = bytearray(data.ljust(PAGE, b"\0"))
+        return address
+
+    def read(self, address: int, size: int) -> bytes:
+        data = bytearray()
+        for at in range(address, address + size):
+            page = self.pages.get(at & -PAGE)
+            if page is None:
+                raise OSError(errno.EFAULT, "not there")
+            data.append(page[at % PAGE])
+        return bytes(data)
+
+    def read_string(self, address: int, limit: int) -> bytes:
+        data = b""
+        while (byte := self.read(address + len(data), 1)) != b"\0":
+            data += byte
+            if len(data) > limit:
+                raise OSError(errno.EINVAL, "too long")
+        return data
+
+    def write(self, address: int, data: bytes) -> None:
+        self.read(address, len(data))
+        if address & -PAGE in self.read_only:
+            raise OSError(errno.EFAULT, "read-only")
+        self.pages[address & -PAGE][address % PAGE : address % PAGE + len(data)] = data
+
+    def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:
+        try:
+            word = int.from_bytes(self.read(address, size), "little")
+            word = word | 1 << bit if on else word & ~(1 << bit)
+            self.write(address, word.to_bytes(size, "little"))
+        except OSError:
+            return False
+        return True
+
+    def word(self, address: int, size: int = 4) -> int:
+        return int.from_bytes(self.read(address, size), "little")
+
+    def add(self, address: int, bit: int, enabler: Enabler) -> None:
+        self.enablers[address, bit] = enabler
+
+    def remove(self, address: int, bit: int) -> Enabler:
+        return self.enablers.pop((address, bit))
+
+
+class FakeSpaces:
+    """By thread; `settle` tells of what the test put into `born` and `gone`."""
+
+    def __init__(self) -> None:
+        self.spaces: dict[int, FakeSpace] = {}
+        self.born: list[tuple[FakeSpace, FakeSpace]] = []
+        self.gone: list[FakeSpace] = []
+        self.on_born: Callable[[FakeSpace, FakeSpace], None] = lambda child, parent: None
+        self.on_gone: Callable[[FakeSpace], None] = lambda space: None
+        self.settled = 0
+
+    def of_caller(self, tid: int) -> FakeSpace:
+        try:
+            return self.spaces[tid]
+        except KeyError:
+            raise OSError(errno.EPERM, f"thread {tid} is not ours to look into") from None
+
+    def settle(self) -> None:
+        self.settled += 1
+        while self.born:
+            self.on_born(*self.born.pop())
+        while self.gone:
+            self.on_gone(self.gone.pop())
+
+    def fork(self, parent: FakeSpace, pid: int) -> FakeSpace:
+        """Found by the next `settle`."""
+        child = self.spaces[pid] = FakeSpace(
+            pid,
+            parent.uid,
+            parent.gid,
+            pages={at: bytearray(page) for at, page in parent.pages.items()},
+            enablers={key: attrs.evolve(one, token=0) for key, one in parent.enablers.items()},
+        )
+        self.born.append((child, parent))
+        return child
 
 
 class Kernel:
@@ -87,6 +239,21 @@ class Kernel:
         self.now = 100.0
         self.start_times: dict[int, int] = {77: 5000}
         self.nodes = Nodes(uid=10, gid=20, time_s=30)
+        self.timers = Timers(lambda: self.now)
+        self.spaces = FakeSpaces()
+        self.data_channels: list[FakeChannel] = []
+        self.refused_connections = 0
+        """So many connections to the data socket find its queue full."""
+        self.connections = DataConnections(
+            self._connect_data,  # type: ignore[arg-type]
+            process_of=self._process_of,
+            timers=self.timers,
+        )
+        self.data = UserEventsData(
+            self.connections,
+            memory=FakeMemory(),  # type: ignore[arg-type]
+            spaces=self.spaces,  # type: ignore[arg-type]
+        )
         self._unique = 0
         self.files = FileSystem(
             self.main,  # type: ignore[arg-type]
@@ -94,12 +261,32 @@ class Kernel:
             connect=self._connect,
             reply=self._reply,
             start_time_of=self.start_times.get,
+            data=self.data,
             clock=lambda: self.now,
         )
 
     def _connect(self) -> Any:
         self.channels.append(FakeChannel(self.answers))
         return self.channels[-1]
+
+    def _connect_data(
+        self, on_notification: Callable[[Notification], None], on_end: Callable[[Any], None]
+    ) -> Any:
+        if self.refused_connections:
+            self.refused_connections -= 1
+            raise BlockingIOError
+        self.data_channels.append(FakeChannel(self.answers, on_notification, on_end))
+        return self.data_channels[-1]
+
+    def _process_of(self, header: Header) -> Process:
+        return Process(header.pid, self.start_times.get(header.pid, 5000), header.uid, header.gid)
+
+    def pass_time(self, seconds: float) -> None:
+        """In small steps, with the timers that are due."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.005
+            self.timers.run()
 
     def _reply(self, message: bytes) -> bool:
         length, error, unique = abi.OUT_HEADER.unpack_from(message)
@@ -112,12 +299,21 @@ class Kernel:
             self.replies[unique] = (-error, body)
         return unique not in self.gone
 
-    def send(self, opcode: int, node_id: int, body: bytes, *, pid: int = 77, killed: bool = False) -> int:
+    def send(
+        self,
+        opcode: int,
+        node_id: int,
+        body: bytes,
+        *,
+        pid: int = 77,
+        uid: int = 0,
+        killed: bool = False,
+    ) -> int:
         self._unique += 2
         if killed:
             self.gone.add(self._unique)
         size = _IN_HEADER.size + len(body)
-        header = _IN_HEADER.pack(size, opcode, self._unique, node_id, 0, 0, pid, 0, 0)
+        header = _IN_HEADER.pack(size, opcode, self._unique, node_id, uid, 0, pid, 0, 0)
         self.files.handle(header + body)
         return self._unique
 
@@ -135,9 +331,9 @@ class Kernel:
             node = abi.ENTRY_OUT.unpack(self.call(Opcode.LOOKUP, node, name + b"\0"))[0]
         return node
 
-    def open(self, path: bytes, flags: int = os.O_RDONLY) -> int:
+    def open(self, path: bytes, flags: int = os.O_RDONLY, **options: Any) -> int:
         """A file handle."""
-        reply = self.call(Opcode.OPEN, self.lookup(path), abi.OPEN_IN.pack(flags, 0))
+        reply = self.call(Opcode.OPEN, self.lookup(path), abi.OPEN_IN.pack(flags, 0), **options)
         fh: int = abi.OPEN_OUT.unpack(reply)[0]
         return fh
 
@@ -146,8 +342,12 @@ def read_in(fh: int, offset: int, size: int, flags: int = 0) -> bytes:
     return abi.READ_IN.pack(fh, offset, size, 0, 0, flags, 0)
 
 
-def write_in(fh: int, data: bytes) -> bytes:
-    return abi.WRITE_IN.pack(fh, 0, len(data), 0, 0, 0, 0) + data
+def write_in(fh: int, data: bytes, offset: int = 0, flags: int = 0) -> bytes:
+    return abi.WRITE_IN.pack(fh, offset, len(data), 0, 0, flags, 0) + data
+
+
+def ioctl_in(fh: int, command: int, argument: int = 0, flags: int = 0) -> bytes:
+    return abi.IOCTL_IN.pack(fh, flags, command, argument, 8, 8)
 
 
 def poll_in(fh: int, kh: int, flags: int) -> bytes:

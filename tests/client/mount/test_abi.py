@@ -49,14 +49,14 @@ def test_sizes() -> None:
 def test_the_header_agrees(tmp_path: Path) -> None:
     numbers = [f"FUSE_{one.name}" for one in abi.Opcode]
     numbers += [f"FUSE_{one.name}" for one in abi.InitFlag] + [f"FOPEN_{one.name}" for one in abi.OpenFlag]
-    numbers += [f"FATTR_{one.name}" for one in abi.SetattrValid]
+    numbers += [f"FATTR_{one.name}" for one in abi.SetattrValid] + ["FUSE_IOCTL_COMPAT", "FUSE_IOCTL_32BIT"]
     lines = [f'printf("%ld ", (long)sizeof(struct {name}));' for name in STRUCTS]
     lines += [f'printf("%ld ", (long){name});' for name in numbers]
     source = tmp_path / "sizes.c"
     source.write_text("#include <stdio.h>\n#include <linux/fuse.h>\nint main() {" + "".join(lines) + "}\n")
     subprocess.run(["gcc", "-o", tmp_path / "sizes", source], check=True)
     found = subprocess.run([tmp_path / "sizes"], check=True, capture_output=True, text=True).stdout
-    ours = [*abi.Opcode, *abi.InitFlag, *abi.OpenFlag, *abi.SetattrValid]
+    ours = [*abi.Opcode, *abi.InitFlag, *abi.OpenFlag, *abi.SetattrValid, *abi.IoctlFlag]
     assert list(map(int, found.split())) == [*SIZES, *ours]
 
 

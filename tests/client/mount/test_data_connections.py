@@ -1,0 +1,141 @@
+"""Connections on behalf of processes, with daemons that are away, busy, or somebody else's."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any
+
+import pytest
+
+from tests.client.mount.kernel import NIL, Kernel
+from utracefs.mount.channel import Channel
+from utracefs.mount.data_connections import AWAY_S, Asking, Process, nothing
+from utracefs.mount.operation import Operation, Steps
+from utracefs_protocol.messages.data import OpenFor
+from utracefs_protocol.messages.params import Params
+
+OWNER = Process(77, 5000, 1000, 100)
+
+
+class Daemon:
+    """What OpenFor is answered."""
+
+    error = 0
+
+    def __call__(self, params: Params) -> Any:
+        if isinstance(params, OpenFor) and self.error:
+            raise OSError(self.error, "refused")
+        return NIL
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+def kernel(daemon: Daemon) -> Kernel:
+    return Kernel(daemon)
+
+
+class Run:
+    """Steps, and how they ended."""
+
+    def __init__(self, steps: Asking[Any]) -> None:
+        self.result: Any = None
+        self.error: int | None = None
+
+        def whole() -> Steps:
+            self.result = yield from steps
+            return b""
+
+        def done(_reply: bytes, number: int) -> None:
+            self.error = number
+
+        Operation(whole(), done).start()
+
+
+def connect(kernel: Kernel) -> Run:
+    return Run(kernel.connections.connected(OWNER, nothing))
+
+
+def test_on_behalf(kernel: Kernel) -> None:
+    run = connect(kernel)
+    assert run.error == 0
+    [channel] = kernel.data_channels
+    assert run.result is channel
+    assert channel.log == [OpenFor(77, 5000, 1000, 100)]
+
+
+def test_who_is_gone(kernel: Kernel, daemon: Daemon) -> None:
+    daemon.error = errno.ESRCH
+    assert connect(kernel).error == errno.ESRCH
+    assert kernel.data_channels[0].closed
+
+
+def test_the_daemon_of_another_user(
+    kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections are ours then; that is told once, and not asked again."""
+    daemon.error = errno.EPERM
+    with caplog.at_level(logging.WARNING):
+        assert [connect(kernel).error for _ in range(2)] == [0, 0]
+    assert len(caplog.records) == 1 and "another user's" in caplog.text
+    assert [len(channel.log) for channel in kernel.data_channels] == [1, 0]
+    assert not kernel.connections.speaks_for_others
+
+
+def test_a_full_queue_is_waited_for(kernel: Kernel) -> None:
+    kernel.refused_connections = 3
+    run = connect(kernel)
+    assert run.error is None
+    kernel.pass_time(0.5)
+    assert run.error == 0
+
+
+def test_but_not_for_ever(kernel: Kernel) -> None:
+    kernel.refused_connections = 1000
+    run = connect(kernel)
+    kernel.pass_time(AWAY_S + 0.5)
+    assert run.error == errno.ENOTCONN
+
+
+def test_a_daemon_that_is_away(kernel: Kernel) -> None:
+    kernel.connections.is_away = True
+    runs = [connect(kernel), connect(kernel)]
+    kernel.pass_time(0.5)
+    assert kernel.data_channels == []
+    kernel.connections.is_away = False
+    kernel.pass_time(0.1)
+    assert [run.error for run in runs] == [0, 0]
+    kernel.connections.is_away = True
+    run = connect(kernel)
+    kernel.pass_time(AWAY_S + 0.5)
+    assert run.error == errno.ENOTCONN
+
+
+def test_what_is_retried(kernel: Kernel) -> None:
+    channel: Channel = connect(kernel).result
+    channel.close()
+    assert not kernel.connections.is_retried(channel)
+    kernel.connections.reconnects = True
+    assert kernel.connections.is_retried(channel)
+
+
+def test_steps_of_nobody(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Asking[None]:
+        yield from ()
+        raise OSError(errno.EMFILE, "too many")
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            kernel.connections.begin(fail())
+    assert len(caplog.records) == 1 and "Too many open files" in caplog.text
+
+
+def test_the_log_is_bounded(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for number in range(200):
+            kernel.connections.say("pid %d", number)
+    assert len(caplog.records) == 100

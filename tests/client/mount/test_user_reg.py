@@ -1,0 +1,122 @@
+"""Numbers and structs of the ioctls, and what is checked first."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests.client.mount.kernel import PAGE, FakeSpace
+from utracefs.mount.abi import IoctlFlag
+from utracefs.mount.user_reg import USER_REG, USER_UNREG, Command, UserReg, UserUnreg, command_of, is_32_bit
+
+AT = 0x10000
+
+
+def reg(
+    size: int = 28, bit: int = 0, width: int = 4, flags: int = 0, address: int = 0x7000, name: int = 0x8000
+) -> bytes:
+    return USER_REG.pack(size, bit, width, flags, address, name, 0)
+
+
+def space_with(data: bytes) -> FakeSpace:
+    """At the end of a page that no other follows."""
+    space = FakeSpace(1)
+    space.map(AT, bytes(PAGE - len(data)) + data)
+    return space
+
+
+def read_reg(data: bytes, **options: bool) -> UserReg:
+    return UserReg.read(space_with(data).read, AT + PAGE - len(data), **options)
+
+
+def read_unreg(data: bytes) -> UserUnreg:
+    return UserUnreg.read(space_with(data).read, AT + PAGE - len(data))
+
+
+def fails(number: int, call: Callable[[], object]) -> None:
+    with pytest.raises(OSError) as caught:
+        call()
+    assert caught.value.errno == number
+
+
+@pytest.mark.parametrize(
+    ("number", "flags", "command"),
+    [
+        (0xC0082A00, 0, Command.REG),
+        (0x40082A01, 0, Command.DEL),
+        (0x40082A02, 0, Command.UNREG),
+        (0xC0042A00, IoctlFlag.COMPAT, Command.REG),
+        (0x40042A01, IoctlFlag.BITS_32, Command.DEL),
+        (0xC0042A00, 0, None),
+        (0xC0082A00, IoctlFlag.COMPAT, None),
+        (0x40082A00, 0, None),
+        (0x00002A02, 0, None),
+        (0x5401, 0, None),
+    ],
+)
+def test_numbers(number: int, flags: int, command: Command | None) -> None:
+    assert command_of(number, flags) is command
+
+
+def test_sizes() -> None:
+    assert (USER_REG.size, USER_UNREG.size) == (28, 16)
+    assert is_32_bit(IoctlFlag.COMPAT) and not is_32_bit(0)
+
+
+class TestReg:
+    def test_members(self) -> None:
+        assert read_reg(reg(28, 63, 8, 3, 0x7008, 0x123456789)) == UserReg(63, 8, 3, 0x7008, 0x123456789)
+
+    @pytest.mark.parametrize(
+        ("number", "data"),
+        [
+            (errno.EFAULT, b"\x1c\0\0"),
+            (errno.E2BIG, struct.pack("=I", 4097)),
+            (errno.EINVAL, struct.pack("=I", 27)),
+            (errno.EINVAL, struct.pack("=I", 0)),
+            (errno.EFAULT, struct.pack("=I", 28)),
+            (errno.EFAULT, reg()[:27]),
+            (errno.E2BIG, reg(30, flags=0x80) + b"\0\1"),
+            (errno.EINVAL, reg(flags=4, width=5)),
+            (errno.EINVAL, reg(width=2)),
+            (errno.EINVAL, reg(width=0)),
+            (errno.EINVAL, reg(address=0x7002)),
+            (errno.EINVAL, reg(width=8, address=0x7004)),
+            (errno.EINVAL, reg(bit=32)),
+            (errno.EINVAL, reg(width=8, bit=64)),
+            (errno.EFAULT, reg(address=(1 << 64) - 4)),
+            (errno.EINVAL, reg(address=(1 << 64) - 4, bit=32)),
+        ],
+    )
+    def test_errors_in_the_kernels_order(self, number: int, data: bytes) -> None:
+        fails(number, lambda: read_reg(data))
+
+    def test_a_longer_struct_of_zeros(self) -> None:
+        assert read_reg(reg(4096) + bytes(4068)) == read_reg(reg())
+
+    def test_words_of_32_bit_programs(self) -> None:
+        assert read_reg(reg(), is_32_bit=True).size == 4
+        fails(errno.EINVAL, lambda: read_reg(reg(width=8), is_32_bit=True))
+
+
+class TestUnreg:
+    def test_members(self) -> None:
+        assert read_unreg(USER_UNREG.pack(16, 31, 0, 0, 0x7004)) == UserUnreg(31, 0x7004)
+
+    @pytest.mark.parametrize(
+        ("number", "data"),
+        [
+            (errno.EFAULT, b"\x10\0\0"),
+            (errno.E2BIG, struct.pack("=I", 4097)),
+            (errno.EINVAL, struct.pack("=I", 15)),
+            (errno.EFAULT, struct.pack("=I", 16)),
+            (errno.E2BIG, USER_UNREG.pack(17, 0, 1, 0, 0) + b"\1"),
+            (errno.EINVAL, USER_UNREG.pack(16, 0, 1, 0, 0)),
+            (errno.EINVAL, USER_UNREG.pack(16, 0, 0, 1, 0)),
+        ],
+    )
+    def test_errors_in_the_kernels_order(self, number: int, data: bytes) -> None:
+        fails(number, lambda: read_unreg(data))
