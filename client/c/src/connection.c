@@ -1,0 +1,739 @@
+/*
+ * One data connection from its first byte to its last: bytes and descriptors go in, requests go out, and events find
+ * their places. With the lock held; nothing here waits.
+ *
+ * On a new connection all registrations of the session are asked for again, in their order, and so mostly get the
+ * write indexes that they had. Then the ring of the connection before is offered to the daemon (adopt_ring), which
+ * takes it up where its predecessor stopped; with other indexes, or where the daemon does not take it, what is in it is
+ * lost and counted, and another is asked for. In one step, `move_all`, all events then get their places and the
+ * status page is mapped, which is what lets them emit.
+ *
+ * The daemon is trusted with what it says, but not with what would crash the program: a broken message, a number out
+ * of range or a descriptor that is missing ends the connection.
+ */
+#include <endian.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include "bin.h"
+#include "core.h"
+#include "thread.h"
+
+#define FIRST_BACK_OFF_NS 50000000ull
+#define LAST_BACK_OFF_NS 2000000000ull
+#define BUSY_NS 5000000ull /* until the next look at a daemon with too many programs before its door */
+#define MAX_FDS 3	   /* descriptors beside one byte */
+
+const uint8_t ut_off = 0, ut_pending = UT_PENDING;
+
+/* ---- where events look */
+
+void ut_reg_point(struct ut_reg *reg, const uint8_t *status)
+{
+	atomic_store_explicit(&reg->status, status, memory_order_release);
+	ut_events_point(reg->events, status);
+}
+
+/* All events that are placed look at zeros from here on. */
+static void unmap_status(struct ut_session *s)
+{
+	if (s->is_status_mapped)
+		mmap(s->status_area, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+		     -1, 0);
+	s->is_status_mapped = 0;
+}
+
+/* Nobody waits for an answer any more. */
+static void give_up_waiting(struct ut_session *s)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (atomic_load(&reg->status) == &ut_pending)
+			ut_reg_point(reg, &ut_off);
+}
+
+/* ---- connecting */
+
+static int is_ours_alone(const char *directory)
+{
+	struct stat found;
+
+	return lstat(directory, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
+	       !(found.st_mode & 077);
+}
+
+/* A connected socket, or -errno: of the errors the first that says more than that there is nothing. */
+static int connect_to_daemon(void)
+{
+	int worst = -ENOENT;
+
+	for (int i = 0; i < 2; i++) {
+		struct sockaddr_un address = {.sun_family = AF_UNIX};
+		const char *directory = ut_settings.directories[i];
+		int error, fd;
+
+		if (!directory[0] ||
+		    (size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%s/user_events_data", directory) >=
+			    sizeof(address.sun_path))
+			continue;
+		if (ut_settings.last_is_ours_alone == i && !is_ours_alone(directory))
+			continue;
+		fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		if (fd < 0)
+			return -errno;
+		if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+			return fd;
+		error = -errno;
+		close(fd);
+		if (worst == -ENOENT)
+			worst = error;
+	}
+	return worst;
+}
+
+static void back_off(struct ut_session *s, uint64_t now)
+{
+	s->state = UT_WAITING;
+	s->due = now + s->back_off;
+	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
+	unmap_status(s);
+	give_up_waiting(s);
+}
+
+static void give_up_rings_of_parent(struct ut_session *s)
+{
+	if (s->ring && !ut_views[s->ring].header) {
+		ut_ring_give_up(s->ring, NULL, NULL);
+		s->ring = 0;
+	}
+	if (s->local && !ut_views[s->local].header) {
+		ut_ring_give_up(s->local, NULL, NULL);
+		s->local = 0;
+	}
+}
+
+static void start_connection(struct ut_session *s, uint64_t now)
+{
+	int fd, error;
+
+	if (s->state == UT_WAITING)
+		s->patience = ut_settings.patience_ns;
+	if (!s->memory) {
+		void *at = mmap(NULL, UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (at == MAP_FAILED) {
+			s->error = -ENOMEM;
+			back_off(s, now);
+			return;
+		}
+		s->memory = at;
+	}
+	fd = connect_to_daemon();
+	if (fd == -EAGAIN && s->patience > BUSY_NS) {
+		s->patience -= BUSY_NS;
+		s->state = UT_NEW;
+		s->due = now + BUSY_NS;
+		return;
+	}
+	error = fd < 0 ? fd : ut_take(&s->socket, fd);
+	if (error) {
+		s->error = error;
+		back_off(s, now);
+		return;
+	}
+	give_up_rings_of_parent(s);
+	s->error = 0;
+	s->state = UT_TALKING;
+	s->ring_state = UT_RING_NONE;
+	s->has_answered = s->is_notified = 0;
+	s->in_size = 0;
+	s->out = (struct ut_out){s->memory + UT_IN_BYTES, 0, UT_OUT_BYTES, 0};
+	s->out_sent = 0;
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+		if (reg->state == UT_ANSWERED)
+			reg->old_index = reg->write_index;
+		reg->state = UT_TO_ASK;
+	}
+	if (s->flags & UT_TOKENS)
+		ut_enablers_begin(s);
+	else
+		ut_ask(s, UT_ABOUT_STATUS, NULL);
+	if (!(s->flags & UT_TOKENS) && !s->ring && ut_settings.ring_bytes)
+		ut_ask(s, UT_ABOUT_RING, NULL);
+}
+
+static void close_received(struct ut_session *s)
+{
+	ut_close(&s->status_fd);
+	while (s->nr_received)
+		ut_close(&s->received[--s->nr_received]);
+}
+
+static void fail_calls(struct ut_session *s)
+{
+	for (unsigned i = 0; i < s->nr_asked; i++) {
+		struct ut_call *call = s->asked[i].what;
+
+		if (s->asked[i].about == UT_ABOUT_CALL && call) {
+			call->error = -ENOTCONN;
+			call->done = 1;
+		}
+	}
+	s->nr_asked = 0;
+}
+
+void ut_disconnect(struct ut_session *s)
+{
+	unmap_status(s);
+	ut_close(&s->socket);
+	close_received(s);
+	fail_calls(s);
+	if (s->flags & UT_TOKENS)
+		ut_enablers_lost(s);
+	if (s->ring && !ut_ring_is_ours(s->ring)) {
+		/* What is in it is the daemon's, which has it mapped; offered to another it can never be. */
+		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+			atomic_store(&reg->place, 0);
+		ut_ring_give_up(s->ring, NULL, NULL);
+		s->ring = 0;
+	}
+}
+
+static void lose_connection(struct ut_session *s, uint64_t now, int error)
+{
+	if (s->has_answered)
+		s->back_off = FIRST_BACK_OFF_NS;
+	s->error = error;
+	ut_disconnect(s);
+	back_off(s, now);
+}
+
+/* ---- requests */
+
+static void put_request(struct ut_session *s, struct ut_asked *asked)
+{
+	struct ut_reg *reg = asked->what;
+	struct ut_enabler *enabler = asked->what;
+
+	switch (asked->about) {
+	case UT_ABOUT_STATUS:
+		ut_put_plain(&s->out, asked->msgid, "mmap_status");
+		break;
+	case UT_ABOUT_RING:
+		ut_put_mmap_ring(&s->out, asked->msgid, ut_settings.ring_bytes);
+		s->ring_state = UT_RING_ASKED;
+		break;
+	case UT_ABOUT_ADOPT:
+		ut_put_empty_map(&s->out, asked->msgid, "adopt_ring");
+		s->ring_state = UT_RING_OFFERED;
+		break;
+	case UT_ABOUT_NOTIFY:
+		ut_put_empty_map(&s->out, asked->msgid, "notify_enablers");
+		break;
+	case UT_ABOUT_REG:
+		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, UT_NO_TOKEN);
+		reg->state = UT_ASKED_FOR;
+		break;
+	case UT_ABOUT_ENABLER:
+		ut_put_register(&s->out, asked->msgid, enabler->command, enabler->flags, enabler->token);
+		enabler->state = UT_ASKED_FOR;
+		break;
+	case UT_ABOUT_CALL:
+		break; /* its caller writes it */
+	}
+}
+
+/* The msgid is that of the entry which is added: 0, or -EAGAIN when there is no room now. */
+int ut_ask(struct ut_session *s, enum ut_about about, void *what)
+{
+	struct ut_asked *asked = &s->asked[s->nr_asked];
+
+	if (s->state != UT_TALKING && s->state != UT_UP)
+		return -ENOTCONN;
+	if (s->nr_asked == UT_ASKED || UT_OUT_BYTES - s->out.size < 4096)
+		return -EAGAIN;
+	*asked = (struct ut_asked){s->next_msgid++, about, what};
+	s->nr_asked++;
+	put_request(s, asked);
+	return 0;
+}
+
+void ut_forget_asked(struct ut_session *s, const void *what)
+{
+	for (unsigned i = 0; i < s->nr_asked; i++)
+		if (s->asked[i].what == what)
+			s->asked[i].what = NULL;
+}
+
+static void ask_registrations(struct ut_session *s)
+{
+	if (s->flags & UT_TOKENS) {
+		if (!s->is_notified)
+			return;
+		for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+			if (enabler->state == UT_TO_ASK && ut_ask(s, UT_ABOUT_ENABLER, enabler))
+				return;
+		return;
+	}
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->state == UT_TO_ASK && ut_ask(s, UT_ABOUT_REG, reg))
+			return;
+}
+
+/* ---- sending */
+
+int ut_ring_has_records(const struct ut_session *s)
+{
+	return s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail;
+}
+
+static struct ut_reg *reg_of(const struct ut_session *s, uint32_t number)
+{
+	_Atomic(struct ut_reg *) *chunk = number < s->nr_numbers ? s->chunks[number / UT_CHUNK] : NULL;
+
+	return chunk ? chunk[number % UT_CHUNK] : NULL;
+}
+
+/* From our own ring into `out`, as far as there is room. */
+static void take_records(struct ut_session *s)
+{
+	uint8_t *payload = s->memory + UT_IN_BYTES + UT_OUT_BYTES;
+	struct dr_taken taken;
+	uint64_t holes = 0;
+
+	for (int looks = 0; looks < 2; looks++) {
+		if (dr_look(&s->taker))
+			return; /* cannot be: nobody else has this memory */
+		while (UT_OUT_BYTES - s->out.size > 65536 + 64 &&
+		       dr_next(&s->taker, &taken, payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
+			struct ut_reg *reg = reg_of(s, taken.write_index);
+			uint8_t *at = s->out.data + s->out.size;
+
+			if (reg && reg->state == UT_ANSWERED) {
+				uint32_t write_index = htole32(reg->write_index);
+				unsigned header = bin_put_header(at, taken.length + 4);
+
+				memcpy(at + header, &write_index, 4);
+				memcpy(at + header + 4, payload, taken.length);
+				s->out.size += header + 4 + taken.length;
+			} else if (reg) {
+				atomic_fetch_add(&reg->lost, 1);
+			}
+			dr_advance(&s->taker, taken.bytes);
+		}
+		dr_publish(&s->taker);
+		/* A second look after asking to be woken: point 3 of data_ring.h. */
+		dr_want_wakeup(&s->taker, 1);
+	}
+}
+
+/* 0; -EAGAIN: the socket takes no more now; or -errno. */
+static int send_out(struct ut_session *s)
+{
+	while (s->out_sent < s->out.size) {
+		ssize_t sent = send(s->socket.fd, s->out.data + s->out_sent, s->out.size - s->out_sent,
+				    MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent < 0)
+			return -errno;
+		s->out_sent += (size_t)sent;
+	}
+	s->out.size = s->out_sent = 0;
+	return 0;
+}
+
+/* The request of `adopt_ring`, with both descriptors beside its first byte: nothing else is being sent. */
+static int send_offer(struct ut_session *s)
+{
+	const struct ut_outlet *outlet = &ut_outlets[s->ring];
+	int fds[2] = {outlet->memory.fd, outlet->doorbell.fd};
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(fds))];
+	} control;
+	struct iovec iov;
+	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
+	struct cmsghdr *header = &control.align;
+	ssize_t sent;
+
+	if (s->out.size || ut_ask(s, UT_ABOUT_ADOPT, NULL))
+		return -EAGAIN;
+	iov = (struct iovec){s->out.data, s->out.size};
+	memset(&control, 0, sizeof(control));
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(fds));
+	memcpy(CMSG_DATA(header), fds, sizeof(fds));
+	sent = sendmsg(s->socket.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (sent != (ssize_t)s->out.size)
+		return -EPROTO; /* an empty socket that does not take a request */
+	s->out.size = s->out_sent = 0;
+	return 0;
+}
+
+/* ---- answers */
+
+static int next_fd(struct ut_session *s, struct ut_descriptor *descriptor)
+{
+	if (!s->nr_received)
+		return -EPROTO;
+	*descriptor = s->received[0];
+	s->nr_received--;
+	memmove(&s->received[0], &s->received[1], s->nr_received * sizeof(s->received[0]));
+	return 0;
+}
+
+static int status_came(struct ut_session *s, const struct ut_message *message)
+{
+	struct stat found;
+	uint64_t size;
+
+	if (message->error || s->status_fd.fd >= 0 || ut_parse_size(message->result, &size) ||
+	    next_fd(s, &s->status_fd))
+		return -EPROTO;
+	/* Beyond the file's end the map would be a SIGBUS in the program. */
+	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
+		return -EPROTO;
+	s->status_size = (uint32_t)size;
+	s->has_answered = 1;
+	return 0;
+}
+
+static int ring_came(struct ut_session *s, const struct ut_message *message)
+{
+	struct ut_descriptor memory, doorbell;
+	uint64_t size;
+	int ring;
+
+	s->ring_state = UT_RING_SETTLED;
+	if (message->error)
+		return 0; /* for whatever reason: the socket will do */
+	if (ut_parse_size(message->result, &size) || next_fd(s, &memory))
+		return -EPROTO;
+	if (next_fd(s, &doorbell)) {
+		ut_close(&memory);
+		return -EPROTO;
+	}
+	ring = ut_ring_map(memory, doorbell, size);
+	if (ring > 0)
+		s->ring = (uint32_t)ring;
+	return ring == -EPROTO ? ring : 0;
+}
+
+static void count_given_up(void *arg, uint32_t write_index)
+{
+	struct ut_session *s = arg;
+
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->old_index == write_index) {
+			atomic_fetch_add(&reg->lost, 1);
+			return;
+		}
+}
+
+/* The daemon does not take the ring of the connection before: ask for another. */
+static void replace_ring(struct ut_session *s)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		atomic_store(&reg->place, 0);
+	ut_ring_give_up(s->ring, count_given_up, s);
+	s->ring = 0;
+	if (!ut_settings.ring_bytes || ut_ask(s, UT_ABOUT_RING, NULL))
+		s->ring_state = UT_RING_SETTLED;
+}
+
+static int registered(struct ut_reg *reg, const struct ut_message *message)
+{
+	struct ut_registered answer;
+
+	if (message->error) {
+		reg->state = UT_REFUSED;
+		reg->error = message->error;
+		memcpy(reg->text, message->text, sizeof(reg->text));
+		atomic_store(&reg->place, 0);
+		ut_reg_point(reg, &ut_off);
+		return 0;
+	}
+	if (ut_parse_registered(message->result, 0, &answer))
+		return -EPROTO;
+	if (atomic_load(&reg->place) == 0 && !reg->locs) {
+		struct ut_loc *locs = NULL;
+
+		if (answer.nr_locs) {
+			locs = malloc(answer.nr_locs * sizeof(*locs));
+			if (locs)
+				memcpy(locs, answer.locs, answer.nr_locs * sizeof(*locs));
+			else
+				answer.nr_locs = 0; /* the daemon looks at them, too */
+		}
+		reg->size = answer.size;
+		reg->nr_locs = answer.nr_locs;
+		reg->locs = locs;
+	}
+	reg->status_index = answer.status_index;
+	reg->write_index = answer.write_index;
+	reg->state = UT_ANSWERED;
+	reg->error = 0;
+	return 0;
+}
+
+static int response_came(struct ut_session *s, const struct ut_message *message)
+{
+	struct ut_asked asked;
+	unsigned i = 0;
+
+	while (i < s->nr_asked && s->asked[i].msgid != message->msgid)
+		i++;
+	if (i == s->nr_asked)
+		return -EPROTO;
+	asked = s->asked[i];
+	s->nr_asked--;
+	memmove(&s->asked[i], &s->asked[i + 1], (s->nr_asked - i) * sizeof(asked));
+	switch (asked.about) {
+	case UT_ABOUT_STATUS:
+		return status_came(s, message);
+	case UT_ABOUT_RING:
+		return ring_came(s, message);
+	case UT_ABOUT_ADOPT:
+		if (message->error)
+			replace_ring(s);
+		else
+			s->ring_state = UT_RING_SETTLED;
+		return 0;
+	case UT_ABOUT_NOTIFY:
+		/* A daemon that has none: enablers stay off, and nothing else is asked here. */
+		s->has_answered = 1;
+		s->is_notified = !message->error;
+		s->state = UT_UP;
+		return 0;
+	case UT_ABOUT_REG:
+		return asked.what ? registered(asked.what, message) : 0;
+	case UT_ABOUT_ENABLER:
+		if (asked.what)
+			ut_enabler_answered(asked.what, message);
+		return 0;
+	case UT_ABOUT_CALL:
+		if (asked.what) {
+			struct ut_call *call = asked.what;
+
+			call->error = -message->error;
+			call->done = 1;
+		}
+		return 0;
+	}
+	return 0;
+}
+
+static int message_came(struct ut_session *s, const struct ut_message *message)
+{
+	switch (message->kind) {
+	case UT_RESPONSE:
+		return response_came(s, message);
+	case UT_ENABLERS_CHANGED:
+		return ut_enablers_changed(s, message);
+	case UT_WRITE_ERROR:
+		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+			if (reg->state == UT_ANSWERED && (int64_t)reg->write_index == message->write_index) {
+				reg->refused += message->count;
+				break;
+			}
+		return 0;
+	case UT_ERROR:
+		return -message->error;
+	case UT_UNKNOWN:
+		return 0; /* additions to the protocol are nothing to stumble over */
+	}
+	return 0;
+}
+
+/* ---- receiving */
+
+static void take_fds(struct ut_session *s, struct msghdr *message)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < count; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+			if (s->nr_received == sizeof(s->received) / sizeof(s->received[0]))
+				close(fd);
+			else if (ut_take(&s->received[s->nr_received], fd) == 0)
+				s->nr_received++;
+		}
+	}
+}
+
+/* All that is there, and what follows from it. 0, or -errno at the end of the connection. */
+static int receive(struct ut_session *s)
+{
+	for (;;) {
+		union {
+			struct cmsghdr align;
+			char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
+		} control;
+		struct iovec iov = {s->memory + s->in_size, UT_IN_BYTES - s->in_size};
+		struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+					.msg_controllen = sizeof(control)};
+		ssize_t got = recvmsg(s->socket.fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		size_t done = 0;
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return errno == EAGAIN ? 0 : -errno;
+		if (got == 0)
+			return -ENOTCONN;
+		take_fds(s, &header);
+		s->in_size += (size_t)got;
+		for (;;) {
+			ssize_t size = ut_object_size(s->memory + done, s->in_size - done);
+			struct ut_message message;
+			int error;
+
+			if (size < 0)
+				return -EPROTO;
+			if (size == 0)
+				break;
+			error = ut_parse(s->memory + done, (size_t)size, &message);
+			if (!error)
+				error = message_came(s, &message);
+			if (error)
+				return error;
+			done += (size_t)size;
+		}
+		s->in_size -= done;
+		memmove(s->memory, s->memory + done, s->in_size);
+		if (s->in_size == UT_IN_BYTES)
+			return -EPROTO; /* no message of the protocol is as long */
+	}
+}
+
+/* ---- when what must move together is there */
+
+static int place(struct ut_session *s, struct ut_reg *reg)
+{
+	uint32_t ring = s->ring ? s->ring : s->local;
+
+	if (reg->status_index >= s->status_size)
+		return -EPROTO;
+	/* The place first: who finds the byte set has one. */
+	if (ring && (s->ring || reg->number != UT_NO_NUMBER)) {
+		atomic_store(&reg->place, ut_place(ring, s->ring ? reg->write_index : reg->number));
+		ut_reg_point(reg, s->status_area + reg->status_index);
+	} else {
+		ut_reg_point(reg, &ut_off);
+	}
+	return 0;
+}
+
+static int move_all(struct ut_session *s)
+{
+	void *at;
+
+	if (!s->ring && !s->local) {
+		int made = ut_ring_make(ut_settings.local_bytes);
+
+		s->local = made > 0 ? (uint32_t)made : 0; /* else events are off */
+		s->taker.ring = ut_outlets[s->local].ring;
+		if (s->local)
+			dr_consumer_start(&s->taker);
+	}
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->state == UT_ANSWERED && place(s, reg))
+			return -EPROTO;
+	at = mmap(s->status_area, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	s->is_status_mapped = 1;
+	ut_close(&s->status_fd);
+	s->state = UT_UP;
+	return 0;
+}
+
+static int same_indexes(const struct ut_session *s)
+{
+	for (const struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->old_index >= 0 && (reg->state != UT_ANSWERED || reg->write_index != reg->old_index))
+			return 0;
+	return 1;
+}
+
+static int advance(struct ut_session *s)
+{
+	if (s->flags & UT_TOKENS)
+		return 0;
+	if (s->state == UT_UP) {
+		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+			if (reg->state == UT_ANSWERED && atomic_load(&reg->place) == 0 && place(s, reg))
+				return -EPROTO;
+		return 0;
+	}
+	if (s->status_fd.fd < 0)
+		return 0;
+	for (const struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->state == UT_TO_ASK || reg->state == UT_ASKED_FOR)
+			return 0;
+	if (s->ring && s->ring_state == UT_RING_NONE) {
+		if (s->nr_asked)
+			return 0;
+		if (same_indexes(s)) {
+			int error = send_offer(s);
+
+			return error == -EAGAIN ? 0 : error;
+		}
+		replace_ring(s);
+	}
+	if (s->ring_state == UT_RING_ASKED || s->ring_state == UT_RING_OFFERED)
+		return 0;
+	return move_all(s);
+}
+
+void ut_step(struct ut_session *s, uint64_t now)
+{
+	int error = 0;
+
+	if ((s->state == UT_NEW || s->state == UT_WAITING) && now >= s->due)
+		start_connection(s, now);
+	if (s->state != UT_TALKING && s->state != UT_UP)
+		return;
+	if (!ut_is_ours(&s->socket) || (s->ring && !ut_ring_is_ours(s->ring))) {
+		lose_connection(s, now, -EBADF);
+		return;
+	}
+	for (int turns = 0; turns < 2 && !error; turns++) {
+		error = receive(s);
+		if (!error)
+			error = advance(s);
+		if (!error) {
+			ask_registrations(s);
+			if (s->local && s->state == UT_UP)
+				take_records(s);
+			error = send_out(s);
+			if (error == -EAGAIN)
+				error = 0;
+		}
+	}
+	if (error)
+		lose_connection(s, now, error);
+}
+
+uint64_t ut_step_due(const struct ut_session *s)
+{
+	return s->state == UT_NEW || s->state == UT_WAITING ? s->due : UINT64_MAX;
+}
+
+short ut_step_events(const struct ut_session *s)
+{
+	return s->out.size ? POLLIN | POLLOUT : POLLIN;
+}

@@ -1,0 +1,199 @@
+/*
+ * The core's own structures.
+ *
+ * One lock (thread.h) guards all of this but what an emit looks at, which is marked. Whoever holds the lock has all
+ * signals blocked, so a signal handler finds it free or held by another thread that goes on: it may wait for it.
+ *
+ * What an emit looks at is never unmapped or freed under it: memory of rings and status is replaced where it is
+ * (ring.h), sessions and registrations wait in a queue before their memory is used again (ut_free_later).
+ */
+#ifndef UTRACEFS_CORE_H
+#define UTRACEFS_CORE_H
+
+#include "descriptor.h"
+#include "ring.h"
+#include "session.h"
+#include "wire.h"
+
+struct utracefs_event;
+
+#define UT_TOKENS 2u /* a session of enablers: no status, no ring */
+
+#define UT_CHUNK 64u
+#define UT_NR_CHUNKS 1024u
+#define UT_NO_NUMBER UINT32_MAX
+
+#define UT_ASKED 64u		    /* requests under way at a time; the daemon allows 256 */
+#define UT_IN_BYTES (64u << 10)	    /* more than any message to us */
+#define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
+#define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so has the status file fewer bytes */
+
+#define UT_ANSWER_NS 2000000000ull /* what a caller waits for an answer */
+
+/* The state of a session:
+ *
+ *     NEW ------------> TALKING -------------> UP
+ *      ^ connect failed    | connection lost   |
+ *      | when `due`        v                   |
+ *      `--- WAITING <------+-------------------'
+ *
+ *     FORKED: a child's copy; as NEW, but only when it has something to write or to register
+ */
+enum ut_state { UT_NEW, UT_WAITING, UT_TALKING, UT_UP, UT_FORKED, UT_CLOSED };
+
+enum ut_reg_state { UT_TO_ASK, UT_ASKED_FOR, UT_ANSWERED, UT_REFUSED };
+
+/* One event on one session. */
+struct ut_reg {
+	/* What an emit looks at. */
+	_Atomic(const uint8_t *) status;
+	_Atomic uint64_t place; /* ring.h; 0: none */
+	struct ut_session *session;
+	uint32_t size; /* of the fixed fields; with locs: set before place, and never changed */
+	uint32_t nr_locs;
+	const struct ut_loc *locs;
+	_Atomic uint64_t lost;
+
+	struct ut_reg *next; /* in the order in which they are registered on every connection */
+	char *command;
+	uint32_t flags;
+	enum ut_reg_state state;
+	int error; /* of UT_REFUSED: an errno */
+	char text[160];
+	uint32_t number; /* write_index on the session; UT_NO_NUMBER: not given out */
+	uint32_t status_index, write_index; /* of UT_ANSWERED: what the daemon said */
+	int64_t old_index;		    /* write_index on the connection before; -1 */
+	uint64_t refused;		    /* records that the daemon did not take */
+	struct utracefs_event *events;
+};
+
+/* A bit that follows an event, by a token of ours. */
+struct ut_enabler {
+	struct ut_enabler *next;
+	char *command;
+	uint32_t flags;
+	enum ut_reg_state state;
+	int error;
+	uint64_t token;
+	uintptr_t addr;
+	uint8_t size, bit, on;
+};
+
+/* A request that somebody waits for; on his stack. */
+struct ut_call {
+	int done;
+	int error; /* 0 or negative errno */
+};
+
+enum ut_about { UT_ABOUT_STATUS, UT_ABOUT_RING, UT_ABOUT_ADOPT, UT_ABOUT_REG, UT_ABOUT_ENABLER, UT_ABOUT_NOTIFY,
+		UT_ABOUT_CALL };
+
+struct ut_asked {
+	uint32_t msgid;
+	enum ut_about about;
+	void *what; /* NULL: nobody is interested any more */
+};
+
+/* How far a connection is with its data ring. */
+enum ut_ring_state { UT_RING_NONE, UT_RING_ASKED, UT_RING_OFFERED, UT_RING_SETTLED };
+
+struct ut_session {
+	/* What a write looks at: the registration of a number. */
+	_Atomic(struct ut_reg *) *_Atomic chunks[UT_NR_CHUNKS];
+	uint32_t nr_numbers;
+
+	struct ut_session *next;
+	unsigned flags;
+	enum ut_state state;
+	int error;	  /* why the last attempt to connect failed: negative errno */
+	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect */
+	uint64_t back_off;
+	uint64_t patience; /* what looks at pending events may wait together */
+	uint32_t changes; /* futex: counts steps, for those that wait */
+
+	struct ut_reg *regs;
+	struct ut_enabler *enablers;
+	uint64_t next_token;
+
+	struct ut_descriptor socket;
+	struct ut_descriptor received[4];
+	unsigned nr_received;
+	struct ut_descriptor status_fd;
+	uint32_t status_size;
+	int is_status_mapped;
+	uint8_t *status_area; /* UT_STATUS_BYTES, of zeros where there is no status */
+
+	enum ut_ring_state ring_state;
+	int has_answered; /* the daemon has shown itself to be one */
+	int is_notified;  /* notify_enablers was sent */
+	uint32_t ring;	  /* of the daemon; it outlives a connection. 0: none */
+	uint32_t local;	  /* of ours, where the daemon gives none. 0: none */
+	struct dr_consumer taker; /* of the local ring */
+
+	uint8_t *memory; /* UT_IN_BYTES of `in`, UT_OUT_BYTES of `out`, one payload */
+	size_t in_size;
+	struct ut_out out;
+	size_t out_sent;
+	struct ut_asked asked[UT_ASKED];
+	unsigned nr_asked;
+	uint32_t next_msgid;
+};
+
+/* ---- session.c: with the lock held */
+
+struct ut_session *ut_session_new(unsigned flags);
+/* Last of all that are registered, without a number. NULL: ENOMEM. */
+struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
+int ut_reg_number(struct ut_reg *reg);
+/* Steps of the session until done(arg), or until `until` (ns) or nothing is to be expected soon: whether it is done.
+ * The lock is given up while it waits. */
+int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
+void ut_session_start_child(struct ut_session *session);
+void ut_session_end(struct ut_session *session);
+/* Have the block freed when many others came after it. */
+void ut_free_later(void *block);
+
+/* Without the lock: an event that is to be written has no place. Whether it has one now, after waiting within the
+ * patience. */
+int ut_reg_settle(struct ut_reg *reg);
+/* Send what is pending and have the daemon take it in: 0 or negative errno. */
+int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
+
+/* ---- connection.c: with the lock held; nothing here waits */
+
+/* Does what there is to do now. */
+void ut_step(struct ut_session *session, uint64_t now);
+/* Until when nothing is due without a descriptor's being ready (UINT64_MAX: for ever), and what to poll it for. */
+uint64_t ut_step_due(const struct ut_session *session);
+short ut_step_events(const struct ut_session *session);
+void ut_disconnect(struct ut_session *session);
+/* Whether our own ring has records that were not sent. */
+int ut_ring_has_records(const struct ut_session *session);
+int ut_ask(struct ut_session *session, enum ut_about about, void *what);
+void ut_forget_asked(struct ut_session *session, const void *what);
+/* Points reg and its events at this byte. */
+void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
+
+/* ---- enablers.c: with the lock held */
+
+void ut_enablers_begin(struct ut_session *session);
+void ut_enablers_lost(struct ut_session *session);
+void ut_enabler_answered(struct ut_enabler *enabler, const struct ut_message *message);
+int ut_enablers_changed(struct ut_session *session, const struct ut_message *message);
+/* 0 or -EFAULT: the bit, and no other, is made so. */
+int ut_write_bit(uintptr_t addr, unsigned bit, int on);
+
+/* ---- emit.c */
+
+void ut_emit_start_child(void);
+
+/* ---- utracefs.c: of this registration's events, the pointer to the status byte */
+void ut_events_point(struct utracefs_event *events, const uint8_t *status);
+/* With the lock held: there is no session any more, and there will be none. */
+void ut_events_end(void);
+
+/* The bytes that events without a place look at: nobody wants them, or nobody knows yet. */
+extern const uint8_t ut_off, ut_pending;
+#define UT_PENDING 0x40u /* the status page has bits 0, 1 and 7 */
+
+#endif

@@ -1,0 +1,196 @@
+/*
+ * What runs once per record: judge, reserve, fill, commit. No lock, no system call but to wake a sleeper, nothing that a
+ * signal handler may not do; all of it in one file, which so has the one copy of the thread id that producer.h keeps.
+ */
+#include "producer.h"
+
+#include <limits.h>
+
+#include "core.h"
+#include "emit.h"
+#include "thread.h"
+
+void ut_emit_start_child(void)
+{
+	ut_forget_tid();
+}
+
+/* Room for a record. False: none, and counted. (The view is copied: a signal handler that forks in the middle of this
+ * leaves the child without any.) */
+static inline int reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+{
+	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
+	struct data_ring view = ut_views[place >> 32];
+
+	if (__builtin_expect(!view.header, 0)) {
+		/* Not answered yet, a child's first, or the last before the end of a connection. */
+		if (!ut_reg_settle(reg))
+			return 0;
+		place = atomic_load_explicit(&reg->place, memory_order_acquire);
+		view = ut_views[place >> 32];
+		if (!view.header)
+			return 0;
+	}
+	r->record = ut_reserve(&view, (uint32_t)place, size, &r->half);
+	if (__builtin_expect(!r->record, 0)) {
+		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
+		return 0;
+	}
+	r->header = view.header;
+	r->ring = (uint32_t)(place >> 32);
+	r->size = size;
+	return 1;
+}
+
+static inline void commit(const struct ut_reserved *r)
+{
+	struct data_ring view = {.header = r->header};
+
+	if (dr_commit(&view, r->record, r->size) || r->half) {
+		int error = errno;
+
+		ut_ring_wake(r->ring);
+		errno = error;
+	}
+}
+
+unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+{
+	return reserve(reg, size, r) ? r->record->payload : NULL;
+}
+
+void ut_emit_commit(const struct ut_reserved *r)
+{
+	commit(r);
+}
+
+/* ---- records in pieces */
+
+struct pieces {
+	const struct iovec *iov;
+	int n;
+	size_t skip; /* bytes of the first that are no payload */
+};
+
+/* `size` bytes at `offset` of the payload, which has them. */
+static void gather(const struct pieces *p, size_t offset, void *to, size_t size)
+{
+	unsigned char *at = to;
+
+	offset += p->skip;
+	for (int i = 0; size; i++) {
+		size_t length = p->iov[i].iov_len, count;
+
+		if (offset >= length) {
+			offset -= length;
+			continue;
+		}
+		count = length - offset < size ? length - offset : size;
+		memcpy(at, (const unsigned char *)p->iov[i].iov_base + offset, count);
+		at += count;
+		size -= count;
+		offset = 0;
+	}
+}
+
+/* user_event_validate() of the kernel; the offset of __data_loc counts the 8 common bytes of the entry. */
+static int is_valid(const struct ut_reg *reg, const struct pieces *p, uint64_t size)
+{
+	for (uint32_t i = 0; i < reg->nr_locs; i++) {
+		const struct ut_loc *loc = &reg->locs[i];
+		unsigned char word[4], last;
+		uint64_t begin, end;
+		uint32_t value;
+
+		gather(p, loc->offset, word, 4);
+		value = ut_get_le32(word);
+		begin = (value & 0xffff) + 8;
+		if (loc->flags & UT_LOC_REL)
+			begin = 8 + (uint64_t)loc->offset + 4 + (value & 0xffff);
+		end = begin + (value >> 16); /* in the entry */
+		if (end > size + 8)
+			return 0;
+		if (loc->flags & UT_LOC_CHAR) {
+			if (end < 9)
+				return 0;
+			gather(p, end - 9, &last, 1);
+			if (last)
+				return 0;
+		}
+	}
+	return 1;
+}
+
+static ssize_t total(const struct iovec *iov, int n)
+{
+	size_t size = 0;
+
+	for (int i = 0; i < n; i++) {
+		size += iov[i].iov_len;
+		if (size > SSIZE_MAX || iov[i].iov_len > SSIZE_MAX)
+			return -EINVAL;
+	}
+	return (ssize_t)size;
+}
+
+/* The payload `size` bytes, behind `skip`. 0 or negative errno. */
+static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
+{
+	struct ut_reserved r;
+
+	if (atomic_load_explicit(&reg->status, memory_order_acquire) == &ut_pending)
+		ut_reg_settle(reg);
+	if (size < reg->size)
+		return -EINVAL;
+	if (!*atomic_load_explicit(&reg->status, memory_order_acquire))
+		return -EBADF;
+	if (reg->nr_locs && !is_valid(reg, p, size))
+		return -EFAULT;
+	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r)) /* no room: taken, as the kernel does, and counted; or there is no daemon any more */
+		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
+	if (p->n == 1)
+		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, size);
+	else
+		gather(p, 0, r.record->payload, size);
+	commit(&r);
+	return 0;
+}
+
+int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n)
+{
+	struct pieces p = {iov, n, 0};
+	ssize_t size = total(iov, n);
+
+	return size < 0 ? (int)size : write_pieces(reg, &p, (size_t)size);
+}
+
+ssize_t ut_session_writev(struct ut_session *s, const struct iovec *iov, int n)
+{
+	struct pieces p = {iov, n, 0};
+	ssize_t size = total(iov, n);
+	_Atomic(struct ut_reg *) *chunk;
+	unsigned char word[4];
+	struct ut_reg *reg;
+	uint32_t index;
+	int error;
+
+	if (size < 4)
+		return size < 0 ? size : -EFAULT;
+	gather(&p, 0, word, 4);
+	index = ut_get_le32(word);
+	if (index > INT32_MAX)
+		return -EINVAL;
+	chunk = index < UT_NR_CHUNKS * UT_CHUNK ? s->chunks[index / UT_CHUNK] : NULL;
+	reg = chunk ? chunk[index % UT_CHUNK] : NULL;
+	if (!reg)
+		return -ENOENT;
+	/* The index may be a piece of its own. */
+	p.skip = 4;
+	while (p.n > 1 && p.skip >= p.iov->iov_len) {
+		p.skip -= p.iov->iov_len;
+		p.iov++;
+		p.n--;
+	}
+	error = write_pieces(reg, &p, (size_t)size - 4);
+	return error ? error : size;
+}

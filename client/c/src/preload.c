@@ -1,0 +1,489 @@
+/*
+ * libutracefs-preload.so: programs that speak the kernel's user_events ABI, unchanged.
+ *
+ * With this library in LD_PRELOAD a program that opens /sys/kernel/tracing/user_events_data, registers events by ioctl
+ * and writes records has a connection to the daemon and a data ring in its place. When no daemon answers, the kernel's
+ * file is opened if it exists, and its errno returned if not.
+ *
+ * Here are the symbols that are wrapped; no other is exported (preload.map). Each passes on what is not ours: for the
+ * calls on descriptors after one load and a branch (ut_file_at), for open after the call itself. The
+ * arguments that C leaves open are named: preload_next.h says why.
+ *
+ * The path is only looked at when the real open has been made: the kernel has said then that there is a string (not
+ * EFAULT), and a program's system calls are the same with this library as without it.
+ *
+ * Not wrapped: exec (the descriptor is known in the next program by what is in it, if that has this library), vfork and
+ * posix_spawn (their children close and dup descriptors of their own, so ours are left alone: ut_file_here).
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "preload_calls.h"
+#include "preload_next.h"
+
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE 2u
+#endif
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC 4u
+#endif
+
+/* WRAP(int, open, (const char *path, ...)) defines `open` under a name that does not clash with libc's declaration. */
+#define WRAP(type, name, arguments)                       \
+	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name); \
+	UT_VISIBLE type ut_wrap_##name arguments
+#define ALIAS(type, name, of, arguments) \
+	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name) __attribute__((alias(#of)));
+
+/* ---- open -------------------------------------------------------------------------------------------------- */
+
+#define FILE_NAME "user_events_data"
+#define TRACEFS 0x74726163
+#define DEBUGFS 0x64626720
+#define FUSE 0x65735546
+
+static int is_named(const char *path)
+{
+	const size_t length = strlen(path), name = sizeof(FILE_NAME) - 1;
+
+	return length >= name && memcmp(path + length - name, FILE_NAME, name) == 0 &&
+	       (length == name || path[length - name - 1] == '/');
+}
+
+/* Whether what open answered leaves it open that this is tracefs' file: it is not there or not allowed, or it is
+ * tracefs' or our mount's own. */
+static int may_be_ours(const char *path, int real)
+{
+	const int saved = errno;
+	struct stat status;
+	struct statfs system;
+	int may = 0;
+
+	if (real < 0) {
+		switch (saved) {
+		case ENOENT:
+		case ENOTDIR:
+		case EACCES:
+		case EPERM:
+		case ENODEV:
+		case ENOTCONN: /* a mount whose server is gone */
+			may = is_named(path);
+		}
+	} else if (is_named(path) && fstat(real, &status) == 0 && S_ISREG(status.st_mode) &&
+		   fstatfs(real, &system) == 0) {
+		may = system.f_type == TRACEFS || system.f_type == DEBUGFS || system.f_type == FUSE;
+	}
+	errno = saved;
+	return may;
+}
+
+/* A file of ours as open would make it with `flags`, in place of `real`, or -1 and errno. `real` again, and errno as it
+ * is, when no daemon answers. */
+static int take_over(int flags, int real)
+{
+	struct ut_section section;
+	int fd;
+
+	/* What is an error in the kernel as well, or not for us. */
+	if (flags & (O_PATH | O_DIRECTORY) || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
+		return real;
+	ut_section_begin(&section);
+	fd = ut_file_open(flags, real);
+	if (fd == -ENOTCONN) {
+		fd = real;
+	} else if (fd < 0) {
+		section.error = -fd;
+		fd = -1;
+	}
+	ut_section_end(&section);
+	return fd;
+}
+
+static inline int opened(const char *path, int flags, int real)
+{
+	return __builtin_expect(may_be_ours(path, real), 0) ? take_over(flags, real) : real;
+}
+
+WRAP(int, open, (const char *path, int flags, mode_t mode))
+{
+	return opened(path, flags, NEXT(open)(path, flags, mode));
+}
+ALIAS(int, open64, open, (const char *path, int flags, mode_t mode))
+
+WRAP(int, openat, (int folder, const char *path, int flags, mode_t mode))
+{
+	return opened(path, flags, NEXT(openat)(folder, path, flags, mode));
+}
+ALIAS(int, openat64, openat, (int folder, const char *path, int flags, mode_t mode))
+
+WRAP(int, creat, (const char *path, mode_t mode))
+{
+	return opened(path, O_CREAT | O_WRONLY | O_TRUNC, NEXT(creat)(path, mode));
+}
+ALIAS(int, creat64, creat, (const char *path, mode_t mode))
+
+/* What _FORTIFY_SOURCE makes of an open without a mode. */
+WRAP(int, __open_2, (const char *path, int flags))
+{
+	return opened(path, flags, NEXT(__open_2)(path, flags));
+}
+ALIAS(int, __open64_2, __open_2, (const char *path, int flags))
+
+WRAP(int, __openat_2, (int folder, const char *path, int flags))
+{
+	return opened(path, flags, NEXT(__openat_2)(folder, path, flags));
+}
+ALIAS(int, __openat64_2, __openat_2, (int folder, const char *path, int flags))
+
+static int flags_of_mode(const char *mode)
+{
+	int flags = *mode == 'r' ? O_RDONLY : *mode == 'a' ? O_WRONLY | O_APPEND : O_WRONLY;
+
+	for (mode++; *mode && *mode != ','; mode++) {
+		if (*mode == '+')
+			flags = (flags & ~O_ACCMODE) | O_RDWR;
+		else if (*mode == 'e')
+			flags |= O_CLOEXEC;
+		else if (*mode == 'x')
+			flags |= O_CREAT | O_EXCL;
+	}
+	return flags;
+}
+
+WRAP(FILE *, fopen, (const char *path, const char *mode))
+{
+	FILE *real = NEXT(fopen)(path, mode), *ours;
+	const int saved = errno;
+	int fd;
+
+	if (__builtin_expect(!may_be_ours(path, real ? fileno(real) : -1), 1))
+		return real;
+	fd = take_over(flags_of_mode(mode), -1);
+	if (fd < 0)
+		return real;
+	ours = ut_stream(fd, mode);
+	if (!ours) {
+		close(fd);
+		return real;
+	}
+	if (real)
+		fclose(real);
+	errno = saved;
+	return ours;
+}
+ALIAS(FILE *, fopen64, fopen, (const char *path, const char *mode))
+
+WRAP(FILE *, fdopen, (int fd, const char *mode))
+{
+	if (__builtin_expect(!ut_file_at(fd), 1))
+		return NEXT(fdopen)(fd, mode);
+	return ut_stream(fd, mode);
+}
+
+/* ---- write ------------------------------------------------------------------------------------------------- */
+
+/* A real write has failed. EPERM is what our memfd's seals say: one that came from another process is known by that. */
+static int is_new(int fd)
+{
+	struct ut_section section;
+	struct ut_file *file;
+
+	if (__builtin_expect(errno != EPERM, 1))
+		return 0;
+	ut_section_begin(&section);
+	file = ut_file_get(fd);
+	ut_file_put(file);
+	ut_section_end(&section);
+	return file != NULL;
+}
+
+WRAP(ssize_t, write, (int fd, const void *data, size_t size))
+{
+	struct ut_file *file = ut_file_at(fd);
+	ssize_t result;
+
+	if (__builtin_expect(file != NULL, 0) && ut_record_piece(fd, file, data, size, &result))
+		return result;
+	result = NEXT(write)(fd, data, size);
+	if (__builtin_expect(result < 0, 0) && is_new(fd) && (file = ut_file_at(fd)))
+		(void)ut_record_piece(fd, file, data, size, &result);
+	return result;
+}
+
+WRAP(ssize_t, writev, (int fd, const struct iovec *iov, int count))
+{
+	struct ut_file *file = ut_file_at(fd);
+	ssize_t result;
+
+	if (__builtin_expect(file != NULL, 0) && ut_record(fd, file, iov, count, &result))
+		return result;
+	result = NEXT(writev)(fd, iov, count);
+	if (__builtin_expect(result < 0, 0) && is_new(fd) && (file = ut_file_at(fd)))
+		(void)ut_record(fd, file, iov, count, &result);
+	return result;
+}
+
+/* Elsewhere than at 0 there is nothing to write to; the position is looked at before the record. */
+static ssize_t elsewhere(off_t offset)
+{
+	errno = offset < 0 ? EINVAL : EFAULT;
+	return -1;
+}
+
+WRAP(ssize_t, pwrite, (int fd, const void *data, size_t size, off_t offset))
+{
+	if (__builtin_expect(!ut_file_at(fd), 1))
+		return NEXT(pwrite)(fd, data, size, offset);
+	return offset ? elsewhere(offset) : ut_wrap_write(fd, data, size);
+}
+ALIAS(ssize_t, pwrite64, pwrite, (int fd, const void *data, size_t size, off_t offset))
+
+WRAP(ssize_t, pwritev, (int fd, const struct iovec *iov, int count, off_t offset))
+{
+	if (__builtin_expect(!ut_file_at(fd), 1))
+		return NEXT(pwritev)(fd, iov, count, offset);
+	return offset ? elsewhere(offset) : ut_wrap_writev(fd, iov, count);
+}
+ALIAS(ssize_t, pwritev64, pwritev, (int fd, const struct iovec *iov, int count, off_t offset))
+
+WRAP(ssize_t, pwritev2, (int fd, const struct iovec *iov, int count, off_t offset, int flags))
+{
+	if (__builtin_expect(!ut_file_at(fd), 1))
+		return NEXT(pwritev2)(fd, iov, count, offset, flags);
+	if (flags & ~(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_APPEND)) {
+		errno = EOPNOTSUPP;
+		return -1;
+	}
+	return offset && offset != -1 ? elsewhere(offset) : ut_wrap_writev(fd, iov, count);
+}
+ALIAS(ssize_t, pwritev64v2, pwritev2, (int fd, const struct iovec *iov, int count, off_t offset, int flags))
+
+/* ---- what else one does with it ------------------------------------------------------------------------------ */
+
+WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
+{
+	struct ut_section section;
+	struct ut_file *file;
+	long result;
+
+	/* One that came from another process has no entry yet. */
+	if (__builtin_expect(!ut_is_ioctl(request), 1))
+		return NEXT(ioctl)(fd, request, argument);
+	ut_section_begin(&section);
+	file = ut_file_get(fd);
+	result = file ? ut_ioctl(file, request, argument) : 0;
+	if (result < 0)
+		section.error = (int)-result;
+	ut_file_put(file);
+	ut_section_end(&section);
+	if (!file)
+		return NEXT(ioctl)(fd, request, argument);
+	return result < 0 ? -1 : 0;
+}
+
+/* There is nothing to read in the kernel's file, and no position. */
+WRAP(ssize_t, read, (int fd, void *data, size_t size))
+{
+	struct ut_file *file = ut_file_at(fd);
+
+	if (__builtin_expect(!file, 1) || file->access == O_WRONLY)
+		return NEXT(read)(fd, data, size);
+	errno = EINVAL;
+	return -1;
+}
+
+WRAP(off_t, lseek, (int fd, off_t offset, int whence))
+{
+	if (__builtin_expect(!ut_file_at(fd), 1))
+		return NEXT(lseek)(fd, offset, whence);
+	errno = ESPIPE;
+	return -1;
+}
+ALIAS(off_t, lseek64, lseek, (int fd, off_t offset, int whence))
+
+/* ---- descriptors ------------------------------------------------------------------------------------------- */
+
+/* The entry goes before the descriptor: its number may be given out again at once. */
+static struct ut_file *take(int fd)
+{
+	struct ut_section section;
+	struct ut_file *file = NULL;
+
+	if (__builtin_expect(!ut_file_at(fd), 1))
+		return NULL;
+	ut_section_begin(&section);
+	if (ut_file_here())
+		file = ut_file_take(fd);
+	ut_section_end(&section);
+	return file;
+}
+
+static void put(struct ut_file *file)
+{
+	struct ut_section section;
+
+	if (__builtin_expect(!file, 1))
+		return;
+	ut_section_begin(&section);
+	ut_file_put(file);
+	ut_section_end(&section);
+}
+
+WRAP(int, close, (int fd))
+{
+	struct ut_file *file = take(fd);
+	const int result = NEXT(close)(fd);
+
+	put(file);
+	return result;
+}
+
+static void put_all(unsigned first, unsigned last)
+{
+	int fd;
+
+	if (__builtin_expect(atomic_load_explicit(&ut_table_used, memory_order_relaxed) == 0, 1))
+		return;
+	while ((fd = ut_file_from(first)) >= 0 && (unsigned)fd <= last && ut_file_here()) {
+		put(take(fd));
+		first = (unsigned)fd + 1;
+	}
+}
+
+WRAP(int, close_range, (unsigned first, unsigned last, int flags))
+{
+	if (first <= last && !((unsigned)flags & ~CLOSE_RANGE_UNSHARE))
+		put_all(first, last);
+	return NEXT(close_range)(first, last, flags);
+}
+
+WRAP(void, closefrom, (int first))
+{
+	put_all(first < 0 ? 0 : (unsigned)first, ~0u);
+	NEXT(closefrom)(first);
+}
+
+/* `to` is a copy of `fd` now, or to < 0. Whatever it was before, it is not that any more. */
+static int copied(int fd, int to)
+{
+	struct ut_section section;
+	struct ut_file *file;
+
+	if (to < 0 || __builtin_expect(!ut_file_at(fd) && !ut_file_at(to), 1))
+		return to;
+	ut_section_begin(&section);
+	if (ut_file_here()) {
+		file = ut_file_at(fd) ? ut_file_get(fd) : NULL;
+		ut_file_set(to, file);
+		ut_file_put(file);
+	}
+	ut_section_end(&section);
+	return to;
+}
+
+WRAP(int, dup, (int fd))
+{
+	return copied(fd, NEXT(dup)(fd));
+}
+
+WRAP(int, dup2, (int fd, int to))
+{
+	const int result = NEXT(dup2)(fd, to);
+
+	return fd == to ? result : copied(fd, result);
+}
+
+WRAP(int, dup3, (int fd, int to, int flags))
+{
+	return copied(fd, NEXT(dup3)(fd, to, flags));
+}
+
+WRAP(int, fcntl, (int fd, int command, void *argument))
+{
+	const int result = NEXT(fcntl)(fd, command, argument);
+
+	return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? copied(fd, result) : result;
+}
+ALIAS(int, fcntl64, fcntl, (int fd, int command, void *argument))
+
+/* ---- syscall ----------------------------------------------------------------------------------------------- */
+
+/* The calls above, by number. `mine`: whether it is one of them. */
+static __attribute__((noinline)) long by_number(int *mine, long number, long a, long b, long c, long d, long e, long f)
+{
+	*mine = 1;
+	switch (number) {
+#ifdef SYS_open
+	case SYS_open:
+		return ut_wrap_open((const char *)a, (int)b, (mode_t)c);
+	case SYS_creat:
+		return ut_wrap_creat((const char *)a, (mode_t)b);
+	case SYS_dup2:
+		return ut_wrap_dup2((int)a, (int)b);
+#endif
+	case SYS_openat:
+		return ut_wrap_openat((int)a, (const char *)b, (int)c, (mode_t)d);
+#ifdef SYS_openat2
+	case SYS_openat2: {
+		const int real = (int)NEXT(syscall)(number, a, b, c, d, e, f);
+
+		/* Not EFAULT, so there is a struct. */
+		return may_be_ours((const char *)b, real) ?
+			       take_over((int)((const struct open_how *)c)->flags, real) :
+			       real;
+	}
+#endif
+	case SYS_ioctl:
+		return ut_wrap_ioctl((int)a, (unsigned long)b, (void *)c);
+	case SYS_read:
+		return ut_wrap_read((int)a, (void *)b, (size_t)c);
+	case SYS_lseek:
+		return ut_wrap_lseek((int)a, b, (int)c);
+	case SYS_write:
+		return ut_wrap_write((int)a, (const void *)b, (size_t)c);
+	case SYS_writev:
+		return ut_wrap_writev((int)a, (const struct iovec *)b, (int)c);
+	case SYS_pwrite64:
+		return ut_wrap_pwrite((int)a, (const void *)b, (size_t)c, d);
+	case SYS_pwritev:
+		return ut_wrap_pwritev((int)a, (const struct iovec *)b, (int)c, d);
+	case SYS_pwritev2:
+		return ut_wrap_pwritev2((int)a, (const struct iovec *)b, (int)c, d, (int)f);
+	case SYS_close:
+		return ut_wrap_close((int)a);
+#ifdef SYS_close_range
+	case SYS_close_range:
+		return ut_wrap_close_range((unsigned)a, (unsigned)b, (int)c);
+#endif
+	case SYS_dup:
+		return ut_wrap_dup((int)a);
+	case SYS_dup3:
+		return ut_wrap_dup3((int)a, (int)b, (int)c);
+	case SYS_fcntl:
+		return ut_wrap_fcntl((int)a, (int)b, (void *)c);
+	default:
+		*mine = 0;
+		return 0;
+	}
+}
+
+/* Any other is passed on as the last thing done, by a jump: so who comes back twice or on another stack (clone) does not
+ * come back to here. */
+WRAP(long, syscall, (long number, long a, long b, long c, long d, long e, long f))
+{
+	int mine;
+	const long result = by_number(&mine, number, a, b, c, d, e, f);
+
+	return mine ? result : NEXT(syscall)(number, a, b, c, d, e, f);
+}

@@ -1,0 +1,214 @@
+/* The functions behind ours: see preload_next.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "preload_next.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+_Atomic(void *) ut_next_table[UT_NEXT_COUNT];
+
+/* By instruction: syscall(2) of libc would be looked up like the others, and ours be found. */
+static long system_call(long number, long a, long b, long c, long d, long e, long f)
+{
+	long result;
+#if defined(__x86_64__)
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+	register long x8 __asm__("x8") = number;
+	register long x0 __asm__("x0") = a;
+	register long x1 __asm__("x1") = b;
+	register long x2 __asm__("x2") = c;
+	register long x3 __asm__("x3") = d;
+	register long x4 __asm__("x4") = e;
+	register long x5 __asm__("x5") = f;
+
+	__asm__ volatile("svc 0"
+			 : "+r"(x0)
+			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+			 : "memory");
+	result = x0;
+#elif defined(__riscv)
+	register long a7 __asm__("a7") = number;
+	register long a0 __asm__("a0") = a;
+	register long a1 __asm__("a1") = b;
+	register long a2 __asm__("a2") = c;
+	register long a3 __asm__("a3") = d;
+	register long a4 __asm__("a4") = e;
+	register long a5 __asm__("a5") = f;
+
+	__asm__ volatile("ecall"
+			 : "+r"(a0)
+			 : "r"(a7), "r"(a1), "r"(a2), "r"(a3), "r"(a4), "r"(a5)
+			 : "memory");
+	result = a0;
+#else
+#error "libutracefs-preload needs the system call instruction of this machine"
+#endif
+	if (result < 0 && result >= -4095) {
+		errno = (int)-result;
+		return -1;
+	}
+	return result;
+}
+
+static int bare_open(const char *path, int flags, mode_t mode)
+{
+	return (int)system_call(SYS_openat, AT_FDCWD, (long)path, flags, (long)mode, 0, 0);
+}
+
+static int bare_openat(int folder, const char *path, int flags, mode_t mode)
+{
+	return (int)system_call(SYS_openat, folder, (long)path, flags, (long)mode, 0, 0);
+}
+
+static int bare_creat(const char *path, mode_t mode)
+{
+	return bare_open(path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+
+static int bare___open_2(const char *path, int flags)
+{
+	return bare_open(path, flags, 0);
+}
+
+static int bare___openat_2(int folder, const char *path, int flags)
+{
+	return bare_openat(folder, path, flags, 0);
+}
+
+static FILE *bare_fopen(const char *path, const char *mode)
+{
+	(void)path;
+	(void)mode;
+	errno = ENOMEM;
+	return NULL;
+}
+
+static FILE *bare_fdopen(int fd, const char *mode)
+{
+	(void)fd;
+	return bare_fopen(NULL, mode);
+}
+
+static int bare_ioctl(int fd, unsigned long request, void *argument)
+{
+	return (int)system_call(SYS_ioctl, fd, (long)request, (long)argument, 0, 0, 0);
+}
+
+static ssize_t bare_read(int fd, void *buffer, size_t size)
+{
+	return system_call(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0);
+}
+
+static off_t bare_lseek(int fd, off_t offset, int whence)
+{
+	return system_call(SYS_lseek, fd, offset, whence, 0, 0, 0);
+}
+
+static ssize_t bare_write(int fd, const void *buffer, size_t size)
+{
+	return system_call(SYS_write, fd, (long)buffer, (long)size, 0, 0, 0);
+}
+
+static ssize_t bare_pwrite(int fd, const void *buffer, size_t size, off_t offset)
+{
+	return system_call(SYS_pwrite64, fd, (long)buffer, (long)size, offset, 0, 0);
+}
+
+static ssize_t bare_writev(int fd, const struct iovec *iov, int count)
+{
+	return system_call(SYS_writev, fd, (long)iov, count, 0, 0, 0);
+}
+
+static ssize_t bare_pwritev(int fd, const struct iovec *iov, int count, off_t offset)
+{
+	return system_call(SYS_pwritev, fd, (long)iov, count, offset, 0, 0);
+}
+
+static ssize_t bare_pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
+{
+	return system_call(SYS_pwritev2, fd, (long)iov, count, offset, 0, flags);
+}
+
+static int bare_close(int fd)
+{
+	return (int)system_call(SYS_close, fd, 0, 0, 0, 0, 0);
+}
+
+static int bare_close_range(unsigned first, unsigned last, int flags)
+{
+	return (int)system_call(SYS_close_range, first, last, flags, 0, 0, 0);
+}
+
+static void bare_closefrom(int first)
+{
+	(void)bare_close_range(first < 0 ? 0 : (unsigned)first, ~0u, 0);
+}
+
+static int bare_dup(int fd)
+{
+	return (int)system_call(SYS_dup, fd, 0, 0, 0, 0, 0);
+}
+
+static int bare_dup3(int fd, int to, int flags)
+{
+	return (int)system_call(SYS_dup3, fd, to, flags, 0, 0, 0);
+}
+
+static int bare_dup2(int fd, int to)
+{
+	return fd == to ? (int)system_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) < 0 ? -1 : to :
+			  bare_dup3(fd, to, 0);
+}
+
+static int bare_fcntl(int fd, int command, void *argument)
+{
+	return (int)system_call(SYS_fcntl, fd, command, (long)argument, 0, 0, 0);
+}
+
+static long bare_syscall(long number, long a, long b, long c, long d, long e, long f)
+{
+	return system_call(number, a, b, c, d, e, f);
+}
+
+static const struct {
+	const char *name;
+	void *bare;
+} functions[UT_NEXT_COUNT] = {
+#define X(type, name, arguments) { #name, (void *)bare_##name },
+	UT_NEXT_FUNCTIONS(X)
+#undef X
+};
+
+static __thread int looking __attribute__((tls_model("initial-exec")));
+
+void *ut_next_find(enum ut_next_name name)
+{
+	const int saved = errno;
+	int i;
+
+	if (looking)
+		return functions[name].bare;
+	looking = 1;
+	for (i = 0; i < UT_NEXT_COUNT; i++) {
+		void *next = dlsym(RTLD_NEXT, functions[i].name);
+
+		/* close_range and closefrom are younger than some C libraries. */
+		atomic_store_explicit(&ut_next_table[i], next ? next : functions[i].bare,
+				      memory_order_relaxed);
+	}
+	looking = 0;
+	errno = saved;
+	return atomic_load_explicit(&ut_next_table[name], memory_order_relaxed);
+}

@@ -1,0 +1,74 @@
+/*
+ * The functions behind ours: those that the program would call without this library.
+ *
+ * They are looked up (dlsym, RTLD_NEXT) at the first call of any, all together, and not in a constructor: those of
+ * other libraries may run before ours and open files. A call that comes from within the lookup itself (malloc of
+ * an allocator that is preloaded, too, opens its settings) makes the bare system call.
+ */
+#ifndef UTRACEFS_PRELOAD_NEXT_H
+#define UTRACEFS_PRELOAD_NEXT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#if !defined(__LP64__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "libutracefs-preload is for 64-bit little-endian machines: open64 is open there, and off_t one argument"
+#endif
+
+/* The arguments that C leaves open (mode, what ioctl and fcntl take) are named: on these machines they are passed
+ * as named ones are, and reading one that the caller did not pass does no harm. */
+#define UT_NEXT_FUNCTIONS(X)                                                        \
+	X(int, open, (const char *, int, mode_t))                                   \
+	X(int, openat, (int, const char *, int, mode_t))                            \
+	X(int, creat, (const char *, mode_t))                                       \
+	X(int, __open_2, (const char *, int))                                       \
+	X(int, __openat_2, (int, const char *, int))                                \
+	X(FILE *, fopen, (const char *, const char *))                              \
+	X(FILE *, fdopen, (int, const char *))                                      \
+	X(int, ioctl, (int, unsigned long, void *))                                 \
+	X(ssize_t, read, (int, void *, size_t))                                     \
+	X(off_t, lseek, (int, off_t, int))                                          \
+	X(ssize_t, write, (int, const void *, size_t))                              \
+	X(ssize_t, pwrite, (int, const void *, size_t, off_t))                      \
+	X(ssize_t, writev, (int, const struct iovec *, int))                        \
+	X(ssize_t, pwritev, (int, const struct iovec *, int, off_t))                \
+	X(ssize_t, pwritev2, (int, const struct iovec *, int, off_t, int))          \
+	X(int, close, (int))                                                        \
+	X(int, close_range, (unsigned, unsigned, int))                              \
+	X(void, closefrom, (int))                                                   \
+	X(int, dup, (int))                                                          \
+	X(int, dup2, (int, int))                                                    \
+	X(int, dup3, (int, int, int))                                               \
+	X(int, fcntl, (int, int, void *))                                           \
+	X(long, syscall, (long, long, long, long, long, long, long))
+
+enum ut_next_name {
+#define X(type, name, arguments) UT_NEXT_##name,
+	UT_NEXT_FUNCTIONS(X)
+#undef X
+	UT_NEXT_COUNT
+};
+
+extern _Atomic(void *) ut_next_table[UT_NEXT_COUNT];
+
+/* Looks all up; the answer for `name`. */
+void *ut_next_find(enum ut_next_name name);
+
+#define X(type, name, arguments) typedef type(*ut_next_type_##name) arguments;
+UT_NEXT_FUNCTIONS(X)
+#undef X
+
+static inline void *ut_next(enum ut_next_name name)
+{
+	void *function = atomic_load_explicit(&ut_next_table[name], memory_order_relaxed);
+
+	return __builtin_expect(function != NULL, 1) ? function : ut_next_find(name);
+}
+
+/* NEXT(open)(path, flags, mode) */
+#define NEXT(name) ((ut_next_type_##name)ut_next(UT_NEXT_##name))
+
+#endif

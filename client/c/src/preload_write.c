@@ -1,0 +1,175 @@
+/*
+ * write(2) of a record: the errors of the kernel's user_events_write, in its order (docs/protocol.md section 3.5; linux/
+ * kernel/trace/trace_events_user.c), at the price of an emit.
+ *
+ * A pointer that leads nowhere is EFAULT in the kernel. Asking it costs a system call, so a thread remembers the pages
+ * of which it was told that they can be read, and asks once for each. What it remembers may grow old: a program that
+ * has its buffer unmapped and then writes from there gets the SIGSEGV that it would get from touching it. It
+ * would have to have written a record from that page before, less than UT_TRUSTED writes ago: then all is forgotten.
+ *
+ * As often the descriptor is looked at: who closes one of ours without us (by instruction: nothing in libc does but
+ * what closes FILEs and descriptors in children), opens something else under the number, and writes to it, has at most
+ * UT_TRUSTED - 1 writes taken for records, of those that begin with the index of an enabled event. All others are
+ * an error, and before an error is given back the descriptor is looked at.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "memory.h"
+#include "preload_calls.h"
+
+#define UT_TRUSTED 256u
+#define KNOWN_PAGES 16u
+#define INDEX_SIZE 4u
+
+static __thread struct {
+	unsigned writes;
+	uintptr_t readable[KNOWN_PAGES]; /* address of the page + 1, at the place of its number */
+} here __attribute__((tls_model("initial-exec")));
+
+static inline int is_readable(const void *data, size_t size)
+{
+	const uintptr_t first = (uintptr_t)data & ~(uintptr_t)(UT_PAGE - 1);
+	const uintptr_t last = ((uintptr_t)data + size - 1) & ~(uintptr_t)(UT_PAGE - 1);
+	uintptr_t page;
+
+	if (size == 0)
+		return 1;
+	if (__builtin_expect(last < first, 0))
+		return 0;
+	for (page = first; page <= last; page += UT_PAGE) {
+		uintptr_t *known = &here.readable[page / UT_PAGE % KNOWN_PAGES];
+
+		if (__builtin_expect(*known == page + 1, 1))
+			continue;
+		if (!ut_is_readable((const void *)page))
+			return 0;
+		*known = page + 1;
+	}
+	return 1;
+}
+
+/* What to answer when some of the record cannot be read: the payload is looked at last. */
+static int judge_unreadable(struct ut_session *session, const struct iovec *iov, int count, size_t total)
+{
+	unsigned char bytes[INDEX_SIZE];
+	unsigned got = 0;
+	int32_t write_index;
+	int error, i;
+
+	for (i = 0; i < count && got < INDEX_SIZE; i++) {
+		const size_t left = INDEX_SIZE - got;
+		const size_t size = iov[i].iov_len < left ? iov[i].iov_len : left;
+
+		if (!is_readable(iov[i].iov_base, size))
+			return -EFAULT;
+		memcpy(bytes + got, iov[i].iov_base, size);
+		got += (unsigned)size;
+	}
+	memcpy(&write_index, bytes, sizeof(write_index));
+	error = ut_session_judge(session, write_index, total - INDEX_SIZE);
+	return error ? error : -EFAULT;
+}
+
+static int is_still(int fd, struct ut_file *file)
+{
+	struct ut_section section;
+	int is;
+
+	ut_section_begin(&section);
+	is = ut_file_is(file, fd);
+	if (!is)
+		ut_file_forget(fd, file);
+	ut_section_end(&section);
+	return is;
+}
+
+/* `iov` can be read, its lengths are sane, and there is at least one piece. */
+static inline __attribute__((always_inline)) int record(int fd, struct ut_file *file, const struct iovec *iov,
+							int count, size_t total, int readable, ssize_t *result)
+{
+	struct ut_session *session = atomic_load_explicit(&file->session, memory_order_acquire);
+	const int saved = errno;
+	ssize_t done;
+
+	if (__builtin_expect(!session, 0))
+		return 0;
+	if (__builtin_expect(++here.writes % UT_TRUSTED == 0, 0)) {
+		memset(here.readable, 0, sizeof(here.readable));
+		if (!is_still(fd, file))
+			return 0;
+	}
+	if (__builtin_expect(file->access == O_RDONLY, 0))
+		done = -EBADF;
+	else if (__builtin_expect(total < INDEX_SIZE, 0))
+		done = -EFAULT;
+	else if (__builtin_expect(!readable, 0))
+		done = judge_unreadable(session, iov, count, total);
+	else
+		done = ut_session_writev(session, iov, count);
+	if (__builtin_expect(done < 0, 0)) {
+		if (!is_still(fd, file))
+			return 0;
+		*result = -1;
+		errno = (int)-done;
+		return 1;
+	}
+	*result = done;
+	errno = saved;
+	return 1;
+}
+
+int ut_record_piece(int fd, struct ut_file *file, const void *data, size_t size, ssize_t *result)
+{
+	const struct iovec piece = { (void *)(uintptr_t)data, size };
+
+	pthread_testcancel();
+	if (__builtin_expect((ssize_t)size < 0, 0)) {
+		if (!is_still(fd, file))
+			return 0;
+		errno = file->access == O_RDONLY ? EBADF : EINVAL;
+		*result = -1;
+		return 1;
+	}
+	return record(fd, file, &piece, 1, size, is_readable(data, size), result);
+}
+
+int ut_record(int fd, struct ut_file *file, const struct iovec *iov, int count, ssize_t *result)
+{
+	size_t total = 0;
+	int readable = 1;
+	int error = 0;
+	int i;
+
+	pthread_testcancel();
+	if (__builtin_expect(count < 0 || count > IOV_MAX, 0))
+		error = EINVAL;
+	else if (__builtin_expect(!is_readable(iov, (size_t)count * sizeof(*iov)), 0))
+		error = EFAULT;
+	for (i = 0; !error && i < count; i++) {
+		if (__builtin_expect((ssize_t)iov[i].iov_len < 0, 0))
+			error = EINVAL;
+		else if (__builtin_expect((intptr_t)iov[i].iov_base < 0 && iov[i].iov_len, 0))
+			error = EFAULT; /* no address of a program's */
+		total += iov[i].iov_len;
+		readable = readable && is_readable(iov[i].iov_base, iov[i].iov_len);
+	}
+	if (file->access == O_RDONLY)
+		error = EBADF;
+	if (__builtin_expect(error || total == 0, 0)) {
+		if (!is_still(fd, file))
+			return 0;
+		*result = error ? -1 : 0;
+		if (error)
+			errno = error;
+		return 1;
+	}
+	return record(fd, file, iov, count, total, readable, result);
+}

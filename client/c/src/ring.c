@@ -1,0 +1,157 @@
+#include "ring.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include "thread.h"
+
+#define CLOSED_HEAD (UINT64_C(1) << 62)
+
+struct data_ring *ut_views;
+struct ut_outlet ut_outlets[UT_MAX_RINGS];
+static uint32_t last_used;
+
+int ut_rings_init(void)
+{
+	size_t bytes = (UT_MAX_RINGS * sizeof(*ut_views) + 65535) & ~(size_t)65535;
+	void *at;
+
+	if (ut_views)
+		return 0;
+	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED)
+		return -errno;
+	/* (Kernels before 4.14 have none: then only the handlers of fork empty it.) */
+	madvise(at, bytes, MADV_WIPEONFORK);
+	ut_views = at;
+	return 0;
+}
+
+void ut_rings_start_child(void)
+{
+	for (uint32_t i = 1; i < UT_MAX_RINGS; i++)
+		if (ut_views[i].header)
+			memset(&ut_views[i], 0, sizeof(ut_views[i]));
+}
+
+/* A number that no ring has, the one that has been free for the longest time; 0: none. */
+static uint32_t free_number(void)
+{
+	for (uint32_t i = 0; i < UT_MAX_RINGS - 1; i++) {
+		uint32_t number = (last_used + i) % (UT_MAX_RINGS - 1) + 1;
+		struct ut_outlet *outlet = &ut_outlets[number];
+
+		if (outlet->in_use)
+			continue;
+		last_used = number;
+		memset(&ut_views[number], 0, sizeof(ut_views[number]));
+		dr_unmap(&outlet->ring); /* what its last ring was exchanged for */
+		memset(outlet, 0, sizeof(*outlet));
+		outlet->memory.fd = outlet->doorbell.fd = -1;
+		return number;
+	}
+	return 0;
+}
+
+static int open_outlet(uint32_t number)
+{
+	ut_outlets[number].in_use = 1;
+	ut_views[number] = ut_outlets[number].ring;
+	return (int)number;
+}
+
+int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint64_t size)
+{
+	uint32_t number = free_number();
+	struct ut_outlet *outlet = &ut_outlets[number];
+	struct stat found;
+	int error = -EPROTO, seals = fcntl(memory.fd, F_GET_SEALS);
+
+	if (!number)
+		error = -EMFILE;
+	else if (dr_valid_size(size) && seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(memory.fd, &found) == 0 &&
+		 (uint64_t)found.st_size >= dr_file_bytes((uint32_t)size))
+		error = dr_map(&outlet->ring, memory.fd, (uint32_t)size);
+	if (error) {
+		ut_close(&doorbell);
+		ut_close(&memory);
+		return error;
+	}
+	outlet->memory = memory;
+	outlet->doorbell = doorbell;
+	outlet->memory.beside = NULL;
+	outlet->doorbell.beside = &outlet->memory;
+	return open_outlet(number);
+}
+
+int ut_ring_make(uint32_t size)
+{
+	uint32_t number = free_number();
+	struct ut_outlet *outlet = &ut_outlets[number];
+	int fd, error = -EMFILE;
+
+	if (!number)
+		return error;
+	fd = (int)syscall(SYS_memfd_create, "utracefs", 1u /* MFD_CLOEXEC */);
+	if (fd < 0)
+		return -errno;
+	error = ftruncate(fd, (off_t)dr_file_bytes(size)) < 0 ? -errno : dr_map(&outlet->ring, fd, size);
+	close(fd);
+	if (error)
+		return error;
+	outlet->is_local = 1;
+	return open_outlet(number);
+}
+
+int ut_ring_is_ours(uint32_t ring)
+{
+	const struct ut_outlet *outlet = &ut_outlets[ring];
+
+	return outlet->is_local || (ut_is_ours(&outlet->memory) && ut_is_ours(&outlet->doorbell));
+}
+
+void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_index), void *arg)
+{
+	struct ut_outlet *outlet = &ut_outlets[number];
+	struct dr_header *header = outlet->ring.header;
+	size_t bytes = outlet->ring.map_bytes;
+	struct dr_header *nobodys;
+
+	if (lost) {
+		/* Closed first: from here on every reservation fails, so what is found now is all. */
+		struct dr_header positions;
+		struct data_ring found = outlet->ring;
+		uint64_t position = 0;
+		uint32_t write_index;
+
+		positions.head = atomic_fetch_add(&header->head, CLOSED_HEAD);
+		positions.tail = atomic_load(&header->tail);
+		found.header = &positions;
+		while (dr_walk(&found, &position, &write_index))
+			lost(arg, write_index);
+	}
+	nobodys = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (nobodys != MAP_FAILED) {
+		nobodys->head = CLOSED_HEAD;
+		/* (Where it fails the old memory stays: that is as good, but for the room.) */
+		if (mremap(nobodys, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, header) == MAP_FAILED)
+			munmap(nobodys, bytes);
+	}
+	ut_close(&outlet->doorbell);
+	ut_close(&outlet->memory);
+	outlet->in_use = 0;
+}
+
+void ut_ring_wake(uint32_t number)
+{
+	const struct ut_outlet *outlet = &ut_outlets[number];
+	const uint64_t one = 1;
+
+	if (!outlet->is_local && ut_is_ours(&outlet->doorbell)) {
+		/* Not write(2), where a thread may be cancelled. It only fails when it was rung already. */
+		if (syscall(SYS_write, outlet->doorbell.fd, &one, sizeof(one)) < 0) {
+		}
+	} else {
+		ut_thread_wake(); /* a ring of ours, or the program has closed the doorbell */
+	}
+}

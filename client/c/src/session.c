@@ -1,0 +1,459 @@
+/*
+ * Sessions and registrations: made, waited for, and ended.
+ *
+ * Whoever waits for an answer first carries out the session's steps himself (ut_drive): that sends his request. Then the
+ * native thread reads the answer and wakes him; where there is no thread, or only a child's first record is to be
+ * written, he goes on carrying out steps. So a registration needs no thread, and neither does a child that ends at once.
+ */
+#include <poll.h>
+#include <stdlib.h>
+
+#include "core.h"
+#include "thread.h"
+
+#define NR_LATER 4096u /* blocks that wait before they are freed */
+#define TURN_NS 100000000ull
+
+/* ---- memory */
+
+void ut_free_later(void *block)
+{
+	static void *later[NR_LATER];
+	static unsigned at;
+
+	free(later[at]);
+	later[at] = block;
+	at = (at + 1) % NR_LATER;
+}
+
+static struct ut_session *ended; /* newest first: their memory is used again when there are enough of them */
+static unsigned nr_ended;
+#define NR_ENDED 64u
+
+static struct ut_session *new_memory(void)
+{
+	struct ut_session **last = &ended, *s;
+	uint8_t *status;
+
+	if (nr_ended > NR_ENDED) {
+		while ((*last)->next)
+			last = &(*last)->next;
+		s = *last;
+		*last = NULL;
+		nr_ended--;
+		status = s->status_area;
+	} else {
+		s = malloc(sizeof(*s));
+		status = mmap(NULL, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (!s || status == MAP_FAILED) {
+			free(s);
+			if (status != MAP_FAILED)
+				munmap(status, UT_STATUS_BYTES);
+			return NULL;
+		}
+	}
+	memset(s, 0, sizeof(*s));
+	s->status_area = status;
+	return s;
+}
+
+struct ut_session *ut_session_new(unsigned flags)
+{
+	struct ut_session *s;
+
+	if (ut_process_init())
+		return NULL;
+	ut_process_look();
+	s = new_memory();
+	if (!s)
+		return NULL;
+	s->flags = flags;
+	s->back_off = 50000000;
+	s->patience = ut_settings.patience_ns;
+	s->socket.fd = s->status_fd.fd = -1;
+	s->error = -EINPROGRESS;
+	s->next = ut_sessions;
+	ut_sessions = s;
+	return s;
+}
+
+static void free_reg(struct ut_reg *reg)
+{
+	ut_free_later(reg->command);
+	ut_free_later((void *)reg->locs);
+	ut_free_later(reg);
+}
+
+void ut_session_end(struct ut_session *s)
+{
+	struct ut_session **at = &ut_sessions;
+
+	while (*at && *at != s)
+		at = &(*at)->next;
+	if (!*at)
+		return;
+	*at = s->next;
+	ut_disconnect(s);
+	s->state = UT_CLOSED;
+	ut_futex_wake(&s->changes);
+	for (struct ut_reg *reg = s->regs, *next; reg; reg = next) {
+		next = reg->next;
+		atomic_store(&reg->place, 0);
+		ut_reg_point(reg, &ut_off);
+		free_reg(reg);
+	}
+	s->regs = NULL;
+	if (s->ring)
+		ut_ring_give_up(s->ring, NULL, NULL); /* nothing in it is lost: the daemon has it */
+	if (s->local)
+		ut_ring_give_up(s->local, NULL, NULL);
+	s->ring = s->local = 0;
+	for (unsigned i = 0; i < UT_NR_CHUNKS && s->chunks[i]; i++) {
+		ut_free_later(s->chunks[i]);
+		s->chunks[i] = NULL;
+	}
+	s->nr_numbers = 0;
+	if (s->memory)
+		munmap(s->memory, UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1);
+	s->memory = NULL;
+	s->next = ended;
+	ended = s;
+	nr_ended++;
+}
+
+struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t flags)
+{
+	struct ut_reg *reg = calloc(1, sizeof(*reg)), **last = &s->regs;
+
+	if (reg)
+		reg->command = strdup(command);
+	if (!reg || !reg->command) {
+		free(reg);
+		return NULL;
+	}
+	reg->session = s;
+	reg->flags = flags;
+	reg->number = UT_NO_NUMBER;
+	reg->old_index = -1;
+	atomic_store(&reg->status, &ut_off);
+	while (*last)
+		last = &(*last)->next;
+	*last = reg;
+	return reg;
+}
+
+int ut_reg_number(struct ut_reg *reg)
+{
+	struct ut_session *s = reg->session;
+	uint32_t number = s->nr_numbers, chunk = number / UT_CHUNK;
+
+	if (chunk >= UT_NR_CHUNKS)
+		return -EMFILE;
+	if (!s->chunks[chunk]) {
+		_Atomic(struct ut_reg *) *made = calloc(UT_CHUNK, sizeof(*made));
+
+		if (!made)
+			return -ENOMEM;
+		s->chunks[chunk] = made;
+	}
+	reg->number = number;
+	s->chunks[chunk][number % UT_CHUNK] = reg;
+	s->nr_numbers++;
+	return 0;
+}
+
+static void remove_reg(struct ut_reg *reg)
+{
+	struct ut_reg **at = &reg->session->regs;
+
+	while (*at != reg)
+		at = &(*at)->next;
+	*at = reg->next;
+	ut_forget_asked(reg->session, reg);
+	free_reg(reg);
+}
+
+/* ---- waiting */
+
+int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+{
+	for (;;) {
+		uint64_t now = ut_clock_ns(), due, wait;
+		struct pollfd polled;
+		uint32_t seen;
+
+		ut_step(s, now);
+		if (done(arg))
+			return 1;
+		if (now >= until || s->state == UT_WAITING || s->state == UT_CLOSED)
+			return 0;
+		due = ut_step_due(s);
+		wait = until < due ? until : due;
+		seen = s->changes;
+		if (ut_thread_is_running() && !ut_thread_is_current()) {
+			ut_unlock();
+			ut_thread_wake();
+			ut_futex_wait(&s->changes, seen, wait < now + TURN_NS ? wait : now + TURN_NS);
+		} else {
+			polled = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
+			ut_unlock();
+			/* In turns, because another thread that waits may have taken what came. */
+			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;
+			poll(&polled, 1, wait > now ? (int)((wait - now + 999999) / 1000000) : 0);
+		}
+		ut_lock();
+	}
+}
+
+/* One that was forked or never began connects with the next step. */
+static void begin(struct ut_session *s)
+{
+	if (s->state == UT_FORKED) {
+		s->state = UT_NEW;
+		s->due = 0;
+		s->patience = ut_settings.patience_ns;
+	}
+}
+
+static int is_up(void *session)
+{
+	return ((struct ut_session *)session)->state == UT_UP;
+}
+
+static int is_connected(void *session)
+{
+	struct ut_session *s = session;
+
+	return s->state == UT_UP || s->state == UT_TALKING;
+}
+
+static int is_settled(void *arg)
+{
+	struct ut_reg *reg = arg;
+	const uint8_t *status = atomic_load(&reg->status);
+
+	return status != &ut_pending &&
+	       (status == &ut_off || *status == 0 || ut_views[atomic_load(&reg->place) >> 32].header);
+}
+
+int ut_reg_settle(struct ut_reg *reg)
+{
+	struct ut_session *s = reg->session;
+	uint64_t began, taken, until;
+	int error = errno, found;
+
+	if (ut_thread_is_current())
+		return 0;
+	ut_lock();
+	ut_process_look();
+	began = ut_clock_ns();
+	begin(s);
+	until = began + s->patience;
+	if (s->state != UT_CLOSED && !is_settled(reg))
+		ut_drive(s, is_settled, reg, until);
+	taken = ut_clock_ns() - began;
+	s->patience -= taken < s->patience ? taken : s->patience;
+	if (atomic_load(&reg->status) == &ut_pending)
+		ut_reg_point(reg, &ut_off); /* until the answer comes */
+	if (s->state != UT_CLOSED)
+		ut_thread_start();
+	found = ut_views[atomic_load(&reg->place) >> 32].header != NULL;
+	ut_unlock();
+	errno = error;
+	return found;
+}
+
+/* ---- the interface of session.h */
+
+int ut_session_open(struct ut_session **session, unsigned flags)
+{
+	int saved = errno, error = 0;
+	struct ut_session *s;
+
+	ut_lock();
+	s = ut_session_new(0);
+	if (!s) {
+		error = -ENOMEM;
+	} else if (flags & UT_WAIT) {
+		if (!ut_drive(s, is_connected, s, ut_clock_ns() + ut_settings.patience_ns))
+			error = s->error == -EINPROGRESS ? -ENOENT : s->error;
+		if (error)
+			ut_session_end(s);
+	}
+	if (!error && ut_thread_start() == 0)
+		ut_thread_wake();
+	*session = error ? NULL : s;
+	ut_unlock();
+	errno = saved;
+	return error;
+}
+
+static int is_answered(void *arg)
+{
+	struct ut_reg *reg = arg;
+
+	return reg->state == UT_REFUSED || (reg->state == UT_ANSWERED && reg->session->state == UT_UP);
+}
+
+/* Another registration that the daemon takes for the same event; NULL: none that has a number. */
+static struct ut_reg *same_event(const struct ut_reg *reg)
+{
+	for (struct ut_reg *other = reg->session->regs; other; other = other->next)
+		if (other != reg && other->number != UT_NO_NUMBER && other->state == UT_ANSWERED &&
+		    other->write_index == reg->write_index)
+			return other;
+	return NULL;
+}
+
+int ut_session_register(struct ut_session *s, const char *command, uint16_t flags, uint32_t *write_index)
+{
+	int saved = errno, error = 0;
+	struct ut_reg *reg, *same;
+
+	if (strlen(command) > UT_MAX_COMMAND)
+		return -EINVAL;
+	ut_lock();
+	ut_process_look();
+	begin(s);
+	reg = ut_reg_new(s, command, flags);
+	if (!reg) {
+		ut_unlock();
+		errno = saved;
+		return -ENOMEM;
+	}
+	if (!ut_drive(s, is_answered, reg, ut_clock_ns() + UT_ANSWER_NS))
+		error = s->state == UT_WAITING || s->state == UT_CLOSED ? -ENOTCONN : -ETIMEDOUT;
+	else if (reg->state == UT_REFUSED)
+		error = -reg->error;
+	if (s->state != UT_CLOSED) {
+		same = error ? NULL : same_event(reg);
+		if (same)
+			*write_index = same->number;
+		else if (!error && !(error = ut_reg_number(reg)))
+			*write_index = reg->number;
+		/* (One that was asked for and timed out stays: the daemon may have given it an index.) */
+		if (same || (error && reg->state != UT_ASKED_FOR))
+			remove_reg(reg);
+		ut_step(s, ut_clock_ns()); /* in a ring of our own its number is its place */
+		ut_thread_start();
+	}
+	ut_unlock();
+	errno = saved;
+	return error;
+}
+
+static int is_done(void *arg)
+{
+	return ((struct ut_call *)arg)->done;
+}
+
+/* Asks, with what `put` writes, and waits for the answer. With the lock held. */
+static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const char *), const char *arg,
+		uint64_t until)
+{
+	struct ut_call waiting = {0, 0};
+	uint32_t msgid;
+	int error;
+
+	begin(s);
+	if (s->state != UT_UP && !ut_drive(s, is_up, s, until))
+		return s->state == UT_TALKING ? -ETIMEDOUT : -ENOTCONN;
+	while ((error = ut_ask(s, UT_ABOUT_CALL, &waiting)) == -EAGAIN) {
+		if (ut_drive(s, is_done, &waiting, ut_clock_ns() + 1000000) || ut_clock_ns() >= until)
+			return -ETIMEDOUT;
+	}
+	if (error)
+		return error;
+	msgid = s->asked[s->nr_asked - 1].msgid;
+	put(&s->out, msgid, arg);
+	if (!ut_drive(s, is_done, &waiting, until)) {
+		ut_forget_asked(s, &waiting);
+		return s->state == UT_UP ? -ETIMEDOUT : -ENOTCONN;
+	}
+	return waiting.error;
+}
+
+int ut_session_delete(struct ut_session *s, const char *name)
+{
+	int saved = errno, error;
+
+	if (strlen(name) > UT_MAX_COMMAND)
+		return -EINVAL;
+	ut_lock();
+	ut_process_look();
+	error = call(s, ut_put_delete, name, ut_clock_ns() + UT_ANSWER_NS);
+	ut_unlock();
+	errno = saved;
+	return error;
+}
+
+static int has_sent_all(void *session)
+{
+	struct ut_session *s = session;
+
+	return s->state != UT_UP || (!ut_ring_has_records(s) && s->out.size == 0);
+}
+
+int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
+{
+	uint64_t until = ut_clock_ns() + timeout_ns;
+	int saved = errno, error = 0;
+
+	if (ut_thread_is_current())
+		return -EDEADLK;
+	ut_lock();
+	ut_process_look();
+	if (s->state == UT_FORKED)
+		error = 0; /* nothing was written here */
+	else if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
+		error = -ETIMEDOUT;
+	else
+		error = call(s, ut_put_plain, "sync", until);
+	ut_unlock();
+	errno = saved;
+	return error;
+}
+
+void ut_session_close(struct ut_session *s)
+{
+	int saved = errno;
+
+	ut_lock();
+	ut_process_look();
+	if (s->local && s->state == UT_UP)
+		ut_drive(s, has_sent_all, s, ut_clock_ns() + 500000000);
+	ut_session_end(s);
+	if (ut_thread_is_running())
+		ut_thread_wake();
+	ut_unlock();
+	errno = saved;
+}
+
+/* ---- fork */
+
+void ut_session_start_child(struct ut_session *s)
+{
+	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child makes one of
+	 * its own: most children never do. */
+	ut_close(&s->socket);
+	ut_close(&s->status_fd);
+	while (s->nr_received)
+		ut_close(&s->received[--s->nr_received]);
+	if (s->ring) {
+		ut_close(&ut_outlets[s->ring].doorbell);
+		ut_close(&ut_outlets[s->ring].memory);
+	}
+	s->nr_asked = 0;
+	if (s->state != UT_CLOSED)
+		s->state = UT_FORKED;
+	s->due = 0;
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+		atomic_store(&reg->place, 0);
+		atomic_store(&reg->lost, 0);
+		reg->refused = 0;
+		reg->old_index = -1;
+		reg->state = UT_TO_ASK;
+	}
+	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+		enabler->state = UT_TO_ASK;
+}

@@ -1,0 +1,44 @@
+/*
+ * What the rest of the library and the preload library see of the core. All functions are thread-safe, keep errno
+ * and return negative errno.
+ */
+#ifndef UTRACEFS_SESSION_H
+#define UTRACEFS_SESSION_H
+
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#define UT_WAIT 1u /* ut_session_open: connect now */
+
+/* One data connection, which stands for one open file of user_events_data. It finds a daemon that was started
+ * anew by itself, registers again what was registered, and keeps its write indexes. */
+struct ut_session;
+
+/* With UT_WAIT -ENOENT or -ECONNREFUSED without a daemon; -ENOMEM. */
+int ut_session_open(struct ut_session **session, unsigned flags);
+
+/* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s, -ENOTCONN without a daemon. An event that the
+ * session has already keeps its write index. */
+int ut_session_register(struct ut_session *session, const char *command, uint16_t flags, uint32_t *write_index);
+
+/* DIAG_IOCSDEL, waits as ut_session_register. */
+int ut_session_delete(struct ut_session *session, const char *name);
+
+/* A record as write(2) takes it, index first. Bytes taken, all of them, or what the kernel answers: -EFAULT below
+ * 4 bytes, -EINVAL, -ENOENT, -EBADF while no consumer is attached, -EFAULT for location words that lead outside.
+ * From signal handlers, too. The memory must be readable. */
+ssize_t ut_session_writev(struct ut_session *session, const struct iovec *iov, int n);
+
+/* Gives the references back. What was committed is taken in. */
+void ut_session_close(struct ut_session *session);
+
+/* Have bit `bit` of the word of `size` bytes (4 or 8) at `addr` say whether the event is enabled: its state now is
+ * written before this returns. -EADDRINUSE: that bit is taken. -ENOMEM: not writable, found out without a fault;
+ * then nothing is added. Else as ut_session_register. */
+int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size, uint8_t bit);
+
+/* -ENOENT. Clears the bit; -EFAULT if that cannot be written, but it is removed. */
+int ut_enabler_remove(void *addr, uint8_t bit);
+
+#endif

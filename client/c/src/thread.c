@@ -1,0 +1,378 @@
+#include "thread.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "core.h"
+
+/* It calls no library function that needs more; a program with large thread-local variables gets more. */
+#define STACK_BYTES (64u << 10)
+/* What the end of a process or of the library may take to send what is pending in rings of our own. */
+#define CLOSE_NS 500000000ull
+#define DEFAULT_PATIENCE_NS 250000000ull
+
+struct ut_settings ut_settings;
+struct ut_session *ut_sessions;
+
+static uint32_t lock_word; /* 0 free, 1 held, 2 held and waited for */
+static sigset_t mask_of_holder;
+static int cancel_of_holder;
+
+static pid_t process; /* that the rest belongs to; 0: none yet */
+static struct ut_bell bell;
+static pthread_t thread;
+static int has_thread;
+static __thread int is_thread;
+static int is_ending;
+
+/* ---- lock and clock */
+
+uint64_t ut_clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static long futex(uint32_t *word, int what, uint32_t value, const struct timespec *timeout)
+{
+	return syscall(SYS_futex, word, what | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
+}
+
+static void block_signals(sigset_t *before)
+{
+	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+	sigset_t blocked;
+
+	sigfillset(&blocked);
+	for (unsigned i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+		sigdelset(&blocked, faults[i]);
+	pthread_sigmask(SIG_SETMASK, &blocked, before);
+}
+
+void ut_lock(void)
+{
+	sigset_t before;
+	uint32_t free = 0;
+	int cancel;
+
+	/* Who is cancelled in connect(2) must not take the lock with him. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	block_signals(&before);
+	if (!__atomic_compare_exchange_n(&lock_word, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
+			futex(&lock_word, FUTEX_WAIT, 2, NULL);
+	mask_of_holder = before;
+	cancel_of_holder = cancel;
+}
+
+void ut_unlock(void)
+{
+	sigset_t before = mask_of_holder;
+	int cancel = cancel_of_holder;
+
+	if (__atomic_exchange_n(&lock_word, 0, __ATOMIC_RELEASE) == 2)
+		futex(&lock_word, FUTEX_WAKE, 1, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_setcancelstate(cancel, NULL);
+}
+
+void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
+{
+	uint64_t now = ut_clock_ns();
+	struct timespec wait;
+
+	if (now >= until)
+		return;
+	wait.tv_sec = (time_t)((until - now) / 1000000000u);
+	wait.tv_nsec = (long)((until - now) % 1000000000u);
+	futex(word, FUTEX_WAIT, seen, &wait);
+}
+
+void ut_futex_wake(uint32_t *word)
+{
+	__atomic_fetch_add(word, 1, __ATOMIC_RELEASE);
+	futex(word, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+/* ---- the environment */
+
+static int is_number(const char *text, int with_point)
+{
+	size_t length = strlen(text);
+
+	for (const char *at = text; *at; at++) {
+		if (*at == '.' && with_point)
+			with_point = 0;
+		else if (*at < '0' || *at > '9')
+			return 0;
+	}
+	return length > 0 && length < 10;
+}
+
+/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of two of
+ * bytes. */
+static uint32_t wanted_bytes(const char *variable, uint32_t least)
+{
+	const char *text = secure_getenv(variable);
+	uint64_t bytes = text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : DR_DEFAULT_SIZE;
+	uint64_t size = least;
+
+	while (size < bytes && size < DR_MAX_SIZE)
+		size *= 2;
+	return (uint32_t)size;
+}
+
+static void set_directory(unsigned index, const char *folder, const char *below)
+{
+	char *at = ut_settings.directories[index];
+	size_t room = sizeof(ut_settings.directories[index]);
+
+	/* One that is too long for a socket's address is none. */
+	if ((size_t)snprintf(at, room, "%s%s", folder, below) >= room)
+		at[0] = 0;
+}
+
+/* utracefs_protocol/places.py has the rule. */
+static void read_environment(void)
+{
+	const char *chosen = secure_getenv("UTRACEFS_DIR");
+	const char *folder = secure_getenv("XDG_RUNTIME_DIR");
+	const char *text;
+
+	ut_settings.last_is_ours_alone = -1;
+	if (chosen && chosen[0]) {
+		set_directory(0, chosen, "");
+	} else {
+		if (folder && folder[0] == '/') {
+			set_directory(0, folder, "/utracefs");
+		} else {
+			snprintf(ut_settings.directories[0], sizeof(ut_settings.directories[0]), "/tmp/utracefs-%u",
+				 (unsigned)geteuid());
+			ut_settings.last_is_ours_alone = 0;
+		}
+		set_directory(1, "/run/utracefs", "");
+	}
+	text = secure_getenv("UTRACEFS_DATA_RING");
+	ut_settings.ring_bytes = text && strcmp(text, "0") == 0 ? 0 : wanted_bytes("UTRACEFS_RING_KB", DR_MIN_SIZE);
+	ut_settings.local_bytes = wanted_bytes("UTRACEFS_BUFFER_KB", DR_MIN_SIZE);
+	text = secure_getenv("UTRACEFS_PATIENCE_S");
+	ut_settings.patience_ns = DEFAULT_PATIENCE_NS;
+	if (text && is_number(text, 1)) {
+		/* Not strtod: its point is the locale's. */
+		uint64_t whole = strtoull(text, NULL, 10), part = 0, unit = 1000000000u;
+		const char *point = strchr(text, '.');
+
+		for (const char *at = point ? point + 1 : ""; *at; at++)
+			part += (uint64_t)(*at - '0') * (unit /= 10);
+		ut_settings.patience_ns = (whole > 60 ? 60 : whole) * 1000000000u + (whole >= 60 ? 0 : part);
+	}
+}
+
+/* ---- the thread */
+
+int ut_thread_is_running(void)
+{
+	return __atomic_load_n(&has_thread, __ATOMIC_ACQUIRE);
+}
+
+int ut_thread_is_current(void)
+{
+	return is_thread;
+}
+
+void ut_thread_wake(void)
+{
+	ut_bell_ring(&bell);
+}
+
+static int timeout_ms(uint64_t due, uint64_t now)
+{
+	uint64_t left;
+
+	if (due == UINT64_MAX)
+		return -1;
+	left = due > now ? (due - now + 999999) / 1000000 : 0;
+	return left > 60000 ? 60000 : (int)left;
+}
+
+static void *run(void *unused)
+{
+	struct pollfd *polled = NULL;
+	size_t room = 0;
+
+	(void)unused;
+	is_thread = 1;
+	prctl(PR_SET_NAME, "utracefs");
+	ut_lock();
+	while (!is_ending) {
+		uint64_t now = ut_clock_ns(), due = UINT64_MAX;
+		size_t count = 1;
+		int timeout;
+
+		/* The program may have closed it. */
+		if (ut_bell_open(&bell))
+			due = now + 100000000;
+		ut_bell_silence(&bell);
+		for (struct ut_session *s = ut_sessions; s; s = s->next) {
+			ut_step(s, now);
+			ut_futex_wake(&s->changes);
+			count++;
+		}
+		if (count > room) {
+			struct pollfd *more = realloc(polled, 2 * count * sizeof(*polled));
+
+			if (more) {
+				polled = more;
+				room = 2 * count;
+			}
+		}
+		count = 0;
+		if (room)
+			polled[count++] = (struct pollfd){bell.near_end.fd, POLLIN, 0};
+		for (struct ut_session *s = ut_sessions; s; s = s->next) {
+			uint64_t of_session = ut_step_due(s);
+
+			due = of_session < due ? of_session : due;
+			if (s->socket.fd >= 0 && count < room)
+				polled[count++] = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
+			else if (s->socket.fd >= 0)
+				due = now + 5000000; /* no memory to wait for all of them */
+		}
+		timeout = timeout_ms(due, now);
+		ut_unlock();
+		poll(polled, count, timeout);
+		ut_lock();
+	}
+	free(polled);
+	ut_unlock();
+	return NULL;
+}
+
+int ut_thread_start(void)
+{
+	pthread_attr_t attr;
+	int error;
+
+	if (has_thread || is_ending)
+		return is_ending ? -ECANCELED : 0;
+	error = ut_bell_open(&bell);
+	if (error)
+		return error;
+	error = pthread_attr_init(&attr);
+	if (error)
+		return -error;
+	/* The lock is held, so the thread inherits a mask in which signals are blocked. */
+	for (size_t bytes = STACK_BYTES; bytes <= 16 * STACK_BYTES; bytes *= 2) {
+		error = pthread_attr_setstacksize(&attr, bytes);
+		if (!error)
+			error = pthread_create(&thread, &attr, run, NULL);
+		if (error != EINVAL)
+			break;
+	}
+	pthread_attr_destroy(&attr);
+	if (!error)
+		__atomic_store_n(&has_thread, 1, __ATOMIC_RELEASE);
+	return -error;
+}
+
+/* ---- fork and the end */
+
+static void start_child(void)
+{
+	process = getpid();
+	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
+	ut_emit_start_child();
+	ut_rings_start_child();
+	ut_bell_close(&bell); /* the parent's */
+	for (struct ut_session *s = ut_sessions; s; s = s->next)
+		ut_session_start_child(s);
+	for (struct ut_session *s = ut_sessions; s; s = s->next)
+		if (s->enablers) {
+			/* Its words must go on being told. */
+			s->state = UT_NEW;
+			ut_thread_start();
+		}
+}
+
+static void before_fork(void)
+{
+	ut_lock();
+}
+
+static void in_child(void)
+{
+	start_child();
+	ut_unlock();
+}
+
+void ut_process_look(void)
+{
+	if (process && process != getpid())
+		start_child();
+}
+
+int ut_process_init(void)
+{
+	int error;
+
+	if (process)
+		return 0;
+	error = ut_rings_init();
+	if (error)
+		return error;
+	ut_bell_init(&bell);
+	read_environment();
+	error = pthread_atfork(before_fork, ut_unlock, in_child);
+	if (error)
+		return -error;
+	process = getpid();
+	return 0;
+}
+
+/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need no
+ * flush: it takes in what was committed. */
+__attribute__((destructor(101))) static void end(void)
+{
+	uint64_t until = ut_clock_ns() + CLOSE_NS;
+	int must_join;
+
+	if (!process || process != getpid())
+		return;
+	for (;;) {
+		struct ut_session *s;
+		uint64_t now = ut_clock_ns();
+
+		ut_lock();
+		for (s = ut_sessions; s && !(s->local && s->state == UT_UP && ut_ring_has_records(s)); s = s->next)
+			;
+		if (!s || now >= until) {
+			is_ending = 1;
+			must_join = has_thread;
+			ut_unlock();
+			break;
+		}
+		ut_unlock();
+		ut_session_flush(s, until - now);
+	}
+	if (must_join) {
+		ut_thread_wake();
+		pthread_join(thread, NULL);
+	}
+	ut_lock();
+	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
+	ut_events_end();
+	while (ut_sessions)
+		ut_session_end(ut_sessions);
+	ut_bell_close(&bell);
+	ut_unlock();
+}

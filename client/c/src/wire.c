@@ -1,0 +1,467 @@
+#include "wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- writing */
+
+static void put(struct ut_out *out, const void *bytes, size_t size)
+{
+	if (out->failed || out->room - out->size < size) {
+		out->failed = 1;
+		return;
+	}
+	memcpy(out->data + out->size, bytes, size);
+	out->size += size;
+}
+
+static void put_byte(struct ut_out *out, unsigned byte)
+{
+	uint8_t one = (uint8_t)byte;
+
+	put(out, &one, 1);
+}
+
+/* `size` bytes of the number, big-endian, behind `type`. */
+static void put_number(struct ut_out *out, unsigned type, uint64_t value, unsigned size)
+{
+	put_byte(out, type);
+	while (size--)
+		put_byte(out, (unsigned)(value >> (8 * size)) & 0xff);
+}
+
+static void put_uint(struct ut_out *out, uint64_t value)
+{
+	if (value < 0x80)
+		put_byte(out, (unsigned)value);
+	else if (value <= 0xff)
+		put_number(out, 0xcc, value, 1);
+	else if (value <= 0xffff)
+		put_number(out, 0xcd, value, 2);
+	else if (value <= 0xffffffff)
+		put_number(out, 0xce, value, 4);
+	else
+		put_number(out, 0xcf, value, 8);
+}
+
+static void put_str(struct ut_out *out, const char *text)
+{
+	size_t size = strlen(text);
+
+	if (size < 32)
+		put_byte(out, 0xa0 | (unsigned)size);
+	else if (size <= 0xff)
+		put_number(out, 0xd9, size, 1);
+	else if (size <= 0xffff)
+		put_number(out, 0xda, size, 2);
+	else
+		put_number(out, 0xdb, size, 4);
+	put(out, text, size);
+}
+
+/* At most 15 elements: all that we send. */
+static void put_array(struct ut_out *out, unsigned count)
+{
+	put_byte(out, 0x90 | count);
+}
+
+static void put_map(struct ut_out *out, unsigned count)
+{
+	put_byte(out, 0x80 | count);
+}
+
+static void begin_request(struct ut_out *out, uint32_t msgid, const char *method, unsigned nr_params)
+{
+	put_array(out, 4);
+	put_uint(out, 0);
+	put_uint(out, msgid);
+	put_str(out, method);
+	put_array(out, nr_params);
+}
+
+/* All of it or nothing. */
+static void end_message(struct ut_out *out, size_t began)
+{
+	if (out->failed)
+		out->size = began;
+}
+
+void ut_put_plain(struct ut_out *out, uint32_t msgid, const char *method)
+{
+	size_t began = out->size;
+
+	begin_request(out, msgid, method, 0);
+	end_message(out, began);
+}
+
+void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method)
+{
+	size_t began = out->size;
+
+	begin_request(out, msgid, method, 1);
+	put_map(out, 0);
+	end_message(out, began);
+}
+
+void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size)
+{
+	size_t began = out->size;
+
+	begin_request(out, msgid, "mmap_ring", 1);
+	put_map(out, 1);
+	put_str(out, "size");
+	put_uint(out, size);
+	end_message(out, began);
+}
+
+void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags, uint64_t token)
+{
+	size_t began = out->size;
+
+	begin_request(out, msgid, "DIAG_IOCSREG", 1);
+	put_map(out, 1 + (flags != 0) + (token != UT_NO_TOKEN));
+	put_str(out, "name_args");
+	put_str(out, command);
+	if (flags) {
+		put_str(out, "flags");
+		put_uint(out, flags);
+	}
+	if (token != UT_NO_TOKEN) {
+		put_str(out, "enable_token");
+		put_uint(out, token);
+	}
+	end_message(out, began);
+}
+
+void ut_put_delete(struct ut_out *out, uint32_t msgid, const char *name)
+{
+	size_t began = out->size;
+
+	begin_request(out, msgid, "DIAG_IOCSDEL", 1);
+	put_str(out, name);
+	end_message(out, began);
+}
+
+void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token)
+{
+	size_t began = out->size;
+
+	begin_request(out, msgid, "DIAG_IOCSUNREG", 1);
+	put_map(out, 1);
+	put_str(out, "disable_token");
+	put_uint(out, token);
+	end_message(out, began);
+}
+
+void ut_put_enablers_written(struct ut_out *out, uint64_t seq)
+{
+	size_t began = out->size;
+
+	put_array(out, 3);
+	put_uint(out, 2);
+	put_str(out, "enablers_written");
+	put_array(out, 1);
+	put_uint(out, seq);
+	end_message(out, began);
+}
+
+/* ---- reading */
+
+enum type { T_NIL, T_BOOL, T_UINT, T_NEGATIVE, T_BYTES, T_ARRAY, T_MAP, T_OTHER };
+
+/* The head of an object. T_BYTES: `value` bytes follow, str or bin. T_ARRAY, T_MAP: so many elements or pairs do.
+ * T_OTHER: `value` bytes follow which mean nothing to us. */
+struct head {
+	enum type type;
+	uint64_t value;
+};
+
+static uint64_t big_endian(const uint8_t *at, unsigned size)
+{
+	uint64_t value = 0;
+
+	while (size--)
+		value = value << 8 | *at++;
+	return value;
+}
+
+/* 1: read. 0: not complete. -EPROTO. */
+static int take_head(struct ut_in *in, struct head *head)
+{
+	/* From 0xc4 on: type, bytes of the number behind the first, and bytes more than it says. */
+	static const struct {
+		uint8_t type, size, more;
+	} forms[] = {
+		{T_BYTES, 1, 0}, {T_BYTES, 2, 0}, {T_BYTES, 4, 0},		     /* bin */
+		{T_OTHER, 1, 1}, {T_OTHER, 2, 1}, {T_OTHER, 4, 1},		     /* ext */
+		{T_OTHER, 0, 4}, {T_OTHER, 0, 8},				     /* float */
+		{T_UINT, 1, 0},	 {T_UINT, 2, 0},  {T_UINT, 4, 0}, {T_UINT, 8, 0},
+		{T_NEGATIVE, 1, 0}, {T_NEGATIVE, 2, 0}, {T_NEGATIVE, 4, 0}, {T_NEGATIVE, 8, 0}, /* int */
+		{T_OTHER, 0, 2}, {T_OTHER, 0, 3}, {T_OTHER, 0, 5}, {T_OTHER, 0, 9}, {T_OTHER, 0, 17}, /* fixext */
+		{T_BYTES, 1, 0}, {T_BYTES, 2, 0}, {T_BYTES, 4, 0},		     /* str */
+		{T_ARRAY, 2, 0}, {T_ARRAY, 4, 0}, {T_MAP, 2, 0},  {T_MAP, 4, 0},
+	};
+	unsigned first, size;
+
+	if (in->at == in->end)
+		return 0;
+	first = *in->at++;
+	if (first < 0x80) {
+		*head = (struct head){T_UINT, first};
+	} else if (first < 0x90) {
+		*head = (struct head){T_MAP, first & 15};
+	} else if (first < 0xa0) {
+		*head = (struct head){T_ARRAY, first & 15};
+	} else if (first < 0xc0) {
+		*head = (struct head){T_BYTES, first & 31};
+	} else if (first >= 0xe0) {
+		*head = (struct head){T_NEGATIVE, (uint64_t)(int64_t)(int8_t)first};
+	} else if (first == 0xc0) {
+		*head = (struct head){T_NIL, 0};
+	} else if (first == 0xc1) {
+		return -EPROTO;
+	} else if (first < 0xc4) {
+		*head = (struct head){T_BOOL, first & 1};
+	} else {
+		first -= 0xc4;
+		size = forms[first].size;
+		if ((size_t)(in->end - in->at) < size)
+			return 0;
+		*head = (struct head){forms[first].type, big_endian(in->at, size) + forms[first].more};
+		if (head->type == T_NEGATIVE) {
+			unsigned shift = 64 - 8 * size;
+
+			head->value = (uint64_t)((int64_t)(head->value << shift) >> shift);
+			if ((int64_t)head->value >= 0)
+				head->type = T_UINT;
+		}
+		in->at += size;
+	}
+	return 1;
+}
+
+/* Steps over `left` objects, without recursion. 1, 0: not complete, -EPROTO. */
+static int skip(struct ut_in *in, uint64_t left)
+{
+	while (left) {
+		struct head head;
+		int got = take_head(in, &head);
+
+		if (got <= 0)
+			return got;
+		left--;
+		if (head.type == T_BYTES || head.type == T_OTHER) {
+			if ((size_t)(in->end - in->at) < head.value)
+				return 0;
+			in->at += head.value;
+		} else if (head.type == T_ARRAY) {
+			left += head.value;
+		} else if (head.type == T_MAP) {
+			left += 2 * head.value;
+		}
+	}
+	return 1;
+}
+
+ssize_t ut_object_size(const uint8_t *data, size_t size)
+{
+	struct ut_in in = {data, data + size};
+	int got = skip(&in, 1);
+
+	return got <= 0 ? got : in.at - data;
+}
+
+static int take(struct ut_in *in, enum type type, uint64_t *value)
+{
+	struct head head;
+
+	if (take_head(in, &head) != 1 || head.type != type)
+		return -EPROTO;
+	*value = head.value;
+	return 0;
+}
+
+static int take_bytes(struct ut_in *in, const char **text, size_t *size)
+{
+	uint64_t length;
+
+	if (take(in, T_BYTES, &length) || (size_t)(in->end - in->at) < length)
+		return -EPROTO;
+	*text = (const char *)in->at;
+	*size = length;
+	in->at += length;
+	return 0;
+}
+
+static int is_text(const char *text, size_t size, const char *wanted)
+{
+	return size == strlen(wanted) && memcmp(text, wanted, size) == 0;
+}
+
+/* [errno, text] */
+static int take_error(struct ut_in *in, struct ut_message *message)
+{
+	const char *text;
+	uint64_t count, number;
+	size_t size;
+
+	if (take(in, T_ARRAY, &count) || count != 2 || take(in, T_UINT, &number) || take_bytes(in, &text, &size))
+		return -EPROTO;
+	message->error = number > 0 && number < 4096 ? (int)number : EPROTO;
+	if (size > sizeof(message->text) - 1)
+		size = sizeof(message->text) - 1;
+	memcpy(message->text, text, size);
+	message->text[size] = 0;
+	return 0;
+}
+
+static int parse_response(struct ut_in in, struct ut_message *message)
+{
+	uint64_t msgid;
+
+	if (take(&in, T_UINT, &msgid) || in.at == in.end)
+		return -EPROTO;
+	message->kind = UT_RESPONSE;
+	message->msgid = (uint32_t)msgid;
+	if (*in.at != 0xc0)
+		return take_error(&in, message);
+	in.at++;
+	message->result = in;
+	return 0;
+}
+
+static int parse_notification(struct ut_in in, struct ut_message *message)
+{
+	const char *method;
+	struct head head;
+	uint64_t count;
+	size_t size;
+
+	if (take_bytes(&in, &method, &size))
+		return -EPROTO;
+	if (is_text(method, size, "error")) {
+		message->kind = UT_ERROR;
+		return take_error(&in, message);
+	}
+	if (is_text(method, size, "write_error")) {
+		message->kind = UT_WRITE_ERROR;
+		if (take(&in, T_ARRAY, &count) || count != 3 || take(&in, T_UINT, &count) || take_head(&in, &head) != 1)
+			return -EPROTO;
+		message->error = (int)count;
+		message->write_index = (int64_t)head.value;
+		return take(&in, T_UINT, &message->count);
+	}
+	if (is_text(method, size, "enablers_changed")) {
+		message->kind = UT_ENABLERS_CHANGED;
+		if (take(&in, T_ARRAY, &count) || count != 2 || take(&in, T_UINT, &message->seq) ||
+		    take(&in, T_ARRAY, &count) || count > UINT32_MAX)
+			return -EPROTO;
+		message->nr_pairs = (uint32_t)count;
+		message->result = in;
+	}
+	return 0;
+}
+
+int ut_parse(const uint8_t *data, size_t size, struct ut_message *message)
+{
+	struct ut_in in = {data, data + size};
+	uint64_t count, type;
+
+	memset(message, 0, sizeof(*message));
+	message->kind = UT_UNKNOWN;
+	if (take(&in, T_ARRAY, &count) || take(&in, T_UINT, &type))
+		return -EPROTO;
+	if (type == 1 && count == 4)
+		return parse_response(in, message);
+	if (type == 2 && count == 3)
+		return parse_notification(in, message);
+	return -EPROTO;
+}
+
+int ut_parse_size(struct ut_in in, uint64_t *size)
+{
+	const char *member;
+	uint64_t count;
+	size_t length;
+	int found = 0;
+
+	if (take(&in, T_MAP, &count))
+		return -EPROTO;
+	while (count--) {
+		if (take_bytes(&in, &member, &length))
+			return -EPROTO;
+		if (is_text(member, length, "size")) {
+			if (take(&in, T_UINT, size))
+				return -EPROTO;
+			found = 1;
+		} else if (skip(&in, 1) != 1) {
+			return -EPROTO;
+		}
+	}
+	return found ? 0 : -EPROTO;
+}
+
+static int take_locs(struct ut_in *in, struct ut_registered *registered)
+{
+	uint64_t count, two, offset, flags;
+
+	if (take(in, T_ARRAY, &count) || count > UT_MAX_LOCS)
+		return -EPROTO;
+	for (uint64_t i = 0; i < count; i++) {
+		if (take(in, T_ARRAY, &two) || two < 2 || take(in, T_UINT, &offset) || take(in, T_UINT, &flags) ||
+		    skip(in, two - 2) != 1 || offset > UINT32_MAX - 4)
+			return -EPROTO;
+		registered->locs[i] = (struct ut_loc){(uint32_t)offset, (uint32_t)flags};
+	}
+	registered->nr_locs = (uint32_t)count;
+	return 0;
+}
+
+int ut_parse_registered(struct ut_in in, int with_token, struct ut_registered *registered)
+{
+	const char *member;
+	uint64_t count, value;
+	size_t length;
+	int has_status = 0, has_index = 0, has_enabled = 0;
+
+	registered->size = registered->nr_locs = 0;
+	if (take(&in, T_MAP, &count))
+		return -EPROTO;
+	while (count--) {
+		if (take_bytes(&in, &member, &length))
+			return -EPROTO;
+		if (is_text(member, length, "locs")) {
+			if (take_locs(&in, registered))
+				return -EPROTO;
+			continue;
+		}
+		if (is_text(member, length, "status_index") && !take(&in, T_UINT, &value) && value <= INT32_MAX) {
+			registered->status_index = (uint32_t)value;
+			has_status = value > 0;
+		} else if (is_text(member, length, "write_index") && !take(&in, T_UINT, &value) && value <= INT32_MAX) {
+			registered->write_index = (uint32_t)value;
+			has_index = 1;
+		} else if (is_text(member, length, "size") && !take(&in, T_UINT, &value) && value <= UINT32_MAX) {
+			registered->size = (uint32_t)value;
+		} else if (is_text(member, length, "enabled") && !take(&in, T_UINT, &value) && value <= 1) {
+			registered->enabled = (int)value;
+			has_enabled = 1;
+		} else if (skip(&in, 1) != 1) {
+			return -EPROTO;
+		}
+	}
+	for (uint32_t i = 0; i < registered->nr_locs; i++)
+		if ((uint64_t)registered->locs[i].offset + 4 > registered->size)
+			return -EPROTO;
+	return has_status && (with_token ? has_enabled : has_index) ? 0 : -EPROTO;
+}
+
+int ut_next_pair(struct ut_in *in, uint64_t *token, int *on)
+{
+	uint64_t count, value;
+
+	if (take(in, T_ARRAY, &count) || count != 2 || take(in, T_UINT, token) || take(in, T_UINT, &value) || value > 1)
+		return -EPROTO;
+	*on = (int)value;
+	return 0;
+}

@@ -1,0 +1,86 @@
+/*
+ * The messages of the data socket (docs/protocol.md sections 2, 3 and 5) as bytes. No I/O, no allocation, no state.
+ *
+ * Writing: a request is put at the end of a buffer or not at all; `ut_out.failed` says that one did not fit.
+ * Reading: ut_object_size says how many bytes the next message has, ut_parse what it is. The daemon is trusted
+ * with what it says, but not with what would crash the program: every length is checked against the bytes there.
+ */
+#ifndef UTRACEFS_WIRE_H
+#define UTRACEFS_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define UT_NO_TOKEN UINT64_MAX
+#define UT_MAX_COMMAND 511u /* bytes of a command string: MAX_EVENT_DESC of the kernel less its NUL */
+#define UT_MAX_LOCS 128u    /* more location words than 511 bytes can declare */
+
+struct ut_out {
+	uint8_t *data;
+	size_t size;
+	size_t room;
+	int failed;
+};
+
+/* One location word of a payload: where it stands, and how the data is found and checked. */
+struct ut_loc {
+	uint32_t offset;
+	uint32_t flags;
+};
+#define UT_LOC_REL 1u  /* counts from the byte behind the word, not from the beginning of the entry */
+#define UT_LOC_CHAR 2u /* the data ends in NUL */
+
+/* What a registration is answered with. `enabled` only with a token, `write_index` only without. */
+struct ut_registered {
+	uint32_t status_index;
+	uint32_t write_index;
+	uint32_t size; /* bytes of the fixed fields */
+	uint32_t nr_locs;
+	int enabled;
+	struct ut_loc locs[UT_MAX_LOCS];
+};
+
+/* Bytes of msgpack within a message. */
+struct ut_in {
+	const uint8_t *at;
+	const uint8_t *end;
+};
+
+enum ut_kind { UT_RESPONSE, UT_ENABLERS_CHANGED, UT_WRITE_ERROR, UT_ERROR, UT_UNKNOWN };
+
+struct ut_message {
+	enum ut_kind kind;
+	uint32_t msgid;		/* UT_RESPONSE */
+	int error;		/* UT_RESPONSE: 0 or an errno; UT_WRITE_ERROR, UT_ERROR: the errno */
+	char text[160];		/* of the error, cut to this */
+	struct ut_in result;	/* UT_RESPONSE without error */
+	uint64_t seq;		/* UT_ENABLERS_CHANGED */
+	uint32_t nr_pairs;	/* UT_ENABLERS_CHANGED: to be read from `result` with ut_next_pair */
+	int64_t write_index;	/* UT_WRITE_ERROR */
+	uint64_t count;		/* UT_WRITE_ERROR */
+};
+
+/* A request without params: mmap_status, sync. */
+void ut_put_plain(struct ut_out *out, uint32_t msgid, const char *method);
+/* One whose only param is an empty map: notify_enablers, adopt_ring. */
+void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method);
+void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size);
+/* token: UT_NO_TOKEN asks for a write index. */
+void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags, uint64_t token);
+void ut_put_delete(struct ut_out *out, uint32_t msgid, const char *name);
+void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token);
+/* A notification. */
+void ut_put_enablers_written(struct ut_out *out, uint64_t seq);
+
+/* Bytes of the object that begins at `data`; 0: it is not complete; -EPROTO: none. */
+ssize_t ut_object_size(const uint8_t *data, size_t size);
+/* One complete object. 0 or -EPROTO. What is new in the protocol is UT_UNKNOWN. */
+int ut_parse(const uint8_t *data, size_t size, struct ut_message *message);
+/* 0, or -EPROTO for what is no such result. Members that are not known are stepped over. */
+int ut_parse_size(struct ut_in result, uint64_t *size);
+int ut_parse_registered(struct ut_in result, int with_token, struct ut_registered *registered);
+/* The next of `nr_pairs`: a token and what its bit is to be. 0 or -EPROTO. */
+int ut_next_pair(struct ut_in *in, uint64_t *token, int *on);
+
+#endif
