@@ -133,20 +133,32 @@ static ssize_t total(const struct iovec *iov, int n)
 	return (ssize_t)size;
 }
 
-/* The payload `size` bytes, behind `skip`. 0 or negative errno. */
+/* The checks before anything looks at the payload. 0 or negative errno. */
+static inline int judge(struct ut_reg *reg, size_t size)
+{
+	const uint8_t *status = atomic_load_explicit(&reg->status, memory_order_acquire);
+
+	if (__builtin_expect(status == &ut_pending, 0)) {
+		ut_reg_settle(reg);
+		status = atomic_load_explicit(&reg->status, memory_order_acquire);
+	}
+	if (size < reg->size)
+		return -EINVAL;
+	return *(const volatile uint8_t *)status ? 0 : -EBADF;
+}
+
+/* The payload has `size` bytes. 0 or negative errno. */
 static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 {
 	struct ut_reserved r;
+	int error = judge(reg, size);
 
-	if (atomic_load_explicit(&reg->status, memory_order_acquire) == &ut_pending)
-		ut_reg_settle(reg);
-	if (size < reg->size)
-		return -EINVAL;
-	if (!*atomic_load_explicit(&reg->status, memory_order_acquire))
-		return -EBADF;
+	if (error)
+		return error;
 	if (reg->nr_locs && !is_valid(reg, p, size))
 		return -EFAULT;
-	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r)) /* no room: taken, as the kernel does, and counted; or there is no daemon any more */
+	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r)) /* no room: taken, as the kernel does, and
+										   counted; or there is no daemon any more */
 		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
 	if (p->n == 1)
 		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, size);
@@ -164,11 +176,30 @@ int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n)
 	return size < 0 ? (int)size : write_pieces(reg, &p, (size_t)size);
 }
 
+/* NULL: not given out. */
+static inline struct ut_reg *reg_of(struct ut_session *s, uint32_t index)
+{
+	_Atomic(struct ut_reg *) *chunk;
+
+	if (index >= UT_NR_CHUNKS * UT_CHUNK)
+		return NULL;
+	chunk = s->chunks[index / UT_CHUNK];
+	return chunk ? chunk[index % UT_CHUNK] : NULL;
+}
+
+int ut_session_judge(struct ut_session *s, int32_t write_index, size_t payload)
+{
+	struct ut_reg *reg = write_index < 0 ? NULL : reg_of(s, (uint32_t)write_index);
+
+	if (!reg)
+		return write_index < 0 ? -EINVAL : -ENOENT;
+	return judge(reg, payload);
+}
+
 ssize_t ut_session_writev(struct ut_session *s, const struct iovec *iov, int n)
 {
 	struct pieces p = {iov, n, 0};
 	ssize_t size = total(iov, n);
-	_Atomic(struct ut_reg *) *chunk;
 	unsigned char word[4];
 	struct ut_reg *reg;
 	uint32_t index;
@@ -180,8 +211,7 @@ ssize_t ut_session_writev(struct ut_session *s, const struct iovec *iov, int n)
 	index = ut_get_le32(word);
 	if (index > INT32_MAX)
 		return -EINVAL;
-	chunk = index < UT_NR_CHUNKS * UT_CHUNK ? s->chunks[index / UT_CHUNK] : NULL;
-	reg = chunk ? chunk[index % UT_CHUNK] : NULL;
+	reg = reg_of(s, index);
 	if (!reg)
 		return -ENOENT;
 	/* The index may be a piece of its own. */

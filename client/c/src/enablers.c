@@ -206,6 +206,16 @@ int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size
 	return error;
 }
 
+int ut_enabler_is_known(const void *addr, uint8_t bit)
+{
+	int known;
+
+	ut_lock();
+	known = enablers_session && *find((uintptr_t)addr, bit);
+	ut_unlock();
+	return known;
+}
+
 int ut_enabler_remove(void *addr, uint8_t bit)
 {
 	int saved = errno, error = -ENOENT;

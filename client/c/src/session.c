@@ -205,10 +205,11 @@ int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 	}
 }
 
-/* One that was forked or never began connects with the next step. */
-static void begin(struct ut_session *s)
+/* One that was forked connects with the next step; one that waits for its next attempt does, too, if somebody asks
+ * for something now. */
+static void begin(struct ut_session *s, int is_asked)
 {
-	if (s->state == UT_FORKED) {
+	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
 		s->state = UT_NEW;
 		s->due = 0;
 		s->patience = ut_settings.patience_ns;
@@ -247,7 +248,7 @@ int ut_reg_settle(struct ut_reg *reg)
 	ut_lock();
 	ut_process_look();
 	began = ut_clock_ns();
-	begin(s);
+	begin(s, 0);
 	until = began + s->patience;
 	if (s->state != UT_CLOSED && !is_settled(reg))
 		ut_drive(s, is_settled, reg, until);
@@ -314,7 +315,7 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		return -EINVAL;
 	ut_lock();
 	ut_process_look();
-	begin(s);
+	begin(s, 1);
 	reg = ut_reg_new(s, command, flags);
 	if (!reg) {
 		ut_unlock();
@@ -355,7 +356,7 @@ static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, con
 	uint32_t msgid;
 	int error;
 
-	begin(s);
+	begin(s, 1);
 	if (s->state != UT_UP && !ut_drive(s, is_up, s, until))
 		return s->state == UT_TALKING ? -ETIMEDOUT : -ENOTCONN;
 	while ((error = ut_ask(s, UT_ABOUT_CALL, &waiting)) == -EAGAIN) {

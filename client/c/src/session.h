@@ -30,6 +30,10 @@ int ut_session_delete(struct ut_session *session, const char *name);
  * From signal handlers, too. The memory must be readable. */
 ssize_t ut_session_writev(struct ut_session *session, const struct iovec *iov, int n);
 
+/* What a write of so many payload bytes is answered before anything looks at them: 0, or as above. From signal
+ * handlers, too. */
+int ut_session_judge(struct ut_session *session, int32_t write_index, size_t payload);
+
 /* Gives the references back. What was committed is taken in. */
 void ut_session_close(struct ut_session *session);
 
@@ -37,6 +41,9 @@ void ut_session_close(struct ut_session *session);
  * written before this returns. -EADDRINUSE: that bit is taken. -ENOMEM: not writable, found out without a fault;
  * then nothing is added. Else as ut_session_register. */
 int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size, uint8_t bit);
+
+/* Whether that bit is taken. */
+int ut_enabler_is_known(const void *addr, uint8_t bit);
 
 /* -ENOENT. Clears the bit; -EFAULT if that cannot be written, but it is removed. */
 int ut_enabler_remove(void *addr, uint8_t bit);

@@ -1,0 +1,128 @@
+/*
+ * sessions: what session.h promises, line by line for a test that reads: commands on stdin, an answer for each.
+ *
+ *     open                    index of a session, or error
+ *     register S FLAGS COMMAND    write index
+ *     delete S NAME
+ *     write S INDEX HEX       bytes taken
+ *     split S INDEX HEX       the same, each byte a piece
+ *     judge S INDEX SIZE
+ *     enable W SIZE BIT FLAGS COMMAND    have bit BIT of word W follow the event
+ *     disable W BIT
+ *     word W                  its value, hexadecimal
+ *     set W HEX
+ *     fork                    the child goes on, the parent waits for it
+ *     close S
+ *
+ * Errors are negative errno. Word 9 lies in memory that is read-only, word 8 in memory that is not there.
+ */
+#include "session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct ut_session *sessions[64];
+static uint64_t words[8];
+
+static void *word(int w)
+{
+	static void *pages;
+
+	if (w < 8)
+		return &words[w];
+	if (!pages) {
+		pages = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		munmap((char *)pages + 4096, 4096);
+	}
+	return (char *)pages + (w == 9 ? 0 : 4096);
+}
+
+static size_t bytes_of(const char *hex, unsigned char *to)
+{
+	size_t n = 0;
+
+	for (; hex[0] && hex[1] && hex[0] != '\n'; hex += 2) {
+		unsigned byte;
+
+		sscanf(hex, "%2x", &byte);
+		to[n++] = (unsigned char)byte;
+	}
+	return n;
+}
+
+static long write_record(int s, int index, const char *hex, int split)
+{
+	unsigned char record[70000];
+	struct iovec iov[1024];
+	size_t size;
+	int n = 1;
+
+	memcpy(record, &index, 4);
+	size = 4 + bytes_of(hex, record + 4);
+	iov[0] = (struct iovec){record, size};
+	if (split)
+		for (n = 0; n < (int)size; n++)
+			iov[n] = (struct iovec){record + n, 1};
+	return ut_session_writev(sessions[s], iov, n);
+}
+
+int main(void)
+{
+	static char line[150000], text[150000];
+	int nr = 0, s, a, b, c;
+	unsigned long value;
+	uint32_t index;
+
+	while (fgets(line, sizeof(line), stdin)) {
+		long answer = -1000;
+
+		line[strcspn(line, "\n")] = 0;
+		text[0] = 0;
+		if (strcmp(line, "open") == 0) {
+			answer = ut_session_open(&sessions[nr], UT_WAIT);
+			answer = answer ? answer : nr++;
+		} else if (sscanf(line, "register %d %d %[^\n]", &s, &a, text) == 3) {
+			answer = ut_session_register(sessions[s], text, (uint16_t)a, &index);
+			answer = answer ? answer : (long)index;
+		} else if (sscanf(line, "delete %d %[^\n]", &s, text) == 2) {
+			answer = ut_session_delete(sessions[s], text);
+		} else if (sscanf(line, "write %d %d %s", &s, &a, text) >= 2) {
+			answer = write_record(s, a, text, 0);
+		} else if (sscanf(line, "split %d %d %s", &s, &a, text) >= 2) {
+			answer = write_record(s, a, text, 1);
+		} else if (sscanf(line, "judge %d %d %d", &s, &a, &b) == 3) {
+			answer = ut_session_judge(sessions[s], a, (size_t)b);
+		} else if (sscanf(line, "enable %d %d %d %d %[^\n]", &s, &a, &b, &c, text) == 5) {
+			answer = ut_enabler_add(text, (uint16_t)c, word(s), (uint8_t)a, (uint8_t)b);
+		} else if (sscanf(line, "disable %d %d", &s, &a) == 2) {
+			answer = ut_enabler_remove(word(s), (uint8_t)a);
+		} else if (sscanf(line, "word %d", &s) == 1) {
+			printf("%llx\n", (unsigned long long)__atomic_load_n((uint64_t *)word(s), __ATOMIC_SEQ_CST));
+			fflush(stdout);
+			continue;
+		} else if (sscanf(line, "set %d %lx", &s, &value) == 2) {
+			__atomic_store_n((uint64_t *)word(s), value, __ATOMIC_SEQ_CST);
+			answer = 0;
+		} else if (strcmp(line, "fork") == 0) {
+			pid_t child;
+
+			fflush(stdout);
+			child = fork();
+			if (child > 0) {
+				waitpid(child, &a, 0);
+				_exit(0);
+			}
+			answer = getpid();
+		} else if (sscanf(line, "close %d", &s) == 1) {
+			ut_session_close(sessions[s]);
+			answer = 0;
+		}
+		printf("%ld\n", answer);
+		fflush(stdout);
+	}
+	return 0;
+}
