@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -161,7 +162,7 @@ def test_pid_is_used_again(via: str, daemon: DaemonProcess, tmp_path: Path) -> N
                 assert second.ask("word") == 0
                 assert second.ask("look") == 0
                 assert second.ask("open") == 0
-                assert second.ask("unreg") == -2  # ENOENT: it never registered
+                assert second.ask("unreg") == -errno.ENOENT  # it never registered
                 assert second.ask("reg again u32 n") == 0
                 assert second.ask("word") == 1
             return
@@ -169,9 +170,12 @@ def test_pid_is_used_again(via: str, daemon: DaemonProcess, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-@pytest.mark.parametrize("via", VIA)
-def test_passed_to_another_user(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
-    """An open file that was handed over writes; words are those of the process that registers them."""
+@pytest.mark.parametrize(("via", "user"), [("mount", 0), ("mount", NOBODY), ("preload", 0)])
+def test_passed_on(via: str, user: int, daemon: DaemonProcess, tmp_path: Path) -> None:
+    """An open file that was handed over writes; words are those of the process that registers them.
+
+    With the preload library each process has a connection of its own, so its user must reach the daemon.
+    """
     program = built("provider", tmp_path)
     ours, theirs = socket.socketpair()
     with (
@@ -185,18 +189,47 @@ def test_passed_to_another_user(via: str, daemon: DaemonProcess, tmp_path: Path)
         assert giver.ask("reg given u32 n") == 0
         enable(there, "given", True)
         wait_for(lambda: giver.ask("word") == 1, "told")
-        assert taker.ask(f"user {NOBODY}") == 0
+        if user:
+            assert taker.ask(f"user {user}") == 0
         assert giver.ask("pass") == 0
         assert taker.ask("receive") == 0
         assert taker.ask("write 0 7") == 8
         assert giver.ask("write 0 8") == 8
-        assert taker.ask("unreg") == -2
+        assert taker.ask("unreg") == -errno.ENOENT
         assert taker.ask("reg given u32 n") == 0
         wait_for(lambda: taker.ask("word") == 1, "told")
-        text = (there.tree / "trace").read_text()
-        assert f"-{taker.process.pid} " in text.replace("given: n=0x7", "")
-        assert "given: n=0x7 (7)" in text
-        assert "given: n=0x8 (8)" in text
+        lines = (there.tree / "trace").read_text().splitlines()
+        assert [line.split(": ")[-1] for line in lines if "given" in line] == [
+            "n=0x7 (7)",
+            "n=0x8 (8)",
+        ]
+        by = [line.partition("[")[0].strip().rpartition("-")[2] for line in lines if "given" in line]
+        assert by == [str(taker.process.pid), str(giver.process.pid)]
         assert taker.ask("unreg") == 0
         assert taker.ask("word") == 0
         assert giver.ask("word") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+@pytest.mark.parametrize("via", VIA)
+def test_passed_to_one_who_may_not(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
+    """One whom the daemon or the mount does not let in gets an errno, and the giver goes on."""
+    program = built("provider", tmp_path)
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        world(via, daemon, tmp_path) as there,
+        provider(program, there, ours) as giver,
+        provider(program, there, theirs) as taker,
+    ):
+        assert giver.ask("open") == 0
+        assert giver.ask("reg given u32 n") == 0
+        enable(there, "given", True)
+        assert taker.ask(f"user {NOBODY}") == 0
+        assert giver.ask("pass") == 0
+        assert taker.ask("receive") == 0
+        assert taker.ask("reg given u32 n") in (-errno.EACCES, -errno.EPERM, -errno.ENOTTY)
+        assert taker.ask("word") == 0
+        assert taker.ask("close") == 0
+        assert giver.ask("write 0 8") == 8

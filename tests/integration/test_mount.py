@@ -226,6 +226,7 @@ class TestRefusals:
         fails(errno.EINVAL, lambda: write(tree / "README", b"x"))
         fails(errno.EINVAL, lambda: (tree / "trace_marker").read_bytes())
 
+
 class TestInstances:
     def test_made_and_removed(self, tree: Path) -> None:
         os.mkdir(tree / "instances/one two")
