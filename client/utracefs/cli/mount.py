@@ -3,7 +3,6 @@
 import grp
 import logging
 import os
-import resource
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -78,7 +77,6 @@ def _gid(group: str | None) -> int | None:
 def _run(options: _Options, begun: Callable[[], None]) -> None:
     """Mount and serve until it is over. `begun` is called once the command line's caller need not wait any
     longer."""
-    _allow_descriptors()
     with signals() as stop:
         sock = _daemon(options, stop, begun)
         if sock is None:
@@ -94,12 +92,6 @@ def _run(options: _Options, begun: Callable[[], None]) -> None:
             begun()
             end = mounted.serve(stop)
         logger.info("unmounted: %s", end.value)
-
-
-def _allow_descriptors() -> None:
-    """As many as we may: each open user_events_data has one, each process with events some."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> socket.socket | None:

@@ -40,6 +40,9 @@ nobody; then ENOTCONN."""
 _STEP_S: Final = 0.02
 """Between two looks."""
 
+_ATTEMPTS: Final = 3
+"""Daemons that may end while a connection is made."""
+
 _MOST_SAID: Final = 100
 """Different lines in the log."""
 
@@ -97,21 +100,33 @@ class DataConnections:
         on_end: Callable[[Channel], None] = lambda _: None,
     ) -> Asking[Channel]:
         """On behalf of a process. ESRCH: it is gone. What else the daemon says; ENOTCONN."""
-        yield from self.present()
-        channel = yield from self._accepted(on_notification, on_end)
-        if not self.speaks_for_others:
+        for _ in range(_ATTEMPTS):
+            yield from self.present()
+            channel = yield from self._accepted(on_notification, on_end)
+            try:
+                yield from self._open_for(channel, owner)
+            except OSError as failure:
+                last = failure
+                if self.is_retried(channel):
+                    yield self.pause()
+                    continue
+                channel.close()
+                raise
             return channel
+        raise last
+
+    def _open_for(self, channel: Channel, owner: Process) -> Asking[None]:
+        if not self.speaks_for_others:
+            return
         try:
             yield Ask(channel, OpenFor(owner.pid, owner.start_time, owner.uid, owner.gid))
         except OSError as failure:
             if failure.errno != errno.EPERM:
-                channel.close()
                 raise
             self.speaks_for_others = False
             self.say(
                 "the daemon is another user's: records carry our pid, %d, and count as ours", os.getpid()
             )
-        return channel
 
     def _accepted(
         self, on_notification: OnNotification, on_end: Callable[[Channel], None]
@@ -119,8 +134,12 @@ class DataConnections:
         for _ in range(int(AWAY_S / _STEP_S)):
             try:
                 return self._connect(on_notification, on_end)
-            except BlockingIOError:
-                yield self.pause()
+            except OSError as failure:
+                is_full = isinstance(failure, BlockingIOError)
+                is_missing = failure.errno in (errno.ECONNREFUSED, errno.ENOENT)
+                if not is_full and not (is_missing and self.reconnects):
+                    raise
+            yield self.pause()
         raise error(errno.ENOTCONN)
 
     def is_retried(self, channel: Channel) -> bool:

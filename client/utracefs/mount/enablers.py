@@ -54,7 +54,7 @@ _RETRIES: Final = 10
 """When a word could not be written."""
 
 _ATTEMPTS: Final = 3
-"""Daemons that may end while a connection is made."""
+"""Daemons that may end while one is told of everything."""
 
 Key = tuple[int, int]
 """Address of the word, number of the bit."""
@@ -134,10 +134,11 @@ class Enablers:
             if told.ready.is_open:
                 self._connections.begin(self._bring(told))
 
-    def clear(self) -> None:
-        """Nobody wants anything any more."""
+    def close(self) -> None:
+        """Nobody wants anything any more: bits are cleared before the memory thread ends."""
         for told in self._told.values():
             self._clear(told)
+        self._memory.submit(self._spaces.close, lambda _result, _failure: None)
 
     # The connection of an address space
 
@@ -203,7 +204,8 @@ class Enablers:
             set_bit(space, key, enabler, False)
 
     def _named(self, space: AddressSpace) -> dict[Key, Enabler]:
-        """In the memory thread: what the space has; a child's copies get their tokens."""
+        """In the memory thread: what the space has. A child's copies may have their parent's tokens, which are
+        names on another connection."""
         for enabler in space.enablers.values():
             enabler.token = enabler.token or self.new_token()
         return dict(space.enablers)

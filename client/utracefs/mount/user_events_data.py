@@ -235,10 +235,7 @@ class UserEventsData:
         space = self._space_of(tid)
         unreg = UserUnreg.read(space.read, argument)
         key = unreg.address, unreg.bit
-        try:
-            enabler = space.remove(*key)
-        except KeyError:
-            raise error(errno.ENOENT) from None
+        enabler = space.remove(*key)
         return space, enabler, set_bit(space, key, enabler, False)
 
     def _delete(self, header: Header, argument: int) -> Asking[None]:
@@ -281,7 +278,7 @@ class UserEventsData:
 
     def close(self) -> None:
         """Nobody wants anything any more. The memory thread is closed after this."""
-        self._enablers.clear()
+        self._enablers.close()
 
     def _come_again(self, file: DataFile, header: Header) -> None:
         """Who opened it was gone when the daemon came, so it is the file of the first who uses it."""

@@ -185,7 +185,10 @@ class FakeSpace:
         self.enablers[address, bit] = enabler
 
     def remove(self, address: int, bit: int) -> Enabler:
-        return self.enablers.pop((address, bit))
+        try:
+            return self.enablers.pop((address, bit))
+        except KeyError:
+            raise OSError(errno.ENOENT, "none there") from None
 
 
 class FakeSpaces:
@@ -198,6 +201,7 @@ class FakeSpaces:
         self.on_born: Callable[[FakeSpace, FakeSpace], None] = lambda child, parent: None
         self.on_gone: Callable[[FakeSpace], None] = lambda space: None
         self.settled = 0
+        self.closed = False
 
     def of_caller(self, tid: int) -> FakeSpace:
         try:
@@ -211,6 +215,9 @@ class FakeSpaces:
             self.on_born(*self.born.pop())
         while self.gone:
             self.on_gone(self.gone.pop())
+
+    def close(self) -> None:
+        self.closed = True
 
     def fork(self, parent: FakeSpace, pid: int) -> FakeSpace:
         """Found by the next `settle`."""
@@ -245,7 +252,7 @@ class Kernel:
         self.refused_connections = 0
         """So many connections to the data socket find its queue full."""
         self.connections = DataConnections(
-            self._connect_data,  # type: ignore[arg-type]
+            self._connect_data,
             process_of=self._process_of,
             timers=self.timers,
         )

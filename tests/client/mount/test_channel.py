@@ -13,11 +13,13 @@ import pytest
 from utracefs.mount.channel import ANSWER_S, Channel
 from utracefs_protocol.connection import (
     Connection,
+    Notification,
     Request,
     encode_error,
     encode_notification,
     encode_response,
 )
+from utracefs_protocol.messages.data import EnablersWritten
 from utracefs_protocol.messages.tracefs import Open, Read, StatPath, Write
 
 
@@ -47,15 +49,21 @@ class Line:
 
     def asked(self) -> list[Request]:
         """What the daemon has received."""
-        found: list[Request] = []
+        found = self.messages()
+        assert all(isinstance(message, Request) for message in found)
+        return found
+
+    def messages(self) -> list[Any]:
+        """The same, notifications as well."""
+        found: list[Any] = []
         while True:
             try:
                 data = self.theirs.recv(1 << 16)
             except BlockingIOError:
                 return found
-            for message in self._connection.receive(data):
-                assert isinstance(message, Request)
-                found.append(message)
+            if not data:
+                return found
+            found += self._connection.receive(data)
 
     def say(self, data: bytes) -> None:
         self.theirs.sendall(data)
@@ -147,3 +155,58 @@ def test_sending_into_a_closed_socket_is_no_exception(line: Line) -> None:
     assert line.answers == []
     line.channel.on_ready()
     assert line.answers == ["ENOTCONN"]
+
+
+def test_notifications_in_order_with_answers(line: Line) -> None:
+    line.channel._on_notification = lambda one: line.answers.append(one.params)
+    msgid = line.ask(StatPath(b"trace"))
+    line.say(
+        encode_notification("news", [1]) + encode_response(msgid, "answer") + encode_notification("news", [2])
+    )
+    assert line.answers == [[1], "answer", [2]]
+
+
+def test_the_daemon_says_why_it_ends(line: Line) -> None:
+    line.ask(StatPath(b"trace"))
+    line.say(encode_notification("error", [errno.EMFILE, "too many"]))
+    line.theirs.close()
+    line.channel.on_ready()
+    line.ask(StatPath(b"trace"))
+    assert line.answers == ["EMFILE", "EMFILE"]
+
+
+def test_notifications_to_the_daemon(line: Line) -> None:
+    line.channel.notify(EnablersWritten(3))
+    [message] = line.messages()
+    assert message == Notification("enablers_written", [3])
+    line.channel.close()
+    line.channel.notify(EnablersWritten(4))
+
+
+class TestFinishing:
+    def test_what_was_sent_is_carried_out_first(self, line: Line) -> None:
+        line.ask(StatPath(b"trace"))
+        line.channel.finish(lambda: line.answers.append("finished"))
+        [request] = line.asked()
+        assert line.theirs.recv(10) == b""
+        line.say(encode_response(request.msgid, 1))
+        assert line.answers == [1]
+        line.theirs.close()
+        line.channel.on_ready()
+        assert line.answers == [1, "finished"]
+
+    def test_what_could_not_be_sent_yet_comes_before_it(self, line: Line) -> None:
+        for _ in range(40):
+            line.ask(Write(1, bytes(100_000), None))
+        line.channel.finish(lambda: line.answers.append("finished"))
+        requests: list[Request] = []
+        while line.events[-1] is True or len(requests) < 40:
+            requests += line.asked()
+            line.channel.on_ready()
+        assert len(requests) == 40
+        assert line.theirs.recv(10) == b""
+
+    def test_one_that_has_ended(self, line: Line) -> None:
+        line.channel.close()
+        line.channel.finish(lambda: line.answers.append("finished"))
+        assert line.answers == ["finished"]

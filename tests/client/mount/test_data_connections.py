@@ -22,8 +22,11 @@ class Daemon:
     """What OpenFor is answered."""
 
     error = 0
+    is_silent = False
 
     def __call__(self, params: Params) -> Any:
+        if self.is_silent:
+            return None
         if isinstance(params, OpenFor) and self.error:
             raise OSError(self.error, "refused")
         return NIL
@@ -74,9 +77,7 @@ def test_who_is_gone(kernel: Kernel, daemon: Daemon) -> None:
     assert kernel.data_channels[0].closed
 
 
-def test_the_daemon_of_another_user(
-    kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_daemon_of_another_user(kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     """Connections are ours then; that is told once, and not asked again."""
     daemon.error = errno.EPERM
     with caplog.at_level(logging.WARNING):
@@ -113,6 +114,34 @@ def test_a_daemon_that_is_away(kernel: Kernel) -> None:
     run = connect(kernel)
     kernel.pass_time(AWAY_S + 0.5)
     assert run.error == errno.ENOTCONN
+
+
+@pytest.mark.parametrize("reconnects", [True, False])
+def test_a_daemon_that_ends_meanwhile(kernel: Kernel, daemon: Daemon, reconnects: bool) -> None:
+    kernel.connections.reconnects = reconnects
+    daemon.is_silent = True
+    run = connect(kernel)
+    daemon.is_silent = False
+    kernel.data_channels[0].end()
+    kernel.pass_time(0.5)
+    assert run.error == (0 if reconnects else errno.ENOTCONN)
+
+
+@pytest.mark.parametrize("reconnects", [True, False])
+def test_a_socket_that_is_not_there(kernel: Kernel, reconnects: bool) -> None:
+    kernel.connections.reconnects = reconnects
+    answers = [ConnectionRefusedError(errno.ECONNREFUSED, "x"), FileNotFoundError(errno.ENOENT, "x")]
+    make = kernel.connections._connect
+
+    def refuse(*args: Any) -> Any:
+        if answers:
+            raise answers.pop(0)
+        return make(*args)
+
+    kernel.connections._connect = refuse
+    run = connect(kernel)
+    kernel.pass_time(0.5)
+    assert run.error == (0 if reconnects else errno.ECONNREFUSED)
 
 
 def test_what_is_retried(kernel: Kernel) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.mount.kernel import Kernel, poll_in, read_in, release_in, write_in
+from tests.client.mount.kernel import FakeChannel, Kernel, poll_in, read_in, release_in, write_in
 from utracefs.mount import abi, file_system
 from utracefs.mount.abi import InitFlag, Opcode, OpenFlag
 from utracefs_protocol.messages.params import Params
@@ -461,9 +461,28 @@ class TestWriting:
         kernel.main.answer(error=errno.EBADF)
         assert kernel.replies.pop(unique) == (errno.EBADF, b"")
 
-    def test_user_events_data(self, kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.WARNING):
-            for _ in range(2):
-                fails(errno.EOPNOTSUPP, lambda: kernel.open(b"user_events_data", os.O_RDWR))
-        assert len(caplog.records) == 1
-        assert "pid 77 opened user_events_data" in caplog.text
+    def test_user_events_data_is_a_file_of_its_own(self, kernel: Kernel, daemon: Daemon) -> None:
+        """test_user_events_data.py has the rest."""
+        unique = kernel.send(Opcode.OPEN, kernel.lookup(b"user_events_data"), abi.OPEN_IN.pack(2, 0))
+        assert daemon.count(Open) == 0
+        kernel.data_channels[0].answer()
+        fh = abi.OPEN_OUT.unpack(kernel.replies.pop(unique)[1])[0]
+        waits = kernel.send(Opcode.OPEN, 2, abi.OPEN_IN.pack(0, 0))
+        kernel.main.asked.clear()
+        assert kernel.call(Opcode.RELEASE, 2, release_in(fh)) == b""
+        assert kernel.data_channels[0].closed and waits not in kernel.replies
+
+    def test_the_next_daemon(self, kernel: Kernel, daemon: Daemon) -> None:
+        """Handles of the one before are dead, and names are asked for again."""
+        waited, text = kernel.open(b"trace_pipe"), kernel.open(b"README")
+        before = kernel.main
+        before.close()
+        kernel.channels[0].close()
+        kernel.main = FakeChannel(daemon)
+        kernel.files.daemon_came(kernel.main)  # type: ignore[arg-type]
+        for fh in (waited, text):
+            fails(errno.ENOTCONN, lambda fh=fh: kernel.call(Opcode.READ, 2, read_in(fh, 0, 10)))  # type: ignore[misc]
+            fails(errno.ENOTCONN, lambda fh=fh: kernel.call(Opcode.RELEASE, 2, release_in(fh)))  # type: ignore[misc]
+        kernel.open(b"README")
+        assert len(kernel.main.asked_for(Open)) == 1
+        assert len([kernel.open(b"trace_pipe") for _ in range(file_system.MAX_WAITED_FILES)]) == 200

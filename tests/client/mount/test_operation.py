@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.client.mount.kernel import FakeChannel
-from utracefs.mount.operation import Ask, Gate, Operation, Steps
+from utracefs.mount.operation import Ask, Finish, Gate, Operation, Steps
 from utracefs_protocol.messages.tracefs import Open, Read, Seek
 
 
@@ -91,3 +91,13 @@ def test_a_gate_lets_in_when_all_have_left() -> None:
     gate.leave("two")
     assert [one.ended for one in waiting] == [[(b"in", 0)], [(b"in", 0)]]
     assert gate.is_open
+
+
+def test_the_end_of_a_connection_is_waited_for(channel: FakeChannel) -> None:
+    def steps() -> Steps:
+        yield Finish(channel)  # type: ignore[arg-type]
+        return b"ended"
+
+    run = Run(steps())
+    run.operation.interrupt()
+    assert run.ended == [(b"ended", 0)] and channel.closed
