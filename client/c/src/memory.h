@@ -1,14 +1,15 @@
 /*
  * Memory of the program's own that may not be there.
  *
- * The kernel's user_events answers EFAULT or ENOMEM for a pointer that leads nowhere. In the program itself such a
- * pointer is a SIGSEGV, so nothing here follows one: each access to memory that a caller named is made by the
- * kernel, in a system call that says EFAULT.
+ * The kernel's user_events answers EFAULT or ENOMEM for a pointer that leads nowhere. In the program
+ * itself such a pointer is a SIGSEGV, so nothing here follows one: each access to memory that a caller
+ * named is made by the kernel, in a system call that says EFAULT.
  *
- *     ut_set_bit       one bit, atomically: futex(FUTEX_WAKE_OP) does the read-modify-write
  *     ut_copy_in       bytes out of it
  *     ut_copy_out      bytes into it
  *     ut_is_readable   one byte
+ *
+ * Enable bits are set in enablers.c, by the kernel as well.
  */
 #ifndef UTRACEFS_MEMORY_H
 #define UTRACEFS_MEMORY_H
@@ -17,7 +18,6 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
-#include <linux/futex.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -28,35 +28,9 @@
 /* Pages are at least as large, so what is true of one byte is true of the 4096 around it. */
 #define UT_PAGE 4096u
 
-/* Sets or clears bit `bit` of the word of `size` (4 or 8) bytes at `address`, which is aligned; the other bits stay
- * as they are, also while the program changes them by atomic operations. 0, or -EFAULT when the word cannot be
- * written. Keeps errno.
- *
- * FUTEX_WAKE_OP is meant for condition variables: it changes a word by *word |= 1 << bit or *word &= ~(1 << bit), and
- * wakes who waits on another one, here a word that nobody waits on. (It may wake somebody who waits on the changed
- * word, whose futex says that this happens.) So the word is looked up, faulted in and changed by the kernel in one
- * step: between the question whether it can be written and the write, nothing can be unmapped. The half of a word of
- * 8 bytes that holds the bit is changed alone; an atomic operation on all 8 is ordered with it by the cache line. */
-static inline int ut_set_bit(void *address, unsigned size, unsigned bit, int on)
-{
-	static uint32_t nobody_waits;
-	const int saved = errno;
-	unsigned op = (unsigned)(on ? FUTEX_OP_OR : FUTEX_OP_ANDN) | FUTEX_OP_OPARG_SHIFT;
-	char *half = address;
-	int result = 0;
-
-	if (size == 8 && (bit >= 32) == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__))
-		half += 4;
-	/* Compared with 0x7ff, so that as good as never a waiter of the word itself is woken. */
-	if (syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0, half,
-		    op << 28 | (unsigned)FUTEX_OP_CMP_EQ << 24 | (bit & 31) << 12 | 0x7ff) < 0)
-		result = -errno;
-	errno = saved;
-	return result;
-}
-
-/* Whether the byte at `address` can be read. Keeps errno. Asks rt_sigprocmask, which copies a mask from there
- * before it finds that it is asked for nothing it knows: cheaper than process_vm_readv, and allowed everywhere. */
+/* Whether the byte at `address` can be read. Keeps errno. Asks rt_sigprocmask, which copies a mask from
+ * there before it finds that it is asked for nothing it knows: cheaper than process_vm_readv, and allowed
+ * everywhere. */
 static inline int ut_is_readable(const void *address)
 {
 	const int saved = errno;
@@ -67,8 +41,8 @@ static inline int ut_is_readable(const void *address)
 	return mask ? readable : 0; /* a null mask is no mask */
 }
 
-/* For where process_vm_readv is forbidden (seccomp): through a pipe, whose write and read say EFAULT as well. At most
- * UT_PAGE bytes. */
+/* For where process_vm_readv is forbidden (seccomp): through a pipe, whose write and read say EFAULT as
+ * well. At most UT_PAGE bytes. */
 static inline int ut_copy_by_pipe(void *to, const void *from, size_t size)
 {
 	int ends[2];

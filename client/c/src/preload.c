@@ -1,19 +1,20 @@
 /*
  * libutracefs-preload.so: programs that speak the kernel's user_events ABI, unchanged.
  *
- * With this library in LD_PRELOAD a program that opens /sys/kernel/tracing/user_events_data, registers events by ioctl
- * and writes records has a connection to the daemon and a data ring in its place. When no daemon answers, the kernel's
- * file is opened if it exists, and its errno returned if not.
+ * With this library in LD_PRELOAD a program that opens /sys/kernel/tracing/user_events_data, registers
+ * events by ioctl and writes records has a connection to the daemon and a data ring in its place. When no
+ * daemon answers, the kernel's file is opened if it exists, and its errno returned if not.
  *
- * Here are the symbols that are wrapped; no other is exported (preload.map). Each passes on what is not ours: for the
- * calls on descriptors after one load and a branch (ut_file_at), for open after the call itself. The
- * arguments that C leaves open are named: preload_next.h says why.
+ * Here are the symbols that are wrapped; no other is exported (preload.map). Each passes on what is not
+ * ours: for the calls on descriptors after one load and a branch (ut_file_at), for open after the call
+ * itself. The arguments that C leaves open are named: preload_next.h says why.
  *
- * The path is only looked at when the real open has been made: the kernel has said then that there is a string (not
- * EFAULT), and a program's system calls are the same with this library as without it.
+ * The path is only looked at when the real open has been made: the kernel has said then that there is a
+ * string (not EFAULT), and a program's system calls are the same with this library as without it.
  *
- * Not wrapped: exec (the descriptor is known in the next program by what is in it, if that has this library), vfork and
- * posix_spawn (their children close and dup descriptors of their own, so ours are left alone: ut_file_here).
+ * Not wrapped: exec (the descriptor is known in the next program by what is in it, if that has this
+ * library), vfork and posix_spawn (their children close and dup descriptors of their own, so ours are left
+ * alone: ut_file_here).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -39,14 +40,15 @@
 #define CLOSE_RANGE_CLOEXEC 4u
 #endif
 
-/* WRAP(int, open, (const char *path, ...)) defines `open` under a name that does not clash with libc's declaration. */
+/* WRAP(int, open, (const char *path, ...)) defines `open` under a name that does not clash with libc's
+ * declaration. */
 #define WRAP(type, name, arguments)                       \
 	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name); \
 	UT_VISIBLE type ut_wrap_##name arguments
 #define ALIAS(type, name, of, arguments) \
 	UT_VISIBLE type ut_wrap_##name arguments __asm__(#name) __attribute__((alias(#of)));
 
-/* ---- open -------------------------------------------------------------------------------------------------- */
+/* ---- open */
 
 #define FILE_NAME "user_events_data"
 #define TRACEFS 0x74726163
@@ -61,8 +63,8 @@ static int is_named(const char *path)
 	       (length == name || path[length - name - 1] == '/');
 }
 
-/* Whether what open answered leaves it open that this is tracefs' file: it is not there or not allowed, or it is
- * tracefs' or our mount's own. */
+/* Whether what open answered leaves it open that this is tracefs' file: it is not there or not allowed, or
+ * it is tracefs' or our mount's own. */
 static int may_be_ours(const char *path, int real)
 {
 	const int saved = errno;
@@ -88,8 +90,8 @@ static int may_be_ours(const char *path, int real)
 	return may;
 }
 
-/* A file of ours as open would make it with `flags`, in place of `real`, or -1 and errno. `real` again, and errno as it
- * is, when no daemon answers. */
+/* A file of ours as open would make it with `flags`, in place of `real`, or -1 and errno. `real` again,
+ * and errno as it is, when no daemon answers. */
 static int take_over(int flags, int real)
 {
 	struct ut_section section;
@@ -191,9 +193,10 @@ WRAP(FILE *, fdopen, (int fd, const char *mode))
 	return ut_stream(fd, mode);
 }
 
-/* ---- write ------------------------------------------------------------------------------------------------- */
+/* ---- write */
 
-/* A real write has failed. EPERM is what our memfd's seals say: one that came from another process is known by that. */
+/* A real write has failed. EPERM is what our memfd's seals say: one that came from another process is
+ * known by that. */
 static int is_new(int fd)
 {
 	struct ut_section section;
@@ -269,7 +272,7 @@ WRAP(ssize_t, pwritev2, (int fd, const struct iovec *iov, int count, off_t offse
 }
 ALIAS(ssize_t, pwritev64v2, pwritev2, (int fd, const struct iovec *iov, int count, off_t offset, int flags))
 
-/* ---- what else one does with it ------------------------------------------------------------------------------ */
+/* ---- what else one does with it */
 
 WRAP(int, ioctl, (int fd, unsigned long request, void *argument))
 {
@@ -312,7 +315,7 @@ WRAP(off_t, lseek, (int fd, off_t offset, int whence))
 }
 ALIAS(off_t, lseek64, lseek, (int fd, off_t offset, int whence))
 
-/* ---- descriptors ------------------------------------------------------------------------------------------- */
+/* ---- descriptors */
 
 /* The entry goes before the descriptor: its number may be given out again at once. */
 static struct ut_file *take(int fd)
@@ -417,10 +420,11 @@ WRAP(int, fcntl, (int fd, int command, void *argument))
 }
 ALIAS(int, fcntl64, fcntl, (int fd, int command, void *argument))
 
-/* ---- syscall ----------------------------------------------------------------------------------------------- */
+/* ---- syscall */
 
 /* The calls above, by number. `mine`: whether it is one of them. */
-static __attribute__((noinline)) long by_number(int *mine, long number, long a, long b, long c, long d, long e, long f)
+static __attribute__((noinline)) long by_number(int *mine, long number, long a, long b, long c, long d,
+						 long e, long f)
 {
 	*mine = 1;
 	switch (number) {
@@ -478,8 +482,8 @@ static __attribute__((noinline)) long by_number(int *mine, long number, long a, 
 	}
 }
 
-/* Any other is passed on as the last thing done, by a jump: so who comes back twice or on another stack (clone) does not
- * come back to here. */
+/* Any other is passed on as the last thing done, by a jump: so who comes back twice or on another stack
+ * (clone) does not come back to here. */
 WRAP(long, syscall, (long number, long a, long b, long c, long d, long e, long f))
 {
 	int mine;

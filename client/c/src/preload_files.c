@@ -61,7 +61,7 @@ int ut_file_here(void)
 	return process == getpid();
 }
 
-/* ---- fork -------------------------------------------------------------------------------------------------- */
+/* ---- fork */
 
 static void before_fork(void)
 {
@@ -92,7 +92,7 @@ static void begin(void)
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* ---- the list in the memfd ---------------------------------------------------------------------------------- */
+/* ---- the list in the memfd */
 
 #define LIST_SIZE (256u << 10) /* two thousand events of a hundred bytes; those beyond are not handed on */
 #define LIST_MAGIC 0x3174736c66637475u /* "utcflst1" */
@@ -146,7 +146,8 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 	pthread_mutex_unlock(&lock);
 }
 
-/* Registers what a list says, in the order of its indexes. Believes nothing of it: another process wrote it. */
+/* Registers what a list says, in the order of its indexes. Believes nothing of it: another process wrote
+ * it. */
 static void replay(struct ut_session *session, const struct list *list)
 {
 	uint32_t end = atomic_load_explicit(&list->end, memory_order_acquire);
@@ -180,7 +181,7 @@ static void replay(struct ut_session *session, const struct list *list)
 	}
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------- */
+/* ---- files */
 
 /* One with a reference, that nobody finds yet; NULL: no memory. Behind the lock. */
 static struct ut_file *make(struct ut_session *session)
@@ -416,7 +417,8 @@ int ut_file_open(int flags, int real)
 	return fd;
 }
 
-/* A descriptor that came from another process, by exec or over a socket, or was made from one of ours without us. */
+/* A descriptor that came from another process, by exec or over a socket, or was made from one of ours
+ * without us. */
 static struct ut_file *adopt(int fd)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);

@@ -1,22 +1,23 @@
 /*
  * Which descriptors of the program are files of user_events_data that this library stands for.
  *
- * What the program holds is a memfd named user_events_data, so everything else that one does with a descriptor (fstat,
- * poll, dup, fork, passing it on, /proc/self/fd) does something sane. It is sealed: a write that does not come by
- * here is EPERM and changes nothing. It holds the list of the file's registrations, by which another process that
- * gets the descriptor (exec, SCM_RIGHTS) knows it, and makes a connection of its own with the same write indexes.
+ * What the program holds is a memfd named user_events_data, so everything else that one does with a
+ * descriptor (fstat, poll, dup, fork, passing it on, /proc/self/fd) does something sane. It is sealed: a
+ * write that does not come by here is EPERM and changes nothing. It holds the list of the file's
+ * registrations, by which another process that gets the descriptor (exec, SCM_RIGHTS) knows it, and makes
+ * a connection of its own with the same write indexes.
  *
  *     descriptor -> table -> struct ut_file -> struct ut_session (the connection, session.h)
  *
- * The table has an entry for each descriptor; dup'ed ones share a file. It is changed under a lock, with signals
- * blocked, and read without one: by write, which a signal handler may call and which takes nanoseconds. A write that
- * is overtaken by the close of its descriptor may look at a file that is closed, or another one by now, as it would
- * find another file under its number in the kernel. Nothing is unmapped under it: a struct ut_file is only used
- * again, and the core keeps sessions that were closed (core.h).
+ * The table has an entry for each descriptor; dup'ed ones share a file. It is changed under a lock, with
+ * signals blocked, and read without one: by write, which a signal handler may call and which takes
+ * nanoseconds. A write that is overtaken by the close of its descriptor may look at a file that is closed,
+ * or another one by now, as it would find another file under its number in the kernel. Nothing is unmapped
+ * under it: a struct ut_file is only used again, and the core keeps sessions that were closed (core.h).
  *
- * The number of a descriptor says nothing about what was done to it without us (a system call by instruction,
- * fclose inside of libc). ut_file_is asks for the inode; who writes asks before it gives an error back, and
- * now and then otherwise (preload_write.c).
+ * The number of a descriptor says nothing about what was done to it without us (a system call by
+ * instruction, fclose inside of libc). ut_file_is asks for the inode; who writes asks before it gives an
+ * error back, and now and then otherwise (preload_write.c).
  */
 #ifndef UTRACEFS_PRELOAD_FILES_H
 #define UTRACEFS_PRELOAD_FILES_H
@@ -58,8 +59,8 @@ static inline struct ut_file *ut_file_at(int fd)
 	return page ? atomic_load_explicit(&page[(unsigned)fd % UT_TABLE_PAGE], memory_order_acquire) : NULL;
 }
 
-/* Around all that may take a lock: signals blocked (a handler may call us), no cancellation (the lock would stay
- * locked), errno as it was. */
+/* Around all that may take a lock: signals blocked (a handler may call us), no cancellation (the lock
+ * would stay locked), errno as it was. */
 struct ut_section {
 	sigset_t signals;
 	int cancel;
@@ -71,18 +72,20 @@ void ut_section_end(const struct ut_section *section);
 
 /* All of these are called inside of a section. */
 
-/* Opens a file as open(2) with `flags` would, and closes `real` (-1: none) before it takes a number. The descriptor;
- * -errno; or -ENOTCONN when no daemon answers, and `real` is as it was. */
+/* Opens a file as open(2) with `flags` would, and closes `real` (-1: none) before it takes a number. The
+ * descriptor; -errno; or -ENOTCONN when no daemon answers, and `real` is as it was. */
 int ut_file_open(int flags, int real);
 
-/* The file at `fd`, referenced: give it back with ut_file_put. Knows one that another process made. NULL: not ours. */
+/* The file at `fd`, referenced: give it back with ut_file_put. Knows one that another process made. NULL:
+ * not ours. */
 struct ut_file *ut_file_get(int fd);
 void ut_file_put(struct ut_file *file);
 
 /* Whether `fd` is (still) that file. */
 int ut_file_is(const struct ut_file *file, int fd);
 
-/* Takes the entry of `fd` away, before the descriptor goes. It is the file's reference: NULL, or to be put. */
+/* Takes the entry of `fd` away, before the descriptor goes. It is the file's reference: NULL, or to be
+ * put. */
 struct ut_file *ut_file_take(int fd);
 
 /* Takes it away if it is still that of `file`. */
@@ -97,8 +100,8 @@ int ut_file_from(unsigned fd);
 /* Notes a registration in the file's list. */
 void ut_file_note(struct ut_file *file, uint32_t write_index, const char *command, uint16_t flags);
 
-/* Whether this is the process whose table of descriptors ours describes, and not a child of vfork, which has our
- * memory and descriptors of its own. */
+/* Whether this is the process whose table of descriptors ours describes, and not a child of vfork, which
+ * has our memory and descriptors of its own. */
 int ut_file_here(void);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * The ioctls of user_events_data, as the kernel's user_events_ioctl_reg, _unreg and _del take them: struct rules, order
- * of errors, and what is stored at the end. Pointers are followed by the kernel only (memory.h).
+ * The ioctls of user_events_data, as the kernel's user_events_ioctl_reg, _unreg and _del take them: struct
+ * rules, order of errors, and what is stored at the end. Pointers are followed by the kernel only
+ * (memory.h).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,9 +1,9 @@
 /*
  * The functions behind ours: those that the program would call without this library.
  *
- * They are looked up (dlsym, RTLD_NEXT) at the first call of any, all together, and not in a constructor: those of
- * other libraries may run before ours and open files. A call that comes from within the lookup itself (malloc of
- * an allocator that is preloaded, too, opens its settings) makes the bare system call.
+ * They are looked up (dlsym, RTLD_NEXT) at the first call of any, all together, and not in a constructor:
+ * those of other libraries may run before ours and open files. A call that comes from within the lookup
+ * itself (malloc of an allocator that is preloaded, too, opens its settings) makes the bare system call.
  */
 #ifndef UTRACEFS_PRELOAD_NEXT_H
 #define UTRACEFS_PRELOAD_NEXT_H
@@ -15,11 +15,11 @@
 #include <sys/uio.h>
 
 #if !defined(__LP64__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "libutracefs-preload is for 64-bit little-endian machines: open64 is open there, and off_t one argument"
+#error "libutracefs-preload is for 64-bit little-endian machines, where open64 is open"
 #endif
 
-/* The arguments that C leaves open (mode, what ioctl and fcntl take) are named: on these machines they are passed
- * as named ones are, and reading one that the caller did not pass does no harm. */
+/* The arguments that C leaves open (mode, what ioctl and fcntl take) are named: on these machines they are
+ * passed as named ones are, and reading one that the caller did not pass does no harm. */
 #define UT_NEXT_FUNCTIONS(X)                                                        \
 	X(int, open, (const char *, int, mode_t))                                   \
 	X(int, openat, (int, const char *, int, mode_t))                            \

@@ -1,10 +1,10 @@
 /*
  * FILEs on a file of user_events_data.
  *
- * A FILE of libc's own calls write inside of libc, past any wrapper. So ours is a stream with functions of its own
- * (fopencookie), which buffers as any other (setvbuf, fflush, fclose) and whose write is a record for each
- * flush, as the kernel's file would see it. fileno() gives the descriptor, for ioctl and for writing without a buffer:
- * libstdc++'s std::ofstream does that.
+ * A FILE of libc's own calls write inside of libc, past any wrapper. So ours is a stream with functions of
+ * its own (fopencookie), which buffers as any other (setvbuf, fflush, fclose) and whose write is a record
+ * for each flush, as the kernel's file would see it. fileno() gives the descriptor, for ioctl and for
+ * writing without a buffer: libstdc++'s std::ofstream does that.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,16 +1,18 @@
 /*
- * write(2) of a record: the errors of the kernel's user_events_write, in its order (docs/protocol.md section 3.5; linux/
- * kernel/trace/trace_events_user.c), at the price of an emit.
+ * write(2) of a record: the errors of the kernel's user_events_write, in its order (docs/protocol.md
+ * section 3.5; linux/ kernel/trace/trace_events_user.c), at the price of an emit.
  *
- * A pointer that leads nowhere is EFAULT in the kernel. Asking it costs a system call, so a thread remembers the pages
- * of which it was told that they can be read, and asks once for each. What it remembers may grow old: a program that
- * has its buffer unmapped and then writes from there gets the SIGSEGV that it would get from touching it. It
- * would have to have written a record from that page before, less than UT_TRUSTED writes ago: then all is forgotten.
+ * A pointer that leads nowhere is EFAULT in the kernel. Asking it costs a system call, so a thread
+ * remembers the pages of which it was told that they can be read, and asks once for each. What it
+ * remembers may grow old: a program that has its buffer unmapped and then writes from there gets the
+ * SIGSEGV that it would get from touching it. It would have to have written a record from that page
+ * before, less than UT_TRUSTED writes ago: then all is forgotten.
  *
- * As often the descriptor is looked at: who closes one of ours without us (by instruction: nothing in libc does but
- * what closes FILEs and descriptors in children), opens something else under the number, and writes to it, has at most
- * UT_TRUSTED - 1 writes taken for records, of those that begin with the index of an enabled event. All others are
- * an error, and before an error is given back the descriptor is looked at.
+ * As often the descriptor is looked at: who closes one of ours without us (by instruction: nothing in libc
+ * does but what closes FILEs and descriptors in children), opens something else under the number, and
+ * writes to it, has at most UT_TRUSTED - 1 writes taken for records, of those that begin with the index of
+ * an enabled event. All others are an error, and before an error is given back the descriptor is looked
+ * at.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

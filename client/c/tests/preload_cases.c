@@ -1,5 +1,5 @@
-/* A program that knows nothing but the kernel's user_events ABI: the ways in which one gets at the file and its
- * descriptors. The event "work" is on when it begins. Each case ends with 0 and prints nothing. */
+/* A program that knows nothing but the kernel's user_events ABI: the ways in which one gets at the file
+ * and its descriptors. The event "work" is on when it begins. Each case ends with 0 and prints nothing. */
 #include "preload_cases.h"
 
 #include <limits.h>
@@ -34,7 +34,8 @@ static long by_instruction(long number, long a, long b, long c)
 
 static void ways_to_open(int argc, char **argv)
 {
-	const char *paths[] = { PATH, "/sys/kernel/debug/tracing/user_events_data", "/nowhere/at/all/user_events_data" };
+	const char *paths[] = { PATH, "/sys/kernel/debug/tracing/user_events_data",
+				"/nowhere/at/all/user_events_data" };
 	unsigned i;
 	int folder, fd;
 
@@ -184,7 +185,8 @@ static void streams(int argc, char **argv)
 	FAILS(write(fd, &record, sizeof(record)), EBADF);
 }
 
-/* The program's descriptor is no file that one can spoil, and nothing is taken from another that has its number. */
+/* The program's descriptor is no file that one can spoil, and nothing is taken from another that has its
+ * number. */
 static void behind_our_back(int argc, char **argv)
 {
 	int fd = open_work(), other;
@@ -210,7 +212,7 @@ static void behind_our_back(int argc, char **argv)
 	CHECK(write(fd, &record, sizeof(record)) == 12);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------ */
+/* ---- memory */
 
 static void wrong_pointers(int argc, char **argv)
 {
@@ -247,8 +249,13 @@ static void wrong_pointers(int argc, char **argv)
 	CHECK(writev(fd, iov, 2) == 12);
 
 	FAILS(ioctl(fd, DIAG_IOCSREG, NULL), EFAULT);
-	FAILS(ioctl(fd, DIAG_IOCSREG, page + 4086), EFAULT);
-	FAILS(ioctl(fd, DIAG_IOCSUNREG, page + 4090), EFAULT);
+	FAILS(ioctl(fd, DIAG_IOCSREG, page + 4094), EFAULT);
+	FAILS(ioctl(fd, DIAG_IOCSREG, page + 4080), EINVAL);
+	*(uint32_t *)(page + 4080) = sizeof(r);
+	FAILS(ioctl(fd, DIAG_IOCSREG, page + 4080), EFAULT);
+	*(uint32_t *)(page + 4088) = sizeof(struct user_unreg);
+	FAILS(ioctl(fd, DIAG_IOCSUNREG, page + 4088), EFAULT);
+	memset(page + 4080, 0, 16);
 	FAILS(ioctl(fd, DIAG_IOCSDEL, page + 4096), EFAULT);
 	r = request(page + 4096, &word, 1);
 	FAILS(ioctl(fd, DIAG_IOCSREG, &r), EFAULT);
@@ -316,7 +323,7 @@ static void words(int argc, char **argv)
 	CHECK(word & 1 && emit(fd, 0, 7, 0) == 12);
 }
 
-/* ---- processes and threads ----------------------------------------------------------------------------------- */
+/* ---- processes and threads */
 
 static void children(int argc, char **argv)
 {
@@ -373,7 +380,7 @@ static void inherited(int argc, char **argv)
 	(void)argc;
 	CHECK(emit(fd, 1, 9, 1) == 12 && emit(copy, 1, 9, 2) == 12);
 	FAILS(emit(fd, 2, 9, 3), ENOENT);
-	CHECK(reg(copy, "one more u32 b", 0) == 2);
+	CHECK(reg(copy, "one_more u32 b", 0) == 2);
 }
 
 /* The descriptor in another program, and in another process that had no file before. */
@@ -386,7 +393,10 @@ static void hand_over(int argc, char **argv)
 		char room[CMSG_SPACE(sizeof(int))];
 	} control = { .header = { CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS } };
 	struct iovec iov = { &byte, 1 };
-	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct msghdr message = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = &control,
+				  .msg_controllen = sizeof(control) };
 	pid_t child;
 
 	(void)argc;
@@ -502,7 +512,7 @@ static void cancelled(int argc, char **argv)
 	CHECK(emit(shared, 0, 12, 1) == 12 && close(shared) == 0);
 }
 
-/* ---- limits ------------------------------------------------------------------------------------------------ */
+/* ---- limits */
 
 static void no_large_files(int argc, char **argv)
 {

@@ -1,5 +1,5 @@
-/* What programs of the tests of the preload library share: the kernel's ABI as a program sees it, and checks that say
- * where they failed. */
+/* What programs of the tests of the preload library share: the kernel's ABI as a program sees it, and
+ * checks that say where they failed. */
 #ifndef PRELOAD_CASES_H
 #define PRELOAD_CASES_H
 

@@ -1,0 +1,53 @@
+"""Programs with libutracefs-preload.so in front of the C library."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+CORE = ROOT / "client" / "c"
+# What is wrong on purpose in programs that hand wrong pointers and sizes over.
+FLAGS = "-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-nonnull -Wno-stringop-overflow -Wno-stringop-overread"
+
+
+def library() -> Path:
+    """Built by whoever asks first."""
+    with open(CORE / "Makefile", "rb") as makefile:
+        fcntl.flock(makefile, fcntl.LOCK_EX)
+        done = subprocess.run(["make", "-s", "-C", CORE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return CORE / "build" / "libutracefs-preload.so"
+
+
+def compiled(name: str, folder: Path, *flags: str) -> Path:
+    """client/c/tests/NAME as a program in `folder`."""
+    program = folder / Path(name).stem
+    command = ["gcc", *FLAGS.split(), *flags, "-pthread", CORE / "tests" / name, "-o", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def environment(*before: str, **others: str) -> dict[str, str]:
+    """With the library, behind those that must stand before it. Without what coverage would start."""
+    here = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
+    return {**here, "LD_PRELOAD": ":".join([*before, str(library())]), **others}
+
+
+def run(*command: object, env: Mapping[str, str] | None = None, input: str = "") -> str:
+    """What it printed; it must end with 0 and without a word on standard error."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env=environment() if env is None else env,
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), f"{command}: {done.returncode}: {done.stderr}"
+    return done.stdout

@@ -1,0 +1,130 @@
+"""Records of programs in C: their values, their numbers, and what signal handlers and threads do to them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.client.c.conftest import Run
+from tests.integration.conftest import DaemonProcess
+from tests.integration.test_conservation import stats
+from utracefs import Session
+
+WAYS = pytest.mark.parametrize("way", ["ring", "socket"])
+
+
+def lines(daemon: DaemonProcess, event: str) -> list[str]:
+    """What stands behind the event's name in each line of `trace`."""
+    with daemon.tree() as tree:
+        text = tree.read_file("trace").decode(errors="surrogateescape")
+    return re.findall(rf" {event}:(.*)$", text, re.MULTILINE)
+
+
+def numbers(daemon: DaemonProcess, way: str = "ring") -> tuple[int, int]:
+    """Records of c_count that were taken, and those that were lost on the way; all are accounted for."""
+    with daemon.tree() as tree:
+        emitted, consumers = stats(tree.read_file("events/user_events/c_count/stats"))
+    ftrace = consumers["ftrace"]
+    assert emitted == sum(ftrace.values())
+    return ftrace["recorded"], ftrace["lost"]
+
+
+def of_way(way: str) -> dict[str, str]:
+    return {"UTRACEFS_DATA_RING": "0"} if way == "socket" else {}
+
+
+@WAYS
+@pytest.mark.usefixtures("events_on")
+def test_every_kind_of_field(daemon: DaemonProcess, run: Run, way: str) -> None:
+    assert run("basic", **of_way(way)) == "enabled 1 lost 0 refused 0 error 0\n"
+    assert lines(daemon, "c_request") == [
+        " status=0xc8 (200) bytes=0x72a (1834) path=/x",
+        " status=0x194 (404) bytes=0x0 (0) path=",
+    ]
+    (kinds,) = lines(daemon, "c_kinds")
+    assert re.sub(r"'.*?'", "'?'", kinds) == (
+        " a='?'(255) b='?'(255) c=0xffff (65535) d=0xfffe (65534) e=0xee6b2800 (-294967296)"
+        " f=0xfffffffd (-3) g=0xffffffffffffffff (-1) h=0x8000000000000000 (-9223372036854775808)"
+        " comm=much to where=0x100007f (16777343) raw=01,02,03 text=text"
+    )
+    assert len(lines(daemon, "c_plain")) == 1
+
+
+@pytest.mark.usefixtures("events_on")
+def test_lines_are_those_of_the_python_client(daemon: DaemonProcess, run: Run) -> None:
+    run("basic")
+    ours = lines(daemon, "c_request")
+    with daemon.tree() as tree, Session(daemon.directory) as session:
+        event = session.event("c_request u16 status; u64 bytes; __rel_loc char[] path")
+        assert event
+        tree.write_file("trace", b"")
+        event.emit(200, 1834, "/x")
+        event.emit(404, 0, "")
+        session.flush()
+    assert lines(daemon, "c_request") == ours
+
+
+@pytest.mark.usefixtures("events_on")
+def test_a_line_has_the_thread_that_wrote_it(daemon: DaemonProcess, run: Run) -> None:
+    run("emitting", "threads", 3, 2)
+    with daemon.tree() as tree:
+        text = tree.read_file("trace").decode()
+    found = re.findall(r"^ +emitting-(\d+) .*c_count: who=0x(\d) ", text, re.MULTILINE)
+    assert sorted(who for _, who in found) == ["0", "0", "1", "1", "2", "2"]
+    assert len(set(found)) == 3 and len({tid for tid, _ in found}) == 3
+
+
+@WAYS
+@pytest.mark.usefixtures("events_on")
+def test_none_is_lost_that_is_not_counted(daemon: DaemonProcess, run: Run, way: str) -> None:
+    printed = run("emitting", "threads", 4, 50_000, **of_way(way))
+    recorded, lost = numbers(daemon)
+    told = int(printed.removeprefix("lost "))
+    assert recorded + told == 200_000
+    if way == "ring":
+        assert lost == told
+
+
+@WAYS
+@pytest.mark.usefixtures("events_on")
+def test_a_signal_handler_emits_in_the_middle_of_an_emit(daemon: DaemonProcess, run: Run, way: str) -> None:
+    printed = run("emitting", "signals", 300_000, **of_way(way))
+    handled, told = map(int, re.findall(r"\d+", printed))
+    assert handled > 0
+    assert numbers(daemon)[0] + told == 300_000 + handled
+
+
+@WAYS
+@pytest.mark.usefixtures("events_on")
+def test_a_thread_that_is_cancelled_leaves_the_others_alone(daemon: DaemonProcess, run: Run, way: str) -> None:
+    assert run("emitting", "cancel", **of_way(way)) == "flush 0\n"
+    assert " who=0x4 (4) i=0x4 (4)" in lines(daemon, "c_count")
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "text"),
+    [
+        ("c_dynamic u32 a", 0, ""),
+        ("c_dynamic long a", 22, "type"),
+        ("c_dynamic:flag u32 a", 22, ""),
+        ("c_short u64 a", 0, ""),
+    ],
+)
+@pytest.mark.usefixtures("events_on")
+def test_an_event_that_is_declared_by_text(
+    daemon: DaemonProcess, run: Run, command: str, error: int, text: str
+) -> None:
+    same, emitted, found, why = run("emitting", "dynamic", command).split(" ", 3)
+    assert (same, int(found)) == ("1", error) and text in why
+    # A payload that is too short is refused at once; nobody wants an event that is refused.
+    assert int(emitted) == (1 if error else -22 if "u64" in command else 0)
+
+
+def test_there_is_no_daemon(directory: Path, run: Run) -> None:
+    assert run("basic", 1_000_000) == "enabled 0 lost 0 refused 0 error 107\n"
+
+
+def test_no_consumer_is_attached(daemon: DaemonProcess, patience: None, run: Run) -> None:
+    assert run("basic", 1_000_000) == "enabled 0 lost 0 refused 0 error 0\n"

@@ -1,0 +1,97 @@
+"""Programs that know the kernel's ABI alone, with the preload library and the daemon: client/c/tests/preload_cases.c."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.client.c.preload import compiled, environment, run
+from tests.client.fake_daemon import wait_for
+from tests.client.real_daemon import Work
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+RECORDS: dict[str, dict[int, list[int]]] = {
+    "ways_to_open": {1: [0, 1, 2, 3]},
+    "descriptors": {2: [0, 1, 2, 3, 4, 5, 6, 7, 9]},
+    "files": {3: list(range(20))},
+    "by_number": {4: [0, 1, 2, 3]},
+    "streams": {5: [0, 1, 2, 3]},
+    "vforks": {8: [0]},
+    "threads": {who: list(range(2000)) for who in range(4)},
+    "no_large_files": {13: [0]},
+    "no_descriptors": {14: [0]},
+}
+"""Of each case, what the event "work" carries: who, and the numbers."""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled("preload_cases.c", tmp_path_factory.mktemp("preload"))
+
+
+@pytest.mark.parametrize("case", list(RECORDS))
+def test_a_case(work: Work, program: Path, case: str) -> None:
+    assert run(program, case) == ""
+    assert {who: sorted(n) for who, n in work.numbers().items()} == RECORDS[case]
+
+
+def test_wrong_pointers(work: Work, program: Path) -> None:
+    run(program, "wrong_pointers")
+    assert work.numbers() == {0: [0]}
+
+
+def test_a_file_that_only_has_the_name(work: Work, program: Path, tmp_path: Path) -> None:
+    run(program, "other_files", tmp_path)
+    assert work.numbers() == {}
+
+
+def test_what_is_done_without_libc_is_noticed(work: Work, program: Path, tmp_path: Path) -> None:
+    run(program, "behind_our_back", tmp_path / "other")
+    assert work.numbers() == {6: [0]}
+
+
+@pytest.mark.parametrize("how", ["rw", "w"])
+def test_a_descriptor_that_another_process_gets(work: Work, program: Path, how: str) -> None:
+    run(program, "hand_over", how)
+    assert work.numbers() == {9: [0, 1, 2]}
+
+
+def test_signal_handlers_write_too(work: Work, program: Path) -> None:
+    run(program, "handlers")
+    assert work.numbers()[11] == list(range(200))
+
+
+def test_a_thread_is_cancelled_in_its_writes(work: Work, program: Path) -> None:
+    run(program, "cancelled")
+    assert work.numbers()[12][-1] == 1
+
+
+def test_each_of_1000_children_is_complete(work: Work, program: Path) -> None:
+    """However it ends."""
+    run(program, "children", 1000)
+    wanted = {who: [0, 1] for who in range(1001)}
+    wait_for(lambda: work.numbers() == wanted)
+
+
+def test_words_follow_the_event(work: Work, program: Path) -> None:
+    """Those that cannot be written any more do no harm, a child's own go on, the neighbours stay."""
+    with subprocess.Popen(
+        [program, "words"],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        for wanted, value in ((b"off\n", b"0"), (b"on\n", b"1")):
+            assert os.read(process.stdout.fileno(), 4) == wanted
+            work.tree.write_file("events/user_events/work/enable", value)
+            process.stdin.write(b".")
+            process.stdin.flush()
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, b"")
+    assert {who: sorted(numbers) for who, numbers in work.numbers().items()} == {7: [0, 1]}
