@@ -477,6 +477,7 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 		reg->nr_locs = answer.nr_locs;
 		reg->locs = locs;
 	}
+	reg->id = answer.id;
 	reg->status_index = answer.status_index;
 	reg->write_index = answer.write_index;
 	reg->state = UT_ANSWERED;

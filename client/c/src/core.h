@@ -52,6 +52,7 @@ struct ut_reg {
 	uint32_t size; /* of the fixed fields; with locs: set before place, and never changed */
 	uint32_t nr_locs;
 	const struct ut_loc *locs;
+	uint32_t id; /* the trace event's; another one in another daemon */
 	_Atomic uint64_t lost;
 
 	struct ut_reg *next; /* in the order in which they are registered on every connection */

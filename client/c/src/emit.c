@@ -93,30 +93,39 @@ static void gather(const struct pieces *p, size_t offset, void *to, size_t size)
 	}
 }
 
-/* user_event_validate() of the kernel; the offset of __data_loc counts the 8 common bytes of the entry. */
+/* A byte of the common fields, as the record will have them: u16 id, u8 flags, u8 preempt count, i32 pid. */
+static unsigned char common_byte(const struct ut_reg *reg, unsigned offset)
+{
+	if (offset < 2)
+		return (unsigned char)(reg->id >> (8 * offset));
+	return offset < 4 ? 0 : (unsigned char)(ut_tid() >> (8 * (offset - 4)));
+}
+
+/* user_event_validate() of the kernel. Positions count from the start of the entry, whose 8 common bytes are no
+ * payload. Where a `__data_loc` of offset and size 0 has the kernel look in front of the entry, it finds 0. */
 static int is_valid(const struct ut_reg *reg, const struct pieces *p, uint64_t size)
 {
 	for (uint32_t i = 0; i < reg->nr_locs; i++) {
 		const struct ut_loc *loc = &reg->locs[i];
-		unsigned char word[4], last;
-		uint64_t begin, end;
+		unsigned char word[4], last = 0;
 		uint32_t value;
+		uint64_t end;
 
 		gather(p, loc->offset, word, 4);
 		value = ut_get_le32(word);
-		begin = (value & 0xffff) + 8;
+		end = (uint64_t)(value & 0xffff) + (value >> 16);
 		if (loc->flags & UT_LOC_REL)
-			begin = 8 + (uint64_t)loc->offset + 4 + (value & 0xffff);
-		end = begin + (value >> 16); /* in the entry */
+			end += 8 + (uint64_t)loc->offset + 4;
 		if (end > size + 8)
 			return 0;
-		if (loc->flags & UT_LOC_CHAR) {
-			if (end < 9)
-				return 0;
+		if (!(loc->flags & UT_LOC_CHAR) || end == 0)
+			continue;
+		if (end <= 8)
+			last = common_byte(reg, (unsigned)end - 1);
+		else
 			gather(p, end - 9, &last, 1);
-			if (last)
-				return 0;
-		}
+		if (last)
+			return 0;
 	}
 	return 1;
 }

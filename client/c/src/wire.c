@@ -424,7 +424,7 @@ int ut_parse_registered(struct ut_in in, int with_token, struct ut_registered *r
 	size_t length;
 	int has_status = 0, has_index = 0, has_enabled = 0;
 
-	registered->size = registered->nr_locs = 0;
+	registered->id = registered->size = registered->nr_locs = 0;
 	if (take(&in, T_MAP, &count))
 		return -EPROTO;
 	while (count--) {
@@ -441,6 +441,8 @@ int ut_parse_registered(struct ut_in in, int with_token, struct ut_registered *r
 		} else if (is_text(member, length, "write_index") && !take(&in, T_UINT, &value) && value <= INT32_MAX) {
 			registered->write_index = (uint32_t)value;
 			has_index = 1;
+		} else if (is_text(member, length, "id") && !take(&in, T_UINT, &value) && value <= UINT16_MAX) {
+			registered->id = (uint32_t)value;
 		} else if (is_text(member, length, "size") && !take(&in, T_UINT, &value) && value <= UINT32_MAX) {
 			registered->size = (uint32_t)value;
 		} else if (is_text(member, length, "enabled") && !take(&in, T_UINT, &value) && value <= 1) {

@@ -35,6 +35,7 @@ struct ut_loc {
 struct ut_registered {
 	uint32_t status_index;
 	uint32_t write_index;
+	uint32_t id;   /* the trace event's */
 	uint32_t size; /* bytes of the fixed fields */
 	uint32_t nr_locs;
 	int enabled;

@@ -1,0 +1,164 @@
+"""What becomes of a program in C that forks, closes all descriptors, loads and unloads libraries, and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.client.c.conftest import SOURCE, Run
+from tests.client.c.test_emit import WAYS, lines, numbers, of_way
+from tests.integration.conftest import DaemonProcess
+
+pytestmark = pytest.mark.usefixtures("events_on")
+
+
+def test_a_child_is_complete_from_its_first_record(daemon: DaemonProcess, run: Run) -> None:
+    run("emitting", "forks", 50)
+    assert sorted(lines(daemon, "c_count")) == sorted(f" who=0x3e8 (1000) i={n:#x} ({n})" for n in range(50))
+
+
+def test_children_of_a_program_whose_threads_emit(daemon: DaemonProcess, run: Run) -> None:
+    run("emitting", "fork-threads", 50)
+    with daemon.tree() as tree:
+        text = tree.read_file("trace").decode()
+    of_children = re.findall(r"emitting-(\d+) .* who=0x3e8 \(1000\) i=0x\w+ \((\d+)\)", text)
+    assert [int(i) for _, i in of_children] == list(range(50))
+    assert len({pid for pid, _ in of_children}) == 50
+    numbers(daemon)
+
+
+def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
+    """clone(2) runs no handlers."""
+    run("emitting", "raw-fork")
+    with daemon.tree() as tree:
+        found = re.findall(r"emitting-(\d+) .* who=0x8 \(8\) i=0x\w+ \((\d)\)", tree.read_file("trace").decode())
+    assert [i for _, i in found] == ["0", "1"] and found[0][0] != found[1][0]
+
+
+@WAYS
+def test_all_descriptors_are_closed(daemon: DaemonProcess, run: Run, way: str) -> None:
+    """It goes on, and with a new connection soon emits again; the program's own files are left alone."""
+    run("emitting", "closefrom", 0, 1000, **of_way(way))
+    found = lines(daemon, "c_count")
+    assert found[0] == " who=0x5 (5) i=0x0 (0)" and found[-1] == " who=0x5 (5) i=0x3e7 (999)"
+
+
+def test_the_end_of_a_process_waits_for_nothing(daemon: DaemonProcess, built: Path, run: Run) -> None:
+    daemon.signal(19)  # SIGSTOP: it can answer nothing
+    try:
+        begin = time.monotonic()
+        program = subprocess.run([built / "tests" / "basic", "10"], env={**os.environ, "UTRACEFS_PATIENCE_S": "0.1"})
+        assert program.returncode == 0
+        assert time.monotonic() - begin < 5
+    finally:
+        daemon.signal(18)
+
+
+IDLE = """
+#include <utracefs.h>
+#include <dirent.h>
+int main(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	int nr = 0;
+	while (readdir(tasks))
+		nr++;
+	return utracefs_flush(1000) ? 100 : nr; /* with . and .. */
+}
+"""
+
+
+def test_nothing_is_started_without_an_event(built: Path, tmp_path: Path) -> None:
+    (tmp_path / "idle.c").write_text(IDLE)
+    assert subprocess.run([compiled(tmp_path / "idle.c", built)]).returncode == 3
+
+
+LIBRARY = """
+#include <utracefs.h>
+UTRACEFS_EVENT(c_loaded, (u32, n));
+__attribute__((visibility("default"))) void work(int n) { UTRACEFS_EMIT(c_loaded, n); }
+"""
+
+LOADER = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	for (int i = 0; i < 5; i++) {
+		void *library = dlopen(argv[1], RTLD_NOW);
+		void (*work)(int) = library ? (void (*)(int))dlsym(library, "work") : NULL;
+		if (!work)
+			return puts(dlerror());
+		work(i);
+		dlclose(library);
+		usleep(5000);
+	}
+	return 0 * argc;
+}
+"""
+
+
+def compiled(source: Path, built: Path, *options: str, library: tuple[str, ...] = ()) -> Path:
+    made = source.with_suffix(".so" if "-shared" in options else "")
+    compiler = "g++" if source.suffix == ".cpp" else "gcc"
+    done = subprocess.run(
+        [
+            compiler, "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", f"-I{SOURCE / 'include'}", source, "-o", made,
+            *options, *(library or (f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}")), "-pthread", "-ldl",
+        ],
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.mark.parametrize("kind", ["shared", "static"])
+def test_a_library_with_events_comes_and_goes(
+    daemon: DaemonProcess, built: Path, tmp_path: Path, kind: str
+) -> None:
+    """With libutracefs.a its thread is in the library that is unloaded."""
+    (tmp_path / "loaded.c").write_text(LIBRARY)
+    (tmp_path / "loader.c").write_text(LOADER)
+    static = (str(built / "libutracefs.a"),) if kind == "static" else ()
+    library = compiled(tmp_path / "loaded.c", built, "-shared", "-fvisibility=hidden", library=static)
+    loader = compiled(tmp_path / "loader.c", built, library=("-ldl",))
+    done = subprocess.run([loader, library], timeout=60)
+    assert done.returncode == 0
+    assert lines(daemon, "c_loaded") == [f" n={n:#x} ({n})" for n in range(5)]
+
+
+BOTH = """
+import ctypes, sys, os
+import utracefs
+event = utracefs.event("c_python u32 n")
+library = ctypes.CDLL(sys.argv[1])
+library.utracefs_declare.restype = ctypes.c_void_p
+in_c = ctypes.c_void_p(library.utracefs_declare(b"c_native u32 n", 0))
+class Iov(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_char_p), ("size", ctypes.c_size_t)]
+def emit(n):
+    assert event
+    event.emit(n)
+    assert library.utracefs_emit_iov(in_c, ctypes.byref(Iov(n.to_bytes(4, "little"), 4)), 1) == 0
+emit(1)
+pid = os.fork()
+emit(3 if pid == 0 else 2)
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+def test_python_and_c_in_one_process(daemon: DaemonProcess, built: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", BOTH, built / "libutracefs.so.0"], timeout=60)
+    assert done.returncode == 0
+    expected = [f" n={n:#x} ({n})" for n in (1, 2, 3)]
+    assert sorted(lines(daemon, "c_python")) == sorted(lines(daemon, "c_native")) == expected
