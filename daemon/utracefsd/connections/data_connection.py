@@ -21,8 +21,8 @@ reference on each event in it until it closes.
 **Order.** Messages are carried out one after another as they came, so a record may use the write_index of a
 registration in the same packet, and everything before a broken byte is kept.
 
-**Refused records** (refused.py) are told in `write_error` notifications. Those in a data
-ring are told with the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
+**Refused records** (refused.py) are told in `write_error` notifications. Those in a data ring are told with
+the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
 
 **Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
 them. A request uses those that came with or before its first byte and after the last byte of the message
@@ -262,6 +262,10 @@ class DataConnection:
             self._refused.note(self.index_table)
             self._tell_refused(now_ns)
         yield from self._take_outgoing()
+
+    def last_answers(self) -> Outgoing:
+        """None is withheld."""
+        return []
 
     def pass_over_requests(self) -> None:
         """The peer is gone and had its time: from now on only records are taken in."""

@@ -47,6 +47,7 @@ from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted import READ, Accepted, Connection, Message, Rules
 from utracefsd.connections.accepting import TAKE_NS, Accepting
 from utracefsd.connections.accounting import Accounting
+from utracefsd.connections.deaf import Deaf
 from utracefsd.connections.link import Link
 from utracefsd.connections.turns import Turns
 from utracefsd.machine import closing
@@ -136,6 +137,7 @@ class Port:
         self._accepted: dict[int, Accepted] = {}
         self._by_connection: dict[Connection, Accepted] = {}
         self._ending: set[Accepted] = set()
+        self._deaf = Deaf()
         self._unfinished: dict[Accepted, None] = {}
         """Those with `answers`, in the order in which they have their turns."""
         self._speaking: set[Accepted] = set()
@@ -411,7 +413,7 @@ class Port:
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None while nothing has a deadline."""
         deadlines = [accepted.ending_ns for accepted in self._ending]
-        deadlines.append(self._accepting.again_ns)
+        deadlines += [self._accepting.again_ns, self._deaf.next_ns()]
         if self._speaking:
             deadlines.append(self._due_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -429,12 +431,16 @@ class Port:
                 if due_ns is not None and due_ns <= now_ns:
                     self._speak(accepted)
                 self._note_timer(accepted)
+        for accepted in self._deaf.hopeless(now_ns, self._paused):
+            with self._at_its_cost(accepted):
+                self._end(accepted, TraceError(errno.EPROTO, "descriptors behind answers that nobody reads"))
         self._accepting.on_time(now_ns)
 
     def close(self) -> None:
         """Close every connection and the epoll instance; their references drop."""
         for accepted in self:
             with self._at_its_cost(accepted):
+                self._send_last_answers(accepted)
                 self._flush(accepted)
                 self._close(accepted)
         self._accepting.close()
@@ -564,7 +570,12 @@ class Port:
             return
         # A client that is not listened to is not watched either: epoll would report it again and again. So it
         # would the end of one that is held.
-        mask = READ if accepted.open and not self._paused(accepted) else 0
+        listened_to = accepted.open and not self._paused(accepted)
+        if accepted.open and not listened_to:
+            self._deaf.add(accepted, self._now_ns())
+        else:
+            self._deaf.discard(accepted)
+        mask = READ if listened_to else 0
         mask |= 0 if done else select.EPOLLOUT
         if accepted.open and accepted.connection.held:
             mask |= select.EPOLLET
@@ -581,10 +592,17 @@ class Port:
 
     def _end_of_file(self, accepted: Accepted) -> None:
         """The peer sends no more. It may still read (shutdown(2)), so responses that wait get a moment."""
+        self._send_last_answers(accepted)
         if accepted.link.flush():
             self._close(accepted)
         else:
             self._end(accepted, None)
+
+    def _send_last_answers(self, accepted: Accepted) -> None:
+        if accepted.open:
+            for message in accepted.connection.last_answers():
+                self._queue(accepted, message)
+            self._send(accepted)
 
     def _end(self, accepted: Accepted, reason: TraceError | None) -> None:
         """Stop listening to it, drop its references, and close once the last words are out."""
@@ -637,6 +655,7 @@ class Port:
         """`_close` of what is in disorder: nothing here fails."""
         self._finished(accepted)
         self._speaking.discard(accepted)
+        self._deaf.discard(accepted)
         self._ending.discard(accepted)
         self._by_connection.pop(accepted.connection, None)
         was_there = self._accepted.pop(accepted.fd, None)

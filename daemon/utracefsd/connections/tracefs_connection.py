@@ -246,6 +246,13 @@ class TracefsConnection:
             self.closing = True
             yield Reply(encode_notification("error", [error.errno, error.text]))
 
+    def last_answers(self) -> Iterator[Reply]:
+        """Those that are withheld: nobody may be there to read them when their time comes."""
+        while self._withheld:
+            change, replies = self._withheld.popleft()
+            change.forget()
+            yield from replies
+
     def pass_over_requests(self) -> None:
         """The peer is gone and had its time: nobody reads the answers to thousands of requests."""
         self._connection.records_only = True

@@ -147,6 +147,13 @@ class Notifier:
         """`change` shall know when all that has changed until now is acknowledged."""
         self._waiting[change] = self.last_needed
 
+    def is_late(self) -> None:
+        """It did not acknowledge in time: nobody waits for it any more."""
+        self.overdue = True
+        waiting, self._waiting = self._waiting, {}
+        for change in waiting:
+            change.acknowledged(self)
+
     def wait_no_more(self, change: "Change") -> None:
         self._waiting.pop(change, None)
 
@@ -183,9 +190,8 @@ class Change:
     def give_up(self, now_ns: int) -> None:
         """Its time is over: those that did not acknowledge are overdue."""
         late = list(self._waiting)
-        self.forget()
         for notifier in late:
-            notifier.overdue = True
+            notifier.is_late()
         if late:
             self._notifiers.log_overdue([notifier.peer.pid for notifier in late], now_ns)
 
