@@ -128,11 +128,17 @@ class TestWait:
             for _ in range(2):
                 daemon.start()
                 wait_for(lambda: "trace" in listing(place), "mounted")
+                held = os.open(place / "tracing_on", os.O_RDONLY)
                 daemon.stop()
-                wait_for(lambda: not is_attached(str(place)), "unmounted")
-            assert mount.process.poll() is None
+                wait_for(lambda: listing(place) == ["ENOTCONN"], "it waits")
+                with pytest.raises(OSError):
+                    os.read(held, 10)
+                os.close(held)
+            assert is_attached(str(place)) and mount.process.poll() is None
             mount.process.terminate()
             assert mount.ended() == 0
+            assert listing(place) == []
+            assert mount.log.count("waiting for the next one") == 2
         finally:
             daemon.stop()
             mount.close()

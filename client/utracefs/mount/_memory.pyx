@@ -57,7 +57,8 @@ cdef extern from "deed.h" nogil:
     void deed_look(deed *d) noexcept
     uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 
-# A healthy process answers in microseconds; one whose page comes from a disk of a busy machine in milliseconds.
+# A healthy process answers in microseconds; one whose page comes from a disk of a busy machine in
+# milliseconds.
 cdef int64_t DEADLINE_NS = 1_000_000_000
 
 MAX_BYTES = 1 << 16
@@ -143,7 +144,8 @@ cdef class Memory:
         raise OSError(EFAULT, "the memory of the process does not answer")
 
     cdef int use(self, deed *d) except -1:
-        """As `perform`, with our descriptors; `d` is kept if it hangs, and let go by the caller if it does not."""
+        """As `perform`, with our descriptors; `d` is kept if it hangs, and let go by the caller if it does
+        not."""
         if self.mem < 0 or self.hangs:
             deed_let_go(d)
             raise OSError(ESRCH if self.mem < 0 else EFAULT, "the memory of the process does not answer")
@@ -193,7 +195,8 @@ cdef class Memory:
             deed_let_go(d)
 
     def write(self, uint64_t address, bytes data not None):
-        """OSError: EFAULT where the program could not write itself, with a part of it written perhaps; ESRCH."""
+        """OSError: EFAULT where the program could not write itself, with a part of it written perhaps;
+        ESRCH."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         if size > MAX_BYTES:
             raise os_error(EINVAL)
@@ -209,17 +212,21 @@ cdef class Memory:
         finally:
             deed_let_go(d)
 
-    def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on, *, int ours=0, bint neighbours=False):
-        """Make bit `bit` of the word of `size` bytes at `address` 1 or 0, and leave all others alone, also those
-        that the program changes meanwhile. Returns how: an index of WAYS.
+    def set_bit(
+        self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on, *, int ours=0, bint
+        neighbours=False
+    ):
+        """Make bit `bit` of the word of `size` bytes at `address` 1 or 0, and leave all others alone, also
+        those that the program changes meanwhile. Returns how: an index of WAYS.
 
         pid: of the process, whose threads may have to be stopped for it (stopped_process.h). ours: other
         bits of its byte, as a mask of that byte, that only we change. neighbours: bits of that byte are known
         to be in use; found out otherwise, and then `in_use` is set.
 
         Where the file of a shared mapping can be had, the page is mapped here, too, and the bit is changed
-        atomically. Otherwise one byte is written, if its other bits are not in use. If they are, while the threads
-        of the process stand still; if they cannot be stopped (a debugger traces them) as if they were not: way 4.
+        atomically. Otherwise one byte is written, if its other bits are not in use. If they are, while the
+        threads of the process stand still; if they cannot be stopped (a debugger traces them) as if they
+        were not: way 4.
 
         OSError: EFAULT, not writable to the program or no memory; ESRCH, gone.
         """
@@ -249,8 +256,8 @@ cdef class Memory:
 
 
 def ended(list memories not None):
-    """Those of these that are gone: all that had this address space have ended, or have begun another program.
-    One that hangs, now or before, is taken for alive."""
+    """Those of these that are gone: all that had this address space have ended, or have begun another
+    program. One that hangs, now or before, is taken for alive."""
     cdef Memory each
     cdef list asked = [each for each in memories if each.mem >= 0 and not each.hangs]
     cdef list gone = [each for each in memories if each.mem < 0]
@@ -280,6 +287,6 @@ def ended(list memories not None):
 
 
 def same_memory(pid_t one, pid_t other):
-    """Whether two processes have the same address space, as vfork makes it (kcmp(2)). False also when we may not ask:
-    a page that both have is then known twice."""
+    """Whether two processes have the same address space, as vfork makes it (kcmp(2)). False also when we may
+    not ask: a page that both have is then known twice."""
     return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0

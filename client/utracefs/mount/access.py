@@ -1,7 +1,7 @@
 """May we look into another process, and if not, what stands in the way and what to do?
 
-The kernel decides (ptrace_may_access(), and security modules after it); it only says EPERM or EACCES. The questions
-are asked here in its order.
+The kernel decides (ptrace_may_access(), and security modules after it); it only says EPERM or EACCES. The
+questions are asked here in its order.
 """
 
 import errno
@@ -12,7 +12,8 @@ from typing import Final
 __all__ = ["YAMA", "status_of", "why_not"]
 
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
-"""0 classic rules, 1 descendants and those that allowed it, 2 CAP_SYS_PTRACE, 3 nobody. Not there without Yama."""
+"""0 classic rules, 1 descendants and those that allowed it, 2 CAP_SYS_PTRACE, 3 nobody. Not there without
+Yama."""
 
 _CAP_SYS_PTRACE: Final = 1 << 19
 
@@ -37,8 +38,8 @@ def status_of(pid: int | str) -> dict[str, list[int]]:
 
 
 def why_not(pid: int | None = None) -> str | None:
-    """Why the enable words of this process cannot be written, and what to do about it; None: they can. Without pid: what forbids
-    it for processes of our own user in general.
+    """Why the enable words of this process cannot be written, and what to do about it; None: they can.
+    Without pid: what forbids it for processes of our own user in general.
 
     pid: as the kernel's FUSE says it: 0 for one that has no number in our pid namespace.
     """
@@ -63,30 +64,27 @@ def why_not(pid: int | None = None) -> str | None:
 
 def _why_not(pid: int, error: OSError) -> str:
     theirs, ours = status_of(pid), status_of("self")
-    is_capable = bool(ours["CapEff"][0] & _CAP_SYS_PTRACE)
     about = f"process {pid}"
-    if not is_capable:
-        uids, gids = set(theirs["Uid"][:3]), set(theirs["Gid"][:3])
-        if uids != {ours["Uid"][1]}:
-            return (
-                f"{about} runs as user id {theirs['Uid'][1]}, we as {ours['Uid'][1]}: run the mount as that user "
-                f"or as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
+    uid, gid = ours["Uid"][1], ours["Gid"][1]
+    if not ours["CapEff"][0] & _CAP_SYS_PTRACE:
+        if set(theirs["Uid"][:3]) != {uid}:
+            found = f"runs as user id {theirs['Uid'][1]}, we as {uid}: run the mount as that user or"
+        elif set(theirs["Gid"][:3]) != {gid}:
+            found = f"runs with group id {theirs['Gid'][1]}, we with {gid}: run the mount with that group or"
+        elif theirs["CapPrm"][0] & ~ours["CapPrm"][0]:
+            found = "has capabilities that we do not have: run the mount"
+        elif os.stat(f"/proc/{pid}/mem").st_uid != theirs["Uid"][1]:
+            found = (
+                "is not dumpable (it changed its user, its file may not be read, or it calls "
+                "prctl(PR_SET_DUMPABLE, 0)): run the mount"
             )
-        if gids != {ours["Gid"][1]}:
-            return (
-                f"{about} runs with group id {theirs['Gid'][1]}, we with {ours['Gid'][1]}: run the mount with that "
-                f"group or as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
-            )
-        if theirs["CapPrm"][0] & ~ours["CapPrm"][0]:
-            return f"{about} has capabilities that we do not have: run the mount as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
-        if os.stat(f"/proc/{pid}").st_uid != theirs["Uid"][1]:
-            return (
-                f"{about} is not dumpable (it changed its user, may not be read, or calls prctl(PR_SET_DUMPABLE, 0)): "
-                f"run the mount as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
-            )
+        else:
+            found = ""
+        if found:
+            return f"{about} {found} as root (CAP_SYS_PTRACE), {_OR_PRELOAD}"
     return _why_not_by_yama(about) or (
-        f"{about}: {os.strerror(error.errno or 0)}; a user namespace, a security module (SELinux, AppArmor) or a "
-        f"seccomp filter forbids it: run the mount in the program's container, {_OR_PRELOAD}"
+        f"{about}: {os.strerror(error.errno or 0)}; a user namespace, a security module (SELinux, AppArmor) "
+        f"or a seccomp filter forbids it: run the mount in the program's container, {_OR_PRELOAD}"
     )
 
 
@@ -95,13 +93,13 @@ def _why_not_by_yama(about: str) -> str | None:
         scope = int(YAMA.read_text())
     except (OSError, ValueError):
         return None
-    is_capable = bool(status_of("self")["CapEff"][0] & _CAP_SYS_PTRACE)
+    found = f"{about}: kernel.yama.ptrace_scope is {scope}"
     if scope >= 3:
-        return f"{about}: kernel.yama.ptrace_scope is 3, so nobody may look into another process until the next boot, {_OR_PRELOAD}"
-    if scope and not is_capable:
-        allow = ", let the program call prctl(PR_SET_PTRACER, pid of the mount)" if scope == 1 else ""
+        return f"{found}, nobody may look into another process until the next boot: {_OR_PRELOAD[3:]}"
+    if scope and not status_of("self")["CapEff"][0] & _CAP_SYS_PTRACE:
+        allow = " let the program call prctl(PR_SET_PTRACER, pid of the mount)," if scope == 1 else ""
         return (
-            f"{about}: kernel.yama.ptrace_scope is {scope}: run the mount as root (CAP_SYS_PTRACE){allow}, "
+            f"{found}: run the mount as root (CAP_SYS_PTRACE),{allow} "
             f"set it to 0 (sysctl kernel.yama.ptrace_scope=0), {_OR_PRELOAD}"
         )
     return None

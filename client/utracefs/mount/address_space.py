@@ -17,12 +17,13 @@ bytes on the new stack (AT_RANDOM), and a forked child has the same bytes at the
 All that are related so are a Family.
 
 **Who inherits what.** A child has the enablers that its parent had when it was forked. Nobody tells us of a
-fork, so before each change of any set (`AddressSpace.add`, `remove`) and before states are written all new processes are looked at; then
-what the parent has now is what it had. New are the pids that the kernel has given out since the last look: it gives them
-out in turn, and /proc/loadavg has the last. The parent is `ppid`; who was orphaned before the look may stem from anyone in
-the family, and gets what all of these have in common. So nothing is ever written to an address that a program, or
-a parent of it, did not name. A relative that was there before the family's first enabler was is no member, nor are its
-children (`has_outsiders`).
+fork, so before each change of any set (`AddressSpace.add`, `remove`) and before states are written all new
+processes are looked at; then what the parent has now is what it had. New are the pids that the kernel has
+given out since the last look: it gives them out in turn, and /proc/loadavg has the last. The parent is
+`ppid`; who was orphaned before the look may stem from anyone in the family, and gets what all of these have
+in common. So nothing is ever written to an address that a program, or a parent of it, did not name. A
+relative that was there before the family's first enabler was is no member, nor are its children
+(`has_outsiders`).
 
 A look costs one short file where nothing was forked, and one /proc/PID/stat for each new process or thread.
 
@@ -59,17 +60,21 @@ MAX_ENABLERS: Final = 4096
 """Of one address space; the daemon bounds those of a user."""
 
 MAX_HANGS: Final = 4
-"""Times within HANGS_S that memory of one user id's hung. After so many nothing of that user's is looked at: each cost
-a thread, and everybody else a second."""
+"""Times within HANGS_S that memory of one user id's hung. After so many nothing of that user's is looked at:
+each cost a thread, and everybody else a second."""
 
 HANGS_S: Final = 60.0
 
-_MAX_SPAN: Final = 8192
+_MAX_SPAN: Final = 1024
 """New pids that are looked for one by one; if there are more, /proc is listed."""
 
-_AGAIN_S: Final = 1.0
-"""How long a pid that was given out and has no process is looked for: it is given out before its process can
-be seen (copy_process())."""
+_COUNT_S: Final = 0.1
+"""If so much time has passed since the last look, the kernel's count of forks says whether pids began anew
+meanwhile; more than 30,000 in less are not possible."""
+
+_AGAIN_S: Final = (0.001, 0.01, 0.1, 1.0)
+"""When a pid that was given out and has no process is looked for again: it is given out before its process
+can be seen (copy_process())."""
 
 
 @attrs.define
@@ -123,7 +128,8 @@ class AddressSpace:
     gid: int
     """Effective ids of that process at that time."""
     enablers: dict[tuple[int, int], Enabler] = attrs.field(factory=dict)
-    """By address and bit. Who changes it calls `AddressSpaces.discover` right before, as `add` and `remove` do."""
+    """By address and bit. Who changes it calls `AddressSpaces.discover` right before, as `add` and `remove`
+    do."""
     _processes: set[tuple[int, int]] = attrs.field(factory=set)
     """Pid and start time of those that have it."""
     _in_use: set[tuple[int, int]] = attrs.field(factory=set)
@@ -162,7 +168,8 @@ class AddressSpace:
             self._memory.write(address, data)
 
     def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:
-        """False: it cannot be written, now or for ever. The word's other bits stay as they are (Memory.set_bit)."""
+        """False: it cannot be written, now or for ever. The word's other bits stay as they are
+        (Memory.set_bit)."""
         byte = (address, bit // 8)
         ours = 0
         for i in range(8):
@@ -180,8 +187,8 @@ class AddressSpace:
         if WAYS[way] == "hoped" and not self._said_traced:
             self._said_traced = True
             logger.warning(
-                "pid %d: its threads cannot be stopped (does a debugger trace it?), so what it does to another bit of "
-                "an enable word's byte at the same moment may be undone",
+                "pid %d: its threads cannot be stopped (does a debugger trace it?), so what it does to "
+                "another bit of an enable word's byte at the same moment may be undone",
                 self.pid,
             )
         return True
@@ -233,9 +240,12 @@ class AddressSpaces:
         self._of_user: collections.Counter[int] = collections.Counter()
         self._hangs: dict[int, list[float]] = {}
         """By user id: when."""
-        self._last_pid = -1
-        self._again: dict[int, float] = {}
-        """Pids without a process, and until when they are looked for."""
+        self._last_pid = 0
+        self._looked = 0.0
+        self._forks = 0
+        """How many there had been at the last look, or a while before it."""
+        self._again: dict[int, tuple[float, int]] = {}
+        """Pids without a process, when each is looked for again, and how often it was."""
         self._said_full = False
         _allow_descriptors(2 * MAX_ADDRESS_SPACES + 1024)
 
@@ -248,8 +258,8 @@ class AddressSpaces:
     def of_caller(self, tid: int) -> AddressSpace:
         """That of a thread which waits for our answer, so it can neither end nor exec meanwhile.
 
-        OSError, with a text for the log: EPERM, EACCES, ESRCH, we may not or cannot; EMFILE, too many; EFAULT, it
-        hangs.
+        OSError, with a text for the log: EPERM, EACCES, ESRCH, we may not or cannot; EMFILE, too many;
+        EFAULT, it hangs.
         """
         if tid <= 0:
             raise OSError(errno.EPERM, why_not(tid))
@@ -299,22 +309,19 @@ class AddressSpaces:
 
     def discover(self) -> None:
         """Find those that were forked since the last look, if there is anybody who could have."""
-        last = _last_pid()
+        now = self._clock()
+        given_out = self._given_out(now)
         if not self._families:
-            self._last_pid = last
             self._again.clear()
             return
-        now = self._clock()
-        pids = set(self._again)
-        if last != self._last_pid:
-            pids |= _given_out(self._last_pid, last)
-            self._last_pid = last
+        pids = {pid for pid, (due, _) in self._again.items() if due <= now} | given_out
         found = []
         for pid in pids:
             process = _process(pid)
             if process is None:
-                if self._again.setdefault(pid, now + _AGAIN_S) < now:
-                    del self._again[pid]
+                _, times = self._again.pop(pid, (now, 0))
+                if times < len(_AGAIN_S):
+                    self._again[pid] = (now + _AGAIN_S[times], times + 1)
                 continue
             self._again.pop(pid, None)
             if process.start_stack in self._start_stacks:
@@ -324,6 +331,21 @@ class AddressSpaces:
         for process in found:
             if process.pid in unmet:
                 self._meet(process, unmet)
+
+    def _given_out(self, now: float) -> set[int]:
+        """Pids that may have been given out since this was last asked. They begin anew at the highest."""
+        before, self._last_pid = self._last_pid, _last_pid()
+        began_anew = self._last_pid < before
+        if now - self._looked > _COUNT_S:
+            forks = _fork_count()
+            began_anew |= forks - self._forks >= _pid_max() // 2
+            self._forks = forks
+        self._looked = now
+        if not self._families:
+            return set()
+        if began_anew or self._last_pid - before > _MAX_SPAN:
+            return _all_pids()
+        return set(range(before + 1, self._last_pid + 1))
 
     def note_hang(self, uid: int) -> None:
         """An access to memory of this user's was given up."""
@@ -475,14 +497,20 @@ def _eldest(family: Family) -> AddressSpace | None:
 
 
 def _process(pid: int) -> Process | None:
-    """None: there is none, or it has ended and only waits to be asked for."""
+    """Also of one thread. None: there is none. One that has ended and waits for its parent has no
+    `start_stack`."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(4096)
-    except (FileNotFoundError, ProcessLookupError):
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return None
+    try:
+        text = os.read(fd, 1024)
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
     # The name may have any characters, so fields are counted from behind it: the first is field 3.
-    fields = text[text.rfind(b")") + 2 :].split()
+    fields = text[text.rfind(b")") + 2 :].split(maxsplit=26)
     if len(fields) < 26:
         return None
     return Process(pid, int(fields[1]), int(fields[19]), int(fields[25]))
@@ -520,11 +548,15 @@ def _last_pid() -> int:
         return int(file.read(256).split()[4])
 
 
-def _given_out(before: int, last: int) -> set[int]:
-    """Pids that may have been given out after `before` up to `last`. They begin anew at the highest."""
-    if before < last <= before + _MAX_SPAN:
-        return set(range(before + 1, last + 1))
-    return _all_pids()
+def _fork_count() -> int:
+    """Processes and threads that were made since boot, in all pid namespaces."""
+    with open("/proc/stat", "rb") as file:
+        return int(file.read().partition(b"\nprocesses ")[2].split(maxsplit=1)[0])
+
+
+def _pid_max() -> int:
+    with open("/proc/sys/kernel/pid_max", "rb", buffering=0) as file:
+        return int(file.read(32))
 
 
 def _allow_descriptors(wanted: int) -> None:

@@ -11,8 +11,8 @@ Children have copies of their parent's enablers, on a connection of their own. W
 belongs to the loop; the memory thread looks at `keys` and `state`, one member at a time.
 
 **A bit is right** because its last writer knows the last state: answers and notifications of a connection come
-in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs, and jobs
-run one after the other. A word that cannot be written is tried again for 0.1 s, as the kernel does it ten times,
+in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs. So it may
+run before others that came first. A word that cannot be written is tried again for 0.1 s, as the kernel does it ten times,
 then left until the next change.
 
 Without a daemon bits are clear, since nobody wants the events. The next one is told of all enablers again; the
@@ -32,7 +32,7 @@ from utracefs.mount.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import Asking, DataConnections, Process
 from utracefs.mount.memory_thread import MemoryThread
-from utracefs.mount.operation import Ask, Gate
+from utracefs.mount.operation import AskEach, Gate
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
@@ -44,6 +44,7 @@ from utracefs_protocol.messages.data import (
     EventUnregistration,
     NotifyEnablers,
 )
+from utracefs_protocol.messages.params import Params
 
 __all__ = ["Enablers", "Key", "Told", "set_bit"]
 
@@ -86,7 +87,6 @@ class Enablers:
         self._spaces = spaces
         self._told: dict[AddressSpace, Told] = {}
         self._settles = False
-        self._settles_again = False
         self._tokens = itertools.count(1)
         self.leaving = Gate()
         """Who is in it has ended, and tells the daemon."""
@@ -123,10 +123,15 @@ class Enablers:
         return not self._set_bits(told, [token])
 
     def settle(self) -> None:
-        """Have it found out who ended and who was born; once for many who ask."""
+        """Have it found out who ended and who was born; once for all who ask in this turn of the loop, and after
+        the bits that they want set."""
         if not self._settles:
             self._settles = True
-            self._memory.submit(self._spaces.settle, self._settled)
+            self._connections.timers.later(0, self._settle)
+
+    def _settle(self) -> None:
+        self._settles = False
+        self._memory.submit(self._spaces.settle, self._settled)
 
     def daemon_came(self) -> None:
         """Tell it of everything."""
@@ -182,16 +187,21 @@ class Enablers:
         told.channel = yield from self._connections.connected(
             owner, functools.partial(self._notified, told), lambda _: self._clear(told)
         )
-        yield Ask(told.channel, NotifyEnablers())
 
     def _register_all(self, told: Told) -> Asking[None]:
         """Those that are there before the connection: a child's copies, or after a restart all."""
         enablers: dict[Key, Enabler] = yield self._memory(self._named, told.space)
-        for key, enabler in enablers.items():
+        assert told.channel is not None
+        requests: list[Params] = [NotifyEnablers(), *map(_registration, enablers.values())]
+        told.keys.update((enabler.token, key) for key, enabler in enablers.items())
+        began, *answers = yield AskEach(told.channel, requests)
+        if isinstance(began, OSError):
+            raise began
+        for (key, enabler), answer in zip(enablers.items(), answers, strict=True):
             try:
-                yield from self._register(told, key, enabler)
+                self._note(told, enabler.token, answer)
             except OSError:
-                if told.channel is None or told.channel.closed:
+                if told.channel.closed:
                     raise
                 # Of another event by now, or over a limit.
                 yield self._memory(self.give_back, told.space, key, enabler)
@@ -211,21 +221,26 @@ class Enablers:
         return dict(space.enablers)
 
     def _register(self, told: Told, key: Key, enabler: Enabler) -> Asking[None]:
-        """Once for each token. What makes the event persistent is not asked for: it is there."""
-        token = enabler.token
-        if told.channel is None or token in told.keys:
+        """Once for each token."""
+        if told.channel is None or enabler.token in told.keys:
             return
-        told.keys[token] = key
-        request = EventRegistration(enabler.command, enabler.flags & ~REG_PERSIST, token=token)
+        told.keys[enabler.token] = key
+        [answer] = yield AskEach(told.channel, [_registration(enabler)])
+        self._note(told, enabler.token, answer)
+
+    def _note(self, told: Told, token: int, answer: object) -> None:
+        """The first state of a bit. OSError: the daemon does not have the enabler."""
         try:
-            answer = yield Ask(told.channel, request)
-            told.state[token] = EnablerRegistered.from_wire(answer).enabled
-        except OSError:
+            if isinstance(answer, OSError):
+                raise answer
+            state = EnablerRegistered.from_wire(answer).enabled
+        except (OSError, TraceError) as failure:
             told.keys.pop(token, None)
+            if isinstance(failure, TraceError):
+                raise OSError(errno.EPROTO, failure.text) from None
             raise
-        except TraceError as failure:
-            told.keys.pop(token, None)
-            raise OSError(errno.EPROTO, failure.text) from None
+        if token in told.keys:
+            told.state[token] = state
 
     def _forget(self, told: Told, token: int) -> None:
         told.state.pop(token, None)
@@ -251,20 +266,15 @@ class Enablers:
 
         channel.finish(finished)
 
-    def _settle_again(self) -> None:
-        self._settles_again = False
-        self._memory.submit(self._spaces.settle, self._settled)
-
     def _settled(self, _result: object, failure: OSError | None) -> None:
-        self._settles = False
         if failure is not None:
             logger.error("looking for processes: %s", failure)
 
     # Bits
 
     def _notified(self, told: Told, notification: Notification) -> None:
-        """Descendants that nobody has seen yet have bits of their own to be set. So they are looked for before
-        the bits are set, and behind that, for who was born meanwhile; once for all who are told together."""
+        """Descendants that nobody has seen yet have bits of their own to be set, so they are looked for behind
+        that, once for all who are told together."""
         if notification.method != EnablersChanged.METHOD:
             return
         try:
@@ -273,11 +283,8 @@ class Enablers:
             logger.error("the daemon says what cannot be understood: %s", failure.text)
             return
         told.state.update((token, on) for token, on in changed.changes if token in told.keys)
-        self.settle()
         self._set(told, [token for token, _ in changed.changes], seq=changed.seq)
-        if not self._settles_again:
-            self._settles_again = True
-            self._connections.timers.later(0, self._settle_again)
+        self.settle()
 
     def _set(self, told: Told, tokens: list[int], *, seq: int | None = None, retries: int = _RETRIES) -> None:
         """Have the bits set; then tell the daemon, when it wants to hear."""
@@ -290,7 +297,7 @@ class Enablers:
                 self._connections.timers.later(_RETRY_S, again)
 
         if tokens or seq is not None:
-            self._memory.submit(functools.partial(self._set_bits, told, tokens), done)
+            self._memory.submit(functools.partial(self._set_bits, told, tokens), done, is_urgent=True)
 
     def _set_bits(self, told: Told, tokens: Iterable[int]) -> list[int]:
         """In the memory thread; returns those that could not be set."""
@@ -309,6 +316,11 @@ class Enablers:
     def _clear(self, told: Told) -> None:
         told.state = dict.fromkeys(told.state, False)
         self._set(told, list(told.state), retries=0)
+
+
+def _registration(enabler: Enabler) -> EventRegistration:
+    """What makes the event persistent is not asked for: it is there."""
+    return EventRegistration(enabler.command, enabler.flags & ~REG_PERSIST, token=enabler.token)
 
 
 def set_bit(space: AddressSpace, key: Key, enabler: Enabler, on: bool) -> bool:

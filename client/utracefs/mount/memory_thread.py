@@ -4,14 +4,15 @@
 
 **Why a thread:** a page may have to be fetched first, by whoever stands behind it: another file system, a
 program (userfaultfd), this very mount. That may take for ever, and then the loop goes on serving reads and
-writes, and the page of our own file. **Why one:** jobs run in their order, so what is known of address spaces
-needs no lock, a bit that is set and then cleared ends cleared, and a registration sees all before it.
+writes, and the page of our own file. **Why one:** what is known of address spaces needs no lock. Jobs run in
+their order, but urgent ones (bits, for which somebody waits who switched an event) before the others.
 
 A job that hangs holds up registrations, and bits, of others until its process is killed; after HANG_S the log
 names what it is. The thread does not keep the process from ending.
 """
 
 import collections
+import itertools
 import logging
 import os
 import queue
@@ -35,7 +36,10 @@ class MemoryThread:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Resume] | None] = queue.SimpleQueue()
+        self._jobs: queue.PriorityQueue[tuple[int, int, Callable[[], Any] | None, Resume]] = (
+            queue.PriorityQueue()
+        )
+        self._numbers = itertools.count()
         self._done: collections.deque[Callable[[], object]] = collections.deque()
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
@@ -47,12 +51,12 @@ class MemoryThread:
     def fileno(self) -> int:
         return self._eventfd
 
-    def submit(self, job: Callable[[], Any], resume: Resume) -> None:
+    def submit(self, job: Callable[[], Any], resume: Resume, *, is_urgent: bool = False) -> None:
         """Run `job` in the thread, then `resume` in the loop with its result or OSError."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="utracefs-memory", daemon=True)
             self._thread.start()
-        self._jobs.put((job, resume))
+        self._jobs.put((0 if is_urgent else 1, next(self._numbers), job, resume))
         self._look_for_hang()
 
     def __call__(self, job: Callable[..., Any], *args: Any) -> "InMemory":
@@ -80,15 +84,17 @@ class MemoryThread:
             return
         self._closed = True
         if self._thread is not None:
-            self._jobs.put(None)
+            self._jobs.put((2, 0, None, lambda _result, _error: None))
             self._thread.join(timeout_s)
             if self._thread.is_alive():
                 return  # it may write to the eventfd still
         os.close(self._eventfd)
 
     def _run(self) -> None:
-        while (work := self._jobs.get()) is not None:
-            job, resume = work
+        while True:
+            _, _, job, resume = self._jobs.get()
+            if job is None:
+                return
             self._under_way = (getattr(job, "__qualname__", str(job)), self._clock())
             result, error = None, None
             try:

@@ -10,13 +10,13 @@ for. Nothing here blocks: `Ask` sends, and the answer resumes the steps.
 
 import errno
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from utracefs.mount.channel import Channel, Resume
 from utracefs_protocol.messages.params import Params
 
-__all__ = ["Ask", "Finish", "Gate", "Operation", "Steps", "Wait"]
+__all__ = ["Ask", "AskEach", "Finish", "Gate", "Operation", "Steps", "Wait"]
 
 logger = logging.getLogger("utracefs.mount")
 
@@ -64,6 +64,30 @@ class Ask:
 
     def _note_error(self, _result: Any, error: OSError | None) -> None:
         self._error = self._error or error
+
+
+class AskEach:
+    """Requests to the daemon, sent together; what each was answered, its result or its OSError."""
+
+    def __init__(self, channel: Channel, requests: Sequence[Params]) -> None:
+        self._channel = channel
+        self._requests = requests
+
+    def start(self, resume: Resume) -> None:
+        answers: list[Any] = []
+
+        def answered(result: Any, error: OSError | None) -> None:
+            answers.append(result if error is None else error)
+            if len(answers) == len(self._requests):
+                resume(answers, None)
+
+        if not self._requests:
+            resume(answers, None)
+        for request in self._requests:
+            self._channel.send(request, answered)
+
+    def interrupt(self) -> None:
+        """Answers come soon."""
 
 
 class Finish:

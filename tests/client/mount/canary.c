@@ -105,8 +105,8 @@ static void where(void)
 		printf(" %s=%lu", zones[i].name, (unsigned long)word_of(&zones[i]));
 	printf(" bss=%lu text=%lu readonly=%lu hole=%lu none=%lu tail=%lu code=%lu secret=%lu\n",
 	       (unsigned long)&in_bss, (unsigned long)text, (unsigned long)readonly, (unsigned long)hole,
-	       (unsigned long)zones[0].base, (unsigned long)zones[0].base + 2 * page - 4, (unsigned long)&where,
-	       (unsigned long)secret);
+	       (unsigned long)zones[0].base, (unsigned long)zones[0].base + 2 * page - 4, (unsigned
+	       long)&where, (unsigned long)secret);
 }
 
 static void check(void)
@@ -119,8 +119,8 @@ static void check(void)
 			if ((j >= WORD_AT && j < WORD_AT + 8) || (i == 0 && j >= page - 4))
 				continue;
 			if (zones[i].base[page + j] != PATTERN) {
-				printf("BAD %s+%ld is %02x\n", zones[i].name, j - WORD_AT, zones[i].base[page + j]);
-				return;
+				printf("BAD %s+%ld is %02x\n", zones[i].name, j - WORD_AT, zones[i].base[page
+				+ j]); return;
 			}
 		}
 	printf("ok");
@@ -268,7 +268,7 @@ static int asleep, results[3], errors[3];
 
 static void *sleep_main(void *arg)
 {
-	long i = (long)arg;
+	unsigned i = (uintptr_t)arg % 3;
 	struct epoll_event event = {.events = EPOLLIN};
 	struct timespec minute = {60, 0};
 	char byte;

@@ -14,8 +14,8 @@ SOURCE = Path(__file__).with_name("canary.c")
 def build(folder: Path) -> Path:
     """The program, made in this folder."""
     program = folder / "canary"
-    command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", SOURCE, "-o", program]
-    subprocess.run(command, check=True)
+    command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    subprocess.run([*command, SOURCE, "-o", program], check=True)
     return program
 
 

@@ -111,7 +111,7 @@ class FakeChannel:
 class FakeMemory:
     """Runs jobs at once, in place of the memory thread."""
 
-    def submit(self, job: Callable[[], Any], resume: Resume) -> None:
+    def submit(self, job: Callable[[], Any], resume: Resume, *, is_urgent: bool = False) -> None:
         try:
             result = job()
         except OSError as error:

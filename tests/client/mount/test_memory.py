@@ -1,4 +1,5 @@
-"""Another process's memory: what may be read and written, one bit of it with its neighbours, and nothing else."""
+"""Another process's memory: what may be read and written, one bit of it with its neighbours, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.fake_daemon import wait_for
 from tests.client.mount.canary import Canary
+from tests.client.mount.hanging import HangingFile, HangingProgram
+from tests.integration.mounting import must_mount
 from utracefs.mount._memory import MAX_BYTES, WAYS, Memory, ended, same_memory
 
 
@@ -328,3 +332,57 @@ def test_it_takes_microseconds(memory: Memory, canary: Canary) -> None:
     for i in range(100):
         set_bit(memory, canary, "private", 31, i % 2 == 0)
     assert time.monotonic() - began < 2
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[tuple[HangingFile, HangingProgram]]:
+    must_mount(tmp_path / "tree")
+    file = HangingFile(tmp_path / "tree")
+    try:
+        program = HangingProgram(file)
+    except BaseException:
+        file.close()
+        raise
+    yield file, program
+    file.close()
+    program.close()
+
+
+def test_memory_that_hangs_holds_nobody_up(
+    hanging: tuple[HangingFile, HangingProgram], memory: Memory, canary: Canary
+) -> None:
+    """A page of a file whose server does not answer; everybody else's is served on."""
+    file, program = hanging
+    before = descriptors()
+    slow, other = Memory(program.pid), Memory(program.pid)
+    began = time.monotonic()
+    assert errno_of(slow.read, program.address, 4) == errno.EFAULT
+    assert time.monotonic() - began >= 1
+    assert file.read_begun.is_set()
+    assert slow.hangs
+    assert memory.read_string(canary.at["text"], 64) == b"u32 a; u32 b"
+    # Known now: nobody waits for it again.
+    began = time.monotonic()
+    for _ in range(100):
+        assert errno_of(slow.read, program.address, 4) == errno.EFAULT
+        assert errno_of(slow.write, program.address, b"1234") == errno.EFAULT
+        assert errno_of(slow.set_bit, program.pid, program.address, 4, 0, True) == errno.EFAULT
+        assert ended([slow, memory]) == []
+    assert time.monotonic() - began < 1
+    # Who waits for the lock of the address space makes everybody wait: also those that only ask whether it
+    # is there.
+    program.lock()
+    state = Path(f"/proc/{program.pid}/stat")
+    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "D")
+    canary.kill()
+    assert ended([other, memory]) == []
+    assert other.hangs
+    assert ended([other, memory]) == [memory]
+    # Its descriptors are in use until it is over.
+    slow.close()
+    assert descriptors() == before + 4
+    file.close()
+    wait_for(lambda: not other.hangs)
+    assert other.read(program.address, 0) == b""
+    other.close()
+    wait_for(lambda: descriptors() <= before)

@@ -45,6 +45,18 @@ def test_jobs_in_their_order_and_results_in_the_loop(memory: MemoryThread) -> No
     assert len(threads) == 1 and threading.get_ident() not in threads
 
 
+def test_urgent_jobs_come_first(memory: MemoryThread) -> None:
+    seen: list[str] = []
+    goes_on = threading.Event()
+    memory.submit(lambda: goes_on.wait(20), lambda *_: None)
+    memory.submit(lambda: seen.append("other"), lambda *_: None)
+    memory.submit(lambda: seen.append("urgent"), lambda *_: None, is_urgent=True)
+    memory.submit(lambda: seen.append("urgent, too"), lambda *_: None, is_urgent=True)
+    goes_on.set()
+    turn_until(memory, lambda: len(seen) == 3)
+    assert seen == ["urgent", "urgent, too", "other"]
+
+
 def test_errors(memory: MemoryThread, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.client.mount.kernel import FakeChannel
-from utracefs.mount.operation import Ask, Finish, Gate, Operation, Steps
+from utracefs.mount.operation import Ask, AskEach, Finish, Gate, Operation, Steps
 from utracefs_protocol.messages.tracefs import Open, Read, Seek
 
 
@@ -101,3 +101,17 @@ def test_the_end_of_a_connection_is_waited_for(channel: FakeChannel) -> None:
     run = Run(steps())
     run.operation.interrupt()
     assert run.ended == [(b"ended", 0)] and channel.closed
+
+
+def test_each_has_an_answer_of_its_own(channel: FakeChannel) -> None:
+    def steps() -> Steps:
+        answers = yield AskEach(channel, [Read(1, 10), Read(2, 10)])  # type: ignore[arg-type]
+        nothing = yield AskEach(channel, [])  # type: ignore[arg-type]
+        return b"%s %d %d" % (answers[0], answers[1].errno, len(nothing))
+
+    run = Run(steps())
+    channel.answer(b"data")
+    assert run.ended == []
+    run.operation.interrupt()
+    channel.answer(error=errno.EBADF)
+    assert run.ended == [(b"data 9 0", 0)]

@@ -177,6 +177,7 @@ class TestFiles:
     ) -> None:
         fh = program.open()
         program.release(fh)
+        kernel.timers.run()
         assert kernel.data_channels[0].closed
         assert kernel.spaces.settled
         fails(errno.EBADF, lambda: program.write(fh, record(0)))

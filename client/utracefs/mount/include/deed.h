@@ -3,10 +3,12 @@
  *
  * Such a thing may hang for as long as that process likes: a page of a file whose server does not answer, a
  * lock of the address space that another such access holds. What hangs in the kernel cannot be called back.
- * So a deed and all that it needs belong to two: the one who waits, and the thread. Who lets go last frees it.
- * Descriptors that a deed uses stay open until it has ended, or another file would stand under their number.
+ * So a deed and all that it needs belong to two: the one who waits, and the thread. Who lets go last frees
+ * it. Descriptors that a deed uses stay open until it has ended, or another file would stand under their
+ * number.
  *
- * A thread that ends also ends what it traces, which stopped_process.h counts on.
+ * A thread that traced ends after it, and so lets go of all that it traced, which stopped_process.h counts
+ * on.
  */
 #ifndef UTRACEFS_DEED_H
 #define UTRACEFS_DEED_H
@@ -72,42 +74,89 @@ static inline int deed_is_done(const struct deed *d)
 	return __atomic_load_n(&d->done, __ATOMIC_ACQUIRE);
 }
 
+/* A thread for deeds. It does one after the other, and ends when another one waits for work as well, or when
+ * it has traced. */
+struct deed_worker {
+	uint32_t has_work;
+	pid_t process; /* in a forked child it is not there */
+	struct deed *work;
+};
+
+/* The one that waits for work, or NULL. Taken and put back by exchange, so it has one user at a time. */
+static struct deed_worker *deed_idle;
+
 static void *deed_main(void *arg)
 {
-	struct deed *d = arg;
+	struct deed_worker *w = arg, *none;
+	int stays;
 
-	d->thread = syscall(SYS_gettid);
-	d->work(d);
-	__atomic_store_n(&d->done, 1, __ATOMIC_RELEASE);
-	syscall(SYS_futex, &d->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-	deed_let_go(d);
+	do {
+		struct deed *d;
+
+		while (!__atomic_load_n(&w->has_work, __ATOMIC_ACQUIRE))
+			syscall(SYS_futex, &w->has_work, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+		w->has_work = 0;
+		d = w->work;
+		d->thread = syscall(SYS_gettid);
+		d->work(d);
+		/* Before it says `done`: who waits for that finds it there. Its next deed may be put into
+		 * `w` from now on, and is taken from there when this one is left. */
+		none = NULL;
+		stays = d->bit.way < RM_STOPPED && __atomic_compare_exchange_n(&deed_idle, &none, w, 0,
+									     __ATOMIC_ACQ_REL,
+									     __ATOMIC_ACQUIRE);
+		__atomic_store_n(&d->done, 1, __ATOMIC_RELEASE);
+		syscall(SYS_futex, &d->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+		deed_let_go(d);
+	} while (stays);
+	free(w);
 	return NULL;
+}
+
+/* Give it to a thread. 0 or an errno. */
+static inline int deed_begin(struct deed *d)
+{
+	struct deed_worker *w = __atomic_exchange_n(&deed_idle, NULL, __ATOMIC_ACQ_REL);
+	sigset_t all, before;
+	pthread_attr_t attr;
+	pthread_t made;
+	int error;
+
+	d->owners++;
+	if (w && w->process == getpid()) {
+		w->work = d;
+		__atomic_store_n(&w->has_work, 1, __ATOMIC_RELEASE);
+		syscall(SYS_futex, &w->has_work, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		return 0;
+	}
+	w = malloc(sizeof(*w));
+	error = w ? pthread_attr_init(&attr) : ENOMEM;
+	if (!error) {
+		*w = (struct deed_worker){1, getpid(), d};
+		pthread_attr_setstacksize(&attr, DEED_STACK_BYTES);
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &before);
+		error = pthread_create(&made, &attr, deed_main, w);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		pthread_attr_destroy(&attr);
+	}
+	if (error) {
+		free(w);
+		d->owners--;
+	}
+	return error;
 }
 
 /* 1: done. 0: it goes on; it is nobody's but the thread's and `d`'s holder's. -errno: no thread. */
 static inline int deed_run(struct deed *d, int64_t timeout_ns)
 {
 	int64_t until = sp_now_ns() + timeout_ns, left;
-	sigset_t all, before;
-	pthread_attr_t attr;
 	struct timespec wait;
-	pthread_t made;
-	int error = pthread_attr_init(&attr);
+	int error = deed_begin(d);
 
 	if (error)
 		return -error;
-	pthread_attr_setstacksize(&attr, DEED_STACK_BYTES);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	d->owners++;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = pthread_create(&made, &attr, deed_main, d);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	if (error) {
-		d->owners--;
-		return -error;
-	}
 	while (!deed_is_done(d)) {
 		left = until - sp_now_ns();
 		if (left <= 0) {
@@ -118,8 +167,10 @@ static inline int deed_run(struct deed *d, int64_t timeout_ns)
 		wait.tv_nsec = left % 1000000000;
 		syscall(SYS_futex, &d->done, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0);
 	}
-	/* Only the end of the tracer lets all of the process's threads go: another deed may want to stop them. */
-	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0 && sp_now_ns() < until)
+	/* Only the end of the tracer lets all of the process's threads go: another deed may want to stop
+	 * them. */
+	while (d->bit.way >= RM_STOPPED && syscall(SYS_tgkill, getpid(), d->thread, 0) == 0 && sp_now_ns() <
+	until)
 		sched_yield();
 	return 1;
 }

@@ -6,8 +6,8 @@
  *                                                     they read nothing (mem_open() and proc_maps_open())
  *
  * So what is checked is what is written to, whatever becomes of the process meanwhile. Writing to `mem` does
- * not ask whether the program itself may write there (FOLL_FORCE in mem_rw()), reading not whether it may read.
- * Therefore each access looks at `maps` first and has the answer that copy_from_user() and
+ * not ask whether the program itself may write there (FOLL_FORCE in mem_rw()), reading not whether it may
+ * read. Therefore each access looks at `maps` first and has the answer that copy_from_user() and
  * copy_to_user() would have. Between the look and the access the program may change its own mapping; that
  * changes no memory but its own, at an address that it named.
  *
@@ -68,7 +68,8 @@ static inline int rm_parse_line(const char *line, struct rm_vma *vma)
 	unsigned major, minor;
 	char may[5];
 
-	if (sscanf(line, "%llx-%llx %4s %llx %x:%x %llu", &start, &end, may, &offset, &major, &minor, &inode) != 7)
+	if (sscanf(line, "%llx-%llx %4s %llx %x:%x %llu", &start, &end, may, &offset, &major, &minor, &inode)
+	!= 7)
 		return 0;
 	vma->start = start;
 	vma->end = end;
@@ -227,7 +228,7 @@ struct rm_bit {
 
 /* How often a byte is read before its other bits are taken for unused: some 10 us. A program that changes
  * them all the time is caught, one that never did is not stopped for nothing. */
-#define RM_SAMPLES 24
+#define RM_SAMPLES 12
 
 /* Whether this is memory, as get_user_pages() has it, and not a device (VM_IO, VM_PFNMAP): of those `mem`
  * may well write the registers. process_vm_readv() refuses them. */

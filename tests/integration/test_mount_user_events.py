@@ -1,0 +1,500 @@
+"""user_events_data of a mount, used by a C program as it would use the kernel's."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.integration import test_mount_life as life
+from tests.integration.conftest import DaemonProcess
+from tests.integration.mounting import has_tool, mounted, must_mount, wait_for
+from utracefs.mount.attaching import detach
+from utracefsd.server.runtime import locate
+
+SOURCE = Path(__file__).with_name("provider.c")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """provider.c, compiled."""
+    if not has_tool("gcc"):
+        pytest.skip("needs a compiler")
+    path = tmp_path_factory.mktemp("bin") / "provider"
+    subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, SOURCE], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One daemon and one mount for all tests that leave them alone."""
+    must_mount(tmp_path_factory.mktemp("probe"))
+    with tempfile.TemporaryDirectory(prefix="utracefs-test-") as directory:
+        process = DaemonProcess(directory)
+        process.start()
+        try:
+            with mounted(directory, tmp_path_factory.mktemp("tree")) as mount:
+                yield mount.path
+        finally:
+            process.stop()
+            shutil.rmtree(locate(directory).status_folder, ignore_errors=True)
+    assert b"Traceback" not in process.log, process.log.decode(errors="replace")
+
+
+@pytest.fixture
+def tree(shared: Path) -> Path:
+    """The mount; no event is enabled, and nothing recorded."""
+    if (shared / "events/user_events").exists():
+        put(shared / "events/enable", "0")
+    wait_for(lambda: not events(shared), "events of the test before went")
+    put(shared / "trace", "\n")
+    return shared
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    must_mount(tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def events(tree: Path) -> list[str]:
+    """As user_events_status has them."""
+    text = (tree / "user_events_status").read_text().partition("\nActive:")[0]
+    return [line.partition(" ")[0] for line in text.splitlines() if line]
+
+
+def is_there(tree: Path) -> bool:
+    """Whether the daemon is, and has events."""
+    try:
+        return bool(events(tree))
+    except OSError as error:
+        assert error.errno == errno.ENOTCONN
+        return False
+
+
+def lines(tree: Path) -> list[str]:
+    return [line for line in (tree / "trace").read_text().splitlines() if not line.startswith("#")]
+
+
+class Provider:
+    """The program; `call` is one line to it and its answer, a negative errno as that errno's name."""
+
+    def __init__(self, program: Path, tree: Path, *prefix: str, passing: socket.socket | None = None) -> None:
+        if passing is not None:
+            prefix = ("bash", "-c", f'exec "$@" 3<&{passing.fileno()}', "bash")
+        self.process = subprocess.Popen(
+            [*prefix, str(program), str(tree / "user_events_data")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[] if passing is None else [passing.fileno()],
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def call(self, line: str) -> int | str:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        number = int(answer, 16 if line.startswith("word") else 10)
+        return errno.errorcode[-number] if number < 0 else number
+
+    def word(self, number: int = 0) -> int:
+        value = self.call(f"word {number}")
+        assert isinstance(value, int)
+        return value
+
+
+class TestScenario:
+    def test_from_registration_to_record(self, tree: Path, program: Path) -> None:
+        with Provider(program, tree) as provider:
+            assert provider.call("open") == 0
+            assert provider.call("reg 0 0 3 4 0 shop u32 count; char[4] what") == 0
+            assert provider.word() == 0
+            assert provider.call("write 0 0 0700000061620000") == "EBADF"
+            put(tree / "events/user_events/shop/enable", "1")
+            assert provider.word() == 8
+            assert provider.call("write 0 0 0700000061620000") == 12
+            [line] = lines(tree)
+            assert line.lstrip().startswith(f"provider-{provider.pid} ")
+            assert line.endswith("shop: count=0x7 (7) what=ab")
+            put(tree / "events/user_events/shop/enable", "0")
+            assert provider.word() == 0
+
+    @pytest.mark.parametrize(
+        ("line", "answer"),
+        [
+            ("write 0 0 07", "EINVAL"),
+            ("write 0 1 07000000", "ENOENT"),
+            ("write 0 -1 07000000", "EINVAL"),
+            ("big 0 0 3", "EFAULT"),
+            ("big 0 0 60000", 60000),
+            ("big 0 0 70000", 70000),
+            ("big 0 0 900000", 900000),
+            ("big 0 7 70000", "ENOENT"),
+            ("pwrite 0 8 0", "ESPIPE"),
+            ("read 0", "EINVAL"),
+            ("ioctl 0 2a02", "ENOTTY"),
+            ("reg 0 0 0 4 0 shop u32 count", "EADDRINUSE"),
+            ("reg 0 0 0 8 0 nonsense x y", "EADDRINUSE"),
+            ("reg 0 1 0 4 0 shop u64 count", "EADDRINUSE"),
+            ("reg 0 1 0 4 0 new nonsense a", "EINVAL"),
+            ("reg 0 1 0 4 0 shop u32 count", 0),
+            ("reg 0 1 32 4 0 other", "EINVAL"),
+            ("reg 0 1 63 8 0 other", 1),
+            ("reg 0 1 0 4 4 other", "EINVAL"),
+            ("regraw 0 3 1c0000", "EFAULT"),
+            ("regraw 0 16 01100000", "E2BIG"),
+            ("regraw 0 16 1b000000", "EINVAL"),
+            ("regraw 0 16 1c000000", "EFAULT"),
+            ("unreg 0 0 1", "ENOENT"),
+            ("del 0 shop", "EBUSY"),
+            ("del 0 nothing", "ENOENT"),
+        ],
+    )
+    def test_answers(self, tree: Path, program: Path, line: str, answer: int | str) -> None:
+        """Those of an enabled event of four bytes on file 0, word 0, bit 0."""
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            assert provider.call("reg 0 0 0 4 0 shop u32 count") == 0
+            put(tree / "events/user_events/shop/enable", "1")
+            assert provider.call(line) == answer
+            assert provider.word() & 1, "and the first one is as it was"
+
+    def test_a_struct_is_left_alone_but_for_the_index(self, tree: Path, program: Path) -> None:
+        """FUSE would copy eight bytes back: the kernel does not. The program has 99 there, then the index."""
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            assert [provider.call(f"reg 0 0 {bit} 4 0 event_{bit}") for bit in range(5)] == [0, 1, 2, 3, 4]
+
+    def test_a_page_that_cannot_be_written(self, tree: Path, program: Path) -> None:
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            for rights in (0, 1):
+                provider.call(f"protect 8 {rights}")
+                assert provider.call("reg 0 8 0 4 0 shop") == "ENOMEM"
+            assert events(tree) == ["shop"], "the file refers to it"
+            provider.call("protect 8 3")
+            assert provider.call("reg 0 8 0 4 0 shop") == 0
+            provider.call("protect 8 1")
+            put(tree / "events/user_events/shop/enable", "1")
+            assert provider.word(8) == 0
+            provider.call("protect 8 3")
+            put(tree / "events/user_events/shop/enable", "0")
+            put(tree / "events/user_events/shop/enable", "1")
+            assert provider.word(8) == 1
+
+    def test_unregistering(self, tree: Path, program: Path) -> None:
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            provider.call("reg 0 0 5 4 0 shop")
+            put(tree / "events/user_events/shop/enable", "1")
+            assert provider.word() == 32
+            assert provider.call("unreg 0 0 5") == 0
+            assert provider.word() == 0
+            assert provider.call("write 0 0") == 4
+            assert provider.call("unreg 0 0 5") == "ENOENT"
+
+    def test_persistent_events_are_deleted_after_the_file(self, tree: Path, program: Path) -> None:
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            assert provider.call("reg 0 0 0 4 1 kept") == 0
+            assert provider.call("open") == 1
+            assert provider.call("del 1 kept") == "EBUSY"
+            provider.call("close 0")
+            assert provider.call("del 1 kept") == "EBUSY", "an enabler refers to it"
+            assert provider.call("unreg 1 0 0") == 0
+            assert provider.call("del 1 kept") == 0
+            assert events(tree) == []
+
+
+class TestDescriptors:
+    def test_each_open_file_has_indexes_of_its_own(self, tree: Path, program: Path) -> None:
+        with Provider(program, tree) as provider:
+            assert [provider.call("open"), provider.call("open"), provider.call("dup 1")] == [0, 1, 2]
+            assert provider.call("reg 0 0 0 4 0 one") == 0
+            assert provider.call("reg 1 0 1 4 0 two") == 0
+            put(tree / "set_event", "user_events:two\n")
+            assert provider.call("write 0 0") == "EBADF"
+            assert [provider.call("write 1 0"), provider.call("write 2 0")] == [4, 4]
+            provider.call("close 1")
+            assert provider.call("write 2 0") == 4
+
+    def test_passed_to_another_program(self, tree: Path, program: Path) -> None:
+        """The index is the file's; the enabler, and the record, of who uses it."""
+        ours, theirs = socket.socketpair()
+        with (
+            ours,
+            theirs,
+            Provider(program, tree, passing=ours) as first,
+            Provider(program, tree, passing=theirs) as second,
+        ):
+            first.call("open")
+            assert first.call("reg 0 0 0 4 0 shop") == 0
+            first.call("send 0")
+            assert second.call("receive") == 0
+            assert second.call("reg 0 0 1 4 0 shop") == 0
+            put(tree / "events/user_events/shop/enable", "1")
+            assert (first.word(), second.word()) == (1, 2)
+            assert second.call("write 0 0") == 4
+            assert first.call("unreg 0 0 1") == "ENOENT"
+            assert lines(tree)[0].lstrip().startswith(f"provider-{second.pid} ")
+            first.process.kill()
+            first.process.wait()
+            assert second.call("write 0 0") == 4
+            put(tree / "events/user_events/shop/enable", "0")
+            assert second.word() == 0
+
+
+class TestProcesses:
+    def test_a_child_has_its_own_copies(self, tree: Path, program: Path) -> None:
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            provider.call("reg 0 0 0 4 0 shop")
+            child = provider.call("fork")
+            assert child != provider.pid
+            assert provider.word() == 0
+            put(tree / "events/user_events/shop/enable", "1")
+            wait_for(lambda: provider.word() == 1, "the child is told")
+            assert provider.call("write 0 0") == 4
+            assert f"provider-{child} " in lines(tree)[0]
+            assert provider.call("reg 0 0 0 4 0 other") == "EADDRINUSE"
+            assert provider.call("unreg 0 0 0") == 0
+            assert provider.word() == 0
+
+    def test_exec_ends_enablers(self, tree: Path, program: Path) -> None:
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            provider.call("reg 0 0 0 4 1 kept")
+            provider.call("exec")
+            assert provider.word() == 0
+            put(tree / "events/user_events/kept/enable", "1")
+            assert provider.word() == 0
+            put(tree / "events/user_events/kept/enable", "0")
+            assert provider.call("open") == 0
+            assert provider.call("unreg 0 0 0") == "ENOENT"
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            assert provider.call("del 0 kept") == 0
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+    def test_the_end_drops_references(self, tree: Path, program: Path, number: signal.Signals) -> None:
+        with Provider(program, tree) as provider:
+            provider.call("open")
+            provider.call("reg 0 0 0 4 0 shop")
+            assert events(tree) == ["shop"]
+            provider.process.send_signal(number)
+            provider.process.wait()
+            wait_for(lambda: events(tree) == [], "the event is gone")
+
+
+class TestDaemons:
+    def test_without_one_bits_are_clear(self, daemon: DaemonProcess, place: Path, program: Path) -> None:
+        with mounted(daemon.directory, place) as mount, Provider(program, place) as provider:
+            self.enable(place, provider)
+            daemon.stop(kill=True)
+            assert mount.ended() == 0
+            assert provider.word() == 0
+            assert provider.call("write 0 0") in ("ENOTCONN", "ECONNABORTED")
+
+    def test_the_end_of_the_mount_clears_bits(
+        self, daemon: DaemonProcess, place: Path, program: Path
+    ) -> None:
+        with mounted(daemon.directory, place) as mount, Provider(program, place) as provider:
+            self.enable(place, provider)
+            mount.process.terminate()
+            assert mount.ended() == 0
+            assert provider.word() == 0
+
+    @pytest.mark.parametrize("kill", [True, False])
+    def test_files_go_on_with_the_next_one(
+        self, daemon: DaemonProcess, place: Path, program: Path, kill: bool
+    ) -> None:
+        with mounted(daemon.directory, place, "--wait"), Provider(program, place) as provider:
+            self.enable(place, provider)
+            assert provider.call("reg 0 0 1 4 0 other") == 1
+            daemon.stop(kill=kill)
+            wait_for(lambda: provider.word() == 0, "nobody wants it any more")
+            assert provider.call("write 0 0") == "EBADF"
+            daemon.start()
+            wait_for(lambda: is_there(place), "the events are back")
+            put(place / "events/user_events/other/enable", "1")
+            wait_for(lambda: provider.word() & 2, "bits are set again")
+            assert provider.call("write 0 1") == 4
+            assert provider.call("reg 0 0 3 4 0 third") == 2
+            assert f"provider-{provider.pid} " in lines(place)[-1]
+
+    def enable(self, place: Path, provider: Provider) -> None:
+        provider.call("open")
+        provider.call("reg 0 0 0 4 0 shop")
+        put(place / "events/user_events/shop/enable", "1")
+        assert provider.word() == 1
+
+    def test_one_that_is_stopped_holds_up_writers_alone(
+        self, daemon: DaemonProcess, place: Path, program: Path
+    ) -> None:
+        with mounted(daemon.directory, place), Provider(program, place) as provider:
+            self.enable(place, provider)
+            daemon.signal(signal.SIGSTOP)
+            try:
+                assert provider.word() == 1
+            finally:
+                daemon.signal(signal.SIGCONT)
+            assert provider.call("write 0 0") == 4
+
+
+def test_a_mount_that_is_stopped_does_not_hold_up_the_daemon(
+    daemon: DaemonProcess, place: Path, program: Path
+) -> None:
+    """Who enables waits for 0.1 s; the bit follows when the mount goes on."""
+    with mounted(daemon.directory, place) as mount, Provider(program, place) as provider:
+        provider.call("open")
+        provider.call("reg 0 0 0 4 0 shop")
+        mount.process.send_signal(signal.SIGSTOP)
+        try:
+            with daemon.tree() as client:
+                began = time.monotonic()
+                client.write_file("events/user_events/shop/enable", b"1")
+                assert time.monotonic() - began < 10
+        finally:
+            mount.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: provider.word() == 1, "the bit is set")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes others")
+class TestForOthers:
+    def test_an_ordinary_user(self, program: Path) -> None:
+        """Daemon, mount and program are nobody's."""
+        if not has_tool("fusermount3"):
+            pytest.skip("fusermount3 is not installed")
+        session = (
+            life.TestForWhom.SESSION.partition('cd "$1/tree"')[0]
+            + """
+cd "$1"
+coproc P { ./provider tree/user_events_data; }
+call() { echo "$*" >&"${P[1]}"; read -r answer <&"${P[0]}"; echo "$answer"; }
+call open
+call reg 0 0 3 4 0 shop u32 count
+echo 1 > tree/events/user_events/shop/enable
+call word 0
+call write 0 0 07000000
+call reg 0 0 4 4 1 kept
+tail -n 1 tree/trace | sed 's/.*: shop/shop/'
+echo quit >&"${P[1]}"
+wait "$P_PID"
+cd /
+fusermount3 -u "$1/tree"
+"""
+        )
+        with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
+            os.chmod(path, 0o755)
+            for name in ("d", "tree"):
+                os.mkdir(f"{path}/{name}")
+                os.chown(f"{path}/{name}", 65534, 65534)
+            shutil.copy(program, f"{path}/provider")
+            try:
+                done = subprocess.run(
+                    [
+                        *("unshare", "-m", "bash", "-c", life.TestForWhom.OPEN_DEVICE, "bash", path),
+                        *(*life.NOBODY, "bash", "-c", session, "bash", path),
+                    ],
+                    env={**os.environ, "PYTHON": sys.executable, "HOME": "/"},
+                    cwd="/",
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
+            finally:
+                detach(f"{path}/tree")
+                shutil.rmtree(locate(f"{path}/d").status_folder, ignore_errors=True)
+            assert done.stdout.split("\n") == ["0", "0", "8", "8", "1", "shop: count=0x7 (7)", ""], (
+                done.stderr
+            )
+            assert done.returncode == 0, done.stderr
+
+    def test_an_unprivileged_program_on_roots_mount(self, daemon: DaemonProcess, program: Path) -> None:
+        """Its events are its own; persistent ones and the tree are not for it."""
+        with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
+            os.chmod(path, 0o755)
+            must_mount(Path(path) / "tree")
+            shutil.copy(program, f"{path}/provider")
+            tree = Path(path) / "tree"
+            with mounted(daemon.directory, tree, "--allow-other"):
+                os.chmod(tree, 0o755)
+                os.chmod(tree / "user_events_data", 0o666)
+                prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+                with Provider(Path(path) / "provider", tree, *prefix) as provider:
+                    assert provider.call("open") == 0
+                    assert provider.call("reg 0 0 0 4 1 kept") == "EPERM"
+                    assert provider.call("reg 0 0 0 4 0 shop") == 0
+                    put(tree / "events/user_events/shop/enable", "1")
+                    assert provider.word() == 1
+                    assert provider.call("write 0 0") == 4
+                    assert provider.call("del 0 shop") == "EBUSY"
+                    assert f"provider-{provider.pid} " in lines(tree)[0]
+
+
+def test_descriptors_of_the_mount_are_given_back(tree: Path, program: Path) -> None:
+    [pid] = [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_mount_of(int(name), tree)]
+
+    def descriptors() -> int:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+
+    before = descriptors()
+    providers = [Provider(program, tree) for _ in range(10)]
+    try:
+        for number, provider in enumerate(providers):
+            provider.call("open")
+            assert provider.call(f"reg 0 0 0 4 0 event_{number}") == 0
+        assert descriptors() >= before + 30
+    finally:
+        for provider in providers:
+            provider.__exit__()
+    wait_for(lambda: descriptors() <= before, "all are closed")
+
+
+def _is_mount_of(pid: int, tree: Path) -> bool:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return b"mount" in words and os.fsencode(tree) in words
+    return False
+
+
+def test_many_are_told_by_one_switch(tree: Path, program: Path) -> None:
+    providers = [Provider(program, tree) for _ in range(30)]
+    try:
+        for provider in providers:
+            provider.call("open")
+            assert provider.call("reg 0 0 0 4 0 shop") == 0
+        put(tree / "events/user_events/shop/enable", "1")
+        assert [provider.word() for provider in providers] == [1] * len(providers)
+    finally:
+        for provider in providers:
+            provider.__exit__()
