@@ -100,7 +100,8 @@ int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold))
 
 static inline int utracefs_enabled(const struct utracefs_event *event)
 {
-	unsigned char state = *event->state;
+	/* Without any order: around a change a few records more or less are as good. */
+	unsigned char state = __atomic_load_n(__atomic_load_n(&event->state, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 
 	if (__builtin_expect(state == 0, 1))
 		return 0;

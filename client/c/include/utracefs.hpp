@@ -1,0 +1,389 @@
+/*
+ * utracefs: user_events for programs in C++17.
+ *
+ *     #include <utracefs.hpp>
+ *
+ *     static utracefs::event http_request{"http_request", utracefs::u16{"status"}, utracefs::u64{"bytes"},
+ *                                         utracefs::string{"path"}};
+ *
+ *     http_request.emit(200, 1834, request.path());
+ *
+ * declares an event that tools see as `user_events:http_request`, and writes a record of it whenever a consumer is
+ * attached. What it promises is in utracefs.h. The number of arguments and their types are checked by the compiler:
+ *
+ *     field                                kernel's type       argument
+ *     u8{"name"} ... u64, s8 ... s64       u8 ... s64          integer, bool, enumeration
+ *     string{"name"}                       __rel_loc char[]    what std::string_view can be made of; std::nullptr_t is ""
+ *     bytes{"name"}                        __rel_loc u8[]      what has data() and size() of bytes, or utracefs_bytes(...)
+ *     chars<16>{"name"}                    char[16]            as string; cut to 15 bytes and NUL
+ *     structure<T>{"name", "tag"}          struct tag          T, which is copied byte by byte
+ *
+ * Arguments are evaluated in any case: `if (http_request) http_request.emit(...)` where that is much. An event lives as
+ * long as the program, or the library that it stands in: as a static variable, in a header `inline`.
+ */
+#ifndef UTRACEFS_HPP
+#define UTRACEFS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "utracefs.h"
+
+namespace utracefs {
+
+namespace detail {
+
+/* The command string, as it grows; at most 511 bytes, which is what the kernel takes. */
+struct text {
+	char data[512] = {};
+	std::size_t size = 0;
+	bool fits = true;
+
+	constexpr void put(std::string_view more)
+	{
+		for (char c : more) {
+			if (size == sizeof(data) - 1) {
+				fits = false;
+				return;
+			}
+			data[size++] = c;
+		}
+	}
+
+	constexpr void put(std::size_t number)
+	{
+		char digits[20] = {};
+		int n = 0;
+
+		do
+			digits[n++] = static_cast<char>('0' + number % 10);
+		while (number /= 10);
+		while (n)
+			put(std::string_view(&digits[--n], 1));
+	}
+};
+
+/* Where the fixed fields and the dynamic data of a record go on. */
+struct writer {
+	unsigned char *at;
+	unsigned char *data;
+};
+
+template <typename Argument, typename = void> struct is_bytes : std::false_type {};
+template <typename Argument>
+struct is_bytes<Argument, std::void_t<decltype(std::declval<const Argument &>().data()),
+				      decltype(std::declval<const Argument &>().size())>>
+    : std::bool_constant<sizeof(*std::declval<const Argument &>().data()) == 1> {};
+
+inline std::string_view view_of(std::nullptr_t)
+{
+	return {};
+}
+
+inline std::string_view view_of(const char *text)
+{
+	return text ? std::string_view(text) : std::string_view();
+}
+
+inline std::string_view view_of(std::string_view text)
+{
+	return text;
+}
+
+template <typename Argument> constexpr bool is_text()
+{
+	return std::is_null_pointer_v<std::decay_t<Argument>> || std::is_convertible_v<const Argument &, std::string_view>;
+}
+
+} // namespace detail
+
+template <typename Integer> struct integer {
+	static constexpr std::size_t fixed = sizeof(Integer);
+	const char *name;
+
+	constexpr explicit integer(const char *given) : name(given) {}
+
+	template <typename Argument> static constexpr bool takes()
+	{
+		return std::is_integral_v<Argument> || std::is_enum_v<Argument>;
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put(std::is_signed_v<Integer> ? "s" : "u");
+		text.put(8 * sizeof(Integer));
+		text.put(" ");
+		text.put(name);
+	}
+
+	template <typename Argument> static std::size_t dynamic(const Argument &)
+	{
+		return 0;
+	}
+
+	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
+	{
+		const std::uint64_t bits = static_cast<std::uint64_t>(static_cast<Integer>(value));
+
+		if constexpr (sizeof(Integer) == 1)
+			utracefs_put_u8(&to.at, bits);
+		else if constexpr (sizeof(Integer) == 2)
+			utracefs_put_u16(&to.at, bits);
+		else if constexpr (sizeof(Integer) == 4)
+			utracefs_put_u32(&to.at, bits);
+		else
+			utracefs_put_u64(&to.at, bits);
+	}
+};
+
+using u8 = integer<std::uint8_t>;
+using u16 = integer<std::uint16_t>;
+using u32 = integer<std::uint32_t>;
+using u64 = integer<std::uint64_t>;
+using s8 = integer<std::int8_t>;
+using s16 = integer<std::int16_t>;
+using s32 = integer<std::int32_t>;
+using s64 = integer<std::int64_t>;
+
+struct string {
+	static constexpr std::size_t fixed = 4;
+	const char *name;
+
+	constexpr explicit string(const char *given) : name(given) {}
+
+	template <typename Argument> static constexpr bool takes()
+	{
+		return detail::is_text<Argument>();
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put("__rel_loc char[] ");
+		text.put(name);
+	}
+
+	template <typename Argument> static std::size_t dynamic(const Argument &value)
+	{
+		const std::size_t size = detail::view_of(value).size();
+
+		return (size < UTRACEFS_MAX_DYNAMIC ? size : UTRACEFS_MAX_DYNAMIC - 1) + 1;
+	}
+
+	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t size)
+	{
+		utracefs_put_u32(&to.at, static_cast<std::uint64_t>(size) << 16 |
+						 static_cast<std::uint64_t>(to.data - (to.at + 4)));
+		if (size > 1)
+			std::memcpy(to.data, detail::view_of(value).data(), size - 1);
+		to.data += size;
+		to.data[-1] = 0;
+	}
+};
+
+struct bytes {
+	static constexpr std::size_t fixed = 4;
+	const char *name;
+
+	constexpr explicit bytes(const char *given) : name(given) {}
+
+	template <typename Argument> static constexpr bool takes()
+	{
+		return std::is_same_v<Argument, struct utracefs_bytes> || detail::is_bytes<Argument>::value;
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put("__rel_loc u8[] ");
+		text.put(name);
+	}
+
+	static struct utracefs_bytes bytes_of(const struct utracefs_bytes &value)
+	{
+		return value;
+	}
+
+	template <typename Argument> static struct utracefs_bytes bytes_of(const Argument &value)
+	{
+		return utracefs_bytes(value.data(), value.size());
+	}
+
+	template <typename Argument> static std::size_t dynamic(const Argument &value)
+	{
+		const std::size_t size = bytes_of(value).size;
+
+		return size < UTRACEFS_MAX_DYNAMIC ? size : UTRACEFS_MAX_DYNAMIC;
+	}
+
+	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t size)
+	{
+		utracefs_put_rel(&to.at, &to.data, bytes_of(value).data, size);
+	}
+};
+
+template <std::size_t Size> struct chars {
+	static_assert(Size >= 1 && Size <= 1024, "char[N]: N is 1 to 1024");
+	static constexpr std::size_t fixed = Size;
+	const char *name;
+
+	constexpr explicit chars(const char *given) : name(given) {}
+
+	template <typename Argument> static constexpr bool takes()
+	{
+		return detail::is_text<Argument>();
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put("char[");
+		text.put(Size);
+		text.put("] ");
+		text.put(name);
+	}
+
+	template <typename Argument> static std::size_t dynamic(const Argument &)
+	{
+		return 0;
+	}
+
+	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
+	{
+		const std::string_view view = detail::view_of(value);
+		const std::size_t length = view.size() < Size ? view.size() : Size - 1;
+
+		if (length)
+			std::memcpy(to.at, view.data(), length);
+		std::memset(to.at + length, 0, Size - length);
+		to.at += Size;
+	}
+};
+
+template <typename Type> struct structure {
+	static_assert(std::is_trivially_copyable_v<Type>, "a struct field is copied byte by byte");
+	static constexpr std::size_t fixed = sizeof(Type);
+	const char *name;
+	const char *tag;
+
+	constexpr structure(const char *given, const char *kind) : name(given), tag(kind) {}
+
+	template <typename Argument> static constexpr bool takes()
+	{
+		return std::is_same_v<Argument, Type>;
+	}
+
+	constexpr void declare(detail::text &text) const
+	{
+		text.put("struct ");
+		text.put(tag);
+		text.put(" ");
+		text.put(name);
+		text.put(" ");
+		text.put(sizeof(Type));
+	}
+
+	static std::size_t dynamic(const Type &)
+	{
+		return 0;
+	}
+
+	static void put(detail::writer &to, const Type &value, std::size_t)
+	{
+		std::memcpy(to.at, &value, sizeof(value));
+		to.at += sizeof(value);
+	}
+};
+
+/* The command string of an event, also as a constant expression. */
+template <typename... Fields> constexpr detail::text command(std::string_view name, const Fields &...fields)
+{
+	detail::text text;
+	bool first = true;
+
+	text.put(name);
+	((text.put(first ? " " : "; "), first = false, fields.declare(text)), ...);
+	return text;
+}
+
+template <typename... Fields> class event {
+public:
+	explicit event(const char *name, Fields... fields) : event(0u, name, fields...) {}
+
+	/* flags: UTRACEFS_PERSIST, UTRACEFS_MULTI_FORMAT. */
+	event(unsigned flags, const char *name, Fields... fields) : text_(utracefs::command(name, fields...)), event_()
+	{
+		event_.state = &off_;
+		event_.command = text_.data;
+		event_.flags = flags;
+		if (text_.fits)
+			utracefs_attach(&event_);
+	}
+
+	~event()
+	{
+		utracefs_detach(&event_);
+	}
+
+	event(const event &) = delete;
+	event &operator=(const event &) = delete;
+
+	/* Whether a consumer is attached. */
+	explicit operator bool() const noexcept
+	{
+		return utracefs_enabled(&event_) != 0;
+	}
+
+	template <typename... Arguments> void emit(const Arguments &...arguments) noexcept
+	{
+		static_assert(sizeof...(Arguments) == sizeof...(Fields), "an argument for each field of the event");
+		if constexpr (sizeof...(Arguments) == sizeof...(Fields)) {
+			static_assert((Fields::template takes<std::decay_t<const Arguments>>() && ...),
+				      "an argument is not of its field's type");
+			if (__builtin_expect(utracefs_enabled(&event_) != 0, 0))
+				write(std::index_sequence_for<Fields...>(), arguments...);
+		}
+	}
+
+	const char *declaration() const noexcept
+	{
+		return text_.data;
+	}
+
+	/* For utracefs_event_error and its neighbours. */
+	const struct utracefs_event *get() const noexcept
+	{
+		return &event_;
+	}
+
+private:
+	static constexpr std::size_t fixed = (std::size_t(0) + ... + Fields::fixed);
+	static constexpr unsigned char off_ = 0;
+
+	template <std::size_t... I, typename... Arguments>
+	__attribute__((noinline)) void write(std::index_sequence<I...>, const Arguments &...arguments) noexcept
+	{
+		const std::size_t sizes[sizeof...(Fields) + 1] = {Fields::dynamic(arguments)..., 0};
+		struct utracefs_reserved reserved;
+
+		if (!utracefs_reserve(&event_, (fixed + ... + sizes[I]), &reserved))
+			return;
+		detail::writer to{reserved.payload, reserved.payload + fixed};
+		(Fields::put(to, arguments, sizes[I]), ...);
+		(void)to;
+		utracefs_commit(&reserved);
+	}
+
+	detail::text text_;
+	struct utracefs_event event_;
+};
+
+/* event{"name", u32{"a"}} deduces the fields. */
+template <typename... Fields> event(const char *, Fields...) -> event<Fields...>;
+template <typename... Fields> event(unsigned, const char *, Fields...) -> event<Fields...>;
+
+} // namespace utracefs
+
+#endif

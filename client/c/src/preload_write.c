@@ -27,7 +27,7 @@
 #include "memory.h"
 #include "preload_calls.h"
 
-#define UT_TRUSTED 256u
+#define UT_TRUSTED 1024u
 #define KNOWN_PAGES 16u
 #define INDEX_SIZE 4u
 
@@ -98,7 +98,6 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 							int count, size_t total, int readable, ssize_t *result)
 {
 	struct ut_session *session = atomic_load_explicit(&file->session, memory_order_acquire);
-	const int saved = errno;
 	ssize_t done;
 
 	if (__builtin_expect(!session, 0))
@@ -115,7 +114,7 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 	else if (__builtin_expect(!readable, 0))
 		done = judge_unreadable(session, iov, count, total);
 	else
-		done = ut_session_writev(session, iov, count);
+		done = ut_session_write(session, iov, count, total);
 	if (__builtin_expect(done < 0, 0)) {
 		if (!is_still(fd, file))
 			return 0;
@@ -124,7 +123,6 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 		return 1;
 	}
 	*result = done;
-	errno = saved;
 	return 1;
 }
 
@@ -146,26 +144,29 @@ int ut_record_piece(int fd, struct ut_file *file, const void *data, size_t size,
 int ut_record(int fd, struct ut_file *file, const struct iovec *iov, int count, ssize_t *result)
 {
 	size_t total = 0;
+	intptr_t lengths = 0, addresses = 0;
 	int readable = 1;
 	int error = 0;
 	int i;
 
 	pthread_testcancel();
-	if (__builtin_expect(count < 0 || count > IOV_MAX, 0))
+	if (__builtin_expect((unsigned)count > IOV_MAX, 0)) {
 		error = EINVAL;
-	else if (__builtin_expect(!is_readable(iov, (size_t)count * sizeof(*iov)), 0))
+	} else if (__builtin_expect(!is_readable(iov, (size_t)count * sizeof(*iov)), 0)) {
 		error = EFAULT;
-	for (i = 0; !error && i < count; i++) {
-		if (__builtin_expect((ssize_t)iov[i].iov_len < 0, 0))
-			error = EINVAL;
-		else if (__builtin_expect((intptr_t)iov[i].iov_base < 0 && iov[i].iov_len, 0))
-			error = EFAULT; /* no address of a program's */
-		total += iov[i].iov_len;
-		readable = readable && is_readable(iov[i].iov_base, iov[i].iov_len);
+	} else {
+		for (i = 0; i < count; i++) {
+			lengths |= (intptr_t)iov[i].iov_len;
+			addresses |= (intptr_t)iov[i].iov_base;
+			total += iov[i].iov_len;
+			readable &= is_readable(iov[i].iov_base, iov[i].iov_len);
+		}
+		if (__builtin_expect((lengths | addresses) < 0, 0)) /* the kernel's half of the addresses */
+			error = lengths < 0 ? EINVAL : EFAULT;
 	}
-	if (file->access == O_RDONLY)
-		error = EBADF;
 	if (__builtin_expect(error || total == 0, 0)) {
+		if (file->access == O_RDONLY)
+			error = EBADF;
 		if (!is_still(fd, file))
 			return 0;
 		*result = error ? -1 : 0;

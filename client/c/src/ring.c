@@ -146,10 +146,11 @@ void ut_ring_wake(uint32_t number)
 {
 	const struct ut_outlet *outlet = &ut_outlets[number];
 	const uint64_t one = 1;
+	int fd = __atomic_load_n(&outlet->doorbell.fd, __ATOMIC_RELAXED);
 
 	if (!outlet->is_local && ut_is_ours(&outlet->doorbell)) {
 		/* Not write(2), where a thread may be cancelled. It only fails when it was rung already. */
-		if (syscall(SYS_write, outlet->doorbell.fd, &one, sizeof(one)) < 0) {
+		if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {
 		}
 	} else {
 		ut_thread_wake(); /* a ring of ours, or the program has closed the doorbell */

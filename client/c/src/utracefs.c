@@ -147,9 +147,9 @@ static struct ut_reg *reg_of(const struct utracefs_event *event)
 
 int utracefs_is_wanted(const struct utracefs_event *event)
 {
-	if (event->state == &ut_pending)
+	if (__atomic_load_n(&event->state, __ATOMIC_RELAXED) == &ut_pending)
 		ut_reg_settle(reg_of(event));
-	return *event->state != 0;
+	return *__atomic_load_n(&event->state, __ATOMIC_RELAXED) != 0;
 }
 
 int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved)

@@ -41,9 +41,10 @@ struct ut_descriptor {
 
 static inline int ut_is_ours(const struct ut_descriptor *d)
 {
+	int fd = __atomic_load_n(&d->fd, __ATOMIC_RELAXED); /* another thread may close it */
 	struct stat now;
 
-	return d->fd >= 0 && fstat(d->fd, &now) == 0 && now.st_ino == d->ino && now.st_dev == d->dev &&
+	return fd >= 0 && fstat(fd, &now) == 0 && now.st_ino == d->ino && now.st_dev == d->dev &&
 	       (!d->beside || ut_is_ours(d->beside));
 }
 
@@ -77,12 +78,15 @@ static inline int ut_take(struct ut_descriptor *d, int fd)
 	return 0;
 }
 
-/* Closes it if it is ours; forgets it in any case. */
+/* Closes it if it is ours; forgets it in any case, and before: who asks from here on is not told of a number that
+ * somebody else may get. */
 static inline void ut_close(struct ut_descriptor *d)
 {
-	if (ut_is_ours(d))
-		close(d->fd);
-	d->fd = -1;
+	int fd = ut_is_ours(d) ? d->fd : -1;
+
+	__atomic_store_n(&d->fd, -1, __ATOMIC_RELAXED);
+	if (fd >= 0)
+		close(fd);
 }
 
 /* What wakes a thread in poll(2): it polls `near`, the others ring. A pair of sockets and not an eventfd or
@@ -131,7 +135,9 @@ static inline int ut_bell_open(struct ut_bell *b)
 /* It only fails when it was rung often enough, or is not there. */
 static inline void ut_bell_ring(const struct ut_bell *b)
 {
-	if (ut_is_ours(&b->far_end) && send(b->far_end.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+	int fd = __atomic_load_n(&b->far_end.fd, __ATOMIC_RELAXED);
+
+	if (ut_is_ours(&b->far_end) && send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
 	}
 }
 

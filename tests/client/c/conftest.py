@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[3] / "client" / "c"
 
 def build(*targets: str, sanitize: str = "") -> Path:
     """The folder that the library and its test programs are built in; no two processes build at a time."""
-    folder = SOURCE / (f"build-{sanitize}" if sanitize else "build")
+    folder = SOURCE / (f"build-{sanitize.replace(',', '-')}" if sanitize else "build")
     folder.mkdir(exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

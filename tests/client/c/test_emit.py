@@ -98,7 +98,9 @@ def test_a_signal_handler_emits_in_the_middle_of_an_emit(daemon: DaemonProcess, 
 
 @WAYS
 @pytest.mark.usefixtures("events_on")
-def test_a_thread_that_is_cancelled_leaves_the_others_alone(daemon: DaemonProcess, run: Run, way: str) -> None:
+def test_a_thread_that_is_cancelled_leaves_the_others_alone(
+    daemon: DaemonProcess, run: Run, way: str
+) -> None:
     assert run("emitting", "cancel", **of_way(way)) == "flush 0\n"
     assert " who=0x4 (4) i=0x4 (4)" in lines(daemon, "c_count")
 

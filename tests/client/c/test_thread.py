@@ -37,7 +37,9 @@ def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
     """clone(2) runs no handlers."""
     run("emitting", "raw-fork")
     with daemon.tree() as tree:
-        found = re.findall(r"emitting-(\d+) .* who=0x8 \(8\) i=0x\w+ \((\d)\)", tree.read_file("trace").decode())
+        found = re.findall(
+            r"emitting-(\d+) .* who=0x8 \(8\) i=0x\w+ \((\d)\)", tree.read_file("trace").decode()
+        )
     assert [i for _, i in found] == ["0", "1"] and found[0][0] != found[1][0]
 
 
@@ -53,7 +55,9 @@ def test_the_end_of_a_process_waits_for_nothing(daemon: DaemonProcess, built: Pa
     daemon.signal(19)  # SIGSTOP: it can answer nothing
     try:
         begin = time.monotonic()
-        program = subprocess.run([built / "tests" / "basic", "10"], env={**os.environ, "UTRACEFS_PATIENCE_S": "0.1"})
+        program = subprocess.run(
+            [built / "tests" / "basic", "10"], env={**os.environ, "UTRACEFS_PATIENCE_S": "0.1"}
+        )
         assert program.returncode == 0
         assert time.monotonic() - begin < 5
     finally:

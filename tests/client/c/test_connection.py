@@ -1,0 +1,136 @@
+"""A daemon that ends, dies, comes back and comes late, as programs in C see it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.client.c.programs import Program, started
+from tests.client.c.test_emit import WAYS, lines, of_way
+from tests.integration.conftest import DaemonProcess
+from utracefs import Session
+from utracefsd.server.runtime import locate
+
+
+def emit(program: Program, number: int) -> tuple[int, int, int]:
+    """(lost, enabled, error): of which the emit itself comes between enabled and lost."""
+    lost, enabled, error = map(int, re.findall(r"\d+", program.ask(number)))
+    return lost, enabled, error
+
+
+def until(program: Program, wanted: Callable[[tuple[int, int, int]], bool], first: int) -> int:
+    """Emits until it is as wanted; how many of these emits were made while the event was on."""
+    deadline = time.monotonic() + 30
+    made = 0
+    while True:
+        answer = emit(program, first + made)
+        made += answer[1]
+        if wanted(answer):
+            return made
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.002)
+
+
+def values(daemon: DaemonProcess) -> list[int]:
+    return [int(n) for line in lines(daemon, "c_count") for n in re.findall(r" i=0x\w+ \((\d+)\)", line)]
+
+
+@WAYS
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_daemon_is_started_again(
+    daemon: DaemonProcess, events_on: None, built: Path, way: str, kill: bool
+) -> None:
+    """What was emitted is in the buffer once, before and after."""
+    with started(built / "tests" / "emitting", "steady", **of_way(way)) as program:
+        number = 0
+        for _ in range(3):
+            for _ in range(100):
+                assert emit(program, number) == (0, 1, 0)
+                number += 1
+            if way == "socket":
+                with daemon.tree() as tree:
+                    deadline = time.monotonic() + 10
+                    while str(number - 1).encode() not in tree.read_file("trace")[-200:]:
+                        assert time.monotonic() < deadline
+            daemon.stop(kill=kill)
+            until(program, lambda answer: answer[1] == 0, 10_000_000)
+            daemon.start()
+            until(program, lambda answer: answer[1] == 1, 10_000_000)
+    found = values(daemon)
+    assert [n for n in found if n < 10_000_000] == list(range(300))
+
+
+def test_records_of_a_ring_that_the_daemon_did_not_take(
+    daemon: DaemonProcess, events_on: None, built: Path
+) -> None:
+    """Stopped, it takes nothing; killed then, its successor adopts the ring and finds them all."""
+    with started(built / "tests" / "emitting", "steady") as program:
+        assert emit(program, 0) == (0, 1, 0)
+        daemon.signal(signal.SIGSTOP)
+        for number in range(1, 500):
+            assert emit(program, number) == (0, 1, 0)
+        daemon.stop(kill=True)
+        daemon.start()
+        until(program, lambda answer: answer == (0, 1, 0), 1_000_000)
+    assert values(daemon)[:500] == list(range(500))
+
+
+def test_records_that_no_daemon_will_have_are_counted_as_lost(
+    daemon: DaemonProcess, events_on: None, built: Path, directory: Path
+) -> None:
+    """The next daemon knows nothing of the ring, and has another event of this name."""
+    with started(built / "tests" / "emitting", "steady") as program:
+        assert emit(program, 0) == (0, 1, 0)
+        with daemon.tree() as tree:
+            tree.read_file("trace")
+        daemon.signal(signal.SIGSTOP)
+        for number in range(1, 500):
+            assert emit(program, number) == (0, 1, 0)
+        program.process.send_signal(signal.SIGSTOP)
+        daemon.stop(kill=True)
+        shutil.rmtree(locate(str(directory)).status_folder)
+        daemon.start()
+        with Session(daemon.directory) as session:
+            assert not session.event("c_count u8 other")
+            assert session.event("c_count u8 other").error is None
+            program.process.send_signal(signal.SIGCONT)
+            deadline = time.monotonic() + 30
+            while (answer := emit(program, 1_000_000)) != (499, 0, 98):  # EADDRINUSE
+                assert time.monotonic() < deadline, answer
+
+
+def test_the_daemon_comes_late(directory: Path, built: Path, patience: None) -> None:
+    with started(built / "tests" / "emitting", "steady") as program:
+        assert emit(program, 0) == (0, 0, 107)
+        daemon = DaemonProcess(str(directory))
+        daemon.start()
+        try:
+            until(program, lambda answer: answer[2] == 0, 1)
+            with daemon.tree() as tree:
+                tree.write_file("events/user_events/c_count/enable", b"1")
+                assert emit(program, 5) == (0, 1, 0)
+                tree.write_file("events/user_events/c_count/enable", b"0")
+                assert emit(program, 6) == (0, 0, 0)
+            assert values(daemon) == [5]
+        finally:
+            daemon.stop()
+            shutil.rmtree(locate(str(directory)).status_folder, ignore_errors=True)
+
+
+def test_the_directory_of_an_environment(
+    daemon: DaemonProcess, events_on: None, built: Path, tmp_path: Path, directory: Path
+) -> None:
+    """XDG_RUNTIME_DIR counts without UTRACEFS_DIR; a name that is too long for a socket is none."""
+    (tmp_path / "x").symlink_to(directory)
+    (directory / "utracefs").symlink_to(directory)
+    program = built / "tests" / "emitting"
+    with started(program, "steady", UTRACEFS_DIR="", XDG_RUNTIME_DIR=str(directory)) as found:
+        assert emit(found, 0) == (0, 1, 0)
+    with started(program, "steady", UTRACEFS_DIR=f"/{'x' * 200}") as lost:
+        assert emit(lost, 0) == (0, 0, 107)

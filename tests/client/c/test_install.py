@@ -1,0 +1,221 @@
+"""The installed tree: what a program in C or C++ is built with, wherever the tree lies; and what must not compile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.client.c.conftest import SOURCE
+from tests.client.c.test_emit import lines
+from tests.integration.conftest import DaemonProcess
+
+EXAMPLES = SOURCE.parents[1] / "examples"
+
+needs = {
+    name: pytest.mark.skipif(shutil.which(name) is None, reason=f"there is no {name}")
+    for name in ("g++", "cmake", "pkg-config")
+}
+
+
+def call(command: Sequence[str | Path], **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture
+def tree(built: Path, tmp_path: Path) -> Path:
+    """Installed in one place and moved to another."""
+    call(["make", "-s", "-C", SOURCE, "install", "PREFIX=/usr", f"DESTDIR={tmp_path / 'first'}"])
+    return (tmp_path / "first" / "usr").rename(tmp_path / "moved")
+
+
+def names_of(library: Path) -> set[str]:
+    text = call(["nm", "-D", "--defined-only", library])
+    return {line.split()[-1] for line in text.splitlines() if " A " not in line}
+
+
+def test_only_public_names_are_seen(tree: Path) -> None:
+    names = names_of(tree / "lib" / "libutracefs.so.0")
+    assert "utracefs_emit_iov@@UTRACEFS_0.1" in names
+    assert all(name.startswith("utracefs_") and name.endswith("@@UTRACEFS_0.1") for name in names)
+    static = call(["nm", "-g", "--defined-only", tree / "lib" / "libutracefs.a"]).split()[3::3]
+    assert {name.partition("@")[0] for name in names} == set(call_names(static))
+
+
+def call_names(words: list[str]) -> list[str]:
+    return [word for word in words if word.startswith("utracefs_")]
+
+
+@needs["pkg-config"]
+def test_pkg_config(tree: Path, daemon: DaemonProcess, events_req: None, tmp_path: Path) -> None:
+    flags = call(
+        ["pkg-config", "--cflags", "--libs", "utracefs"], PKG_CONFIG_PATH=f"{tree}/lib/pkgconfig"
+    ).split()
+    program = tmp_path / "requests"
+    call(["gcc", "-Wall", "-Wextra", "-Werror", EXAMPLES / "c" / "requests.c", "-o", program, *flags])
+    call([program], LD_LIBRARY_PATH=f"{tree}/lib")
+    assert len(lines(daemon, "req_begin")) == len(lines(daemon, "req_end")) == 1000
+    static = tmp_path / "static"
+    call(
+        [
+            "gcc",
+            "-pthread",
+            f"-I{tree}/include",
+            EXAMPLES / "c" / "requests.c",
+            tree / "lib" / "libutracefs.a",
+        ]
+        + ["-o", static]
+    )
+    call([static])
+    assert len(lines(daemon, "req_begin")) == 2000
+
+
+@needs["g++"]
+@needs["cmake"]
+def test_cmake(tree: Path, daemon: DaemonProcess, events_req: None, tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    call(["cmake", "-S", EXAMPLES / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={tree}"])
+    call(["cmake", "--build", build])
+    for nr, program in enumerate(("jobs", "jobs-static"), 1):
+        call([build / program])
+        assert len(lines(daemon, "job_end")) == nr * 1000
+    assert " title=job number 999" in "".join(lines(daemon, "job_begin"))
+
+
+@pytest.fixture
+def events_req(daemon: DaemonProcess, patience: None) -> None:
+    with daemon.tree() as tree:
+        tree.write_file("standing_events", b"user_events:req_*\n")
+        tree.write_file("standing_events", b"user_events:job_*\n", truncate=False)
+
+
+# ---- what must not compile
+
+C = """
+#include <utracefs.h>
+struct pair { int a, b; };
+UTRACEFS_EVENT(refused, (u32, n), (string, text), (chars, name, 8), (structure, both, pair, 8));
+int main(void) { struct pair pair = {1, 2}; (void)pair; %s return 0; }
+"""
+CPP = """
+#include <utracefs.hpp>
+#include <string>
+#include <vector>
+struct pair { int a, b; };
+enum class colour { red };
+static_assert(std::string_view(utracefs::command("refused", utracefs::u32{"n"}, utracefs::chars<8>{"name"}).data) ==
+	      "refused u32 n; char[8] name");
+static utracefs::event refused{"refused", utracefs::u32{"n"}, utracefs::string{"text"}, utracefs::chars<8>{"name"},
+			       utracefs::structure<pair>{"both", "pair"}, utracefs::bytes{"raw"}};
+int main() { pair both{1, 2}; (void)both; std::vector<unsigned char> raw; %s }
+"""
+
+
+def compiles(compiler: str, suffix: str, text: str, tmp_path: Path) -> bool:
+    source = tmp_path / f"refused{suffix}"
+    source.write_text(text)
+    options = ["-std=c++17"] if suffix == ".cpp" else []
+    return (
+        subprocess.run(
+            [compiler, *options, "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-fsyntax-only"]
+            + [f"-I{SOURCE / 'include'}", str(source)],
+            capture_output=True,
+        ).returncode
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "right"),
+    [
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair);', True),
+        ("UTRACEFS_EMIT(refused, 1, NULL, NULL, &pair);", True),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name");', False),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", &pair, 5);', False),
+        ('UTRACEFS_EMIT(refused, "1", "text", "name", &pair);', False),
+        ('UTRACEFS_EMIT(refused, 1, 2, "name", &pair);', False),
+        ('UTRACEFS_EMIT(refused, 1, "text", "name", "pair");', False),
+        ("UTRACEFS_EMIT(other, 1);", False),
+    ],
+)
+def test_wrong_arguments_in_c(tmp_path: Path, statement: str, right: bool) -> None:
+    assert compiles("gcc", ".c", C % statement, tmp_path) is right
+
+
+@needs["g++"]
+@pytest.mark.parametrize(
+    ("statement", "right"),
+    [
+        ('refused.emit(1, "text", "name", both, raw);', True),
+        ('refused.emit(colour::red, std::string("text"), nullptr, both, std::string_view("x"));', True),
+        (
+            'refused.emit(true, nullptr, std::string_view(), both, utracefs_bytes("x", 1)); if (refused) {}',
+            True,
+        ),
+        ('refused.emit(1, "text", "name", both);', False),
+        ('refused.emit(1, "text", "name", both, raw, 1);', False),
+        ('refused.emit(1.5, "text", "name", both, raw);', False),
+        ('refused.emit("1", "text", "name", both, raw);', False),
+        ('refused.emit(1, 2, "name", both, raw);', False),
+        ('refused.emit(1, "text", "name", 5, raw);', False),
+        ('refused.emit(1, "text", "name", both, 7);', False),
+        ('refused.emit(1, "text", "name", both, std::vector<int>());', False),
+        ("auto copy = refused;", False),
+    ],
+)
+def test_wrong_arguments_in_cpp(tmp_path: Path, statement: str, right: bool) -> None:
+    assert compiles("g++", ".cpp", CPP % statement, tmp_path) is right
+
+
+CPP_KINDS = """
+#include <utracefs.hpp>
+#include <string>
+struct pair { int a, b; };
+static utracefs::event kinds{"c_cpp", utracefs::u8{"a"}, utracefs::s64{"b"}, utracefs::string{"text"},
+			     utracefs::chars<4>{"name"}, utracefs::structure<pair>{"both", "pair"},
+			     utracefs::bytes{"raw"}};
+static utracefs::event plain{"c_plain_cpp"};
+int main()
+{
+	kinds.emit(255, -5, std::string("text"), "much too long", pair{1, 2}, std::string("\\1\\2"));
+	kinds.emit(0, 0, nullptr, nullptr, pair{}, utracefs_bytes(nullptr, 0));
+	plain.emit();
+	return utracefs_event_error(kinds.get(), nullptr, 0);
+}
+"""
+
+
+@needs["g++"]
+def test_every_kind_of_field_in_cpp(
+    daemon: DaemonProcess, events_on: None, built: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "kinds.cpp").write_text(CPP_KINDS)
+    call(
+        [
+            "g++",
+            "-std=c++17",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{SOURCE / 'include'}",
+            tmp_path / "kinds.cpp",
+        ]
+        + ["-o", tmp_path / "kinds", f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}"]
+    )
+    call([tmp_path / "kinds"])
+    first, second = lines(daemon, "c_cpp")
+    assert "b=0xfffffffffffffffb (-5) text=text name=muc both=" in first and first.endswith(" raw=01,02")
+    assert " b=0x0 (0) text= name= both=" in second
+    assert len(lines(daemon, "c_plain_cpp")) == 1

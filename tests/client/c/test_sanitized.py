@@ -1,0 +1,57 @@
+"""The same programs under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.client.c.conftest import Run, build
+from tests.client.c.test_emit import WAYS, of_way
+
+pytestmark = pytest.mark.usefixtures("events_on")
+
+SUPPRESSED = """
+# The status page is mapped over zeros while programs look at it: that is how events go on and off.
+race:move_all
+race:unmap_status
+# A descriptor that the program has closed is opened anew while others ask whether it is ours.
+race:ut_bell_open
+"""
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        ("threads", 3, 5000),
+        ("forks", 10),
+        ("fork-threads", 10),
+        ("signals", 20_000),
+        ("closefrom", 0, 200),
+        ("dynamic", "c_dynamic u32 a; __rel_loc char[] s"),
+        ("raw-fork",),
+    ],
+    ids=lambda scenario: scenario[0],
+)
+def test_addresses_and_undefined_behaviour(run: Run, scenario: tuple[object, ...], way: str) -> None:
+    """(A thread that is cancelled cannot be looked at so: the sanitizer's own end of a thread is a fault to it.)"""
+    run("emitting", *scenario, folder=build("tests", sanitize="address,undefined"), **of_way(way))
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "scenario",
+    [("threads", 3, 5000), ("signals", 20_000), ("closefrom", 0, 200), ("cancel",)],
+    ids=lambda scenario: scenario[0],
+)
+def test_races(run: Run, scenario: tuple[object, ...], way: str, tmp_path: Path) -> None:
+    """(The sanitizer knows no fork of a program with threads.)"""
+    (tmp_path / "suppressed").write_text(SUPPRESSED)
+    run(
+        "emitting",
+        *scenario,
+        folder=build("tests", sanitize="thread"),
+        TSAN_OPTIONS=f"suppressions={tmp_path / 'suppressed'}",
+        **of_way(way),
+    )
