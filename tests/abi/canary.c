@@ -407,7 +407,7 @@ int main(int argc, char **argv)
 	close(fd);
 	qsort(latencies, (size_t)latency_count, sizeof(*latencies), compare);
 	if (latency_count)
-		printf("toggles %ld\necho_ms %.3f\nlatency_ms %.3f %.3f %.3f %.3f\n", latency_count,
+		printf("changes %ld\necho_ms %.3f\nlatency_ms %.3f %.3f %.3f %.3f\n", 2 * latency_count,
 		       echo_ms / (double)latency_count / 2, latencies[latency_count / 2],
 		       latencies[latency_count * 9 / 10], latencies[latency_count * 99 / 100],
 		       latencies[latency_count - 1]);

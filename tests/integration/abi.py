@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -45,6 +47,26 @@ def preload_library() -> Path:
     if not library.exists():
         pytest.skip("there is no preload library here")
     return library
+
+
+def run(
+    program: Path, *arguments: object, timeout_s: float, **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Whatever it forked ends with it, also when it took too long."""
+    process = subprocess.Popen(
+        [program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        out, log = process.communicate(timeout=timeout_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, log)
 
 
 @attrs.frozen
