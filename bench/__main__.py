@@ -12,6 +12,7 @@ NAMES = [
     "loops",
     "application",
     "attack",
+    "c_client",
     "core",
     "first_event",
     "fork",

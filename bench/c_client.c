@@ -5,7 +5,8 @@
  *     s   one of two numbers and a text of 20 bytes
  *     v   the two numbers by an iovec
  *     d   a check of an event that is off
- *     n   the loop alone */
+ *     n   the loop alone
+ *     f   nothing: all that was emitted has been taken in */
 #include <utracefs.h>
 
 #include <stdio.h>
@@ -59,6 +60,10 @@ int main(void)
 				UTRACEFS_EMIT(off_two, i, 5);
 				TURN(i);
 			}
+			break;
+		case 'f':
+			if (utracefs_flush(20000))
+				return 1;
 			break;
 		default:
 			for (uint64_t i = 0; i < count; i++)

@@ -22,7 +22,8 @@
 struct ut_settings ut_settings;
 struct ut_session *ut_sessions;
 
-static uint32_t lock_word; /* 0 free, 1 held, 2 held and waited for */
+/* (One that ThreadSanitizer knows.) */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static sigset_t mask_of_holder;
 static int cancel_of_holder;
 
@@ -62,15 +63,12 @@ static void block_signals(sigset_t *before)
 void ut_lock(void)
 {
 	sigset_t before;
-	uint32_t free = 0;
 	int cancel;
 
 	/* Who is cancelled in connect(2) must not take the lock with him. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	block_signals(&before);
-	if (!__atomic_compare_exchange_n(&lock_word, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-		while (__atomic_exchange_n(&lock_word, 2, __ATOMIC_ACQUIRE))
-			futex(&lock_word, FUTEX_WAIT, 2, NULL);
+	pthread_mutex_lock(&mutex);
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
 }
@@ -80,8 +78,7 @@ void ut_unlock(void)
 	sigset_t before = mask_of_holder;
 	int cancel = cancel_of_holder;
 
-	if (__atomic_exchange_n(&lock_word, 0, __ATOMIC_RELEASE) == 2)
-		futex(&lock_word, FUTEX_WAKE, 1, NULL);
+	pthread_mutex_unlock(&mutex);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_setcancelstate(cancel, NULL);
 }

@@ -28,6 +28,7 @@ def build(*targets: str, sanitize: str = "") -> Path:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            check=False,
         )
     assert made.returncode == 0, made.stdout
     return folder
@@ -69,10 +70,10 @@ def run(built: Path) -> Run:
         done = subprocess.run(
             [folder / "tests" / program, *map(str, arguments)],
             env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             timeout=120,
+            check=False,
         )
         assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
         return done.stdout

@@ -29,6 +29,7 @@ def call(command: Sequence[str | Path], **environment: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -68,16 +69,8 @@ def test_pkg_config(tree: Path, daemon: DaemonProcess, events_req: None, tmp_pat
     call([program], LD_LIBRARY_PATH=f"{tree}/lib")
     assert len(lines(daemon, "req_begin")) == len(lines(daemon, "req_end")) == 1000
     static = tmp_path / "static"
-    call(
-        [
-            "gcc",
-            "-pthread",
-            f"-I{tree}/include",
-            EXAMPLES / "c" / "requests.c",
-            tree / "lib" / "libutracefs.a",
-        ]
-        + ["-o", static]
-    )
+    source, library = EXAMPLES / "c" / "requests.c", tree / "lib" / "libutracefs.a"
+    call(["gcc", "-pthread", f"-I{tree}/include", source, library, "-o", static])
     call([static])
     assert len(lines(daemon, "req_begin")) == 2000
 
@@ -127,14 +120,9 @@ def compiles(compiler: str, suffix: str, text: str, tmp_path: Path) -> bool:
     source = tmp_path / f"refused{suffix}"
     source.write_text(text)
     options = ["-std=c++17"] if suffix == ".cpp" else []
-    return (
-        subprocess.run(
-            [compiler, *options, "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-fsyntax-only"]
-            + [f"-I{SOURCE / 'include'}", str(source)],
-            capture_output=True,
-        ).returncode
-        == 0
-    )
+    command = [compiler, *options, "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-fsyntax-only"]
+    done = subprocess.run([*command, f"-I{SOURCE / 'include'}", source], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -201,20 +189,11 @@ int main()
 def test_every_kind_of_field_in_cpp(
     daemon: DaemonProcess, events_on: None, built: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "kinds.cpp").write_text(CPP_KINDS)
-    call(
-        [
-            "g++",
-            "-std=c++17",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            f"-I{SOURCE / 'include'}",
-            tmp_path / "kinds.cpp",
-        ]
-        + ["-o", tmp_path / "kinds", f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}"]
-    )
-    call([tmp_path / "kinds"])
+    source, program = tmp_path / "kinds.cpp", tmp_path / "kinds"
+    source.write_text(CPP_KINDS)
+    compiler = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE / 'include'}"]
+    call([*compiler, source, "-o", program, f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}"])
+    call([program])
     first, second = lines(daemon, "c_cpp")
     assert "b=0xfffffffffffffffb (-5) text=text name=muc both=" in first and first.endswith(" raw=01,02")
     assert " b=0x0 (0) text= name= both=" in second

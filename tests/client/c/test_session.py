@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.programs import Program, started
+from tests.client.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 
 WITHOUT = {"UTRACEFS_DATA_RING": "0"}
@@ -89,6 +90,7 @@ def test_data_loc_counts_from_the_entry(daemon: DaemonProcess, program: Program)
     assert program.number("write 0 0 0800000001000000") == 12  # the pid's highest byte
     lowest = 12 if program.pid & 0xFF == 0 else -errno.EFAULT
     assert program.number("write 0 0 0500000001000000") == lowest
+    program.number("close 0")
     with daemon.tree() as tree:
         assert b"s=a a=0x1 (1)" in tree.read_file("trace")
 
@@ -108,7 +110,7 @@ def test_a_closed_session_gives_its_references_back(daemon: DaemonProcess, progr
     with daemon.tree() as tree:
         assert b"foo: a=0x5 (5)" in tree.read_file("trace")
         tree.write_file("events/user_events/foo/enable", b"0")
-        assert b"foo" not in tree.list_dir("events/user_events")
+        wait_for(lambda: b"user_events:foo" not in tree.read_file("available_events"))
     for _ in range(100):
         session = program.number("open")
         if session < 0:  # no more than 64 in this program

@@ -101,6 +101,7 @@ def test_results(wire: Program) -> None:
     assert registered(wire, 0, result) == "3 2 20 12 0 4:3 8:1"
     assert registered(wire, 0, {"status_index": 3, "write_index": 2, "id": 20}) == "3 2 20 0 0"
     assert registered(wire, 1, {"status_index": 3, "enabled": 1, "id": 20}) == "3 0 20 0 1"
+    broken: object
     for broken in (
         {**result, "status_index": 0},
         {**result, "write_index": -1},
