@@ -10,7 +10,8 @@
  *     orphan      pid of a grandchild whose parent is gone
  *     vfork       pid of a child that has the same address space, until `vend`
  *     toggle N    N threads change one bit each of the private word (bits 1 to N), atomically, until `quiet`
- *     quiet       how often they did, and how often a bit was not as its thread had left it
+ *     churn       as one of them, but its changes are made by threads of which each lives for some changes
+ *     only quiet       how often they did, and how often a bit was not as its thread had left it
  *     sleep       a thread waits in epoll_wait, one in sem_timedwait's futex, one in read, until `wake`
  *     wake        how each of the three returned: `epoll=N/errno futex=N/errno read=N/errno`
  *     exec        the same program anew, in this process
@@ -22,6 +23,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/perf_event.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -81,6 +83,21 @@ static void make_zone(struct zone *z)
 	*word_of(z) = 0;
 }
 
+/* The ring of a perf event: pages that are no memory to the kernel (VM_PFNMAP), like those of a device. NULL
+ * where there is none. */
+static unsigned char *device(void)
+{
+	struct perf_event_attr what = {.type = PERF_TYPE_SOFTWARE, .config = PERF_COUNT_SW_DUMMY};
+	int fd;
+	void *at;
+
+	what.size = sizeof(what);
+	what.exclude_kernel = 1;
+	fd = syscall(SYS_perf_event_open, &what, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+	at = fd < 0 ? MAP_FAILED : mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	return at == MAP_FAILED ? NULL : at;
+}
+
 static void where(void)
 {
 	static const char text[] = "u32 a; u32 b";
@@ -103,10 +120,10 @@ static void where(void)
 	printf("pid=%d", getpid());
 	for (i = 0; i < ZONES; i++)
 		printf(" %s=%lu", zones[i].name, (unsigned long)word_of(&zones[i]));
-	printf(" bss=%lu text=%lu readonly=%lu hole=%lu none=%lu tail=%lu code=%lu secret=%lu\n",
+	printf(" bss=%lu text=%lu readonly=%lu hole=%lu none=%lu tail=%lu code=%lu secret=%lu device=%lu\n",
 	       (unsigned long)&in_bss, (unsigned long)text, (unsigned long)readonly, (unsigned long)hole,
 	       (unsigned long)zones[0].base, (unsigned long)zones[0].base + 2 * page - 4, (unsigned
-	       long)&where, (unsigned long)secret);
+	       long)&where, (unsigned long)secret, (unsigned long)device());
 }
 
 static void check(void)
@@ -247,10 +264,59 @@ static void toggle(int count)
 	printf("ok\n");
 }
 
+static int churning;
+static pthread_t churner;
+static unsigned long churned, churn_undone;
+
+/* Bit 7, one thread after the other. */
+static void *churn_once(void *expected)
+{
+	uint64_t *word = word_of(&zones[0]), before, mine = 128;
+	int i;
+
+	for (i = 0; i < 101; i++) {
+		before = __atomic_fetch_xor(word, mine, __ATOMIC_SEQ_CST);
+		churn_undone += (before & mine) != *(uint64_t *)expected;
+		*(uint64_t *)expected = ~before & mine;
+		churned++;
+	}
+	return NULL;
+}
+
+static void *churn_main(void *unused)
+{
+	uint64_t expected = 0;
+	pthread_t one;
+
+	(void)unused;
+	while (__atomic_load_n(&churning, __ATOMIC_RELAXED)) {
+		if (pthread_create(&one, NULL, churn_once, &expected))
+			die("pthread_create");
+		pthread_join(one, NULL);
+	}
+	__atomic_fetch_and(word_of(&zones[0]), ~(uint64_t)128, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+static void churn(void)
+{
+	churning = 1;
+	if (pthread_create(&churner, NULL, churn_main, NULL))
+		die("pthread_create");
+	printf("ok\n");
+}
+
 static void quiet(void)
 {
 	unsigned long all = 0, wrong = 0;
 	int i, count = toggling;
+
+	if (churning) {
+		__atomic_store_n(&churning, 0, __ATOMIC_RELAXED);
+		pthread_join(churner, NULL);
+		all = churned;
+		wrong = churn_undone;
+	}
 
 	__atomic_store_n(&toggling, 0, __ATOMIC_RELAXED);
 	for (i = 0; i < count; i++) {
@@ -353,6 +419,8 @@ int main(int argc, char **argv)
 			vend();
 		else if (sscanf(line, "toggle %d", &number) == 1 && number <= MAX_THREADS)
 			toggle(number);
+		else if (strncmp(line, "churn", 5) == 0)
+			churn();
 		else if (strncmp(line, "quiet", 5) == 0)
 			quiet();
 		else if (strncmp(line, "sleep", 5) == 0)

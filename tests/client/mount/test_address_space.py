@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import resource
 import shutil
 import signal
@@ -313,6 +314,54 @@ def test_a_thousand_children(listener: Listener, canary: Canary) -> None:
     assert not spaces._by_process
     assert not spaces._families
     assert not spaces._start_stacks
+
+
+def test_a_storm(listener: Listener, new_canary: Callable[..., Canary]) -> None:
+    """Programs come, fork, begin anew and are killed while events go on and off. Addresses are the same in
+    all of them, so what is written to a wrong one is seen: those that registered nothing have clear words."""
+    chance = random.Random(9)
+    spaces = listener.spaces
+    watched = [new_canary("setarch", "-R") for _ in range(3)]
+    bystander = new_canary("setarch", "-R")
+    at = bystander.at["private"]
+    listener.spaces.on_born = lambda child, _: child.set_bit(at, 8, 31, on)  # type: ignore[assignment]
+    on = False
+    for turn in range(300):
+        i = chance.randrange(len(watched))
+        canary = watched[i]
+        assert canary.at["private"] == at
+        match chance.randrange(6):
+            case 0:
+                canary.exec()
+            case 1:
+                canary.kill()
+                watched[i] = new_canary("setarch", "-R")
+            case 2:
+                canary.fork(chance.randrange(1, 6))
+            case 3:
+                canary.say("orphan")
+            case _:
+                space = spaces.of_caller(canary.pid)
+                if (at, 31) not in space.enablers:
+                    space.add(at, 31, enabler())
+                    assert space.set_bit(at, 8, 31, on)
+        on = not on
+        spaces.settle()
+        for space in spaces:
+            if space.enablers:
+                space.set_bit(at, 8, 31, on)
+        spaces.settle()
+        if turn % 10 == 0:
+            registered = {space.pid for space in spaces if space.enablers}
+            for canary in watched:
+                assert canary.words()["private"] == (on and canary.pid in registered) << 31
+    assert set(bystander.words().values()) == {0}
+    # No child has another word than its parent had, or than it was told.
+    assert {word(space.pid, bystander) for space in spaces if space.enablers and space.is_alive()} <= {
+        on << 31
+    }
+    for canary in watched:
+        canary.words()
 
 
 def test_pids_begin_anew(listener: Listener, canary: Canary, monkeypatch: pytest.MonkeyPatch) -> None:

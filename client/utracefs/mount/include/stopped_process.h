@@ -4,6 +4,7 @@
  *     every thread    PTRACE_SEIZE, PTRACE_INTERRUPT    no signal is sent; a trap is pending
  *     then until      it stands in that trap, or        it is traced-stopped: `t`
  *                     sleeps in the kernel              `S`, `D`: it meets the trap before it is back
+ *                                                       what it makes meanwhile is traced, too (TRACECLONE)
  *     at last         PTRACE_DETACH; the end of this thread takes back what is left, as the kernel does it
  *                     for each tracer that ends (exit_ptrace())
  *
@@ -12,9 +13,10 @@
  * mount itself, to which it may belong that this is called) are therefore no reason to wait, and none is
  * waited for.
  *
- * **Late ones.** A thread that is runnable but gets no cpu runs no instruction, either; but it cannot be told
- * from one that runs. After SP_PATIENCE_NS membarrier(2) waits until each cpu has been in the kernel since:
- * those that ran have met their trap then, the others will first.
+ * **Late ones.** A thread that is runnable but gets no cpu cannot be told from one that runs. It runs no
+ * instruction, either: it meets the trap first when it gets one. One that runs is in the kernel some
+ * microseconds after PTRACE_INTERRUPT, which sends its cpu an interrupt (kick_process()). So after
+ * SP_PATIENCE_NS, a thousand times as long, those that are left are late ones.
  *
  * **What the program sees.** Calls that sleep are restarted by the kernel, but for a few that return EINTR
  * after a stop as after a signal (signal(7)): epoll_wait and its like. Where the registers say that such a
@@ -38,8 +40,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/membarrier.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,17 +52,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SP_PATIENCE_NS 20000000
-/* For the last of them to come to their stop, where their calls are mended. The others run by then. */
+#define SP_PATIENCE_NS 2000000
+/* For late ones that were asleep to come to their stop, where their calls are mended. The others run by
+ * then. */
 #define SP_MENDING_NS 100000000
 /* A process with more is not stopped: it would take tens of milliseconds. */
 #define SP_MAX_THREADS 4096
 
 struct sp_thread {
 	pid_t tid;
+	int interrupted;
 	int stopped; /* in ptrace-stop; `status` is of waitpid */
-	int asleep;
 	int status;
+	int asleep;  /* in the kernel, with the trap in front of it */
+	int slept;   /* when it was interrupted */
 };
 
 struct sp_process {
@@ -121,7 +124,25 @@ static inline struct sp_thread *sp_find(struct sp_process *p, pid_t tid)
 	return NULL;
 }
 
-/* Seize and interrupt the threads that are not yet. How many there were, or -errno. */
+/* Whether this thread of ours traces that one: whoever it made while it was traced. */
+static inline int sp_is_traced_by_us(int tasks, pid_t tid)
+{
+	char path[32], text[1024], *found;
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof(path), "%d/status", tid);
+	fd = openat(tasks, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	got = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[got < 0 ? 0 : got] = 0;
+	found = strstr(text, "\nTracerPid:");
+	return found && atoi(found + 11) == (pid_t)syscall(SYS_gettid);
+}
+
+/* Seize the threads that are not yet; it changes nothing for them. How many there were, or -errno. */
 static inline int sp_seize_all(struct sp_process *p, int tasks)
 {
 	struct dirent *entry;
@@ -136,6 +157,8 @@ static inline int sp_seize_all(struct sp_process *p, int tasks)
 	rewinddir(dir); /* the position is shared with the descriptor that it was made of */
 	while (!error && (entry = readdir(dir))) {
 		pid_t tid = atoi(entry->d_name);
+		unsigned flags;
+		char state;
 
 		if (tid <= 0 || sp_find(p, tid))
 			continue;
@@ -149,20 +172,37 @@ static inline int sp_seize_all(struct sp_process *p, int tasks)
 			p->threads = more;
 			p->room = room;
 		}
-		if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) < 0) {
-			if (errno != ESRCH && !sp_never_runs(tasks, tid))
-				error = -errno;
-			continue;
+		if (ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACECLONE) < 0) {
+			int number = errno;
+
+			if (!sp_is_traced_by_us(tasks, tid)) {
+				if (number != ESRCH && !sp_never_runs(tasks, tid))
+					error = -number;
+				continue;
+			}
 		}
 		/* The number may have been somebody else's by then: seized, it stays whose it is. */
-		if (faccessat(tasks, entry->d_name, F_OK, 0) < 0)
+		state = sp_state(tasks, tid, &flags);
+		if (!state)
 			continue; /* our end lets it go; nothing was asked of it */
-		p->threads[p->count++] = (struct sp_thread){.tid = tid};
-		if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) == 0)
-			found++;
+		p->threads[p->count++] = (struct sp_thread){.tid = tid, .slept = state == 'S'};
+		found++;
 	}
 	closedir(dir);
 	return error ? error : found;
+}
+
+static inline void sp_interrupt_all(struct sp_process *p)
+{
+	int i;
+
+	if (p->began_ns == 0)
+		p->began_ns = sp_now_ns();
+	for (i = 0; i < p->count; i++)
+		if (!p->threads[i].interrupted) {
+			p->threads[i].interrupted = 1;
+			ptrace(PTRACE_INTERRUPT, p->threads[i].tid, NULL, NULL);
+		}
 }
 
 /* How many may still run. */
@@ -208,10 +248,10 @@ static inline void sp_pause(void)
 static inline int sp_stop(struct sp_process *p, pid_t pid)
 {
 	char path[32];
-	int tasks, found, error = 0;
+	int64_t began;
+	int tasks, found;
 
 	memset(p, 0, sizeof(*p));
-	p->began_ns = sp_now_ns();
 	snprintf(path, sizeof(path), "/proc/%d/task", pid);
 	tasks = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (tasks < 0)
@@ -219,17 +259,17 @@ static inline int sp_stop(struct sp_process *p, pid_t pid)
 	/* Until a look at the list finds none that is new: those that ran may have made some. */
 	do {
 		found = sp_seize_all(p, tasks);
+		if (found > 0)
+			sp_interrupt_all(p);
+		began = sp_now_ns();
 		while (found > 0 && sp_running(p, tasks)) {
-			if (sp_now_ns() - p->began_ns > SP_PATIENCE_NS) {
-				if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) < 0)
-					error = -ETIMEDOUT;
+			if (sp_now_ns() - began > SP_PATIENCE_NS)
 				break;
-			}
 			sp_pause();
 		}
-	} while (found > 0 && !error);
+	} while (found > 0);
 	close(tasks);
-	return found < 0 ? found : error;
+	return found;
 }
 
 #ifdef __x86_64__
@@ -284,7 +324,7 @@ static inline void sp_go(struct sp_process *p)
 			    WIFSTOPPED(t->status))
 				t->stopped = 1;
 			if (!t->stopped) {
-				left++;
+				left += t->slept && t->interrupted;
 				continue;
 			}
 			sp_mend(t->tid);
@@ -293,7 +333,7 @@ static inline void sp_go(struct sp_process *p)
 			       (void *)(long)(t->status >> 16 ? 0 : WSTOPSIG(t->status)));
 			t->tid = 0;
 		}
-		if (p->stopped_ns == 0)
+		if (p->stopped_ns == 0 && p->began_ns)
 			p->stopped_ns = sp_now_ns() - p->began_ns;
 		if (left)
 			sp_pause();
