@@ -3,6 +3,7 @@
 import grp
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -77,6 +78,7 @@ def _gid(group: str | None) -> int | None:
 def _run(options: _Options, begun: Callable[[], None]) -> None:
     """Mount and serve until it is over. `begun` is called once the command line's caller need not wait any
     longer."""
+    _allow_descriptors()
     with signals() as stop:
         sock = _daemon(options, stop, begun)
         if sock is None:
@@ -92,6 +94,12 @@ def _run(options: _Options, begun: Callable[[], None]) -> None:
             begun()
             end = mounted.serve(stop)
         logger.info("unmounted: %s", end.value)
+
+
+def _allow_descriptors() -> None:
+    """As many as we may: a process with events has four, an open user_events_data one."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _daemon(options: _Options, stop: Signals, begun: Callable[[], None]) -> socket.socket | None:

@@ -19,11 +19,12 @@ Without a daemon bits are clear, since nobody wants the events. The next one is 
 bit of an event that cannot be found again stays clear, and is no enabler any more.
 """
 
+import contextlib
 import errno
 import functools
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
@@ -61,6 +62,14 @@ Key = tuple[int, int]
 """Address of the word, number of the bit."""
 
 
+WatchProcess = Callable[[int, Callable[[], None]], Callable[[], object]]
+"""Given a pid, and what is to be called once when that process ends; returns what calls it off. OSError."""
+
+
+def _nothing() -> None:
+    pass
+
+
 @attrs.define(eq=False)
 class Told:
     """An address space, as the daemon knows it."""
@@ -76,16 +85,39 @@ class Told:
     state: dict[int, bool] = attrs.field(factory=dict)
     """By token, what the bit shall be: the last that the daemon said."""
     is_gone: bool = False
+    forget_process: Callable[[], object] = _nothing
+    """Its end is not waited for any more."""
+
+
+@attrs.frozen
+class _Due:
+    """Bits to be set."""
+
+    told: Told
+    tokens: list[int]
+    seq: int | None
+    """What the daemon wants to hear then."""
+    retries: int
 
 
 class Enablers:
     """`spaces` becomes ours; it is called in the memory thread."""
 
-    def __init__(self, connections: DataConnections, *, memory: MemoryThread, spaces: AddressSpaces) -> None:
+    def __init__(
+        self,
+        connections: DataConnections,
+        *,
+        memory: MemoryThread,
+        spaces: AddressSpaces,
+        watch_process: WatchProcess,
+    ) -> None:
         self._connections = connections
         self._memory = memory
         self._spaces = spaces
+        self._watch_process = watch_process
         self._told: dict[AddressSpace, Told] = {}
+        self._due: list[_Due] = []
+        self._is_setting = False
         self._settles = False
         self._tokens = itertools.count(1)
         self.leaving = Gate()
@@ -143,6 +175,7 @@ class Enablers:
         """Nobody wants anything any more: bits are cleared before the memory thread ends."""
         for told in self._told.values():
             self._clear(told)
+        self._set_due()
         self._memory.submit(self._spaces.close, lambda _result, _failure: None)
 
     # The connection of an address space
@@ -151,6 +184,9 @@ class Enablers:
         told = self._told.get(space)
         if told is None:
             told = self._told[space] = Told(space)
+            # If it has ended already, or cannot be watched, the next look finds out.
+            with contextlib.suppress(OSError):
+                told.forget_process = self._watch_process(space.pid, self.settle)
             yield from self._bring(told)
         else:
             yield told.ready
@@ -253,6 +289,7 @@ class Enablers:
         if told is None:
             return
         told.is_gone = True
+        told.forget_process()
         told.keys.clear()
         told.state.clear()
         if told.channel is None or not told.ready.is_open:
@@ -288,16 +325,33 @@ class Enablers:
 
     def _set(self, told: Told, tokens: list[int], *, seq: int | None = None, retries: int = _RETRIES) -> None:
         """Have the bits set; then tell the daemon, when it wants to hear."""
-
-        def done(missed: list[int] | None, _failure: OSError | None) -> None:
-            if seq is not None and told.channel is not None:
-                told.channel.notify(EnablersWritten(seq))
-            if missed and retries and not told.is_gone:
-                again = functools.partial(self._set, told, missed, retries=retries - 1)
-                self._connections.timers.later(_RETRY_S, again)
-
         if tokens or seq is not None:
-            self._memory.submit(functools.partial(self._set_bits, told, tokens), done, is_urgent=True)
+            self._due.append(_Due(told, tokens, seq, retries))
+            if not self._is_setting:
+                self._set_due()
+
+    def _set_due(self) -> None:
+        """All at once: what comes meanwhile goes with the next. One switch may concern hundreds of processes."""
+        due, self._due = self._due, []
+        self._is_setting = True
+
+        def done(missed: list[list[int]] | None, _failure: OSError | None) -> None:
+            self._is_setting = False
+            for one, tokens in zip(due, missed or [[]] * len(due), strict=True):
+                self._was_set(one, tokens)
+            if self._due and not self._is_setting:
+                self._set_due()
+
+        self._memory.submit(
+            lambda: [self._set_bits(one.told, one.tokens) for one in due], done, is_urgent=True
+        )
+
+    def _was_set(self, one: "_Due", missed: list[int]) -> None:
+        if one.seq is not None and one.told.channel is not None:
+            one.told.channel.notify(EnablersWritten(one.seq))
+        if missed and one.retries and not one.told.is_gone:
+            again = functools.partial(self._set, one.told, missed, retries=one.retries - 1)
+            self._connections.timers.later(_RETRY_S, again)
 
     def _set_bits(self, told: Told, tokens: Iterable[int]) -> list[int]:
         """In the memory thread; returns those that could not be set."""

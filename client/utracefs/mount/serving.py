@@ -136,6 +136,8 @@ class Mount:
         self.mountpoint = mountpoint
         self._epoll = select.epoll()
         self._channels: dict[int, Channel] = {}
+        self._processes: dict[int, Callable[[], None]] = {}
+        """By pidfd, what to call when it ends."""
         self._end: End | None = None
         self._buffer = bytearray(REQUEST_BYTES)
         self._device = -1
@@ -158,6 +160,7 @@ class Mount:
             ),
             memory=self._memory,
             spaces=AddressSpaces(),
+            watch_process=self._watch_process,
         )
         self._files = FileSystem(
             self._main,
@@ -189,6 +192,10 @@ class Mount:
                         self._answer_some()
                 elif fd in self._channels:
                     self._channels[fd].on_ready()
+                elif fd in self._processes:
+                    on_end = self._processes[fd]
+                    self._forget_process(fd)
+                    on_end()
                 elif fd == self._memory.fileno():
                     self._memory.on_ready()
             for channel in list(self._channels.values()):
@@ -210,6 +217,8 @@ class Mount:
         for channel in list(self._channels.values()):
             channel.close()
         self._channels.clear()
+        for fd in list(self._processes):
+            self._forget_process(fd)
         self._epoll.close()
 
     def _timeout_s(self) -> float | None:
@@ -276,6 +285,24 @@ class Mount:
         self._channels[channel.fileno()] = channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)
         return channel
+
+    def _watch_process(self, pid: int, on_end: Callable[[], None]) -> Callable[[], object]:
+        """See WatchProcess in enablers."""
+        fd = os.pidfd_open(pid)
+        self._processes[fd] = on_end
+        self._epoll.register(fd, select.EPOLLIN)
+
+        def call_off() -> None:
+            # The number may be another's by now.
+            if self._processes.get(fd) is on_end:
+                self._forget_process(fd)
+
+        return call_off
+
+    def _forget_process(self, fd: int) -> None:
+        del self._processes[fd]
+        self._epoll.unregister(fd)
+        os.close(fd)
 
     def _watch_room(self, channel: Channel, wanted: bool) -> None:
         self._epoll.modify(channel.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))

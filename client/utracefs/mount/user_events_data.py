@@ -23,7 +23,7 @@ from utracefs.mount.abi import Header
 from utracefs.mount.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import Asking, DataConnections, Process, error, nothing
-from utracefs.mount.enablers import Enablers, Key, Told, set_bit
+from utracefs.mount.enablers import Enablers, Key, Told, WatchProcess, set_bit
 from utracefs.mount.memory_thread import MemoryThread
 from utracefs.mount.operation import Ask, Finish, Steps
 from utracefs.mount.user_reg import Command, UserReg, UserUnreg
@@ -70,11 +70,18 @@ class DataFile:
 class UserEventsData:
     """Of one mount. `spaces` is called in the memory thread, and becomes that of `enablers`."""
 
-    def __init__(self, connections: DataConnections, *, memory: MemoryThread, spaces: AddressSpaces) -> None:
+    def __init__(
+        self,
+        connections: DataConnections,
+        *,
+        memory: MemoryThread,
+        spaces: AddressSpaces,
+        watch_process: WatchProcess,
+    ) -> None:
         self._connections = connections
         self._memory = memory
         self._spaces = spaces
-        self._enablers = Enablers(connections, memory=memory, spaces=spaces)
+        self._enablers = Enablers(connections, memory=memory, spaces=spaces, watch_process=watch_process)
         self._files: set[DataFile] = set()
 
     # Open files

@@ -248,6 +248,8 @@ class Kernel:
         self.nodes = Nodes(uid=10, gid=20, time_s=30)
         self.timers = Timers(lambda: self.now)
         self.spaces = FakeSpaces()
+        self.watched: dict[int, Callable[[], None]] = {}
+        """By pid, what to call at its end."""
         self.data_channels: list[FakeChannel] = []
         self.refused_connections = 0
         """So many connections to the data socket find its queue full."""
@@ -260,6 +262,7 @@ class Kernel:
             self.connections,
             memory=FakeMemory(),  # type: ignore[arg-type]
             spaces=self.spaces,  # type: ignore[arg-type]
+            watch_process=self.watch_process,
         )
         self._unique = 0
         self.files = FileSystem(
@@ -284,6 +287,10 @@ class Kernel:
             raise BlockingIOError
         self.data_channels.append(FakeChannel(self.answers, on_notification, on_end))
         return self.data_channels[-1]
+
+    def watch_process(self, pid: int, on_end: Callable[[], None]) -> Callable[[], object]:
+        self.watched[pid] = on_end
+        return lambda: self.watched.pop(pid, None)
 
     def _process_of(self, header: Header) -> Process:
         return Process(header.pid, self.start_times.get(header.pid, 5000), header.uid, header.gid)

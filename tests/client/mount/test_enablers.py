@@ -73,7 +73,12 @@ class World:
         self.memory = LateMemory()
         self.spaces = self.kernel.spaces
         self.connections = self.kernel.connections
-        self.enablers = Enablers(self.connections, memory=self.memory, spaces=self.spaces)  # type: ignore[arg-type]
+        self.enablers = Enablers(
+            self.connections,
+            memory=self.memory,  # type: ignore[arg-type]
+            spaces=self.spaces,  # type: ignore[arg-type]
+            watch_process=self.kernel.watch_process,
+        )
 
     def space(self, pid: int = 77) -> FakeSpace:
         space = self.spaces.spaces[pid] = FakeSpace(pid, 1000)
@@ -282,6 +287,26 @@ class TestProcesses:
         assert world.channels[0].closed and world.enablers.leaving.is_open
         world.enablers.daemon_came()
         assert len(world.channels) == 1
+
+    def test_the_end_of_a_process_is_noticed(self, world: World) -> None:
+        space = world.space()
+        world.add(space, 0)
+        world.spaces.gone.append(space)
+        world.kernel.watched[77]()
+        world.kernel.timers.run()
+        assert world.channels[0].closed and not world.kernel.watched
+
+    def test_a_process_that_cannot_be_watched(self, world: World) -> None:
+        def fail(pid: int, on_end: Any) -> Any:
+            raise ProcessLookupError(errno.ESRCH, "ended")
+
+        world.enablers._watch_process = fail
+        space = world.space()
+        world.add(space, 0)
+        world.spaces.gone.append(space)
+        world.enablers.settle()
+        world.kernel.timers.run()
+        assert world.channels[0].closed
 
     def test_who_ends_while_the_daemon_is_asked(self, world: World, daemon: Daemon) -> None:
         space = world.space()
