@@ -79,7 +79,8 @@ static int may_be_ours(const char *path, int real)
 		case EACCES:
 		case EPERM:
 		case ENODEV:
-		case ENOTCONN: /* a mount whose server is gone */
+		case ENOTCONN: /* a mount whose server is gone, or one that takes no events */
+		case EOPNOTSUPP:
 			may = is_named(path);
 		}
 	} else if (is_named(path) && fstat(real, &status) == 0 && S_ISREG(status.st_mode) &&

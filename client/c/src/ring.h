@@ -41,6 +41,8 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 
 /* Once per process. 0 or -errno. */
 int ut_rings_init(void);
+/* Whether this is the memory of before: a process that shares it (vfork, CLONE_VM) is no child for us. */
+int ut_rings_are_kept(void);
 /* In a child: all views are empty, also where the kernel did not see to that. */
 void ut_rings_start_child(void);
 
