@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mounting import MountProcess, mounted, must_mount
 
