@@ -375,6 +375,29 @@ class TestDaemons:
         put(place / "events/user_events/shop/enable", "1")
         assert provider.word() == 1
 
+    @pytest.mark.parametrize("line", ["write 0 0", "reg 0 0 1 4 0 other"])
+    def test_who_waits_for_a_stopped_one_can_be_killed(
+        self, daemon: DaemonProcess, place: Path, program: Path, line: str
+    ) -> None:
+        with mounted(daemon.directory, place), Provider(program, place) as provider:
+            self.enable(place, provider)
+            daemon.signal(signal.SIGSTOP)
+            try:
+                assert provider.process.stdin is not None
+                provider.process.stdin.write(line + "\n")
+                provider.process.stdin.flush()
+                wait_for(lambda: _is_asking(provider.pid), "it waits for the mount")
+                provider.process.kill()
+                began = time.monotonic()
+                provider.process.wait(25)
+                assert time.monotonic() - began < 20, "30 s is what an answer may take"
+            finally:
+                daemon.signal(signal.SIGCONT)
+            with Provider(program, place) as other:
+                other.call("open")
+                assert other.call("reg 0 0 0 4 0 shop") == 0
+                assert other.word() == 1
+
     def test_one_that_is_stopped_holds_up_writers_alone(
         self, daemon: DaemonProcess, place: Path, program: Path
     ) -> None:
@@ -386,6 +409,12 @@ class TestDaemons:
             finally:
                 daemon.signal(signal.SIGCONT)
             assert provider.call("write 0 0") == 4
+
+
+def _is_asking(pid: int) -> bool:
+    """Whether it sleeps in a call to a file of FUSE."""
+    where = Path(f"/proc/{pid}/wchan").read_text()
+    return "request_wait" in where or "fuse" in where
 
 
 def test_a_mount_that_is_stopped_does_not_hold_up_the_daemon(

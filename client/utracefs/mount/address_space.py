@@ -501,7 +501,7 @@ def _process(pid: int) -> Process | None:
     `start_stack`."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end while it is looked up
         return None
     try:
         text = os.read(fd, 1024)

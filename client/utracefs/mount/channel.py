@@ -52,7 +52,8 @@ class _Pending:
 class Channel:
     """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched
     for room, and when not any longer, `on_close` that it is about to be closed, `on_end` that the daemon
-    ended it, `on_notification` what the daemon says without being asked."""
+    ended it, `on_notification` what the daemon says without being asked. In `waiting` it is while it waits for
+    an answer: only then it has a deadline."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Channel:
         on_close: Callable[["Channel"], None],
         on_end: Callable[["Channel"], None],
         on_notification: Callable[[Notification], None] | None = None,
+        waiting: set["Channel"] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         sock.setblocking(False)
@@ -70,6 +72,7 @@ class Channel:
         self._on_close = on_close
         self._on_end = on_end
         self._on_notification = on_notification
+        self._waiting = set() if waiting is None else waiting
         self._clock = clock
         self._connection = Connection(max_object=None)
         self._pending: dict[int, _Pending] = {}
@@ -91,6 +94,7 @@ class Channel:
             return 0
         self._msgid = self._msgid + 1 & MAX_MSGID
         msgid = self._msgid
+        self._waiting.add(self)
         self._pending[msgid] = _Pending(resume, self._clock() + ANSWER_S if bounded else None)
         self._put(encode_request(msgid, params.METHOD, params.to_params()))
         return msgid
@@ -152,7 +156,7 @@ class Channel:
         for msgid, pending in list(self._pending.items()):
             if pending.deadline is None or pending.deadline > now:
                 continue
-            if self._pending.pop(msgid, None) is not None:
+            if self._take(msgid) is not None:
                 pending.resume(None, OSError(errno.ETIMEDOUT, "the daemon does not answer"))
 
     def close(self) -> None:
@@ -163,19 +167,26 @@ class Channel:
         self._on_close(self)
         self._socket.close()
         pending, self._pending = self._pending, {}
+        self._waiting.discard(self)
         for one in pending.values():
             one.resume(None, self._why_ended or _not_connected())
         if self._on_finished is not None:
             self._on_finished()
 
     def _answered(self, response: Response) -> None:
-        pending = self._pending.pop(response.msgid, None)
+        pending = self._take(response.msgid)
         if pending is None:
             return  # it came too late
         error = None
         if response.error is not None:
             error = OSError(*response.error)
         pending.resume(response.result, error)
+
+    def _take(self, msgid: int) -> _Pending | None:
+        pending = self._pending.pop(msgid, None)
+        if not self._pending:
+            self._waiting.discard(self)
+        return pending
 
     def _notified(self, notification: Notification) -> None:
         match notification:

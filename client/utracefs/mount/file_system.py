@@ -132,7 +132,7 @@ class _OpenDirectory:
 class FileSystem:
     """`main` is the connection that all share. `connect` makes one more, or raises OSError. `reply` sends
     to the kernel what it is given, and says whether somebody still waited for it. `start_time_of` is of a
-    thread, None where /proc does not tell. `data` is what user_events_data does."""
+    thread, None where /proc does not tell. `is_killed`: SIGKILL waits for that thread. `data` is what user_events_data does."""
 
     def __init__(
         self,
@@ -142,6 +142,7 @@ class FileSystem:
         connect: Callable[[], Channel],
         reply: Callable[[bytes], bool],
         start_time_of: Callable[[int], int | None],
+        is_killed: Callable[[int], bool],
         data: UserEventsData,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -150,11 +151,15 @@ class FileSystem:
         self._connect = connect
         self._reply = reply
         self._start_time_of = start_time_of
+        self._is_killed = is_killed
         self._data = data
         self._clock = clock
         self._seen: dict[bytes, tuple[messages.Stat, float]] = {}
         """By path, what a `stat` said, and how long that is believed."""
-        self._operations: dict[int, Operation] = {}
+        self._operations: dict[int, tuple[int, Operation]] = {}
+        """Those under way by `unique`, each with the thread that waits for it."""
+        self._given_up: set[int] = set()
+        """Those of them that were answered already, since who waited was killed."""
         self._files: dict[int, _OpenFile] = {}
         self._data_files: dict[int, DataFile] = {}
         self._directories: dict[int, _OpenDirectory] = {}
@@ -201,13 +206,22 @@ class FileSystem:
                     offset = abi.BATCH_FORGET_IN.size + i * abi.FORGET_ONE.size
                     self._nodes.forget(*abi.FORGET_ONE.unpack_from(body, offset))
             case Opcode.INTERRUPT:
-                operation = self._operations.get(abi.INTERRUPT_IN.unpack_from(body)[0])
-                if operation is not None:
-                    operation.interrupt()
+                self._interrupt(abi.INTERRUPT_IN.unpack_from(body)[0])
             case opcode if opcode in self._handlers:
                 self._begin(header, self._handlers[opcode](header, body), _changes_names(opcode, body))
             case _:
                 self._answer(header.unique, b"", errno.ENOSYS)
+
+    def _interrupt(self, unique: int) -> None:
+        """A signal came. What can be given up is; a thread that was killed cannot go before it is answered, so it is,
+        and what it began goes on for nobody."""
+        tid, operation = self._operations.get(unique, (0, None))
+        if operation is None:
+            return
+        operation.interrupt()
+        if unique in self._operations and unique not in self._given_up and self._is_killed(tid):
+            self._given_up.add(unique)
+            self._answer(unique, b"", errno.EINTR)
 
     def _begin(self, header: Header, steps: Steps, changes_names: bool) -> None:
         if changes_names:
@@ -217,10 +231,13 @@ class FileSystem:
             if changes_names:
                 self._seen.clear()
             self._operations.pop(header.unique, None)
-            if not self._answer(header.unique, reply, error) and not error:
+            is_given_up = header.unique in self._given_up
+            self._given_up.discard(header.unique)
+            if (is_given_up or not self._answer(header.unique, reply, error)) and not error:
                 self._undo(header, reply)
 
-        operation = self._operations[header.unique] = Operation(steps, done)
+        operation = Operation(steps, done)
+        self._operations[header.unique] = header.pid, operation
         operation.start()
 
     def _undo(self, header: Header, reply: bytes) -> None:

@@ -136,6 +136,8 @@ class Mount:
         self.mountpoint = mountpoint
         self._epoll = select.epoll()
         self._channels: dict[int, Channel] = {}
+        self._waiting: set[Channel] = set()
+        """Those of them that wait for an answer: few, though there may be thousands."""
         self._processes: dict[int, Callable[[], None]] = {}
         """By pidfd, what to call when it ends."""
         self._end: End | None = None
@@ -168,6 +170,7 @@ class Mount:
             connect=self._connect,
             reply=self._reply,
             start_time_of=_start_time,
+            is_killed=_is_killed,
             data=self._data,
         )
 
@@ -198,7 +201,7 @@ class Mount:
                     on_end()
                 elif fd == self._memory.fileno():
                     self._memory.on_ready()
-            for channel in list(self._channels.values()):
+            for channel in list(self._waiting):
                 channel.expire()
             self._timers.run()
         return self._end
@@ -222,7 +225,7 @@ class Mount:
         self._epoll.close()
 
     def _timeout_s(self) -> float | None:
-        deadlines = [channel.next_deadline() for channel in self._channels.values()]
+        deadlines = [channel.next_deadline() for channel in self._waiting]
         deadlines.append(self._timers.next_deadline())
         first = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
@@ -281,6 +284,7 @@ class Mount:
             on_end=on_end or self._channel_ended,
             on_close=self._unwatch,
             on_notification=on_notification,
+            waiting=self._waiting,
         )
         self._channels[channel.fileno()] = channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)
@@ -334,15 +338,25 @@ class Mount:
 
 def _process_of(header: Header) -> Process:
     """Of the thread that asks, which waits. OSError(ESRCH): /proc does not show it."""
-    try:
-        with open(f"/proc/{header.pid}/status", "rb") as file:
-            pid = int(next(line for line in file if line.startswith(b"Tgid:")).split()[1])
-    except (OSError, StopIteration):
-        pid = 0
+    pid = int(_status(header.pid, b"Tgid:") or 0)
     start_time = _start_time(pid) if pid else None
     if start_time is None:
         raise OSError(errno.ESRCH, f"/proc does not show process {header.pid}")
     return Process(pid, start_time, header.uid, header.gid)
+
+
+def _is_killed(tid: int) -> bool:
+    """Whether SIGKILL waits for that thread; killing one kills all of a process."""
+    return bool(int(_status(tid, b"SigPnd:") or b"0", 16) & 1 << signal.SIGKILL - 1)
+
+
+def _status(tid: int, member: bytes) -> bytes | None:
+    """One of /proc/TID/status, None where that does not tell."""
+    try:
+        with open(f"/proc/{tid}/status", "rb") as file:
+            return next(line for line in file if line.startswith(member)).split()[1]
+    except (OSError, StopIteration):
+        return None
 
 
 def _start_time(pid: int) -> int | None:

@@ -244,6 +244,8 @@ class Kernel:
         self.gone: set[int] = set()
         """Requests that nobody waits for any more."""
         self.now = 100.0
+        self.killed: set[int] = set()
+        """Threads."""
         self.start_times: dict[int, int] = {77: 5000}
         self.nodes = Nodes(uid=10, gid=20, time_s=30)
         self.timers = Timers(lambda: self.now)
@@ -271,6 +273,7 @@ class Kernel:
             connect=self._connect,
             reply=self._reply,
             start_time_of=self.start_times.get,
+            is_killed=lambda tid: tid in self.killed,
             data=self.data,
             clock=lambda: self.now,
         )

@@ -404,6 +404,17 @@ def test_a_pid_is_given_out_before_its_process_is_there(
     assert listener.take() == [("born", child, canary.pid)]
 
 
+@pytest.mark.parametrize("call", ["open", "read"])
+def test_a_process_ends_while_it_is_looked_up(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def ended(*_: object) -> bytes:
+        raise ProcessLookupError(errno.ESRCH, "No such process")
+
+    assert address_space._process(os.getpid()) is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, ended)
+        assert address_space._process(os.getpid()) is None
+
+
 def test_a_number_that_nobody_has(spaces: AddressSpaces) -> None:
     assert "pid namespace" in str(error_of(spaces.of_caller, 0))
     assert error_of(spaces.of_caller, 0).errno == errno.EPERM

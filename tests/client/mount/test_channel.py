@@ -30,6 +30,7 @@ class Line:
         ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)
         self.now = 0.0
+        self.waiting: set[Channel] = set()
         self.events: list[Any] = []
         self.answers: list[Any] = []
         self.channel = Channel(
@@ -37,6 +38,7 @@ class Line:
             on_writing=lambda channel, wanted: self.events.append(wanted),
             on_close=lambda channel: self.events.append("close"),
             on_end=lambda channel: self.events.append("end"),
+            waiting=self.waiting,
             clock=lambda: self.now,
         )
         self._connection = Connection(max_object=None)
@@ -155,6 +157,19 @@ def test_sending_into_a_closed_socket_is_no_exception(line: Line) -> None:
     assert line.answers == []
     line.channel.on_ready()
     assert line.answers == ["ENOTCONN"]
+
+
+def test_it_is_known_whether_it_waits(line: Line) -> None:
+    first = line.ask(StatPath(b"trace"))
+    line.ask(StatPath(b"README"))
+    line.say(encode_response(first, 1))
+    assert line.waiting == {line.channel}
+    line.now = ANSWER_S + 1
+    line.channel.expire()
+    assert line.answers == [1, "ETIMEDOUT"] and not line.waiting
+    line.ask(StatPath(b"trace"))
+    line.channel.close()
+    assert not line.waiting
 
 
 def test_notifications_in_order_with_answers(line: Line) -> None:

@@ -472,6 +472,21 @@ class TestWriting:
         assert kernel.call(Opcode.RELEASE, 2, release_in(fh)) == b""
         assert kernel.data_channels[0].closed and waits not in kernel.replies
 
+    def test_who_is_killed_is_answered_at_once(self, kernel: Kernel, daemon: Daemon) -> None:
+        """What he began is carried out, and taken back when nobody has it."""
+        node = kernel.lookup(b"user_events_data")
+        unique = kernel.send(Opcode.OPEN, node, abi.OPEN_IN.pack(2, 0))
+        kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
+        assert unique not in kernel.replies, "another signal"
+        kernel.killed.add(77)
+        for _ in range(2):
+            kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
+        assert kernel.replies.pop(unique) == (errno.EINTR, b"")
+        kernel.data_channels[0].answer()
+        assert unique not in kernel.replies
+        assert kernel.data_channels[0].closed
+        kernel.send(Opcode.INTERRUPT, 0, abi.INTERRUPT_IN.pack(unique))
+
     def test_the_next_daemon(self, kernel: Kernel, daemon: Daemon) -> None:
         """Handles of the one before are dead, and names are asked for again."""
         waited, text = kernel.open(b"trace_pipe"), kernel.open(b"README")

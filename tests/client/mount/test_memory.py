@@ -350,8 +350,9 @@ int main(void)
 	int fds[3] = {-1, memfd_create("memory", 0), syscall(SYS_perf_event_open, &dummy, 0, -1, -1, 0)};
 	assert(ftruncate(fds[1], 8192) == 0);
 	for (i = 0; i < 3; i++) {
-		char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
-				i ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fds[i], 0); struct rm_bit bit = {.pid = getpid(), .byte = (uint64_t)at};
+		int flags = i ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+		char *at = mmap(NULL, 8192, PROT_READ | PROT_WRITE, flags, fds[i], 0);
+		struct rm_bit bit = {.pid = getpid(), .byte = (uint64_t)at};
 		if (i == 2 && at == MAP_FAILED)
 			break; /* no perf events here */
 		assert(rm_find(maps, bit.byte, &query) == 0 && (query.flags & RM_WRITE));
@@ -382,6 +383,55 @@ def hanging(tmp_path: Path) -> Iterator[tuple[HangingFile, HangingProgram]]:
     yield file, program
     file.close()
     program.close()
+
+
+SMALL = r"""
+static int call(int n, int a, int b, int c)
+{
+	int r;
+	__asm__ volatile("int $0x80" : "=a"(r) : "a"(n), "b"(a), "c"(b), "d"(c) : "memory");
+	return r;
+}
+unsigned word;
+char digits[9];
+void _start(void)
+{
+	unsigned value = (unsigned)&word;
+	int i;
+	for (i = 7; i >= 0; i--, value >>= 4)
+		digits[i] = "0123456789abcdef"[value & 15];
+	digits[8] = '\n';
+	call(4, 1, (int)digits, 9);
+	call(3, 0, (int)digits, 1);
+	call(1, 0, 0, 0);
+}
+"""
+
+
+def test_a_32_bit_program(tmp_path: Path) -> None:
+    """Its auxiliary vector has words of its own size."""
+    (tmp_path / "small.c").write_text(SMALL)
+    command = ["gcc", "-m32", "-O1", "-nostdlib", "-static", "-fno-pic", "-no-pie", "-fno-stack-protector"]
+    made = subprocess.run(
+        [*command, tmp_path / "small.c", "-o", tmp_path / "small"], check=False, capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("no compiler for 32-bit programs")
+    try:
+        process = subprocess.Popen(
+            [tmp_path / "small"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    except OSError:
+        pytest.skip("this kernel runs no 32-bit programs")
+    with process:
+        assert process.stdout is not None
+        address = int(process.stdout.readline(), 16)
+        with contextlib.closing(Memory(process.pid)) as memory:
+            assert WAYS[memory.set_bit(process.pid, address, 4, 31, True)] == "alone"
+            assert WAYS[memory.set_bit(process.pid, address, 4, 30, True)] == "stopped"
+            assert memory.read(address, 4) == b"\0\0\0\xc0"
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def test_memory_that_hangs_holds_nobody_up(

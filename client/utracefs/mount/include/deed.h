@@ -202,7 +202,10 @@ static void deed_set_bit(struct deed *d)
  * read through `mem`, so they are of the address space that is held, whatever auxv was of. */
 static void deed_open(struct deed *d)
 {
-	uint64_t pairs[128];
+	union {
+		uint64_t of_64[128];
+		uint32_t of_32[256];
+	} pairs;
 	char path[48];
 	ssize_t got;
 	int fd, i;
@@ -221,11 +224,15 @@ static void deed_open(struct deed *d)
 		d->result = -errno;
 		return;
 	}
-	got = read(fd, pairs, sizeof(pairs));
+	got = read(fd, &pairs, sizeof(pairs));
 	close(fd);
-	for (i = 0; got > 0 && i + 1 < (int)(got / sizeof(pairs[0])) && pairs[i]; i += 2)
-		if (pairs[i] == 25) /* AT_RANDOM */
-			d->stack_address = pairs[i + 1];
+	for (i = 0; i + 1 < (int)(got / 8) && !d->stack_address; i += 2)
+		if (pairs.of_64[i] == 25) /* AT_RANDOM */
+			d->stack_address = pairs.of_64[i + 1];
+	/* A 32-bit program. */
+	for (i = 0; i + 1 < (int)(got / 4) && !d->stack_address; i += 2)
+		if (pairs.of_32[i] == 25)
+			d->stack_address = pairs.of_32[i + 1];
 	got = pread(d->mem, d->data, 16, (off_t)d->stack_address);
 	d->result = got == 16 ? 0 : -ESRCH;
 }
