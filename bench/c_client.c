@@ -1,5 +1,6 @@
-/* What the C client costs: `c_client`. Each line of stdin is a letter and a number of turns of one loop; the answer is a
- * line of thread cpu time and wall clock, nanoseconds each turn, and the records lost since the beginning.
+/* What the C client costs: `c_client`. Each line of stdin is a letter and a number of turns of one loop;
+ * the answer is a line of thread cpu time and wall clock, nanoseconds each turn, and the records lost since
+ * the beginning.
  *
  *     e   an emit of two numbers, the same record as ring.c's and lttng.c's
  *     s   one of two numbers and a text of 20 bytes

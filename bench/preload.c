@@ -1,5 +1,5 @@
-/* The same record and the same loop as ring.c's, written as a program for the kernel does: open, ioctl and writev on
- * `user_events_data`, here with libutracefs-preload.so. A line of stdin, a line of figures. */
+/* The same record and the same loop as ring.c's, written as a program for the kernel does: open, ioctl and
+ * writev on `user_events_data`, here with libutracefs-preload.so. A line of stdin, a line of figures. */
 #include <fcntl.h>
 #include <linux/ioctl.h>
 #include <stdint.h>

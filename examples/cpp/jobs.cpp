@@ -19,7 +19,8 @@ namespace {
 
 enum class outcome : unsigned char { done, failed };
 
-utracefs::event job_begin{"job_begin", utracefs::u32{"job"}, utracefs::u8{"worker"}, utracefs::string{"title"}};
+utracefs::event job_begin{"job_begin", utracefs::u32{"job"}, utracefs::u8{"worker"},
+			  utracefs::string{"title"}};
 utracefs::event job_end{"job_end", utracefs::u32{"job"}, utracefs::u8{"worker"}, utracefs::u8{"outcome"}};
 
 outcome work_on(unsigned job)

@@ -1,15 +1,15 @@
 /*
- * One data connection from its first byte to its last: bytes and descriptors go in, requests go out, and events find
- * their places. With the lock held; nothing here waits.
+ * One data connection from its first byte to its last: bytes and descriptors go in, requests go out, and
+ * events find their places. With the lock held; nothing here waits.
  *
- * On a new connection all registrations of the session are asked for again, in their order, and so mostly get the
- * write indexes that they had. Then the ring of the connection before is offered to the daemon (adopt_ring), which
- * takes it up where its predecessor stopped; with other indexes, or where the daemon does not take it, what is in it is
- * lost and counted, and another is asked for. In one step, `move_all`, all events then get their places and the
- * status page is mapped, which is what lets them emit.
+ * On a new connection all registrations of the session are asked for again, in their order, and so mostly
+ * get the write indexes that they had. Then the ring of the connection before is offered to the daemon
+ * (adopt_ring), which takes it up where its predecessor stopped; with other indexes, or where the daemon
+ * does not take it, what is in it is lost and counted, and another is asked for. In one step, `move_all`,
+ * all events then get their places and the status page is mapped, which is what lets them emit.
  *
- * The daemon is trusted with what it says, but not with what would crash the program: a broken message, a number out
- * of range or a descriptor that is missing ends the connection.
+ * The daemon is trusted with what it says, but not with what would crash the program: a broken message, a
+ * number out of range or a descriptor that is missing ends the connection.
  */
 #include <endian.h>
 #include <fcntl.h>
@@ -186,9 +186,42 @@ static void fail_calls(struct ut_session *s)
 	s->nr_asked = 0;
 }
 
+static struct ut_reg *reg_of_daemons(const struct ut_session *s, int64_t write_index)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->state == UT_ANSWERED && reg->write_index == write_index)
+			return reg;
+	return NULL;
+}
+
+/* Records that were taken from our own ring and not wholly sent. */
+static void count_unsent(struct ut_session *s)
+{
+	ssize_t size;
+
+	for (size_t at = 0; s->out_sent < s->out.size && at < s->out.size; at += (size_t)size) {
+		const uint8_t *object = s->out.data + at;
+		uint32_t data, write_index;
+		unsigned header = bin_get_header(object, s->out.size - at, &data);
+		struct ut_reg *reg;
+
+		size = ut_object_size(object, s->out.size - at);
+		if (size <= 0)
+			return;
+		if (!header || at + (size_t)size <= s->out_sent)
+			continue;
+		memcpy(&write_index, object + header, 4);
+		reg = reg_of_daemons(s, le32toh(write_index));
+		if (reg)
+			atomic_fetch_add(&reg->lost, 1);
+	}
+}
+
 void ut_disconnect(struct ut_session *s)
 {
 	unmap_status(s);
+	count_unsent(s);
+	s->out.size = s->out_sent = 0;
 	ut_close(&s->socket);
 	close_received(s);
 	fail_calls(s);
@@ -534,17 +567,17 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 
 static int message_came(struct ut_session *s, const struct ut_message *message)
 {
+	struct ut_reg *reg;
+
 	switch (message->kind) {
 	case UT_RESPONSE:
 		return response_came(s, message);
 	case UT_ENABLERS_CHANGED:
 		return ut_enablers_changed(s, message);
 	case UT_WRITE_ERROR:
-		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-			if (reg->state == UT_ANSWERED && (int64_t)reg->write_index == message->write_index) {
-				reg->refused += message->count;
-				break;
-			}
+		reg = reg_of_daemons(s, message->write_index);
+		if (reg)
+			reg->refused += message->count;
 		return 0;
 	case UT_ERROR:
 		return -message->error;

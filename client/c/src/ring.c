@@ -10,7 +10,6 @@
 struct data_ring *ut_views;
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
 static uint32_t last_used;
-static uint32_t is_wiped; /* of ut_views: a child finds them empty */
 
 int ut_rings_init(void)
 {
@@ -22,21 +21,25 @@ int ut_rings_init(void)
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return -errno;
-	ut_views = at;
 	/* (Kernels before 4.14 have none: then only the handlers of fork empty it.) */
-	is_wiped = madvise(at, bytes, MADV_WIPEONFORK) == 0;
-	ut_views[0].size = is_wiped;
+	madvise(at, bytes, MADV_WIPEONFORK);
+	ut_views = at;
+	ut_rings_mark();
 	return 0;
 }
 
-int ut_rings_are_kept(void)
+void ut_rings_mark(void)
+{
+	ut_views[0].size = 1; /* place 0 is none, so nobody looks at the rest of it */
+}
+
+int ut_rings_are_marked(void)
 {
 	return ut_views[0].size != 0;
 }
 
 void ut_rings_start_child(void)
 {
-	ut_views[0].size = is_wiped;
 	for (uint32_t i = 1; i < UT_MAX_RINGS; i++)
 		if (ut_views[i].header)
 			memset(&ut_views[i], 0, sizeof(ut_views[i]));

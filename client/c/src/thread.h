@@ -1,12 +1,12 @@
 /*
  * The lock, the clock, the one native thread of a process, and what becomes of both at a fork.
  *
- * The thread carries out the steps of all sessions (ut_step), and sleeps in poll(2) in between: without a timer while
- * all are up. It has all signals blocked but those of its own faults, is named "utracefs" and starts with the first
- * session that needs it.
+ * The thread carries out the steps of all sessions (ut_step), and sleeps in poll(2) in between: without a
+ * timer while all are up. It has all signals blocked but those of its own faults, is named "utracefs" and
+ * starts with the first session that needs it.
  *
- * At a fork the forking thread holds the lock, so the child finds nothing half done. The child has no thread: a
- * session connects when it has something to write (ut_reg_settle), and that starts one.
+ * At a fork the forking thread holds the lock, so the child finds nothing half done. The child has no
+ * thread: a session connects when it has something to write (ut_reg_settle), and that starts one.
  */
 #ifndef UTRACEFS_THREAD_H
 #define UTRACEFS_THREAD_H
@@ -37,8 +37,7 @@ uint64_t ut_clock_ns(void);
 
 /* Once per process, with the lock held: 0 or -errno. */
 int ut_process_init(void);
-/* With the lock held: whether this process is the one that ut_process_init was called in or a child that knows it.
- * If it was forked past the handlers of fork, it becomes a child here. */
+/* With the lock held: a child that was forked past the handlers of fork becomes one here. */
 void ut_process_look(void);
 
 /* With the lock held: make sure that there is a thread. 0 or -errno. */

@@ -9,6 +9,8 @@
  *     steady COUNT        a record for each line of stdin; answers with what is lost, enabled and the error
  *     cancel              a thread that is cancelled while it emits
  *     dynamic COMMAND     declares an event by text, emits 4 zero bytes, prints the error and its text
+ *     many N              declares N events, emits one record of each
+ *     vfork               a child of vfork(2) emits as the first
  *     raw-fork            a child made by clone(2), past the handlers of fork, emits
  */
 #include <utracefs.h>
@@ -62,7 +64,8 @@ static void handler(int number)
 
 static pthread_barrier_t emitted, flushed;
 
-/* A thread lives until its records were taken in: the daemon believes no number of a thread that is not there. */
+/* A thread lives until its records were taken in: the daemon believes no number of a thread that is not
+ * there. */
 static void *emit_and_stay(void *who)
 {
 	emit_many(who);
@@ -165,6 +168,23 @@ static int dynamic(const char *command)
 	return 0;
 }
 
+static int many(int nr)
+{
+	static struct utracefs_event *events[4096];
+	struct iovec iov = {(void *)"\0\0\0\0", 4};
+
+	for (int i = 0; i < nr; i++) {
+		char command[40];
+
+		snprintf(command, sizeof(command), "c_many_%d u32 a", i);
+		events[i] = utracefs_declare(command, 0);
+	}
+	for (int i = 0; i < nr; i++)
+		if (!utracefs_enabled(events[i]) || utracefs_emit_iov(events[i], &iov, 1))
+			return 1;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *scenario = argc > 1 ? argv[1] : "";
@@ -204,6 +224,20 @@ int main(int argc, char **argv)
 		return cancel();
 	if (strcmp(scenario, "dynamic") == 0)
 		return dynamic(argv[2]);
+	if (strcmp(scenario, "many") == 0)
+		return many(nr);
+	if (strcmp(scenario, "vfork") == 0) {
+		pid_t child = vfork();
+		int status;
+
+		if (child == 0) {
+			UTRACEFS_EMIT(c_count, 9, 0);
+			_exit(0);
+		}
+		waitpid(child, &status, 0);
+		UTRACEFS_EMIT(c_count, 9, 1);
+		return status;
+	}
 	if (strcmp(scenario, "raw-fork") == 0) {
 		pid_t child;
 		int status;

@@ -78,8 +78,8 @@ static inline int ut_take(struct ut_descriptor *d, int fd)
 	return 0;
 }
 
-/* Closes it if it is ours; forgets it in any case, and before: who asks from here on is not told of a number that
- * somebody else may get. */
+/* Closes it if it is ours; forgets it in any case, and before: who asks from here on is not told of a
+ * number that somebody else may get. */
 static inline void ut_close(struct ut_descriptor *d)
 {
 	int fd = ut_is_ours(d) ? d->fd : -1;

@@ -124,6 +124,13 @@ def test_an_event_that_is_declared_by_text(
     assert int(emitted) == (1 if error else -22 if "u64" in command else 0)
 
 
+@WAYS
+@pytest.mark.usefixtures("events_on")
+def test_many_events(daemon: DaemonProcess, run: Run, way: str) -> None:
+    run("emitting", "many", 1000, **of_way(way))
+    assert len(lines(daemon, "c_many_999")) == len(lines(daemon, "c_many_0")) == 1
+
+
 def test_there_is_no_daemon(directory: Path, run: Run) -> None:
     assert run("basic", 1_000_000) == "enabled 0 lost 0 refused 0 error 107\n"
 

@@ -43,6 +43,12 @@ def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
     assert [i for _, i in found] == ["0", "1"] and found[0][0] != found[1][0]
 
 
+def test_a_child_that_shares_its_parents_memory(daemon: DaemonProcess, run: Run) -> None:
+    """vfork(2): what it writes is its parent's."""
+    run("emitting", "vfork")
+    assert lines(daemon, "c_count") == [" who=0x9 (9) i=0x0 (0)", " who=0x9 (9) i=0x1 (1)"]
+
+
 @WAYS
 def test_all_descriptors_are_closed(daemon: DaemonProcess, run: Run, way: str) -> None:
     """It goes on, and with a new connection soon emits again; the program's own files are left alone."""
