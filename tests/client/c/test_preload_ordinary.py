@@ -127,12 +127,12 @@ CASES = ["descriptors", "streams", "by_number", "threads", "wrong_pointers"]
 
 
 @pytest.mark.usefixtures("patience")
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.parametrize("sanitizer", ["address first", "address", "thread"])
 def test_programs_with_sanitizers(work: Work, tmp_path: Path, sanitizer: str) -> None:
-    """AddressSanitizer wants to be the first of the preloaded; ThreadSanitizer sees no race of ours."""
-    program = compiled("preload_cases.c", tmp_path, f"-fsanitize={sanitizer}")
-    first = run("gcc", "-print-file-name=libasan.so", env=dict(os.environ)).strip()
-    env = environment(*([first] if sanitizer == "address" else []), ASAN_OPTIONS="detect_leaks=0")
+    """AddressSanitizer wants to be the first of the preloaded, or not to look; ThreadSanitizer sees no race."""
+    program = compiled("preload_cases.c", tmp_path, f"-fsanitize={sanitizer.split()[0]}")
+    library = run("gcc", "-print-file-name=libasan.so", env=dict(os.environ)).strip()
+    env = environment(*([library] if "first" in sanitizer else []), ASAN_OPTIONS="verify_asan_link_order=0")
     for case in CASES:
         assert run(program, case, env=env) == ""
     assert {0, 1, 2, 3, 4, 5} <= set(work.numbers())
@@ -177,6 +177,10 @@ fn main() {
 @pytest.mark.skipif(not shutil.which("rustc"), reason="no rustc")
 def test_rust(work: Work, tmp_path: Path) -> None:
     (tmp_path / "main.rs").write_text(RUST)
-    subprocess.run(["rustc", "-o", tmp_path / "main", tmp_path / "main.rs"], check=True, capture_output=True)
+    subprocess.run(
+        ["rustc", "--edition", "2021", "-o", tmp_path / "main", tmp_path / "main.rs"],
+        check=True,
+        capture_output=True,
+    )
     run(tmp_path / "main")
     assert work.numbers() == {3: [4]}
