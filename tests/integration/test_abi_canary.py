@@ -47,7 +47,7 @@ def test_nothing_else_is_touched(via: str, daemon: DaemonProcess, tmp_path: Path
         found = play(canary, there, CHILDREN, CHANGES // 2)
         wait_for(lambda: all(descriptors(pid) <= b[1] for pid, b in zip(pids, before, strict=True)), "closed")
         after = [(resident_kb(pid), descriptors(pid)) for pid in pids]
-    print(via, found, before, after)
+    print("\nfigures", via, found, before, after)
     assert found["children"] == [CHILDREN]
     assert found["changes"] == [CHANGES]
     assert found["strangers"][0] > 10
