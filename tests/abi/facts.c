@@ -287,6 +287,7 @@ static void enablement_64(void)
 }
 
 static int fork_fd;
+static atomic_int *seen; /* shared with the child */
 
 static int child_of_forks(void)
 {
@@ -304,7 +305,10 @@ static int child_of_forks(void)
 
 static int child_stays(void)
 {
-	return EVENTUALLY(word == 0) ? EVENTUALLY(word == 1) ? 0 : 2 : 1;
+	if (!EVENTUALLY(word == 0))
+		return 1;
+	*seen = 1;
+	return EVENTUALLY(word == 1) ? 0 : 2;
 }
 
 static void forks(void)
@@ -312,6 +316,7 @@ static void forks(void)
 	int status;
 	pid_t child;
 
+	seen = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	fork_fd = open_data();
 	CHECK(reg_event(fork_fd, "fk_event", &word, 4, 0) == 0);
 	CHECK(enable("fk_event", 1) == 0 && EVENTUALLY(word == 1));
@@ -323,7 +328,7 @@ static void forks(void)
 	if (!child)
 		_exit(child_stays());
 	CHECK(enable("fk_event", 0) == 0 && EVENTUALLY(word == 0));
-	sleep_ms(150);
+	CHECK(EVENTUALLY(*seen));
 	CHECK(enable("fk_event", 1) == 0 && EVENTUALLY(word == 1));
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -7,16 +7,17 @@
  *
  *     UTRACEFS_EMIT(http_request, 200, 1834, "/index.html");
  *
- * declares an event that tools see as `user_events:http_request`, and writes a record of it whenever a consumer is
- * attached. While none is, UTRACEFS_EMIT is a load, a compare and a branch that is not taken: its arguments are not
- * evaluated.
+ * declares an event that tools see as `user_events:http_request`, and writes a record of it whenever a
+ * consumer is attached. While none is, UTRACEFS_EMIT is a load, a compare and a branch that is not taken:
+ * its arguments are not evaluated.
  *
- * Nothing here blocks, crashes or changes the program: without a daemon, or when one goes and another comes, events are
- * off for as long. UTRACEFS_EMIT and utracefs_emit_iov may be called from any thread and from signal handlers, and in a
- * forked child a record is complete from the first on. errno stays as it was.
+ * Nothing here blocks, crashes or changes the program: without a daemon, or when one goes and another
+ * comes, events are off for as long. UTRACEFS_EMIT and utracefs_emit_iov may be called from any thread and
+ * from signal handlers, and in a forked child a record is complete from the first on. errno stays as it
+ * was.
  *
- * The first declared event starts the one thread of the library, with all signals blocked. Environment: UTRACEFS_DIR,
- * UTRACEFS_DATA_RING, UTRACEFS_RING_KB, UTRACEFS_PATIENCE_S as for the Python library.
+ * The first declared event starts the one thread of the library, with all signals blocked. Environment:
+ * UTRACEFS_DIR, UTRACEFS_DATA_RING, UTRACEFS_RING_KB, UTRACEFS_PATIENCE_S as for the Python library.
  *
  * Link with -lutracefs, or with libutracefs.a and -pthread. Linux, GCC or Clang.
  */
@@ -49,22 +50,23 @@ struct utracefs_event {
 
 /* ---- events that are declared while the program runs */
 
-/* `command` as in the kernel: "name type field[; type field ...]", at most 511 bytes. The event lives until the end of the
- * process; the same command and flags give the same event. NULL: no memory, or too long. */
+/* `command` as in the kernel: "name type field[; type field ...]", at most 511 bytes. The event lives until
+ * the end of the process; the same command and flags give the same event. NULL: no memory, or too long. */
 struct utracefs_event *utracefs_declare(const char *command, unsigned flags);
 
 /* Whether a consumer is attached: not zero if it is worth while to make a record. */
 static inline int utracefs_enabled(const struct utracefs_event *event);
 
-/* A record: the bytes of all pieces are the payload, fields in their order without padding, little-endian, then what
- * location words point at. 0, or -EINVAL: shorter than the fixed fields, -EBADF: no consumer is attached, -EFAULT: a
- * location word leads outside or its text does not end in NUL. A record that finds no room is lost and counted. */
+/* A record: the bytes of all pieces are the payload, fields in their order without padding, little-endian,
+ * then what location words point at. 0, or -EINVAL: shorter than the fixed fields, -EBADF: no consumer is
+ * attached, -EFAULT: a location word leads outside or its text does not end in NUL. A record that finds no
+ * room is lost and counted. */
 int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int n);
 
 /* ---- all events */
 
-/* What the event is at: 0 registered, EINPROGRESS not answered yet, ENOTCONN no daemon, else why the daemon refused
- * it; then its words are in `text`, if that is not NULL. */
+/* What the event is at: 0 registered, EINPROGRESS not answered yet, ENOTCONN no daemon, else why the daemon
+ * refused it; then its words are in `text`, if that is not NULL. */
 int utracefs_event_error(const struct utracefs_event *event, char *text, size_t size);
 
 /* Records of this event in this process. */
@@ -74,8 +76,8 @@ struct utracefs_event_stats {
 };
 void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_event_stats *stats);
 
-/* All that was emitted before has reached the consumers: 0, or -ETIMEDOUT, -ENOTCONN. The end of a process needs none:
- * what was emitted is the daemon's. */
+/* All that was emitted before has reached the consumers: 0, or -ETIMEDOUT, -ENOTCONN. The end of a process
+ * needs none: what was emitted is the daemon's. */
 int utracefs_flush(unsigned timeout_ms);
 
 /* Gives all registrations back; events are off for good. */
@@ -89,8 +91,8 @@ struct utracefs_reserved {
 };
 void utracefs_attach(struct utracefs_event *event);
 void utracefs_detach(struct utracefs_event *event);
-/* Room for `size` bytes, not zero if there is; fill all of it and commit at once, with nothing in between that
- * can fail or wait. */
+/* Room for `size` bytes, not zero if there is; fill all of it and commit at once, with nothing in between
+ * that can fail or wait. */
 int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved);
 void utracefs_commit(struct utracefs_reserved *reserved);
 int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold));
@@ -139,13 +141,13 @@ static inline void utracefs_put_u8(unsigned char **at, uint64_t value)
 #define UTRACEFS_LITTLE(bits, value) __builtin_bswap##bits((uint##bits##_t)(value))
 #endif
 
-#define UTRACEFS_DEFINE_PUT(bits)                                                                                  \
-	static inline void utracefs_put_u##bits(unsigned char **at, uint64_t value)                                \
-	{                                                                                                          \
-		uint##bits##_t little = UTRACEFS_LITTLE(bits, value);                                              \
-                                                                                                                   \
-		memcpy(*at, &little, sizeof(little));                                                              \
-		*at += sizeof(little);                                                                             \
+#define UTRACEFS_DEFINE_PUT(bits) \
+	static inline void utracefs_put_u##bits(unsigned char **at, uint64_t value) \
+	{ \
+		uint##bits##_t little = UTRACEFS_LITTLE(bits, value); \
+ \
+		memcpy(*at, &little, sizeof(little)); \
+		*at += sizeof(little); \
 	}
 UTRACEFS_DEFINE_PUT(16)
 UTRACEFS_DEFINE_PUT(32)
@@ -179,7 +181,8 @@ static inline void utracefs_put_rel(unsigned char **at, unsigned char **data, co
 }
 
 /* The text may change while it is copied: what it is given is a NUL at its end in any case. */
-static inline void utracefs_put_string(unsigned char **at, unsigned char **data, const char *text, size_t size)
+static inline void utracefs_put_string(unsigned char **at, unsigned char **data, const char *text,
+				       size_t size)
 {
 	utracefs_put_rel(at, data, text ? text : "", size);
 	(*data)[-1] = 0;
@@ -198,72 +201,72 @@ static inline size_t utracefs_string_size(const char *text)
 #ifndef __cplusplus
 
 /*
- * UTRACEFS_EVENT(NAME, FIELD...): an event that is registered when the program (or the library which declares it) is
- * loaded, without waiting. In a header, too: the same declaration in several files is one event. NAME becomes a
- * `static struct utracefs_event`. Up to 24 fields:
+ * UTRACEFS_EVENT(NAME, FIELD...): an event that is registered when the program (or the library which
+ * declares it) is loaded, without waiting. In a header, too: the same declaration in several files is one
+ * event. NAME becomes a `static struct utracefs_event`. Up to 24 fields:
  *
  *     FIELD                         kernel's type               argument of UTRACEFS_EMIT
  *     (u8, name) ... (u64, name)    u8 ... u64                  unsigned integer
  *     (s8, name) ... (s64, name)    s8 ... s64                  signed integer
  *     (string, name)                __rel_loc char[]            const char *; NULL is ""
- *     (bytes, name)                 __rel_loc u8[]              struct utracefs_bytes: utracefs_bytes(data, size)
+ *     (bytes, name)                 __rel_loc u8[]              utracefs_bytes(data, size)
  *     (chars, name, 16)             char[16]                    const char *; cut to 15 bytes and NUL
  *     (structure, name, tag, 8)     struct tag, 8 bytes         const struct tag *
  *
- * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if a consumer is attached; arguments are evaluated only then, and checked
- * by the compiler as those of a function with these parameters.
+ * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if a consumer is attached; arguments are evaluated only then,
+ * and checked by the compiler as those of a function with these parameters.
  */
 #define UTRACEFS_EVENT(name, ...) UTRACEFS_EVENT_FLAGS(name, 0, __VA_ARGS__)
 
 /* The same with flags: UTRACEFS_PERSIST, UTRACEFS_MULTI_FORMAT. */
-#define UTRACEFS_EVENT_FLAGS(name, event_flags, ...)                                                               \
-	UTRACEFS_DEFINE_EVENT(name, event_flags, #name UTRACEFS_EACH(TEXT, __VA_ARGS__))                            \
-	UTRACEFS_EACH(CHECK, __VA_ARGS__)                                                                          \
-	static inline __attribute__((unused)) void utracefs_emit_##name(                                           \
-		struct utracefs_event *utracefs_event_ UTRACEFS_EACH(PARAMETER, __VA_ARGS__))                      \
-	{                                                                                                          \
-		size_t utracefs_fixed_ = 0 UTRACEFS_EACH(FIXED, __VA_ARGS__);                                      \
-		size_t utracefs_size_ = utracefs_fixed_;                                                           \
-		struct utracefs_reserved utracefs_reserved_;                                                       \
-		unsigned char *utracefs_at_, *utracefs_data_;                                                      \
-                                                                                                                   \
-		UTRACEFS_EACH(LENGTH, __VA_ARGS__)                                                                 \
-		if (!utracefs_reserve(utracefs_event_, utracefs_size_, &utracefs_reserved_))                       \
-			return;                                                                                    \
-		utracefs_at_ = utracefs_reserved_.payload;                                                         \
-		utracefs_data_ = utracefs_at_ + utracefs_fixed_;                                                   \
-		(void)utracefs_data_;                                                                              \
-		UTRACEFS_EACH(PUT, __VA_ARGS__)                                                                    \
-		utracefs_commit(&utracefs_reserved_);                                                              \
-	}                                                                                                          \
+#define UTRACEFS_EVENT_FLAGS(name, event_flags, ...) \
+	UTRACEFS_DEFINE_EVENT(name, event_flags, #name UTRACEFS_EACH(TEXT, __VA_ARGS__)) \
+	UTRACEFS_EACH(CHECK, __VA_ARGS__) \
+	static inline __attribute__((unused)) void utracefs_emit_##name( \
+		struct utracefs_event *utracefs_event_ UTRACEFS_EACH(PARAMETER, __VA_ARGS__)) \
+	{ \
+		size_t utracefs_fixed_ = 0 UTRACEFS_EACH(FIXED, __VA_ARGS__); \
+		size_t utracefs_size_ = utracefs_fixed_; \
+		struct utracefs_reserved utracefs_reserved_; \
+		unsigned char *utracefs_at_, *utracefs_data_; \
+ \
+		UTRACEFS_EACH(LENGTH, __VA_ARGS__) \
+		if (!utracefs_reserve(utracefs_event_, utracefs_size_, &utracefs_reserved_)) \
+			return; \
+		utracefs_at_ = utracefs_reserved_.payload; \
+		utracefs_data_ = utracefs_at_ + utracefs_fixed_; \
+		(void)utracefs_data_; \
+		UTRACEFS_EACH(PUT, __VA_ARGS__) \
+		utracefs_commit(&utracefs_reserved_); \
+	} \
 	struct utracefs_event /* takes the semicolon */
 
 /* An event without fields. */
-#define UTRACEFS_EVENT_PLAIN(name)                                                                                 \
-	UTRACEFS_DEFINE_EVENT(name, 0, #name)                                                                      \
-	static inline __attribute__((unused)) void utracefs_emit_##name(struct utracefs_event *event)              \
-	{                                                                                                          \
-		utracefs_emit_iov(event, NULL, 0);                                                                 \
-	}                                                                                                          \
+#define UTRACEFS_EVENT_PLAIN(name) \
+	UTRACEFS_DEFINE_EVENT(name, 0, #name) \
+	static inline __attribute__((unused)) void utracefs_emit_##name(struct utracefs_event *event) \
+	{ \
+		utracefs_emit_iov(event, NULL, 0); \
+	} \
 	struct utracefs_event
 
-#define UTRACEFS_EMIT(name, ...)                                                                                   \
-	do {                                                                                                       \
-		if (__builtin_expect(utracefs_enabled(&name), 0))                                                  \
-			utracefs_emit_##name(&name, ##__VA_ARGS__);                                                \
+#define UTRACEFS_EMIT(name, ...) \
+	do { \
+		if (__builtin_expect(utracefs_enabled(&name), 0)) \
+			utracefs_emit_##name(&name, ##__VA_ARGS__); \
 	} while (0)
 
 /* Before other constructors and after other destructors, which may emit. */
-#define UTRACEFS_DEFINE_EVENT(name, event_flags, text)                                                             \
-	static const unsigned char utracefs_off_##name = 0;                                                        \
-	static struct utracefs_event name = {&utracefs_off_##name, text, NULL, NULL, event_flags, {0, 0, 0}};      \
-	static __attribute__((constructor(101))) void utracefs_attach_##name(void)                                 \
-	{                                                                                                          \
-		utracefs_attach(&name);                                                                            \
-	}                                                                                                          \
-	static __attribute__((destructor(101))) void utracefs_detach_##name(void)                                  \
-	{                                                                                                          \
-		utracefs_detach(&name);                                                                            \
+#define UTRACEFS_DEFINE_EVENT(name, event_flags, text) \
+	static const unsigned char utracefs_off_##name = 0; \
+	static struct utracefs_event name = {&utracefs_off_##name, text, NULL, NULL, event_flags, {0, 0, 0}}; \
+	static __attribute__((constructor(101))) void utracefs_attach_##name(void) \
+	{ \
+		utracefs_attach(&name); \
+	} \
+	static __attribute__((destructor(101))) void utracefs_detach_##name(void) \
+	{ \
+		utracefs_detach(&name); \
 	}
 
 /* What each type means for each of the uses above. */
@@ -290,8 +293,10 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_CHECK_s64(n)
 #define UTRACEFS_CHECK_string(n)
 #define UTRACEFS_CHECK_bytes(n)
-#define UTRACEFS_CHECK_chars(n, count) _Static_assert((count) >= 1 && (count) <= 1024, "char[N]: N is 1 to 1024");
-#define UTRACEFS_CHECK_structure(n, tag, count) _Static_assert(sizeof(struct tag) == (count), "sizeof(struct " #tag ")");
+#define UTRACEFS_CHECK_chars(n, count) \
+	_Static_assert((count) >= 1 && (count) <= 1024, "char[N]: N is 1 to 1024");
+#define UTRACEFS_CHECK_structure(n, tag, count) \
+	_Static_assert(sizeof(struct tag) == (count), "sizeof(struct " #tag ")");
 
 #define UTRACEFS_PARAMETER_u8(n) , uint8_t n
 #define UTRACEFS_PARAMETER_u16(n) , uint16_t n
@@ -327,12 +332,12 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_LENGTH_s16(n)
 #define UTRACEFS_LENGTH_s32(n)
 #define UTRACEFS_LENGTH_s64(n)
-#define UTRACEFS_LENGTH_string(n)                                                                                  \
-	size_t utracefs_size_of_##n = utracefs_string_size(n);                                                     \
+#define UTRACEFS_LENGTH_string(n) \
+	size_t utracefs_size_of_##n = utracefs_string_size(n); \
 	utracefs_size_ += utracefs_size_of_##n;
-#define UTRACEFS_LENGTH_bytes(n)                                                                                   \
-	if (n.size > UTRACEFS_MAX_DYNAMIC)                                                                         \
-		n.size = UTRACEFS_MAX_DYNAMIC;                                                                     \
+#define UTRACEFS_LENGTH_bytes(n) \
+	if (n.size > UTRACEFS_MAX_DYNAMIC) \
+		n.size = UTRACEFS_MAX_DYNAMIC; \
 	utracefs_size_ += n.size;
 #define UTRACEFS_LENGTH_chars(n, count)
 #define UTRACEFS_LENGTH_structure(n, tag, count)
@@ -365,10 +370,11 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_APPLY(macro, ...) macro(__VA_ARGS__)
 #define UTRACEFS_FIELD(use, i, field) UTRACEFS_APPLY(UTRACEFS_FIELD_##use, i, UTRACEFS_BARE field)
 
-#define UTRACEFS_COUNT(...)                                                                                        \
+#define UTRACEFS_COUNT(...) \
 	UTRACEFS_COUNT_(__VA_ARGS__, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, \
 			3, 2, 1, 0)
-#define UTRACEFS_COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, count, ...) count
+#define UTRACEFS_COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, count, ...) \
+	count
 #define UTRACEFS_EACH(use, ...) UTRACEFS_CAT(UTRACEFS_EACH_, UTRACEFS_COUNT(__VA_ARGS__))(use, 0, __VA_ARGS__)
 #define UTRACEFS_EACH_1(use, i, f) UTRACEFS_FIELD(use, i, f)
 #define UTRACEFS_EACH_2(use, i, f, ...) UTRACEFS_FIELD(use, i, f) UTRACEFS_EACH_1(use, 1, __VA_ARGS__)

@@ -8,18 +8,20 @@
  *
  *     http_request.emit(200, 1834, request.path());
  *
- * declares an event that tools see as `user_events:http_request`, and writes a record of it whenever a consumer is
- * attached. What it promises is in utracefs.h. The number of arguments and their types are checked by the compiler:
+ * declares an event that tools see as `user_events:http_request`, and writes a record of it whenever a
+ * consumer is attached. What it promises is in utracefs.h. The number of arguments and their types are
+ * checked by the compiler:
  *
  *     field                                kernel's type       argument
  *     u8{"name"} ... u64, s8 ... s64       u8 ... s64          integer, bool, enumeration
- *     string{"name"}                       __rel_loc char[]    what std::string_view can be made of; std::nullptr_t is ""
- *     bytes{"name"}                        __rel_loc u8[]      what has data() and size() of bytes, or utracefs_bytes(...)
+ *     string{"name"}                       __rel_loc char[]    what makes a std::string_view, or nullptr
+ *     bytes{"name"}                        __rel_loc u8[]      what has data() and size()
  *     chars<16>{"name"}                    char[16]            as string; cut to 15 bytes and NUL
  *     structure<T>{"name", "tag"}          struct tag          T, which is copied byte by byte
  *
- * Arguments are evaluated in any case: `if (http_request) http_request.emit(...)` where that is much. An event lives as
- * long as the program, or the library that it stands in: as a static variable, in a header `inline`.
+ * Arguments are evaluated in any case: `if (http_request) http_request.emit(...)` where that is much. An
+ * event lives as long as the program, or the library that it stands in: as a static variable, in a header
+ * `inline`.
  */
 #ifndef UTRACEFS_HPP
 #define UTRACEFS_HPP
@@ -97,7 +99,8 @@ inline std::string_view view_of(std::string_view text)
 
 template <typename Argument> constexpr bool is_text()
 {
-	return std::is_null_pointer_v<std::decay_t<Argument>> || std::is_convertible_v<const Argument &, std::string_view>;
+	return std::is_null_pointer_v<std::decay_t<Argument>> ||
+	       std::is_convertible_v<const Argument &, std::string_view>;
 }
 
 } // namespace detail
@@ -313,7 +316,8 @@ public:
 	explicit event(const char *name, Fields... fields) : event(0u, name, fields...) {}
 
 	/* flags: UTRACEFS_PERSIST, UTRACEFS_MULTI_FORMAT. */
-	event(unsigned flags, const char *name, Fields... fields) : text_(utracefs::command(name, fields...)), event_()
+	event(unsigned flags, const char *name, Fields... fields)
+	    : text_(utracefs::command(name, fields...)), event_()
 	{
 		event_.state = &off_;
 		event_.command = text_.data;

@@ -1,15 +1,15 @@
 /*
- * One data connection from its first byte to its last: bytes and descriptors go in, requests go out, and events find
- * their places. With the lock held; nothing here waits.
+ * One data connection from its first byte to its last: bytes and descriptors go in, requests go out, and
+ * events find their places. With the lock held; nothing here waits.
  *
- * On a new connection all registrations of the session are asked for again, in their order, and so mostly get the
- * write indexes that they had. Then the ring of the connection before is offered to the daemon (adopt_ring), which
- * takes it up where its predecessor stopped; with other indexes, or where the daemon does not take it, what is in it is
- * lost and counted, and another is asked for. In one step, `move_all`, all events then get their places and the
- * status page is mapped, which is what lets them emit.
+ * On a new connection all registrations of the session are asked for again, in their order, and so mostly
+ * get the write indexes that they had. Then the ring of the connection before is offered to the daemon
+ * (adopt_ring), which takes it up where its predecessor stopped; with other indexes, or where the daemon
+ * does not take it, what is in it is lost and counted, and another is asked for. In one step, `move_all`,
+ * all events then get their places and the status page is mapped, which is what lets them emit.
  *
- * The daemon is trusted with what it says, but not with what would crash the program: a broken message, a number out
- * of range or a descriptor that is missing ends the connection.
+ * The daemon is trusted with what it says, but not with what would crash the program: a broken message, a
+ * number out of range or a descriptor that is missing ends the connection.
  */
 #include <endian.h>
 #include <fcntl.h>

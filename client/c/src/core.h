@@ -1,11 +1,13 @@
 /*
  * The core's own structures.
  *
- * One lock (thread.h) guards all of this but what an emit looks at, which is marked. Whoever holds the lock has all
- * signals blocked, so a signal handler finds it free or held by another thread that goes on: it may wait for it.
+ * One lock (thread.h) guards all of this but what an emit looks at, which is marked. Whoever holds the lock
+ * has all signals blocked, so a signal handler finds it free or held by another thread that goes on: it may
+ * wait for it.
  *
- * What an emit looks at is never unmapped or freed under it: memory of rings and status is replaced where it is
- * (ring.h), sessions and registrations wait in a queue before their memory is used again (ut_free_later).
+ * What an emit looks at is never unmapped or freed under it: memory of rings and status is replaced where
+ * it is (ring.h), sessions and registrations wait in a queue before their memory is used again
+ * (ut_free_later).
  */
 #ifndef UTRACEFS_CORE_H
 #define UTRACEFS_CORE_H
@@ -86,8 +88,15 @@ struct ut_call {
 	int error; /* 0 or negative errno */
 };
 
-enum ut_about { UT_ABOUT_STATUS, UT_ABOUT_RING, UT_ABOUT_ADOPT, UT_ABOUT_REG, UT_ABOUT_ENABLER, UT_ABOUT_NOTIFY,
-		UT_ABOUT_CALL };
+enum ut_about {
+	UT_ABOUT_STATUS,
+	UT_ABOUT_RING,
+	UT_ABOUT_ADOPT,
+	UT_ABOUT_REG,
+	UT_ABOUT_ENABLER,
+	UT_ABOUT_NOTIFY,
+	UT_ABOUT_CALL
+};
 
 struct ut_asked {
 	uint32_t msgid;
@@ -146,16 +155,16 @@ struct ut_session *ut_session_new(unsigned flags);
 /* Last of all that are registered, without a number. NULL: ENOMEM. */
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
 int ut_reg_number(struct ut_reg *reg);
-/* Steps of the session until done(arg), or until `until` (ns) or nothing is to be expected soon: whether it is done.
- * The lock is given up while it waits. */
+/* Steps of the session until done(arg), or until `until` (ns) or nothing is to be expected soon: whether it
+ * is done. The lock is given up while it waits. */
 int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
 void ut_session_start_child(struct ut_session *session);
 void ut_session_end(struct ut_session *session);
 /* Have the block freed when many others came after it. */
 void ut_free_later(void *block);
 
-/* Without the lock: an event that is to be written has no place. Whether it has one now, after waiting within the
- * patience. */
+/* Without the lock: an event that is to be written has no place. Whether it has one now, after waiting
+ * within the patience. */
 int ut_reg_settle(struct ut_reg *reg);
 /* Send what is pending and have the daemon take it in: 0 or negative errno. */
 int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
@@ -164,7 +173,8 @@ int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
 
 /* Does what there is to do now. */
 void ut_step(struct ut_session *session, uint64_t now);
-/* Until when nothing is due without a descriptor's being ready (UINT64_MAX: for ever), and what to poll it for. */
+/* Until when nothing is due without a descriptor's being ready (UINT64_MAX: for ever), and what to poll it
+ * for. */
 uint64_t ut_step_due(const struct ut_session *session);
 short ut_step_events(const struct ut_session *session);
 void ut_disconnect(struct ut_session *session);

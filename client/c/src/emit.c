@@ -1,6 +1,7 @@
 /*
- * What runs once per record: judge, reserve, fill, commit. No lock, no system call but to wake a sleeper, nothing that a
- * signal handler may not do; all of it in one file, which so has the one copy of the thread id that producer.h keeps.
+ * What runs once per record: judge, reserve, fill, commit. No lock, no system call but to wake a sleeper,
+ * nothing that a signal handler may not do; all of it in one file, which so has the one copy of the thread
+ * id that producer.h keeps.
  */
 #include "producer.h"
 
@@ -15,8 +16,8 @@ void ut_emit_start_child(void)
 	ut_forget_tid();
 }
 
-/* Room for a record. False: none, and counted. (The view is copied: a signal handler that forks in the middle of this
- * leaves the child without any.) */
+/* Room for a record. False: none, and counted. (The view is copied: a signal handler that forks in the
+ * middle of this leaves the child without any.) */
 static inline int reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
 {
 	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
@@ -101,8 +102,9 @@ static unsigned char common_byte(const struct ut_reg *reg, unsigned offset)
 	return offset < 4 ? 0 : (unsigned char)(ut_tid() >> (8 * (offset - 4)));
 }
 
-/* user_event_validate() of the kernel. Positions count from the start of the entry, whose 8 common bytes are no
- * payload. Where a `__data_loc` of offset and size 0 has the kernel look in front of the entry, it finds 0. */
+/* user_event_validate() of the kernel. Positions count from the start of the entry, whose 8 common bytes
+ * are no payload. Where a `__data_loc` of offset and size 0 has the kernel look in front of the entry, it
+ * finds 0. */
 static int is_valid(const struct ut_reg *reg, const struct pieces *p, uint64_t size)
 {
 	for (uint32_t i = 0; i < reg->nr_locs; i++) {
@@ -166,8 +168,8 @@ static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 		return error;
 	if (reg->nr_locs && !is_valid(reg, p, size))
 		return -EFAULT;
-	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r)) /* no room: taken, as the kernel does, and
-										   counted; or there is no daemon any more */
+	/* No room: taken, as the kernel does, and counted. Or there is no daemon any more. */
+	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r))
 		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
 	if (p->n == 1)
 		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, size);
@@ -206,7 +208,8 @@ int ut_session_judge(struct ut_session *s, int32_t write_index, size_t payload)
 }
 
 /* All in one function: it is what a write of a program with the preload library costs. */
-__attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const struct iovec *iov, int n, size_t size)
+__attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const struct iovec *iov, int n,
+						  size_t size)
 {
 	struct pieces p = {iov, n, 0};
 	unsigned char word[4];

@@ -16,11 +16,12 @@ struct ut_reserved {
 	int half;
 };
 
-/* Room for a record of `size` bytes, to be filled and committed at once; NULL: none, which is counted, or there is
- * no daemon. Also waits for the answer to a registration, within the patience. */
+/* Room for a record of `size` bytes, to be filled and committed at once; NULL: none, which is counted, or
+ * there is no daemon. Also waits for the answer to a registration, within the patience. */
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *reserved);
 void ut_emit_commit(const struct ut_reserved *reserved);
-/* 0; -EINVAL: shorter than the fixed fields; -EBADF: no consumer; -EFAULT: location words that lead outside. */
+/* 0; -EINVAL: shorter than the fixed fields; -EBADF: no consumer; -EFAULT: location words that lead
+ * outside. */
 int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n);
 
 #endif

@@ -1,11 +1,13 @@
 /*
- * Enable bits of the program's own, told by the daemon (docs/protocol.md: tokens), on one connection of the process.
+ * Enable bits of the program's own, told by the daemon (docs/protocol.md: tokens), on one connection of the
+ * process.
  *
- * A bit is changed by the kernel on our behalf: FUTEX_WAKE_OP does an atomic or, or and-not, on a word of the program's,
- * faults pages in as a store would, and says EFAULT where a store would have been a fault. So there is no moment between
- * asking whether a word can be written and writing it, the neighbours are left alone whatever the program does
- * with them, and a program that has unmapped its word goes on. It needs words of 4 bytes: bit 32 and above of 8 bytes
- * are the word behind (in front of, where the machine is big-endian).
+ * A bit is changed by the kernel on our behalf: FUTEX_WAKE_OP does an atomic or, or and-not, on a word of
+ * the program's, faults pages in as a store would, and says EFAULT where a store would have been a fault.
+ * So there is no moment between asking whether a word can be written and writing it, the neighbours are
+ * left alone whatever the program does with them, and a program that has unmapped its word goes on. It
+ * needs words of 4 bytes: bit 32 and above of 8 bytes are the word behind (in front of, where the machine
+ * is big-endian).
  */
 #include <linux/futex.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /*
  * Sessions and registrations: made, waited for, and ended.
  *
- * Whoever waits for an answer first carries out the session's steps himself (ut_drive): that sends his request. Then the
- * native thread reads the answer and wakes him; where there is no thread, or only a child's first record is to be
- * written, he goes on carrying out steps. So a registration needs no thread, and neither does a child that ends at once.
+ * Whoever waits for an answer first carries out the session's steps himself (ut_drive): that sends his
+ * request. Then the native thread reads the answer and wakes him; where there is no thread, or only a
+ * child's first record is to be written, he goes on carrying out steps. So a registration needs no thread,
+ * and neither does a child that ends at once.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -205,8 +206,8 @@ int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 	}
 }
 
-/* One that was forked connects with the next step; one that waits for its next attempt does, too, if somebody asks
- * for something now. */
+/* One that was forked connects with the next step; one that waits for its next attempt does, too, if
+ * somebody asks for something now. */
 static void begin(struct ut_session *s, int is_asked)
 {
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
@@ -434,8 +435,8 @@ void ut_session_close(struct ut_session *s)
 
 void ut_session_start_child(struct ut_session *s)
 {
-	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child makes one of
-	 * its own: most children never do. */
+	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child
+	 * makes one of its own: most children never do. */
 	ut_close(&s->socket);
 	ut_close(&s->status_fd);
 	while (s->nr_received)

@@ -1,6 +1,6 @@
 /*
- * What the rest of the library and the preload library see of the core. All functions are thread-safe, keep errno
- * and return negative errno.
+ * What the rest of the library and the preload library see of the core. All functions are thread-safe, keep
+ * errno and return negative errno.
  */
 #ifndef UTRACEFS_SESSION_H
 #define UTRACEFS_SESSION_H
@@ -18,30 +18,31 @@ struct ut_session;
 /* With UT_WAIT -ENOENT or -ECONNREFUSED without a daemon; -ENOMEM. */
 int ut_session_open(struct ut_session **session, unsigned flags);
 
-/* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s, -ENOTCONN without a daemon. An event that the
- * session has already keeps its write index. */
-int ut_session_register(struct ut_session *session, const char *command, uint16_t flags, uint32_t *write_index);
+/* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s, -ENOTCONN without a daemon. An event that
+ * the session has already keeps its write index. */
+int ut_session_register(struct ut_session *session, const char *command, uint16_t flags,
+			uint32_t *write_index);
 
 /* DIAG_IOCSDEL, waits as ut_session_register. */
 int ut_session_delete(struct ut_session *session, const char *name);
 
-/* A record as write(2) takes it, index first. Bytes taken, all of them, or what the kernel answers: -EFAULT below
- * 4 bytes, -EINVAL, -ENOENT, -EBADF while no consumer is attached, -EFAULT for location words that lead outside.
- * From signal handlers, too. The memory must be readable. */
+/* A record as write(2) takes it, index first. Bytes taken, all of them, or what the kernel answers: -EFAULT
+ * below 4 bytes, -EINVAL, -ENOENT, -EBADF while no consumer is attached, -EFAULT for location words that
+ * lead outside. From signal handlers, too. The memory must be readable. */
 ssize_t ut_session_writev(struct ut_session *session, const struct iovec *iov, int n);
 /* The same for who has added up the lengths already. */
 ssize_t ut_session_write(struct ut_session *session, const struct iovec *iov, int n, size_t size);
 
-/* What a write of so many payload bytes is answered before anything looks at them: 0, or as above. From signal
- * handlers, too. */
+/* What a write of so many payload bytes is answered before anything looks at them: 0, or as above. From
+ * signal handlers, too. */
 int ut_session_judge(struct ut_session *session, int32_t write_index, size_t payload);
 
 /* Gives the references back. What was committed is taken in. */
 void ut_session_close(struct ut_session *session);
 
-/* Have bit `bit` of the word of `size` bytes (4 or 8) at `addr` say whether the event is enabled: its state now is
- * written before this returns. -EADDRINUSE: that bit is taken. -ENOMEM: not writable, found out without a fault;
- * then nothing is added. Else as ut_session_register. */
+/* Have bit `bit` of the word of `size` bytes (4 or 8) at `addr` say whether the event is enabled: its state
+ * now is written before this returns. -EADDRINUSE: that bit is taken. -ENOMEM: not writable, found out
+ * without a fault; then nothing is added. Else as ut_session_register. */
 int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size, uint8_t bit);
 
 /* Whether that bit is taken. */

@@ -68,6 +68,9 @@ void ut_lock(void)
 	/* Who is cancelled in connect(2) must not take the lock with him. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	block_signals(&before);
+	/* A child that was forked past the handlers of fork has one thread, and a lock that nobody gives back. */
+	if (process && !ut_rings_are_marked())
+		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	pthread_mutex_lock(&mutex);
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
@@ -116,8 +119,8 @@ static int is_number(const char *text, int with_point)
 	return length > 0 && length < 10;
 }
 
-/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of two of
- * bytes. */
+/* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of
+ * two of bytes. */
 static uint32_t wanted_bytes(const char *variable, uint32_t least)
 {
 	const char *text = secure_getenv(variable);
@@ -302,15 +305,24 @@ static void start_child(void)
 		}
 }
 
+static sigset_t mask_of_fork;
+static int cancel_of_fork;
+
 static void before_fork(void)
 {
 	ut_lock();
+	mask_of_fork = mask_of_holder;
+	cancel_of_fork = cancel_of_holder;
 }
 
+/* (Another handler of fork may have emitted before: then this is a child already, and the lock is free.) */
 static void in_child(void)
 {
-	start_child();
-	ut_unlock();
+	if (process != getpid())
+		start_child();
+	mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	pthread_sigmask(SIG_SETMASK, &mask_of_fork, NULL);
+	pthread_setcancelstate(cancel_of_fork, NULL);
 }
 
 void ut_process_look(void)
@@ -337,8 +349,8 @@ int ut_process_init(void)
 	return 0;
 }
 
-/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need no
- * flush: it takes in what was committed. */
+/* The end of the process, or of a program's library that this one was linked into. Rings of the daemon need
+ * no flush: it takes in what was committed. */
 __attribute__((destructor(101))) static void end(void)
 {
 	uint64_t until = ut_clock_ns() + CLOSE_NS;

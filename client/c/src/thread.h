@@ -1,12 +1,12 @@
 /*
  * The lock, the clock, the one native thread of a process, and what becomes of both at a fork.
  *
- * The thread carries out the steps of all sessions (ut_step), and sleeps in poll(2) in between: without a timer while
- * all are up. It has all signals blocked but those of its own faults, is named "utracefs" and starts with the first
- * session that needs it.
+ * The thread carries out the steps of all sessions (ut_step), and sleeps in poll(2) in between: without a
+ * timer while all are up. It has all signals blocked but those of its own faults, is named "utracefs" and
+ * starts with the first session that needs it.
  *
- * At a fork the forking thread holds the lock, so the child finds nothing half done. The child has no thread: a
- * session connects when it has something to write (ut_reg_settle), and that starts one.
+ * At a fork the forking thread holds the lock, so the child finds nothing half done. The child has no
+ * thread: a session connects when it has something to write (ut_reg_settle), and that starts one.
  */
 #ifndef UTRACEFS_THREAD_H
 #define UTRACEFS_THREAD_H

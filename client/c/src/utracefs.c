@@ -8,7 +8,8 @@
 #include "thread.h"
 
 _Static_assert(UTRACEFS_IS_PENDING == UT_PENDING, "what a pending event's byte says");
-_Static_assert(sizeof(struct ut_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal), "utracefs_reserved");
+_Static_assert(sizeof(struct ut_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
+	       "utracefs_reserved");
 
 static struct ut_session *session; /* with the lock held */
 static int is_closed;

@@ -169,8 +169,8 @@ void ut_put_enablers_written(struct ut_out *out, uint64_t seq)
 
 enum type { T_NIL, T_BOOL, T_UINT, T_NEGATIVE, T_BYTES, T_ARRAY, T_MAP, T_OTHER };
 
-/* The head of an object. T_BYTES: `value` bytes follow, str or bin. T_ARRAY, T_MAP: so many elements or pairs do.
- * T_OTHER: `value` bytes follow which mean nothing to us. */
+/* The head of an object. T_BYTES: `value` bytes follow, str or bin. T_ARRAY, T_MAP: so many elements or
+ * pairs do. T_OTHER: `value` bytes follow which mean nothing to us. */
 struct head {
 	enum type type;
 	uint64_t value;
@@ -462,7 +462,8 @@ int ut_next_pair(struct ut_in *in, uint64_t *token, int *on)
 {
 	uint64_t count, value;
 
-	if (take(in, T_ARRAY, &count) || count != 2 || take(in, T_UINT, token) || take(in, T_UINT, &value) || value > 1)
+	if (take(in, T_ARRAY, &count) || count != 2 || take(in, T_UINT, token) ||
+	    take(in, T_UINT, &value) || value > 1)
 		return -EPROTO;
 	*on = (int)value;
 	return 0;

@@ -1,9 +1,11 @@
 /*
- * The messages of the data socket (docs/protocol.md sections 2, 3 and 5) as bytes. No I/O, no allocation, no state.
+ * The messages of the data socket (docs/protocol.md sections 2, 3 and 5) as bytes. No I/O, no allocation,
+ * no state.
  *
  * Writing: a request is put at the end of a buffer or not at all; `ut_out.failed` says that one did not fit.
- * Reading: ut_object_size says how many bytes the next message has, ut_parse what it is. The daemon is trusted
- * with what it says, but not with what would crash the program: every length is checked against the bytes there.
+ * Reading: ut_object_size says how many bytes the next message has, ut_parse what it is. The daemon is
+ * trusted with what it says, but not with what would crash the program: every length is checked against the
+ * bytes there.
  */
 #ifndef UTRACEFS_WIRE_H
 #define UTRACEFS_WIRE_H

@@ -7,8 +7,8 @@
 
 UTRACEFS_EVENT(c_request, (u16, status), (u64, bytes), (string, path));
 UTRACEFS_EVENT(c_small, (u64, i), (u64, five));
-UTRACEFS_EVENT(c_kinds, (u8, a), (s8, b), (u16, c), (s16, d), (u32, e), (s32, f), (u64, g), (s64, h), (chars, comm, 8),
-	       (structure, where, in_addr, 4), (bytes, raw), (string, text));
+UTRACEFS_EVENT(c_kinds, (u8, a), (s8, b), (u16, c), (s16, d), (u32, e), (s32, f), (u64, g), (s64, h),
+	       (chars, comm, 8), (structure, where, in_addr, 4), (bytes, raw), (string, text));
 UTRACEFS_EVENT_PLAIN(c_plain);
 
 int main(int argc, char **argv)

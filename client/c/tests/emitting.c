@@ -64,7 +64,8 @@ static void handler(int number)
 
 static pthread_barrier_t emitted, flushed;
 
-/* A thread lives until its records were taken in: the daemon believes no number of a thread that is not there. */
+/* A thread lives until its records were taken in: the daemon believes no number of a thread that is not
+ * there. */
 static void *emit_and_stay(void *who)
 {
 	emit_many(who);

@@ -1,5 +1,6 @@
 /*
- * sessions: what session.h promises, line by line for a test that reads: commands on stdin, an answer for each.
+ * sessions: what session.h promises, line by line for a test that reads: commands on stdin, an answer for
+ * each.
  *
  *     open                    index of a session, or error
  *     register S FLAGS COMMAND    write index
