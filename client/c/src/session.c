@@ -183,6 +183,8 @@ int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 		struct pollfd polled;
 		uint32_t seen;
 
+		if (ut_process_is_guest())
+			return 0;
 		ut_step(s, now);
 		if (done(arg))
 			return 1;
@@ -244,7 +246,7 @@ int ut_reg_settle(struct ut_reg *reg)
 	uint64_t began, taken, until;
 	int error = errno, found;
 
-	if (ut_thread_is_current())
+	if (ut_thread_is_current() || ut_process_is_guest())
 		return 0;
 	ut_lock();
 	ut_process_look();
@@ -272,6 +274,9 @@ int ut_session_open(struct ut_session **session, unsigned flags)
 	int saved = errno, error = 0;
 	struct ut_session *s;
 
+	*session = NULL;
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	s = ut_session_new(0);
 	if (!s) {
@@ -314,6 +319,8 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 
 	if (strlen(command) > UT_MAX_COMMAND)
 		return -EINVAL;
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	begin(s, 1);
@@ -381,6 +388,8 @@ int ut_session_delete(struct ut_session *s, const char *name)
 
 	if (strlen(name) > UT_MAX_COMMAND)
 		return -EINVAL;
+	if (ut_process_is_guest())
+		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	error = call(s, ut_put_delete, name, ut_clock_ns() + UT_ANSWER_NS);
@@ -401,7 +410,7 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 	uint64_t until = ut_clock_ns() + timeout_ns;
 	int saved = errno, error = 0;
 
-	if (ut_thread_is_current())
+	if (ut_thread_is_current() || ut_process_is_guest())
 		return -EDEADLK;
 	ut_lock();
 	ut_process_look();
@@ -420,6 +429,8 @@ void ut_session_close(struct ut_session *s)
 {
 	int saved = errno;
 
+	if (ut_process_is_guest())
+		return;
 	ut_lock();
 	ut_process_look();
 	if (s->local && s->state == UT_UP)

@@ -263,8 +263,8 @@ int ut_thread_start(void)
 	pthread_attr_t attr;
 	int error;
 
-	if (has_thread || is_ending)
-		return is_ending ? -ECANCELED : 0;
+	if (has_thread || is_ending || ut_process_is_guest())
+		return has_thread && !is_ending ? 0 : -ECANCELED;
 	error = ut_bell_open(&bell);
 	if (error)
 		return error;
@@ -329,6 +329,11 @@ void ut_process_look(void)
 {
 	if (process && !ut_rings_are_marked())
 		start_child();
+}
+
+int ut_process_is_guest(void)
+{
+	return process && ut_rings_are_marked() && process != getpid();
 }
 
 int ut_process_init(void)

@@ -40,6 +40,10 @@ int ut_process_init(void);
 /* With the lock held: a child that was forked past the handlers of fork becomes one here. */
 void ut_process_look(void);
 
+/* Whether this is a child that shares its parent's memory but not its descriptors, as vfork(2) makes: it
+ * emits as its parent, and does nothing else, since what it would open is not there in its parent. */
+int ut_process_is_guest(void);
+
 /* With the lock held: make sure that there is a thread. 0 or -errno. */
 int ut_thread_start(void);
 int ut_thread_is_running(void);

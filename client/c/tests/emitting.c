@@ -10,7 +10,7 @@
  *     cancel              a thread that is cancelled while it emits
  *     dynamic COMMAND     declares an event by text, emits 4 zero bytes, prints the error and its text
  *     many N              declares N events, emits one record of each
- *     vfork               a child of vfork(2) emits as the first
+ *     vfork N             N records, one of a child of vfork(2), and one more
  *     raw-fork            a child made by clone(2), past the handlers of fork, emits
  */
 #include <utracefs.h>
@@ -227,15 +227,19 @@ int main(int argc, char **argv)
 	if (strcmp(scenario, "many") == 0)
 		return many(nr);
 	if (strcmp(scenario, "vfork") == 0) {
-		pid_t child = vfork();
+		pid_t child;
 		int status;
 
+		for (int i = 0; i < nr; i++)
+			UTRACEFS_EMIT(c_count, 9, (uint64_t)i);
+		child = vfork();
+
 		if (child == 0) {
-			UTRACEFS_EMIT(c_count, 9, 0);
+			UTRACEFS_EMIT(c_count, 9, 100);
 			_exit(0);
 		}
 		waitpid(child, &status, 0);
-		UTRACEFS_EMIT(c_count, 9, 1);
+		UTRACEFS_EMIT(c_count, 9, 200);
 		return status;
 	}
 	if (strcmp(scenario, "raw-fork") == 0) {

@@ -24,8 +24,8 @@ def system_calls(program: Path, folder: Path, env: dict[str, str]) -> list[str]:
     subprocess.run(["strace", *preload, "-o", trace, program, folder / "file"], env=env, check=True)
     lines = trace.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("getppid"))
-    calls = [re.sub(r"0x[0-9a-f]+", "P", line) for line in lines[first + 1 :]]
-    return [re.sub(r"= \d{3,}$|pid=\d+|wait4\(.*|si_[us]time=\d+", "", line) for line in calls]
+    mine = [line for line in lines[first + 1 :] if not line.startswith(("---", "wait4", "+++"))]
+    return [re.sub(r"0x[0-9a-f]+", "P", re.sub(r"= \d{3,}$", "", line)) for line in mine]
 
 
 @needs_strace
@@ -33,7 +33,7 @@ def test_the_same_system_calls(work: Work, tmp_path: Path) -> None:
     program = compiled("preload_ordinary.c", tmp_path)
     without = {k: v for k, v in environment().items() if k != "LD_PRELOAD"}
     calls = system_calls(program, tmp_path, without)
-    assert len(calls) > 40
+    assert len(calls) > 30
     assert system_calls(program, tmp_path, environment()) == calls
 
 

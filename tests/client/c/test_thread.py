@@ -43,10 +43,16 @@ def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
     assert [i for _, i in found] == ["0", "1"] and found[0][0] != found[1][0]
 
 
-def test_a_child_that_shares_its_parents_memory(daemon: DaemonProcess, run: Run) -> None:
-    """vfork(2): what it writes is its parent's."""
-    run("emitting", "vfork")
-    assert lines(daemon, "c_count") == [" who=0x9 (9) i=0x0 (0)", " who=0x9 (9) i=0x1 (1)"]
+@WAYS
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_child_that_shares_its_parents_memory(
+    daemon: DaemonProcess, run: Run, way: str, before: int
+) -> None:
+    """vfork(2): what it writes is its parent's. It opens nothing: that would be in its own table, not in its parent's.
+    So as long as there is no connection it has nothing to write into."""
+    run("emitting", "vfork", before, **of_way(way))
+    found = [int(i) for line in lines(daemon, "c_count") for i in re.findall(r" i=0x\w+ \((\d+)\)", line)]
+    assert found == [0, 100, 200] if before else found[-1] == 200
 
 
 @WAYS
