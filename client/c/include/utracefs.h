@@ -156,7 +156,8 @@ UTRACEFS_DEFINE_PUT(64)
 /* A fixed text: what is too long is cut, the last byte is always NUL. */
 static inline void utracefs_put_chars(unsigned char **at, const char *text, size_t size)
 {
-	size_t length = text ? strnlen(text, size - 1) : 0;
+	const void *end = text ? memchr(text, 0, size - 1) : NULL;
+	size_t length = end ? (size_t)((const char *)end - text) : text ? size - 1 : 0;
 
 	memcpy(*at, text ? text : "", length);
 	memset(*at + length, 0, size - length);

@@ -347,6 +347,9 @@ int ut_process_init(void)
 		return error;
 	ut_bell_init(&bell);
 	read_environment();
+	/* An allocator that has handlers of its own must have registered them first: before a fork they run in
+	 * reverse, and what holds our lock may allocate. */
+	free(malloc(sizeof(sigset_t)));
 	error = pthread_atfork(before_fork, ut_unlock, in_child);
 	if (error)
 		return -error;

@@ -9,6 +9,7 @@
  *     steady COUNT        a record for each line of stdin; answers with what is lost, enabled and the error
  *     cancel              a thread that is cancelled while it emits
  *     dynamic COMMAND     declares an event by text, emits 4 zero bytes, prints the error and its text
+ *     busy                two threads emit until stdin ends; prints what was taken, and what of it is lost
  *     many N              declares N events, emits one record of each
  *     vfork N             N records, one of a child of vfork(2), and one more
  *     raw-fork            a child made by clone(2), past the handlers of fork, emits
@@ -168,6 +169,44 @@ static int dynamic(const char *command)
 	return 0;
 }
 
+static void *emit_busily(void *who)
+{
+	static __thread struct {
+		uint32_t who;
+		uint64_t i;
+	} __attribute__((packed)) payload;
+	struct iovec iov = {&payload, sizeof(payload)};
+
+	payload.who = (uint32_t)(uintptr_t)who;
+	while (!__atomic_load_n(&must_end, __ATOMIC_RELAXED)) {
+		if (utracefs_emit_iov(&c_count, &iov, 1) == 0)
+			payload.i++;
+		usleep(50);
+	}
+	return (void *)(uintptr_t)payload.i;
+}
+
+static int busy(void)
+{
+	pthread_t made[2];
+	uintptr_t taken = 0;
+	void *of_one;
+
+	for (int i = 0; i < 2; i++)
+		pthread_create(&made[i], NULL, emit_busily, (void *)(uintptr_t)i);
+	while (getchar() != EOF)
+		;
+	__atomic_store_n(&must_end, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++) {
+		pthread_join(made[i], &of_one);
+		taken += (uintptr_t)of_one;
+	}
+	printf("taken %lu ", (unsigned long)taken);
+	utracefs_flush(20000);
+	print_lost();
+	return 0;
+}
+
 static int many(int nr)
 {
 	static struct utracefs_event *events[4096];
@@ -224,6 +263,8 @@ int main(int argc, char **argv)
 		return cancel();
 	if (strcmp(scenario, "dynamic") == 0)
 		return dynamic(argv[2]);
+	if (strcmp(scenario, "busy") == 0)
+		return busy();
 	if (strcmp(scenario, "many") == 0)
 		return many(nr);
 	if (strcmp(scenario, "vfork") == 0) {

@@ -66,6 +66,29 @@ def test_a_daemon_is_started_again(
     assert [n for n in found if n < 10_000_000] == list(range(300))
 
 
+def test_every_record_is_there_or_lost_whenever_the_daemon_is_killed(
+    daemon: DaemonProcess, events_on: None, built: Path
+) -> None:
+    with daemon.tree() as tree:
+        tree.write_file("buffer_size_kb", b"32768")
+    with started(built / "tests" / "emitting", "busy") as program:
+        for _ in range(4):
+            seen = len(values(daemon))
+            deadline = time.monotonic() + 20
+            while len(values(daemon)) < seen + 1000:
+                assert time.monotonic() < deadline
+            daemon.stop(kill=True)
+            daemon.start()
+        assert program.process.stdin and program.process.stdout
+        program.process.stdin.close()
+        taken, lost = map(int, re.findall(r"\d+", program.process.stdout.read()))
+    with daemon.tree() as tree:
+        text = tree.read_file("trace").decode()
+    found = re.findall(r" c_count: who=0x(\d) \(\d\) i=0x\w+ \((\d+)\)", text)
+    assert len(found) == len(set(found)) == taken - lost
+    assert taken > 4000
+
+
 def test_records_of_a_ring_that_the_daemon_did_not_take(
     daemon: DaemonProcess, events_on: None, built: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -74,6 +75,54 @@ def test_the_end_of_a_process_waits_for_nothing(daemon: DaemonProcess, built: Pa
         assert time.monotonic() - begin < 5
     finally:
         daemon.signal(18)
+
+
+SCARCE = {
+    "address space": (resource.RLIMIT_AS, 120 << 20, {"UTRACEFS_RING_KB": "65536"}, 1),
+    "little address space": (resource.RLIMIT_AS, 6 << 20, {}, None),
+    "descriptors": (resource.RLIMIT_NOFILE, 4, {}, 0),
+    "few descriptors": (resource.RLIMIT_NOFILE, 5, {}, None),
+}
+"""What there is little of: its limit, the environment, and whether the event is on then (None: as it comes)."""
+
+
+@pytest.mark.parametrize("what", SCARCE)
+def test_there_is_little_of_something(daemon: DaemonProcess, built: Path, what: str) -> None:
+    """A ring that does not fit is done without; where there is nothing at all, events are off. The program goes on."""
+    limit, value, environment, enabled = SCARCE[what]
+    done = subprocess.run(
+        [built / "tests" / "basic", "1000"],
+        env={**os.environ, "UTRACEFS_PATIENCE_S": "3", **environment},
+        preexec_fn=lambda: resource.setrlimit(limit, (value, value)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and re.match("enabled [01] lost 0 refused 0 error ", done.stdout), done
+    if enabled is not None:
+        assert done.stdout.startswith(f"enabled {enabled} ")
+        assert len(lines(daemon, "c_small")) == enabled * 1000
+
+
+LARGE = """
+#include <utracefs.h>
+#include <string.h>
+static __thread char large[500000];
+UTRACEFS_EVENT(c_large, (u64, n));
+int main(void)
+{
+	memset(large, 1, sizeof(large));
+	UTRACEFS_EMIT(c_large, large[5]);
+	return 0;
+}
+"""
+
+
+def test_threads_of_a_program_need_much_memory(daemon: DaemonProcess, built: Path, tmp_path: Path) -> None:
+    """Its thread-local variables stand on the stack of every thread."""
+    (tmp_path / "large.c").write_text(LARGE)
+    assert subprocess.run([compiled(tmp_path / "large.c", built)], check=False).returncode == 0
+    assert lines(daemon, "c_large") == [" n=0x1 (1)"]
 
 
 IDLE = """
