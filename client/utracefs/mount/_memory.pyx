@@ -6,7 +6,7 @@ of its own (deed.h). One that is not done by then is left alone, and its Memory 
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EFAULT, EINVAL, ESRCH
+from libc.errno cimport EFAULT, EINVAL, ESRCH, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, strerror
 from posix.types cimport pid_t
@@ -18,6 +18,9 @@ cdef extern from "<sys/syscall.h>" nogil:
 
 cdef extern from "<linux/kcmp.h>" nogil:
     int KCMP_VM
+
+cdef extern from "process_list.h" nogil:
+    int pl_find(uint64_t start_stack, pid_t *pids, int room)
 
 cdef extern from "deed.h" nogil:
     struct rm_bit:
@@ -290,3 +293,15 @@ def same_memory(pid_t one, pid_t other):
     """Whether two processes have the same address space, as vfork makes it (kcmp(2)). False also when we may
     not ask: a page that both have is then known twice."""
     return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0
+
+
+def with_start_stack(uint64_t start_stack):
+    """Pids of the processes whose stack begins there (field 28 of /proc/PID/stat): after one exec and some
+    forks. 1,024 at most. OSError when /proc cannot be read."""
+    cdef pid_t pids[1024]
+    cdef int found, i
+    with nogil:
+        found = pl_find(start_stack, pids, 1024)
+    if found < 0:
+        raise os_error(errno)
+    return [pids[i] for i in range(min(found, 1024))]

@@ -34,6 +34,8 @@ def status_of(pid: int | str) -> dict[str, list[int]]:
             found[name.decode()] = [int(number) for number in value.split()]
         elif name in (b"CapPrm", b"CapEff"):
             found[name.decode()] = [int(value, 16)]
+    if "CapEff" not in found:  # it ended while this was read
+        raise OSError(errno.ESRCH, f"there is no process {pid}")
     return found
 
 

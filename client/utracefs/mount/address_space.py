@@ -43,7 +43,7 @@ from typing import Final
 
 import attrs
 
-from utracefs.mount._memory import WAYS, Memory, ended, same_memory
+from utracefs.mount._memory import WAYS, Memory, ended, same_memory, with_start_stack
 from utracefs.mount.access import status_of, why_not
 
 __all__ = ["MAX_ADDRESS_SPACES", "MAX_ENABLERS", "AddressSpace", "AddressSpaces", "Enabler"]
@@ -523,9 +523,8 @@ def _is_there(key: tuple[int, int]) -> bool:
 
 def _has_relatives(process: Process, fingerprint: bytes) -> bool:
     """Whether another process that there is now stems from the same exec."""
-    for pid in _all_pids():
-        other = _process(pid)
-        if other is None or other.start_stack != process.start_stack or pid == process.pid:
+    for pid in with_start_stack(process.start_stack):
+        if pid == process.pid:
             continue
         try:
             memory = Memory(pid)

@@ -111,7 +111,7 @@ def test_yama_lets_root(yama: Path, ordinary: dict[str, list[int]], monkeypatch:
     assert why_not() is None
 
 
-def test_status() -> None:
+def test_status(monkeypatch: pytest.MonkeyPatch) -> None:
     status = status_of("self")
     assert status == status_of(os.getpid())
     assert status["Tgid"] == [os.getpid()]
@@ -119,6 +119,10 @@ def test_status() -> None:
     assert status["Gid"][:3] == list(os.getresgid())
     with pytest.raises(OSError) as caught:
         status_of(2**22 - 1)
+    assert caught.value.errno == errno.ESRCH
+    monkeypatch.setattr(Path, "read_bytes", lambda _: b"Tgid:\t1\n")
+    with pytest.raises(OSError) as caught:
+        status_of(1)
     assert caught.value.errno == errno.ESRCH
 
 

@@ -19,7 +19,7 @@ from tests.client.fake_daemon import wait_for
 from tests.client.mount.canary import Canary
 from tests.client.mount.hanging import HangingFile, HangingProgram
 from tests.integration.mounting import must_mount
-from utracefs.mount._memory import MAX_BYTES, WAYS, Memory, ended, same_memory
+from utracefs.mount._memory import MAX_BYTES, WAYS, Memory, ended, same_memory, with_start_stack
 
 
 @pytest.fixture
@@ -247,6 +247,17 @@ def test_a_child_of_vfork_shares_it(memory: Memory, canary: Canary) -> None:
     child = int(canary.say("vfork"))
     assert same_memory(canary.pid, child)
     canary.say("vend")
+
+
+def test_relatives_are_known_by_their_stack(new_canary: Callable[..., Canary], canary: Canary) -> None:
+    def start_stack(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[25])
+
+    other = new_canary()
+    children = canary.fork(3)
+    assert sorted(with_start_stack(start_stack(canary.pid))) == sorted([canary.pid, *children])
+    assert with_start_stack(start_stack(other.pid)) == [other.pid]
+    assert with_start_stack(1) == []
 
 
 def test_what_was_closed_answers_nothing(memory: Memory, canary: Canary) -> None:
