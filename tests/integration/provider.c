@@ -6,9 +6,9 @@
  *   reg F W BIT SIZE FLAGS COMMAND  -> write_index; W: a word from 0 to 15
  *   regraw F OFFSET HEX             -> the struct as bytes, OFFSET before the end of readable memory
  *   unreg F W BIT, del F NAME
- *   write F INDEX HEX [REPEAT]      -> bytes; writev of the index and the payload, in as many pieces as it has bytes
+ *   write F INDEX HEX               -> bytes; writev of the index and each byte of the payload
  *   big F INDEX SIZE, pwrite F OFFSET INDEX
- *   ioctl F NUMBER
+ *   ioctl F NUMBER, timed F INDEX COUNT (-> nanoseconds for each of so many writes)
  *   word W                          -> its 64 bits, hex
  *   protect W RIGHTS                -> of the page that has words 8 to 15: 0, 1 (read), 3
  *   fork                            -> pid; from now on the child reads stdin, the parent waits for it

@@ -166,8 +166,8 @@ map_alignment; unused"""
 INTERRUPT_IN: Final = struct.Struct("=Q")  # unique
 IOCTL_IN: Final = struct.Struct("=QIIQII")  # fh flags cmd arg in_size out_size
 IOCTL_OUT: Final = struct.Struct("=iIII")
-"""result flags in_iovs out_iovs. The kernel copies what follows to the argument, as much as there is: nothing,
-in our replies."""
+"""result flags in_iovs out_iovs. The kernel copies what follows to the argument, as much as there is:
+nothing, in our replies."""
 POLL_IN: Final = struct.Struct("=QQII")  # fh kh flags events
 POLL_OUT: Final = struct.Struct("=II")  # revents padding
 NOTIFY_POLL_OUT: Final = struct.Struct("=Q")  # kh

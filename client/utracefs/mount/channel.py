@@ -52,8 +52,8 @@ class _Pending:
 class Channel:
     """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched
     for room, and when not any longer, `on_close` that it is about to be closed, `on_end` that the daemon
-    ended it, `on_notification` what the daemon says without being asked. In `waiting` it is while it waits for
-    an answer: only then it has a deadline."""
+    ended it, `on_notification` what the daemon says without being asked. In `waiting` it is while it waits
+    for an answer: only then it has a deadline."""
 
     def __init__(
         self,

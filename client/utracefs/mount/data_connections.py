@@ -30,8 +30,8 @@ Asking: TypeAlias = Generator[Wait, Any, T]
 
 OnNotification: TypeAlias = Callable[[Notification], None]
 Connect: TypeAlias = Callable[[OnNotification, Callable[[Channel], None]], Channel]
-"""Given who hears notifications, and who the connection's end by the daemon. BlockingIOError: the socket's queue
-is full."""
+"""Given who hears notifications, and who the connection's end by the daemon. BlockingIOError: the socket's
+queue is full."""
 
 AWAY_S: Final = 2.0
 """How long who opens the file, or registers, waits for a daemon that is being restarted, or that accepts

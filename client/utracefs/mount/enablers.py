@@ -10,13 +10,13 @@ Children have copies of their parent's enablers, on a connection of their own. W
 **Two threads.** Memory is only touched by the memory thread, and `AddressSpace.enablers` is its own. All else
 belongs to the loop; the memory thread looks at `keys` and `state`, one member at a time.
 
-**A bit is right** because its last writer knows the last state: answers and notifications of a connection come
-in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs. So it may
-run before others that came first. A word that cannot be written is tried again for 0.1 s, as the kernel does it ten times,
-then left until the next change.
+**A bit is right** because its last writer knows the last state: answers and notifications of a connection
+come in order and are noted in `state` at once; a job that sets bits takes the state from there when it runs.
+So it may run before others that came first. A word that cannot be written is tried again for 0.1 s, as the
+kernel does it ten times, then left until the next change.
 
-Without a daemon bits are clear, since nobody wants the events. The next one is told of all enablers again; the
-bit of an event that cannot be found again stays clear, and is no enabler any more.
+Without a daemon bits are clear, since nobody wants the events. The next one is told of all enablers again;
+the bit of an event that cannot be found again stays clear, and is no enabler any more.
 """
 
 import contextlib
@@ -155,8 +155,8 @@ class Enablers:
         return not self._set_bits(told, [token])
 
     def settle(self) -> None:
-        """Have it found out who ended and who was born; once for all who ask in this turn of the loop, and after
-        the bits that they want set."""
+        """Have it found out who ended and who was born; once for all who ask in this turn of the loop, and
+        after the bits that they want set."""
         if not self._settles:
             self._settles = True
             self._connections.timers.later(0, self._settle)
@@ -250,8 +250,8 @@ class Enablers:
             set_bit(space, key, enabler, False)
 
     def _named(self, space: AddressSpace) -> dict[Key, Enabler]:
-        """In the memory thread: what the space has. A child's copies may have their parent's tokens, which are
-        names on another connection."""
+        """In the memory thread: what the space has. A child's copies may have their parent's tokens, which
+        are names on another connection."""
         for enabler in space.enablers.values():
             enabler.token = enabler.token or self.new_token()
         return dict(space.enablers)
@@ -310,8 +310,8 @@ class Enablers:
     # Bits
 
     def _notified(self, told: Told, notification: Notification) -> None:
-        """Descendants that nobody has seen yet have bits of their own to be set, so they are looked for behind
-        that, once for all who are told together."""
+        """Descendants that nobody has seen yet have bits of their own to be set, so they are looked for
+        behind that, once for all who are told together."""
         if notification.method != EnablersChanged.METHOD:
             return
         try:
@@ -331,7 +331,8 @@ class Enablers:
                 self._set_due()
 
     def _set_due(self) -> None:
-        """All at once: what comes meanwhile goes with the next. One switch may concern hundreds of processes."""
+        """All at once: what comes meanwhile goes with the next. One switch may concern hundreds of
+        processes."""
         due, self._due = self._due, []
         self._is_setting = True
 

@@ -132,7 +132,8 @@ class _OpenDirectory:
 class FileSystem:
     """`main` is the connection that all share. `connect` makes one more, or raises OSError. `reply` sends
     to the kernel what it is given, and says whether somebody still waited for it. `start_time_of` is of a
-    thread, None where /proc does not tell. `is_killed`: SIGKILL waits for that thread. `data` is what user_events_data does."""
+    thread, None where /proc does not tell. `is_killed`: SIGKILL waits for that thread. `data` is what
+    user_events_data does."""
 
     def __init__(
         self,
@@ -213,8 +214,8 @@ class FileSystem:
                 self._answer(header.unique, b"", errno.ENOSYS)
 
     def _interrupt(self, unique: int) -> None:
-        """A signal came. What can be given up is; a thread that was killed cannot go before it is answered, so it is,
-        and what it began goes on for nobody."""
+        """A signal came. What can be given up is; a thread that was killed cannot go before it is answered,
+        so it is, and what it began goes on for nobody."""
         tid, operation = self._operations.get(unique, (0, None))
         if operation is None:
             return
@@ -495,8 +496,8 @@ class FileSystem:
         self._reply(abi.OUT_HEADER.pack(abi.OUT_HEADER.size + len(body), abi.NOTIFY_POLL, 0) + body)
 
     def _ioctl(self, header: Header, body: bytes) -> Steps:
-        """Of trace_pipe_raw 0 wakes those who wait for a page, who then find none and wait again: nothing to be
-        done."""
+        """Of trace_pipe_raw 0 wakes those who wait for a page, who then find none and wait again: nothing to
+        be done."""
         fh, flags, command, argument = abi.IOCTL_IN.unpack_from(body)[:4]
         if fh in self._data_files:
             return (yield from self._data.ioctl(self._data_files[fh], header, flags, command, argument))

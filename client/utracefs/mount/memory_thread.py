@@ -12,6 +12,7 @@ names what it is. The thread does not keep the process from ending.
 """
 
 import collections
+import functools
 import itertools
 import logging
 import os
@@ -105,7 +106,7 @@ class MemoryThread:
                 logger.exception("a mistake of ours; the caller gets EIO")
                 error = OSError(5, str(failure))
             self._under_way = None
-            self.post(lambda resume=resume, result=result, error=error: resume(result, error))  # type: ignore[misc]
+            self.post(functools.partial(resume, result, error))
 
     def _look_for_hang(self) -> None:
         under_way = self._under_way

@@ -4,14 +4,15 @@
               ◀──replies──      │      ◀──          ◀──
                                 └─ user_events_data ──▶ MemoryThread ──▶ other processes' memory
 
-**One thread is enough** for all but memory (see memory_thread), because nothing waits: a read of an empty trace_pipe is a request that the daemon
-has not answered yet, and an entry in a table here. (libfuse gives each such read a thread, of which it has
-ten by default, and an interrupt is then a signal to that thread. It also has no way to say from Python that
-a poll is ready. So this speaks to /dev/fuse itself and needs no library.)
+**One thread is enough** for all but memory (see memory_thread), because nothing waits: a read of an empty
+trace_pipe is a request that the daemon has not answered yet, and an entry in a table here. (libfuse gives
+each such read a thread, of which it has ten by default, and an interrupt is then a signal to that thread. It
+also has no way to say from Python that a poll is ready. So this speaks to /dev/fuse itself and needs no
+library.)
 
 It ends, and unmounts, when the daemon goes, when somebody unmounts it, and on SIGTERM, SIGINT and SIGHUP. If
-it `reconnects`, it stays when the daemon goes, and is connected to the next: meanwhile calls are ENOTCONN, files
-that are open fail for good, and those of user_events_data go on.
+it `reconnects`, it stays when the daemon goes, and is connected to the next: meanwhile calls are ENOTCONN,
+files that are open fail for good, and those of user_events_data go on.
 Whoever is in a call then gets an error (ENOTCONN, ECONNABORTED); a file that is open stays so and fails.
 Killed with -9 it leaves a directory that answers ENOTCONN, until `umount DIR`, `fusermount3 -u -z DIR`, or
 the next mount there.

@@ -1,4 +1,5 @@
-"""The mounted user_events_data: what kernel/trace/trace_events_user.c does with it, done by asking the daemon.
+"""The mounted user_events_data: what kernel/trace/trace_events_user.c does with it, done by asking the
+daemon.
 
     open file       ── a connection, opened for the process that opened it ──▶ write indexes, records
     address space   ── see enablers ──▶ enablers
@@ -7,8 +8,8 @@ As in the kernel, a write_index belongs to an open file, whoever has a descripto
 memory of the caller. A registration goes three ways: memory (the checks up to the command string; the word is
 taken), daemon (the file's index, then the space's enabler), memory (the bit, then write_index).
 
-A daemon that is away has no consumers: writes are EBADF. When the next one comes, a file registers what it had
-in the same order; an event that cannot be registered again keeps its index, which is EBADF.
+A daemon that is away has no consumers: writes are EBADF. When the next one comes, a file registers what it
+had in the same order; an event that cannot be registered again keeps its index, which is EBADF.
 """
 
 import errno
@@ -35,8 +36,8 @@ from utracefs_protocol.messages.data import EventDeletion, EventRegistration, Re
 __all__ = ["MAX_RECORD", "DataFile", "UserEventsData"]
 
 MAX_RECORD: Final = MAX_DATA_OBJECT - 64
-"""Bytes of a write that go to the daemon, in one object with what is around them. No consumer keeps longer ones:
-they are judged by their index and length here, and dropped, as the kernel does it."""
+"""Bytes of a write that go to the daemon, in one object with what is around them. No consumer keeps longer
+ones: they are judged by their index and length here, and dropped, as the kernel does it."""
 
 _INDEX: Final = struct.Struct("=i")
 _WRITE_INDEX: Final = struct.Struct("=I")
@@ -147,8 +148,8 @@ class UserEventsData:
     # ioctl
 
     def ioctl(self, file: DataFile, header: Header, flags: int, number: int, argument: int) -> Steps:
-        """The kernel's errors in its order; EPERM, EACCES, ESRCH: the caller's memory is not ours to touch, and
-        the log says why."""
+        """The kernel's errors in its order; EPERM, EACCES, ESRCH: the caller's memory is not ours to touch,
+        and the log says why."""
         match user_reg.command_of(number, flags):
             case Command.REG:
                 yield from self._register(file, header, argument, user_reg.is_32_bit(flags))
@@ -266,7 +267,8 @@ class UserEventsData:
             return self._spaces.of_caller(tid)
         except OSError as failure:
             text = failure.strerror or str(failure)
-            self._memory.post(lambda: self._connections.say("%s", text))
+            if failure.errno != errno.ESRCH:  # it was killed while it waited
+                self._memory.post(lambda: self._connections.say("%s", text))
             raise
 
     # The daemon goes and comes

@@ -1,4 +1,5 @@
-"""The ioctls of user_events_data: their numbers, their structs, and the checks that come before anything else.
+"""The ioctls of user_events_data: their numbers, their structs, and the checks that come before anything
+else.
 
     number       argument        kernel/trace/trace_events_user.c
     DIAG_IOCSREG   struct user_reg *     user_reg_get()

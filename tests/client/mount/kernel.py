@@ -1,4 +1,5 @@
-"""The kernel's side of /dev/fuse, the daemon's of its sockets, and processes with memory, as plain objects."""
+"""The kernel's side of /dev/fuse, the daemon's of its sockets, and processes with memory, as plain
+objects."""
 
 from __future__ import annotations
 

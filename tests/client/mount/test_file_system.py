@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import select
@@ -496,8 +497,8 @@ class TestWriting:
         kernel.main = FakeChannel(daemon)
         kernel.files.daemon_came(kernel.main)  # type: ignore[arg-type]
         for fh in (waited, text):
-            fails(errno.ENOTCONN, lambda fh=fh: kernel.call(Opcode.READ, 2, read_in(fh, 0, 10)))  # type: ignore[misc]
-            fails(errno.ENOTCONN, lambda fh=fh: kernel.call(Opcode.RELEASE, 2, release_in(fh)))  # type: ignore[misc]
+            for opcode, body in ((Opcode.READ, read_in(fh, 0, 10)), (Opcode.RELEASE, release_in(fh))):
+                fails(errno.ENOTCONN, functools.partial(kernel.call, opcode, 2, body))
         kernel.open(b"README")
         assert len(kernel.main.asked_for(Open)) == 1
         assert len([kernel.open(b"trace_pipe") for _ in range(file_system.MAX_WAITED_FILES)]) == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import select
@@ -39,7 +40,7 @@ def test_jobs_in_their_order_and_results_in_the_loop(memory: MemoryThread) -> No
         return number
 
     for number in range(3):
-        memory.submit(lambda number=number: job(number), lambda *result: seen.append(result))  # type: ignore[misc]
+        memory.submit(functools.partial(job, number), lambda *result: seen.append(result))
     turn_until(memory, lambda: len(seen) == 6)
     assert seen == ["from 0", (0, None), "from 1", (1, None), "from 2", (2, None)]
     assert len(threads) == 1 and threading.get_ident() not in threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import struct
@@ -371,7 +372,7 @@ class TestWriting:
         assert len(daemon.of(Write)) == 1
         assert program.write(fh, longest + b"x") == MAX_RECORD + 1
         for index, number in ((1, errno.ENOENT), (-1, errno.EINVAL)):
-            fails(number, lambda index=index: program.write(fh, record(index, bytes(70_000))))  # type: ignore[misc]
+            fails(number, functools.partial(program.write, fh, record(index, bytes(70_000))))
         assert len(daemon.of(Write)) == 1
 
     def test_a_call_in_pieces(
