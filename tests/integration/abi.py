@@ -1,0 +1,101 @@
+"""Programs that know <linux/user_events.h> alone, and the two ways on which they meet a daemon.
+
+`mount`: they open the file of a mounted tree. `preload`: the same path, with libutracefs-preload.so in front
+of the C library. The rest of the tree is the mount's both times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tests.integration.conftest import DaemonProcess
+from tests.integration.mounting import MountProcess, mounted, must_mount
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "abi"
+CORE = ROOT / "client" / "c"
+VIA = ["mount", "preload"]
+FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+
+
+def built(name: str, folder: Path, *flags: str) -> Path:
+    """The program tests/abi/NAME.c, compiled into `folder`."""
+    program = folder / name
+    header = [] if Path("/usr/include/linux/user_events.h").exists() else ["-I", str(PROGRAMS / "include")]
+    subprocess.run(["gcc", *FLAGS, *flags, *header, PROGRAMS / f"{name}.c", "-o", program], check=True)
+    return program
+
+
+def preload_library() -> Path:
+    """Built once, whoever asks first; no two processes build at a time."""
+    folder = CORE / "build"
+    folder.mkdir(exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "-s", "-C", CORE], check=True, capture_output=True)
+    return folder / "libutracefs-preload.so"
+
+
+def run(
+    program: Path, *arguments: object, timeout_s: float, **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Whatever it forked ends with it, also when it took too long."""
+    process = subprocess.Popen(
+        [program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        out, log = process.communicate(timeout=timeout_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, log)
+
+
+@attrs.frozen
+class World:
+    """A daemon, its tree mounted, and the environment of a program that takes the one way or the other."""
+
+    daemon: DaemonProcess
+    mount: MountProcess
+    environment: Mapping[str, str]
+
+    @property
+    def tree(self) -> Path:
+        return self.mount.path
+
+
+@contextlib.contextmanager
+def world(via: str, daemon: DaemonProcess, folder: Path, *options: str) -> Iterator[World]:
+    """`options` are those of `utracefs mount`."""
+    must_mount(folder / "tracing")
+    environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "UTRACEFS_DIR")}
+    if via == "preload":
+        environment["LD_PRELOAD"] = str(preload_library())
+        environment["UTRACEFS_DIR"] = daemon.directory
+    with mounted(daemon.directory, folder / "tracing", *options) as mount:
+        yield World(daemon, mount, environment)
+
+
+@contextlib.contextmanager
+def one_cpu() -> Iterator[None]:
+    """What is started meanwhile runs on one cpu, as the kernel's transcripts were made."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cpus)

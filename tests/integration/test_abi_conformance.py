@@ -1,0 +1,126 @@
+"""The scenario scripts of tests/conformance, played by a C program over the kernel's own interface.
+
+Run `python -m tests.integration.test_abi_conformance VIA [SCRIPT]` to see the differences as text.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import test_conformance as conformance
+from tests.conformance import transcript
+from tests.integration.abi import ROOT, VIA, World, built, one_cpu, run, world
+from tests.integration.conftest import DaemonProcess
+from utracefs_protocol.text import text_of
+from utracefsd.server.runtime import locate
+
+NO_BYTES = "FUSE does not ask for a write of no bytes"
+NO_POSITION = "the mounted file has no position (ESPIPE); the record in `trace` is missing, too"
+UNREADABLE = "FUSE passes on what lies before the unreadable memory, as a record that ends there"
+BUSYBOX = "`ls` of another make"
+EXPECTED: dict[str, dict[int, str]] = {
+    **conformance.EXPECTED,
+    "08_writes": {182: BUSYBOX},
+    "12_filter": dict.fromkeys((503, 504), NO_BYTES),
+}
+"""Script -> {operation number -> why} on both ways."""
+
+EXPECTED_VIA: dict[str, dict[str, dict[int, str]]] = {
+    "mount": {
+        "08_writes": {
+            **dict.fromkeys((21, 47), NO_BYTES),
+            **dict.fromkeys((32, 33, 53), NO_POSITION),
+            143: "FUSE reads the argument of an unknown request, too, and answers EFAULT",
+            **dict.fromkeys((165, 166, 167, 169, 171), UNREADABLE),
+        }
+    },
+    "preload": {
+        "08_writes": {
+            136: "the record is judged in the program, which does not know that tracing is off",
+            **dict.fromkeys((138, 151), "records that no data ring can hold are told as lost, not dropped"),
+        }
+    },
+}
+"""Besides these."""
+
+
+def play(script: str, there: World, player: Path) -> str:
+    side = subprocess.Popen(
+        [sys.executable, "-m", "tests.abi.perf_events", there.daemon.directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert side.stdin and side.stdout
+    ends = side.stdin.fileno(), side.stdout.fileno()
+    try:
+        done = run(
+            player,
+            conformance.HERE / "scripts" / f"{script}.txt",
+            there.tree,
+            *ends,
+            pass_fds=ends,
+            env={**there.environment, "LC_ALL": "C"},  # else grep leaves out lines that are not UTF-8
+            timeout_s=100,
+        )
+    finally:
+        side.communicate(timeout=20)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return text_of(done.stdout)
+
+
+def differences(script: str, via: str, daemon: DaemonProcess, folder: Path) -> list[transcript.Difference]:
+    player = built("player", folder)
+    with world(via, daemon, folder) as there:
+        ours = play(script, there, player)
+    return transcript.compare(transcript.read(conformance.HERE / "6.12.117" / f"{script}.txt"), ours)
+
+
+@pytest.fixture
+def daemon(directory: str) -> Iterator[DaemonProcess]:
+    process = DaemonProcess(directory)
+    with one_cpu():
+        process.start()
+        try:
+            yield process
+        finally:
+            process.stop()
+    assert b"Traceback" not in process.log, process.log.decode(errors="replace")
+
+
+@pytest.mark.parametrize("via", VIA)
+@pytest.mark.parametrize("script", conformance.SCRIPTS)
+def test_like_the_kernel(script: str, via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
+    expected = {**EXPECTED.get(script, {}), **EXPECTED_VIA[via].get(script, {})}
+    perhaps = conformance.PERHAPS.get(script, set())
+    found = [d for d in differences(script, via, daemon, tmp_path) if d.number not in perhaps]
+    unexpected = [d for d in found if d.number not in expected]
+    assert not unexpected, "\n".join(map(str, unexpected[:10]))
+    assert {d.number for d in found} == set(expected), "a listed difference is gone: take it off EXPECTED"
+
+
+def main() -> None:
+    via, *scripts = sys.argv[1:]
+    for script in scripts or conformance.SCRIPTS:
+        with tempfile.TemporaryDirectory(prefix="utracefs-") as directory, one_cpu():
+            process = DaemonProcess(directory + "/run")
+            process.start()
+            try:
+                found = differences(script, via, process, Path(directory))
+            finally:
+                print(process.stop().decode(errors="replace"), end="")
+                shutil.rmtree(locate(process.directory).status_folder, ignore_errors=True)
+        print(f"=== {script}: {len(found)} operations differ")
+        for difference in found:
+            print(difference)
+
+
+if __name__ == "__main__":
+    main()
