@@ -71,7 +71,7 @@ class World(Protocol):
 
 
 Successor = Callable[[Path, Kept, "tuple[int, int] | None", "dict[Any, Any] | None"], World]
-"""(folder, kept, descriptors of the data ring or None: it has not come back, `fired` of the journal before)."""
+"""(folder, kept, descriptors of the data ring or None: it is not back, `fired` of the journal before)."""
 
 
 def copy_ring(memory: bytes) -> int:

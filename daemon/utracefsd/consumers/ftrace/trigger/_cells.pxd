@@ -50,6 +50,7 @@ cdef class Cells:
     cdef set given
 
     cdef int open_old(self, path) except -1
+    cdef void begin(self) noexcept
     cdef int map_it(self, int fd) except -1
     cdef int grow(self) except -1
     cdef tc_cell *one(self, uint32_t index) except NULL
