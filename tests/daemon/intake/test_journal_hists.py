@@ -20,6 +20,7 @@ from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.filter import parse_filter
+from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
@@ -144,7 +145,7 @@ class World:
     def result(self) -> dict[str, Any]:
         """All that was counted, and how many the ring buffer took."""
         found: dict[str, Any] = {
-            name: ({key: words[:2] for key, words in table.entries()}, table.hits, table.drops)
+            name: ({key: words[:2] for key, words in Entries(table).piece()}, table.hits, table.drops)
             for name, table in self.tables.items()
         }
         for name, spare in (("stored", False), ("snapshot", True)):

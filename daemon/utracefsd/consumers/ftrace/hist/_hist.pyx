@@ -170,18 +170,6 @@ cdef class HistTable:
     def __len__(self):
         return self.c.header.entries
 
-    def entries(self):
-        """(key, words) of each, in no order that means anything."""
-        cdef uint64_t n, i
-        cdef uint64_t *words
-        cdef ht_header *header = self.c.header
-        found = []
-        for n in range(1, header.entries + 1):
-            words = ht_words(&self.c, n)
-            key = (<const char *>ht_key(&self.c, n))[: header.key_size]
-            found.append((key, tuple([words[i] for i in range(header.nr_words)])))
-        return found
-
     def clear(self):
         """Forget everything."""
         ht_clear(&self.c)

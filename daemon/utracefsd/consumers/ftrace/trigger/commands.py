@@ -3,7 +3,7 @@
 import errno
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.hist.kind import HistKind, HistSwitchKind, hist_file, hist_hits
@@ -51,8 +51,8 @@ class Triggers:
         lines = [attached.text() + b"\n" for attached in self._place.files.triggers(event)]
         return b"".join(lines) or AVAILABLE
 
-    def hist_text(self, event: Event, comm: Callable[[int], bytes]) -> bytes:
-        """What the file `hist` shows. comm: the name of a thread."""
+    def hist_pieces(self, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
+        """What the file `hist` shows, piece by piece. comm: the name of a thread."""
         return hist_file(self._place, event, comm)
 
     def hist_hits(self, event: Event) -> int:
