@@ -149,7 +149,8 @@ class EventFiles:
         self._before_enabling = before_enabling
         self._recorded_event_gone = recorded_event_gone
         self._nr_cpus = nr_cpus
-        self._names = names
+        self.names = names
+        """Of the threads that write."""
         self._files: dict[Event, EventFile] = {}
         self._listening = False
         self.on_changed: Callable[[EventFile], None] | None = None
@@ -306,7 +307,7 @@ class EventFiles:
 
     def parse_filter(self, event: Event, text: bytes) -> Filter:
         """A filter for records of the event. FilterError."""
-        return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self._names)
+        return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self.names)
 
     def set_filter(self, event: Event, text: bytes, *, instead: FilterError | None = None) -> None:
         """Store only records that pass; `0` stores all again.

@@ -1,5 +1,6 @@
 from collections.abc import Iterable
 
+from utracefsd.consumers.ftrace.filter._names import WriterNames
 from utracefsd.consumers.ftrace.hist.program import Program, Step
 from utracefsd.events._tracepoint import Tracepoint
 
@@ -46,7 +47,7 @@ class Hist:
     clock_is_ns: bool
     @property
     def table(self) -> HistTable: ...
-    def __init__(self, program: Program, table: HistTable) -> None: ...
+    def __init__(self, program: Program, table: HistTable, names: WriterNames | None = None) -> None: ...
     def link(
         self, links: Iterable[Link], actions: Iterable[tuple[int, bool, int, bool, bool, Emission | None]]
     ) -> None: ...

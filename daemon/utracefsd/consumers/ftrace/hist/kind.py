@@ -345,7 +345,7 @@ class HistKind:
         let_go_of_snapshot: Callable[[], None] = lambda: None
         try:
             let_go_of_snapshot = _hold_snapshot(place, definition, table)
-            hist = Hist(program, table)
+            hist = Hist(program, table, place.files.names)
             trigger: HistTrigger = memory_errors(
                 lambda: HistTrigger(
                     place.sink,
