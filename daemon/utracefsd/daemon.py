@@ -433,6 +433,7 @@ class Daemon:
         lines = [
             f"faults: {self.faults.count}\n",
             f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
+            f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",
             f"connections to be accepted: {self.data.arrived}\n",
             self.shares.text(),

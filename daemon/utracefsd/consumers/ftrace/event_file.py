@@ -282,6 +282,12 @@ class EventFiles:
             file.probe.soft_cell = 0
         self.drop_soft_reference(event)
 
+    def let_go(self, event: Event) -> None:
+        """Detach from it, with its triggers."""
+        for attached in list(self.triggers(event)):
+            self.remove_trigger(event, attached.slot)
+        self.disable(event)
+
     def _triggers_changed(self, file: EventFile) -> None:
         assert file.probe is not None
         file.probe.triggers = tuple(attached.trigger for attached in file.triggers)

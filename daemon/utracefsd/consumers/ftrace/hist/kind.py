@@ -34,7 +34,7 @@ from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import slots_bytes
 
-__all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits"]
+__all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits", "is_read_by_others"]
 
 SLOT = b"hist"
 
@@ -155,6 +155,12 @@ def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> Itera
 def hist_hits(place: Place, event: Event) -> int:
     """What they have counted, all together."""
     return sum(one.table.hits for one in hists_of(place, event))
+
+
+def is_read_by_others(place: Place, event: Event) -> bool:
+    """Whether a trigger of another event reads a variable of one of this event's."""
+    others = [one for other, one in all_hists(place) if other is not event]
+    return any(is_read(one, iter(others)) for one in hists_of(place, event))
 
 
 class HistKind:
