@@ -93,6 +93,8 @@ cdef class HistTable:
 cdef class Hist:
     cdef readonly HistTable table
     cdef WriterNames names
+    cdef object owner
+    cdef uint64_t *pending      # memory of the owner; NULL: none
     cdef public bint clock_is_ns
     cdef Step *steps
     cdef Key *keys

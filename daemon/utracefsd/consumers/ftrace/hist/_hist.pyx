@@ -563,7 +563,7 @@ cdef class Hist:
             else:
                 # As the kernel: what is shorter than its slot leaves the rest of it alone.
                 payload[offset : offset + size] = value.to_bytes(8, "little")[:size]
-        put_off(emission.tracepoint, r, bytes(payload))
+        put_off(emission.tracepoint, r, bytes(payload), self.owner, self.pending)
         return 0
 
     def count(

@@ -25,6 +25,7 @@ cdef class Cells:
     that. limit: of cells at once. OSError: the file cannot be opened or made.
 
     refused: What was wrong with the file that was there and has been replaced; None if nothing.
+    lost_put_off: Synthetic events that the daemon before had not recorded yet.
     """
 
     def __cinit__(self):
@@ -46,6 +47,8 @@ cdef class Cells:
                 self.map_it(fd)
                 self.begin()
             self.fd = fd
+        self.lost_put_off = self.header.put_off
+        self.header.put_off = 0
         if self.header.redo.valid:  # killed while a trigger fired
             if 0 < self.header.redo.cell <= self.room and self.header.redo.effect <= self.room:
                 tc_apply(self.header)
