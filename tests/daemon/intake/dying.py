@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.daemon.stepping import Stepper
+from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
-__all__ = ["Kept", "World", "judge", "killed_again_and_again", "stepped_through"]
+__all__ = ["Kept", "World", "judge", "killed_again_and_again", "open_ring", "stepped_through"]
 
 SIZE = 64 << 10
 SLOT = 128
@@ -79,6 +81,30 @@ def copy_ring(memory: bytes) -> int:
     os.write(fd, memory)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     return fd
+
+
+def open_ring(
+    tracepoints: Sequence[Tracepoint],
+    journal: Journal,
+    intake: Intake,
+    new: bool,
+    fds: tuple[int, int] | None,
+) -> DataRing | None:
+    """A data ring whose records are of these events, taken in by `intake`: a new one, or the one with these
+    descriptors, which the daemon before had; None: it has not come back."""
+    table = IndexTable()
+    for tracepoint in tracepoints:
+        table.append(tracepoint)
+    if new:
+        ring = DataRing.create(table, os.getpid(), SIZE)
+        journal.begin(ring)
+    elif fds is not None:
+        ring = DataRing.adopt(table, os.getpid(), os.dup(fds[0]), os.dup(fds[1]), 0)
+        journal.resume(ring)
+    else:
+        return None
+    intake.add(ring)
+    return ring
 
 
 def judge(

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
-from tests.daemon.intake.dying import SIZE, Kept, Producer, killed_again_and_again, record, stepped_through
+from tests.daemon.intake.dying import (
+    Kept,
+    Producer,
+    killed_again_and_again,
+    open_ring,
+    record,
+    stepped_through,
+)
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
@@ -28,8 +35,6 @@ from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
-from utracefsd.intake._data_ring import DataRing
-from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
@@ -114,17 +119,7 @@ class World:
         other.triggers = (*switches, counts)
         self.cells.drop_the_rest()
         self.intake = Intake(4)
-        self.ring: DataRing | None = None
-        table = IndexTable()
-        table.append(self.tracepoint)
-        if new:
-            self.ring = DataRing.create(table, os.getpid(), SIZE)
-            self.journal.begin(self.ring)
-        elif ring is not None:
-            self.ring = DataRing.adopt(table, os.getpid(), os.dup(ring[0]), os.dup(ring[1]), 0)
-            self.journal.resume(self.ring)
-        if self.ring is not None:
-            self.intake.add(self.ring)
+        self.ring = open_ring((self.tracepoint,), self.journal, self.intake, new, ring)
 
     def _hist(self, sink: FtraceSink, name: str, text: bytes, filter: bytes | None = None) -> HistTrigger:
         definition = defined(text, EVENT, OneVariable())

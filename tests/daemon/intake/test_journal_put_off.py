@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
-from tests.daemon.intake.dying import SIZE, Kept, Producer, judge, record
+from tests.daemon.intake.dying import Kept, Producer, judge, open_ring, record
 from tests.daemon.stepping import Stepper
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
@@ -20,8 +20,6 @@ from utracefsd.consumers.ftrace.hist._triggers import HistTrigger
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
-from utracefsd.intake._data_ring import DataRing
-from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
@@ -72,17 +70,7 @@ class World:
         probe.triggers = (trigger,)
         self.cells.drop_the_rest()
         self.intake = Intake(4)
-        self.ring: DataRing | None = None
-        table = IndexTable()
-        table.append(tracepoint)
-        if new:
-            self.ring = DataRing.create(table, os.getpid(), SIZE)
-            self.journal.begin(self.ring)
-        elif ring is not None:
-            self.ring = DataRing.adopt(table, os.getpid(), os.dup(ring[0]), os.dup(ring[1]), 0)
-            self.journal.resume(self.ring)
-        if self.ring is not None:
-            self.intake.add(self.ring)
+        self.ring = open_ring((tracepoint,), self.journal, self.intake, new, ring)
 
     def result(self) -> dict[str, Any]:
         made = [struct.unpack_from("<Q", data, 8)[0] for _, _, data, _ in self.buffers[1].cursor()]

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from tests.daemon.intake.dying import (
-    SIZE,
     SLOT,
     Kept,
     Producer,
     killed_again_and_again,
+    open_ring,
     record,
     stepped_through,
 )
@@ -38,8 +38,6 @@ from utracefsd.consumers.ftrace.trigger._actions import (
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Tracepoint
-from utracefsd.intake._data_ring import DataRing
-from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
@@ -110,18 +108,16 @@ class World:
         self._set(b1, off1=lambda **how: TracingSwitch(other, False, COUNT, **how))
         self.cells.drop_the_rest()
         self.intake = Intake(4)
-        self.ring: DataRing | None = None
-        table = IndexTable()
-        table.append(self.a)
-        table.append(self.b)
-        if kept is None:
-            self.ring = DataRing.create(table, os.getpid(), SIZE)
-            self.journal.begin(self.ring)
-        elif ring is not None:
-            self.ring = DataRing.adopt(table, os.getpid(), os.dup(ring[0]), os.dup(ring[1]), 0)
-            self.journal.resume(self.ring)
-        if self.ring is not None:
-            self.intake.add(self.ring)
+        self.ring = open_ring(
+            (
+                self.a,
+                self.b,
+            ),
+            self.journal,
+            self.intake,
+            kept is None,
+            ring,
+        )
 
     def _cell(self, name: str, value: int) -> int:
         if name in self.kept:
