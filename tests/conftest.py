@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftOver]:
     left_over = watch()
     yield left_over
     gc.collect()
-    found = [f"{path}, made in {test}" for path, test in left_over.found()]
-    found += left_over.processes()
+    deadline = time.monotonic() + 5  # for those that are just ending
+    while (found := left_over.report()) and time.monotonic() < deadline:
+        time.sleep(0.1)
     left_over.remove()
     assert not found, "tests left behind:\n" + "\n".join(found)
 

@@ -59,6 +59,10 @@ class LeftOver:
                 if mine in environ and int(folder.name) != self.pid and b"from multiprocessing." not in words:
                     yield f"{folder.name} {words.replace(bytes(1), b' ').decode(errors='replace')}"
 
+    def report(self) -> list[str]:
+        """All of it, a line each."""
+        return [*(f"{path}, made in {test}" for path, test in self.found()), *self.processes()]
+
     def remove(self) -> None:
         for path, _ in list(self.found()):
             shutil.rmtree(path, ignore_errors=True)

@@ -50,6 +50,7 @@ def test_programs() -> None:
     environ = {**os.environ, VARIABLE: left_over.word}
     with subprocess.Popen([sys.executable, "-c", "input()"], env=environ, stdin=subprocess.PIPE) as program:
         (line,) = left_over.processes()
+        assert left_over.report() == [line]
         assert line == f"{program.pid} {sys.executable} -c input() "
         program.communicate(b"\n")
     assert not list(left_over.processes())
