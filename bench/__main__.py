@@ -19,6 +19,7 @@ NAMES = [
     "intake",
     "report",
     "rings",
+    "told",
     "tree",
 ]
 

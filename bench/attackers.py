@@ -316,6 +316,19 @@ def enable_words(where: Where, notes: Notes) -> Counter[str]:
     return talking(where, notes, make, fds=[memory], rounds=2)
 
 
+def enable_tokens(where: Where, notes: Notes) -> Counter[str]:
+    """Enablers that come and go, of events that everybody may have; what is told of them is acknowledged
+    never."""
+    first = request("notify_enablers", {}) + b"".join(
+        registration(f"attack_token_{n}", enable_token=n) for n in range(16)
+    )
+    again = b"".join(
+        registration("attack_token_0", enable_token=n) + request("DIAG_IOCSUNREG", {"disable_token": n})
+        for n in range(16, 32)
+    )
+    return talking(where, notes, lambda n: (first, again), rounds=50)
+
+
 def ring_records(where: Where, notes: Notes) -> Counter[str]:
     """Data rings of the usual size that are always full of the smallest records."""
     return _filled_rings(where, notes, 1 << 20)
@@ -390,6 +403,7 @@ KINDS: dict[str, Job] = {
     "events that come and go": events_that_come_and_go,
     "many formats of a name": formats,
     "enable words": enable_words,
+    "enable tokens": enable_tokens,
     "syncs": syncs,
     "status maps": status_maps,
     "reading nothing": reading_nothing,

@@ -35,6 +35,7 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefs_protocol.messages import data as messages
 from utracefsd.connections.accepted import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
@@ -276,8 +277,9 @@ class Daemon:
         It shows that its process lives, like a data connection: enable words go with a process's last
         connection.
         """
-        self.table.process_connected(peer.pid)
+        self.table.process_connected(peer)
         self._remember(peer)  # it may write markers
+        notifiers = self.table.enablers.notifiers
         return TracefsConnection(
             self.tree,
             self.perf,
@@ -287,11 +289,13 @@ class Daemon:
             closed=lambda: self._tracefs_closed(peer),
             speaks_for_others=peer.privileged,
             remember=self.comms.remember,
+            begin_change=notifiers.begin,
+            take_change=lambda: notifiers.take(self.now_ns()),
             faults=self.faults,
         )
 
     def _tracefs_closed(self, peer: Peer) -> None:
-        self.table.process_disconnected(peer.pid, self.now_ns())
+        self.table.process_disconnected(peer, self.now_ns())
 
     def take_in_all(self) -> None:
         """What producers sent before this call is with the consumers when it returns, and what administrators
@@ -418,7 +422,18 @@ class Daemon:
             rings=self.rings,
             save=self.save,
             wrote=self.comms.wrote,
+            speak_up=self.data.speak_up,
+            open_for=self._open_for,
+            new_thread=self.comms.meet,
         )
+
+    def _open_for(self, connection: DataConnection, process: messages.OpenFor) -> Peer:
+        peer = Peer.of_process(
+            process.pid, process.start_time, process.uid, process.gid, owner_uid=self.data.owner_uid
+        )
+        self.data.belongs_to(connection, peer)
+        self._remember(peer)
+        return peer
 
     def _time_of_records(self) -> int | None:
         """Of records that come over the socket now: no record of a ring is older that is not taken in. None:

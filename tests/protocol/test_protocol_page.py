@@ -31,7 +31,7 @@ def test_the_session_that_is_shown() -> None:
     ]
     answers = list(Connection(max_object=None).receive(direction("<")))
     assert answers == [
-        Response(1, None, Registered(status_index=1, write_index=0, id=20).to_wire()),
+        Response(1, None, Registered(status_index=1, write_index=0, id=20, size=4).to_wire()),
         Response(2, None, None),
         Notification("write_error", [9, 0, 1]),
     ]

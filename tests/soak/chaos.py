@@ -41,7 +41,7 @@ from tests.soak.honest import (
     python_producer,
 )
 from tests.soak.house import House
-from tests.soak.judging import Told, judge_order, judge_records, lines_of, stats_of
+from tests.soak.judging import Told, judge_order, judge_records, lines_of, stats_of, told_lost
 from tests.soak.plain import PlainConnection
 from tests.soak.report import Found, Report
 from utracefs.tracefs import PerfAttr, Tracefs
@@ -335,8 +335,10 @@ class _Epoch:
         for line in lines:
             came[line.event][line.who].append(line.n)
         self.report.counts["records judged"] += len(lines)
+        self.report.counts["records that trace calls lost"] += told_lost(text)
         for event, producer in events.items():
             self.report.counts["judgements"] += 1
+            self.report.counts["records that producers lost"] += producer.told().lost
             for fault in judge_records(came[event], producer.told()):
                 self.report.tell("conservation", self.label, f"{producer.member.name}: {fault}\n{context}")
         if faults := judge_order(lines):

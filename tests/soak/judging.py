@@ -46,6 +46,11 @@ def lines_of(trace: bytes, events: Iterable[str]) -> tuple[list[Line], list[str]
     return found, unreadable
 
 
+def told_lost(trace: bytes) -> int:
+    """How many records are missing, as `trace` tells where they would stand."""
+    return sum(map(int, re.findall(rb"^CPU:\d+ \[LOST (\d+) EVENTS\]$", trace, re.MULTILINE)))
+
+
 @attrs.frozen
 class Told:
     """What one producer says of its records."""

@@ -18,7 +18,7 @@ import pytest
 from tests.soak import sockets
 from tests.soak.descriptors import KINDS, Descriptors
 from tests.soak.house import ROOT, House
-from tests.soak.judging import Line, Told, judge_order, judge_records, lines_of, stats_of
+from tests.soak.judging import Line, Told, judge_order, judge_records, lines_of, stats_of, told_lost
 from tests.soak.report import Found, Report
 
 TRACE = b"""\
@@ -92,6 +92,11 @@ def test_descriptors_of_every_kind(kind: str, tmp_path: Path) -> None:
 
 
 # Judges
+
+
+def test_what_a_trace_calls_lost() -> None:
+    assert told_lost(b"# tracer\nCPU:0 [LOST 12 EVENTS]\n p1-1 ...\nCPU:13 [LOST 1 EVENTS]\n") == 13
+    assert told_lost(TRACE) == 0
 
 
 def test_lines_of_a_trace() -> None:

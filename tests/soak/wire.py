@@ -156,8 +156,31 @@ def data_message(rng: random.Random) -> tuple[bytes, list[str]]:
     if kind < 0.97:
         fds = [rng.choice(USEFUL), rng.choice(["own1", "eventfd", "eventfd full", "eventfd semaphore"])]
         return request(rng, "adopt_ring", [near(rng, {})]), fds
+    if kind < 0.985:
+        return _told(rng), []
     method = rng.choice(["DIAG_IOCQLOCOFFSET", "read_file", "open", "nonsense", "", "x" * 300])
     return request(rng, method, [rng.choice(_NONSENSE)]), []
+
+
+def _told(rng: random.Random) -> bytes:
+    """Of enablers with tokens, and on behalf of others."""
+    kind = rng.random()
+    if kind < 0.3:
+        return request(rng, "notify_enablers", [near(rng, {})])
+    if kind < 0.6:
+        return request(rng, "DIAG_IOCSUNREG", [near(rng, {"disable_token": near(rng, rng.randrange(40))})])
+    if kind < 0.85:
+        seq = near(rng, 1 + int(rng.expovariate(0.7)), 0.05)
+        data: bytes = msgpack.packb(
+            [2, near(rng, "enablers_written", 0.02), [seq]], unicode_errors="surrogateescape"
+        )
+        return data
+    process = {
+        "pid": near(rng, 1 + rng.randrange(4000), 0.2),
+        "start_time": near(rng, rng.randrange(1 << 20)),
+    }
+    process |= {"uid": near(rng, rng.randrange(3) * 1000), "gid": near(rng, 0)}
+    return request(rng, "open_for", [near(rng, process)])
 
 
 def _registration(rng: random.Random) -> tuple[bytes, list[str]]:
@@ -165,7 +188,9 @@ def _registration(rng: random.Random) -> tuple[bytes, list[str]]:
     fds: list[str] = []
     if rng.random() < 0.2:
         reg["flags"] = near(rng, rng.choice([1, 2, 2, 3]), 0.2)
-    if rng.random() < 0.3:
+    if rng.random() < 0.15:
+        reg["enable_token"] = near(rng, rng.randrange(40), 0.05)
+    elif rng.random() < 0.3:
         reg |= {"enable_fd": near(rng, 0), "enable_size": near(rng, rng.choice([4, 8]))}
         reg |= {"enable_addr": near(rng, 8 * rng.randrange(512)), "enable_bit": near(rng, rng.randrange(32))}
         fds = ["memfd sealed" if rng.random() < 0.7 else rng.choice(ORDINARY)]

@@ -61,6 +61,9 @@ class Connection(Protocol):
     def speak(self, now_ns: int, /) -> Iterable[Message]:
         """What there is to say without being asked."""
 
+    def last_answers(self) -> Iterable[Message]:
+        """It is asked nothing any more: answers that were withheld and need not wait for anything."""
+
     def pass_over_requests(self) -> None:
         """The peer is gone and had its time."""
 

@@ -14,21 +14,27 @@ reference on each event in it until it closes.
     sync []                     all of mine has reached the consumers 3.6
     mmap_ring [{size}]          a data ring for this connection       3.7
     adopt_ring [{}]             go on with one from before a restart  3.7
+    notify_enablers [{}]        tell me what becomes of my tokens     3.8
+    open_for [process]          I speak for that process              3.9
     (bare bin)                  write(2), one way                     2, 3.5
 
 **Order.** Messages are carried out one after another as they came, so a record may use the write_index of a
 registration in the same packet, and everything before a broken byte is kept.
 
-**Refused records.** A bare record has no reply. What the write path refuses is counted by (errno,
-write_index) and told in `write_error` notifications: the first at once, then at most one a second, the
-largest count first. Those in a data ring are told with the next bytes that come over the socket (a `sync`).
-`next_timer_ns` says when the next is due.
+**Refused records** (refused.py) are told in `write_error` notifications. Those in a data ring are told with
+the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
 
 **Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
 them. A request uses those that came with or before its first byte and after the last byte of the message
 before the packet; `enable_fd` is an index into them. They are closed when the packet's messages are done,
 unless its last message is incomplete and may be the one that needs them. Then two at most are kept, as many
 as a request needs, and for HALF_MESSAGE_NS at most.
+
+**Enablers with tokens** (events/notifier.py): `enablers_changed` is said at the end of the step in which
+something changed, or when the one before is acknowledged.
+
+**On behalf.** After `open_for` `peer` is that process: whose limits count, whose events these are, who holds
+its enable words. The port counts the connection as that user's (accounting.py).
 
 **Turns.** Between two messages `receive` hands out None, where its port may let others have their turn.
 
@@ -60,8 +66,10 @@ from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.params import Params
+from utracefsd.connections.refused import RefusedRecords
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.events.notifier import Notifier
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import Rings
@@ -87,25 +95,17 @@ MAX_KEPT_DESCRIPTORS = 2
 HALF_MESSAGE_NS = 5_000_000_000
 """And for how long: a program sends a message in one go, so only a stop (a debugger) comes between."""
 
-WRITE_ERROR_INTERVAL_NS = 1_000_000_000
-"""At most one `write_error` notification in this time, so that a program that writes nonsense is not answered
-record by record."""
-
 MAX_WAITING_SYNCS = 64
 """`sync` requests that wait while data rings of the daemon before this one may still come back."""
+
+MAX_THREADS = 1024
+"""Threads that write on behalf of others and of whom is known which process they belong to; of one more, it
+is asked again."""
 
 REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted as the user's in such numbers: counting each would cost as much as the rest."""
 
-# Refused records of one connection are told apart by reason up to this number; a program has a few reasons,
-# an attacker as many as there are indexes.
-_MAX_REASONS = 64
-
 _NO_DATA_RING = "this daemon offers no data ring; send records over this socket as bare bin objects"
-
-
-def _nothing() -> None:
-    return None
 
 
 logger = logging.getLogger("utracefsd")
@@ -117,11 +117,14 @@ class DataConnection:
     table: where its events live. peer: who it is. take_in_all: called before DIAG_IOCSDEL by an
     administrator, to take in what all other connections sent before (a close among it). flush: called for
     `sync`, to hand the consumers what waits for them in batches.
+    speak_up: called with this connection when it has something to say without being asked. open_for: makes it
+    another process's, for the port and for all else that knows who it is; returns that one, or raises
+    TraceError. new_thread: told a thread that writes, and returns its process.
     time_of_records: called before records are taken in; their time, or None while they have to wait: their
     connection is `held` then. By default they have that of their packet.
     rings: where data rings are made; None offers none (ENOSYS). save: called before records are taken in, to
-    write down their events for a daemon that comes after this one. wrote: told the peer's pid when it has
-    sent records.
+    write down their events for a daemon that comes after this one. wrote: told the thread and the process
+    when records have come.
 
     `closing` is set when the connection must end: send what `receive` returned, then `close`.
     """
@@ -131,12 +134,15 @@ class DataConnection:
         table: EventTable,
         peer: Peer,
         *,
-        take_in_all: Callable[[], None] = _nothing,
-        flush: Callable[[], None] = _nothing,
+        take_in_all: Callable[[], None] = lambda: None,
+        flush: Callable[[], None] = lambda: None,
         time_of_records: Callable[[], int | None] | None = None,
         rings: Rings | None = None,
-        save: Callable[[], None] = _nothing,
-        wrote: Callable[[int], None] | None = None,
+        save: Callable[[], None] = lambda: None,
+        wrote: Callable[[int, int], None] | None = None,
+        speak_up: Callable[["DataConnection"], None] | None = None,
+        open_for: Callable[["DataConnection", messages.OpenFor], Peer] | None = None,
+        new_thread: Callable[[int], int | None] = lambda tid: None,
     ) -> None:
         self.table = table
         self.peer = peer
@@ -150,6 +156,13 @@ class DataConnection:
         self._rings = rings
         self._wrote = wrote
         self._save = save
+        self._speak_up = speak_up
+        self._open_for_process = open_for
+        self._new_thread = new_thread
+        self._on_behalf = False
+        self._process_of: dict[int, int] = {}
+        """Threads that wrote on behalf."""
+        self._notifier: Notifier | None = None
         self._ring: DataRing | None = None
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self._write_index_of: dict[Event, int] = {}
@@ -164,17 +177,18 @@ class DataConnection:
         self._kept_until_ns: int | None = None
         self._syncs: list[int] = []
         """msgids of those that wait until rings are taken in from."""
-        self._refused: dict[tuple[int, int], int] = {}
-        self._next_write_error_ns: int | None = None
+        self._refused = RefusedRecords()
         self._closed = False
-        table.process_connected(peer.pid)
+        table.process_connected(peer)
 
     # What the port calls
 
     @property
     def waiting(self) -> bool:
-        """A `sync` waits for the rings of the daemon before this one: all else is answered at once."""
-        return bool(self._syncs)
+        """A `sync` waits for the rings of the daemon before this one, or there is something to say: requests
+        are answered at once."""
+        has_news = self._notifier is not None and self._notifier.has_news
+        return has_news or bool(self._syncs or self._outgoing)
 
     @property
     def bytes_pending(self) -> int:
@@ -231,7 +245,9 @@ class DataConnection:
                     while message.method == "write" and self._must_wait():
                         yield None
                     self._request(message, now_ns)
-                elif not isinstance(message, Notification):
+                elif isinstance(message, Notification):
+                    self._notified(message)
+                else:
                     raise ProtocolError(errno.EPROTO, "a response, but the daemon asked nothing")
                 if self._straddling:
                     self._message_done()
@@ -243,9 +259,13 @@ class DataConnection:
             self._fail(error)
         if not self.closing:
             self._packet_done(now_ns)
-            self._note_refused()
+            self._refused.note(self.index_table)
             self._tell_refused(now_ns)
         yield from self._take_outgoing()
+
+    def last_answers(self) -> Outgoing:
+        """None is withheld."""
+        return []
 
     def pass_over_requests(self) -> None:
         """The peer is gone and had its time: from now on only records are taken in."""
@@ -255,13 +275,14 @@ class DataConnection:
         """When `speak` has something to say; None: nothing waits."""
         if self.closing:
             return None
-        due_ns = self._next_write_error_ns if self._refused else None
+        due_ns = self._refused.due_ns
         if self._kept_until_ns is not None and (due_ns is None or self._kept_until_ns < due_ns):
             due_ns = self._kept_until_ns
         return due_ns
 
-    def speak(self, now_ns: int) -> Outgoing:
-        """What to send because time has passed, or because the ring of this connection turned out invalid."""
+    def speak(self, now_ns: int) -> Iterator[tuple[bytes, list[int]]]:
+        """What to send because time has passed, because an enabler has changed, or because the ring of this
+        connection turned out invalid. What is not taken is said the next time."""
         if not self.closing:
             if self._kept_until_ns is not None and self._kept_until_ns <= now_ns:
                 text = "a message with descriptors stays incomplete; send it in one go"
@@ -271,7 +292,10 @@ class DataConnection:
                 for msgid in syncs:
                     self._synced(msgid)
             self._tell_refused(now_ns)
-        return self._take_outgoing()
+            if self._notifier is not None and (message := self._notifier.next_message()) is not None:
+                self._send(message)
+        while self._outgoing:
+            yield self._outgoing.pop(0)
 
     def close(self, now_ns: int) -> None:
         """The connection is gone: drop all its references and descriptors. Twice is harmless."""
@@ -280,8 +304,11 @@ class DataConnection:
         self._closed = self.closing = True
         self._connection.close()
         with contextlib.ExitStack() as steps:  # from the last to the first, each also when another fails
-            steps.callback(self.table.process_disconnected, self.peer.pid, now_ns)
+            steps.callback(self.table.process_disconnected, self.peer, now_ns)
             steps.callback(self._drop_references, now_ns)
+            if self._notifier is not None:
+                notifier, self._notifier = self._notifier, None
+                steps.callback(self.table.notifier_closed, notifier, now_ns)
             if self._ring is not None and self._rings is not None:
                 ring, self._ring = self._ring, None
                 steps.callback(self._rings.drop, ring)
@@ -346,7 +373,7 @@ class DataConnection:
         self._save()
         end = self.index_table.take_in(buffer, offset, self.peer.pid, time_ns)
         if self._wrote is not None:
-            self._wrote(self.peer.pid)
+            self._wrote(self.peer.pid, self.peer.pid)
         if self._straddling:
             self._message_done()
         return end
@@ -394,9 +421,61 @@ class DataConnection:
             logger.debug("pid %d: %s is refused: %s", self.peer.pid, request.method[:64], error.text)
             self._send(encode_error(request.msgid, error.errno, error.text))
 
+    def _notified(self, notification: Notification) -> None:
+        if notification.method != messages.EnablersWritten.METHOD or self._notifier is None:
+            return  # none that is known: ignored, for what is to come
+        try:
+            self._notifier.written(messages.EnablersWritten.from_params(notification.params).seq)
+        except TraceError as error:
+            self._fail(error)
+
+    def _notify_enablers(self, msgid: int, _: messages.NotifyEnablers, now_ns: int) -> None:
+        if self._notifier is not None:
+            raise TraceError(errno.EEXIST, "this connection is told of its enablers already")
+        self._notifier = self.table.enablers.notifiers.add(self.peer, self._has_news)
+        self._send(encode_response(msgid, None))
+
+    def _has_news(self) -> None:
+        if self._speak_up is not None:
+            self._speak_up(self)
+
+    def _open_for(self, msgid: int, process: messages.OpenFor, now_ns: int) -> None:
+        """EPERM, EBUSY; ESRCH as Peer.of_process, EMFILE when that user has too many connections."""
+        if self._open_for_process is None or not self.peer.privileged:
+            raise TraceError(errno.EPERM, "only root and the daemon's own user open for another process")
+        if self._on_behalf or self._ring is not None or self._notifier is not None or self._room:
+            raise TraceError(errno.EBUSY, "this connection is in use; open_for comes first on a new one")
+        before, kept = self.peer, self._kept
+        self._keep(0)  # counted as another user's: those that came with this request, closed behind it
+        try:
+            peer = self._open_for_process(self, process)
+        except TraceError:
+            self._keep(kept)
+            raise
+        self.peer = peer
+        self._on_behalf = True
+        self.table.process_connected(peer)
+        self.table.process_disconnected(before, now_ns)
+        self._send(encode_response(msgid, None))
+
+    def _register_token(self, msgid: int, reg: messages.EventRegistration, token: int) -> None:
+        """An enabler only, known by its token: no write_index."""
+        notifier = self._notifier
+        if notifier is None:
+            text = "enable_token without notify_enablers; ask for that first on this connection"
+            raise TraceError(errno.EINVAL, text)
+        self.table.enablers.check_token(notifier, token)
+        event = self._find_or_create(reg)
+        enabled = self.table.add_notified_enabler(event, notifier, token)
+        result = messages.EnablerRegistered(event.status_index, event.id, enabled)
+        self._send(encode_response(msgid, result.to_wire()))
+
     def _register(self, msgid: int, reg: messages.EventRegistration, now_ns: int) -> None:
         """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart on a
         wire."""
+        if reg.token is not None:
+            self._register_token(msgid, reg, reg.token)
+            return
         if reg.enabler is not None:
             enable_fd = self._fd(reg.enabler.fd, "enable_fd")
             place = self.table.enablers.check(enable_fd, reg.enabler)
@@ -410,9 +489,7 @@ class DataConnection:
             )
             shares.add(Resource.REGISTRATIONS, self.peer.share, REGISTRATIONS_AT_ONCE)
             self._room += REGISTRATIONS_AT_ONCE
-        event = self.table.register(
-            reg.name_args, reg.flags, privileged=self.peer.privileged, owner_uid=self.peer.share
-        )
+        event = self._find_or_create(reg)
         write_index = self._write_index_of.get(event)
         if write_index is None:
             self.table.acquire(event)
@@ -423,8 +500,15 @@ class DataConnection:
             # From here a failure leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().
             self.table.add_enabler(event, place, enable_fd, self.peer)
-        result = messages.Registered(event.status_index, write_index, event.id)
+        tracepoint = event.tracepoint
+        result = messages.Registered(
+            event.status_index, write_index, event.id, tracepoint.min_size, tracepoint.locations
+        )
         self._send(encode_response(msgid, result.to_wire()))
+
+    def _find_or_create(self, reg: messages.EventRegistration) -> Event:
+        peer = self.peer
+        return self.table.register(reg.name_args, reg.flags, privileged=peer.privileged, owner_uid=peer.share)
 
     def _delete(self, msgid: int, deletion: messages.EventDeletion, now_ns: int) -> None:
         if self.peer.privileged:  # to others nothing is ever deleted, so what they ask holds up nobody
@@ -435,7 +519,12 @@ class DataConnection:
     def _unregister(self, msgid: int, unreg: messages.EventUnregistration, now_ns: int) -> None:
         """user_events_ioctl_unreg(). Its last error has no counterpart: a word that was mapped can be
         written."""
-        self.table.remove_enabler(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit, now_ns)
+        if unreg.token is not None:
+            if self._notifier is None:
+                raise TraceError(errno.ENOENT, f"token {unreg.token}: this connection has no tokens")
+            self.table.remove_notified_enabler(self._notifier, unreg.token, now_ns)
+        else:
+            self.table.remove_enabler(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit, now_ns)
         self._send(encode_response(msgid, None))
 
     def _query_loc_offset(self, msgid: int, _: messages.LocOffsetQuery, now_ns: int) -> None:
@@ -454,12 +543,29 @@ class DataConnection:
     def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
         time_ns = self._time_of_records()
         assert time_ns is not None, "receive waits"
-        taken = self.index_table.write(write.record, self.peer.pid, time_ns)
+        tid = pid = self.peer.pid
+        if write.tid is not None:
+            tid, pid = write.tid, self._process(write.tid)
+        taken = self.index_table.write(write.record, tid, time_ns, pid)
         if taken >= 0 and self._wrote is not None:
-            self._wrote(self.peer.pid)
+            self._wrote(tid, pid)
         if taken < 0:
             raise TraceError(-taken, _why_refused(-taken))
         self._send(encode_response(msgid, taken))
+
+    def _process(self, tid: int) -> int:
+        """The process of a thread that writes: a file may have been inherited, so it need not be the
+        peer's."""
+        if not self._on_behalf:
+            text = "only a connection after open_for names the thread that writes; leave the tid out"
+            raise TraceError(errno.EPERM, text)
+        pid = self._process_of.get(tid)
+        if pid is None:
+            pid = self._new_thread(tid) or self.peer.pid
+            if len(self._process_of) >= MAX_THREADS:
+                self._process_of.clear()
+            self._process_of[tid] = pid
+        return pid
 
     def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
         if not self._waits_for_rings():
@@ -515,6 +621,8 @@ class DataConnection:
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
 
     def _may_have_ring(self) -> Rings:
+        if self._on_behalf:
+            raise TraceError(errno.EPERM, "a data ring is a process's own; send records over this socket")
         if self._rings is None:
             raise TraceError(errno.ENOSYS, _NO_DATA_RING)
         if self._ring is not None:
@@ -535,31 +643,9 @@ class DataConnection:
             )
         return self._fds[index]
 
-    # Refused records
-
-    def _note_refused(self) -> None:
-        if self.index_table.refused:
-            for reason, count in self.index_table.pop_refused().items():
-                self._refused[reason] = self._refused.get(reason, 0) + count
-            if len(self._refused) > _MAX_REASONS:
-                self._merge_reasons()
-
-    def _merge_reasons(self) -> None:
-        """Give up which index it was for the rarest, so that inventing indexes does not fill memory."""
-        keep = sorted(self._refused, key=self._refused.__getitem__, reverse=True)[: _MAX_REASONS // 2]
-        merged = {reason: self._refused.pop(reason) for reason in keep}
-        for (number, _), count in self._refused.items():
-            merged[number, -1] = merged.get((number, -1), 0) + count
-        self._refused = merged
-
     def _tell_refused(self, now_ns: int) -> None:
-        if not self._refused or self.closing:
-            return
-        if self._next_write_error_ns is not None and now_ns < self._next_write_error_ns:
-            return
-        reason = max(self._refused, key=self._refused.__getitem__)
-        self._send(encode_notification("write_error", [*reason, self._refused.pop(reason)]))
-        self._next_write_error_ns = now_ns + WRITE_ERROR_INTERVAL_NS
+        if (message := self._refused.next_message(now_ns)) is not None:
+            self._send(message)
 
 
 # Functions, not methods of one connection: those would keep it alive until the collector comes.
@@ -573,6 +659,8 @@ _METHODS: dict[type[Params], Callable[[DataConnection, int, Any, int], None]] = 
     messages.Sync: DataConnection._sync,
     messages.MmapRing: DataConnection._mmap_ring,
     messages.AdoptRing: DataConnection._adopt_ring,
+    messages.NotifyEnablers: DataConnection._notify_enablers,
+    messages.OpenFor: DataConnection._open_for,
 }
 
 

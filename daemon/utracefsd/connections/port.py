@@ -29,7 +29,8 @@ buffer fills, so the peer waits for itself. What is kept for a user in all is bo
 Mistakes of ours: an exception that nobody expected costs the connection in whose handling it was raised,
 and is counted and logged (machine/faults.py).
 
-How connections are accepted, and what happens when they are too many, is in accepting.py.
+How connections are accepted, and what happens when they are too many, is in accepting.py; whose they are
+counted in accounting.py.
 """
 
 import contextlib
@@ -45,12 +46,14 @@ from utracefs_protocol.connection import encode_notification, is_record_head
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted import READ, Accepted, Connection, Message, Rules
 from utracefsd.connections.accepting import TAKE_NS, Accepting
+from utracefsd.connections.accounting import Accounting
+from utracefsd.connections.deaf import Deaf
 from utracefsd.connections.link import Link
 from utracefsd.connections.turns import Turns
 from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer, peer_of, stranger
-from utracefsd.machine.shares import Resource, Shares
+from utracefsd.machine.shares import Shares
 
 logger = logging.getLogger("utracefsd")
 
@@ -94,8 +97,6 @@ LAST_REQUESTS_NS = 2_000_000_000
 # A budget beyond what a socket can hold.
 _TO_THE_END = 1 << 62
 
-_OF_A_CONNECTION = (Resource.CONNECTIONS, Resource.DESCRIPTORS)
-
 _GONE = select.EPOLLHUP | select.EPOLLERR
 _HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
@@ -124,16 +125,19 @@ class Port:
         self._rules = rules
         self._new_connection = new_connection
         self._now_ns = now_ns
-        self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
-        self._shares = Shares() if shares is None else shares
+        self.owner_uid = os.geteuid() if owner_uid is None else owner_uid
+        shares = Shares() if shares is None else shares
+        self._accounting = Accounting(shares, rules.limited)
         self._before_sending = before_sending
         self._closed = closed
         self._faults = Faults() if faults is None else faults
         self._turns = Turns()
         self._epoll = select.epoll()
-        self._accepting = Accepting(rules, self._epoll, self._turns, self._shares, self._refuse_arrived)
+        self._accepting = Accepting(rules, self._epoll, self._turns, shares, self._refuse_arrived)
         self._accepted: dict[int, Accepted] = {}
+        self._by_connection: dict[Connection, Accepted] = {}
         self._ending: set[Accepted] = set()
+        self._deaf = Deaf()
         self._unfinished: dict[Accepted, None] = {}
         """Those with `answers`, in the order in which they have their turns."""
         self._speaking: set[Accepted] = set()
@@ -174,7 +178,7 @@ class Port:
     def add(self, sock: socket.socket) -> Accepted | None:
         """A new connection; None, and `sock` is told EMFILE and closed, when there are too many."""
         try:
-            peer = peer_of(sock, owner_uid=self._owner_uid)
+            peer = peer_of(sock, owner_uid=self.owner_uid)
         except OSError:
             sock.close()
             return None
@@ -182,9 +186,7 @@ class Port:
         try:
             if len(self._accepted) >= self.max_connections:
                 raise TraceError(errno.EMFILE, self._rules.full.format(len(self._accepted)))
-            if self._rules.limited:
-                for resource in _OF_A_CONNECTION:
-                    self._shares.check(resource, peer.share, privileged=peer.privileged)
+            self._accounting.check(peer)
         except TraceError as refusal:
             self._refuse(link, refusal)
             return None
@@ -192,9 +194,7 @@ class Port:
             self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
             link.abandon()
             return None
-        if self._rules.limited:
-            for resource in _OF_A_CONNECTION:
-                self._shares.add(resource, peer.share)
+        self._accounting.add(peer)
         connection = None
         try:
             connection = self._new_connection(peer)
@@ -204,10 +204,10 @@ class Port:
             self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
             if connection is not None:
                 self._close_connection(connection)
-            self._drop_shares(peer)
+            self._accounting.drop(peer)
             link.abandon()
             return None
-        self._accepted[link.fileno()] = accepted
+        self._accepted[link.fileno()] = self._by_connection[connection] = accepted
         return accepted
 
     def ready(self) -> list[Accepted]:
@@ -278,9 +278,7 @@ class Port:
         return 0
 
     def _piece(self, accepted: Accepted) -> int:
-        if self._rules.limited and self._shares.scarce(Resource.MESSAGE_BYTES, accepted.share):
-            return SMALL_PIECE_BYTES
-        return PIECE_BYTES
+        return SMALL_PIECE_BYTES if self._accounting.scarce(accepted.link.peer) else PIECE_BYTES
 
     def take_in_all(self) -> None:
         """Take in what had been sent, and see the ends that had come, before this call: see the head of the
@@ -387,8 +385,18 @@ class Port:
                 # A socket that can be written to makes the epoll descriptor readable, whatever has come.
                 self._watch(accepted, READ | select.EPOLLOUT)
 
+    def speak_up(self, connection: Connection) -> None:
+        """It has something to say without being asked: after this step (`answer_waiting`)."""
+        if (accepted := self._by_connection.get(connection)) is not None and accepted.open:
+            self._speaking.add(accepted)
+
+    def belongs_to(self, connection: Connection, peer: Peer) -> None:
+        """It speaks for this process from now on. TraceError(EMFILE): that user has too many."""
+        self._accounting.belongs_to(self._by_connection[connection], peer)
+
     def answer_waiting(self) -> None:
-        """After a step: answer the requests for which something has come meanwhile."""
+        """After a step: answer the requests for which something has come meanwhile, and say what there is to
+        say."""
         for accepted in list(self._speaking):
             with self._at_its_cost(accepted):
                 if accepted.connection.waiting and not self._paused(accepted):
@@ -405,7 +413,7 @@ class Port:
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None while nothing has a deadline."""
         deadlines = [accepted.ending_ns for accepted in self._ending]
-        deadlines.append(self._accepting.again_ns)
+        deadlines += [self._accepting.again_ns, self._deaf.next_ns()]
         if self._speaking:
             deadlines.append(self._due_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -423,12 +431,16 @@ class Port:
                 if due_ns is not None and due_ns <= now_ns:
                     self._speak(accepted)
                 self._note_timer(accepted)
+        for accepted in self._deaf.hopeless(now_ns, self._paused):
+            with self._at_its_cost(accepted):
+                self._end(accepted, TraceError(errno.EPROTO, "descriptors behind answers that nobody reads"))
         self._accepting.on_time(now_ns)
 
     def close(self) -> None:
         """Close every connection and the epoll instance; their references drop."""
         for accepted in self:
             with self._at_its_cost(accepted):
+                self._send_last_answers(accepted)
                 self._flush(accepted)
                 self._close(accepted)
         self._accepting.close()
@@ -490,7 +502,9 @@ class Port:
                 break
         else:
             self._finished(accepted)
-        refusal = self._keep_descriptors(accepted, len(fds)) if accepted.answers is not None else None
+        refusal = None
+        if accepted.answers is not None:
+            refusal = self._accounting.keep_descriptors(accepted, len(fds))
         self._send(accepted)
         if refusal is not None:
             self._end(accepted, refusal)
@@ -500,25 +514,10 @@ class Port:
             self._speaking.add(accepted)
             self._note_timer(accepted)
 
-    def _keep_descriptors(self, accepted: Accepted, number: int) -> TraceError | None:
-        """Count what came with messages that wait for another turn; why there is no room for it."""
-        if not number or not self._rules.limited:
-            return None
-        peer = accepted.link.peer
-        try:
-            self._shares.check(Resource.DESCRIPTORS, peer.share, number, privileged=peer.privileged)
-        except TraceError as error:
-            return error
-        self._shares.add(Resource.DESCRIPTORS, peer.share, number)
-        accepted.descriptors_kept += number
-        return None
-
     def _finished(self, accepted: Accepted) -> None:
         accepted.answers = None
         self._unfinished.pop(accepted, None)
-        if accepted.descriptors_kept:
-            kept, accepted.descriptors_kept = accepted.descriptors_kept, 0
-            self._shares.drop(Resource.DESCRIPTORS, accepted.share, kept)
+        self._accounting.drop_descriptors(accepted)
 
     def _note_timer(self, accepted: Accepted) -> None:
         due_ns = accepted.connection.next_timer_ns()
@@ -558,23 +557,7 @@ class Port:
 
     def _count(self, accepted: Accepted) -> None:
         """Count what is kept for it, and end it if that is too much."""
-        if not self._rules.limited or accepted.link.closed:
-            return
-        held = accepted.link.waiting_bytes
-        if accepted.ending_ns is None:
-            held += accepted.connection.bytes_pending
-        more, peer = held - accepted.held_bytes, accepted.link.peer
-        refusal = None
-        if more < 0:
-            self._shares.drop(Resource.MESSAGE_BYTES, peer.share, -more)
-        elif more > 0:
-            try:
-                self._shares.check(Resource.MESSAGE_BYTES, peer.share, more, privileged=peer.privileged)
-            except TraceError as error:
-                refusal = error
-            self._shares.add(Resource.MESSAGE_BYTES, peer.share, more)
-        accepted.held_bytes = held
-        if refusal is not None:
+        if (refusal := self._accounting.count_bytes(accepted)) is not None:
             self._end(accepted, refusal)
 
     def _flush(self, accepted: Accepted) -> None:
@@ -587,7 +570,12 @@ class Port:
             return
         # A client that is not listened to is not watched either: epoll would report it again and again. So it
         # would the end of one that is held.
-        mask = READ if accepted.open and not self._paused(accepted) else 0
+        listened_to = accepted.open and not self._paused(accepted)
+        if accepted.open and not listened_to:
+            self._deaf.add(accepted, self._now_ns())
+        else:
+            self._deaf.discard(accepted)
+        mask = READ if listened_to else 0
         mask |= 0 if done else select.EPOLLOUT
         if accepted.open and accepted.connection.held:
             mask |= select.EPOLLET
@@ -604,10 +592,17 @@ class Port:
 
     def _end_of_file(self, accepted: Accepted) -> None:
         """The peer sends no more. It may still read (shutdown(2)), so responses that wait get a moment."""
+        self._send_last_answers(accepted)
         if accepted.link.flush():
             self._close(accepted)
         else:
             self._end(accepted, None)
+
+    def _send_last_answers(self, accepted: Accepted) -> None:
+        if accepted.open:
+            for message in accepted.connection.last_answers():
+                self._queue(accepted, message)
+            self._send(accepted)
 
     def _end(self, accepted: Accepted, reason: TraceError | None) -> None:
         """Stop listening to it, drop its references, and close once the last words are out."""
@@ -635,11 +630,6 @@ class Port:
         if self._closed is not None:
             self._closed(accepted.link.peer)
 
-    def _drop_shares(self, peer: Peer) -> None:
-        if self._rules.limited:
-            for resource in _OF_A_CONNECTION:
-                self._shares.drop(resource, peer.share)
-
     def _close_connection(self, connection: Connection) -> None:
         try:
             connection.close(self._now_ns())
@@ -665,14 +655,14 @@ class Port:
         """`_close` of what is in disorder: nothing here fails."""
         self._finished(accepted)
         self._speaking.discard(accepted)
+        self._deaf.discard(accepted)
         self._ending.discard(accepted)
+        self._by_connection.pop(accepted.connection, None)
         was_there = self._accepted.pop(accepted.fd, None)
         if not accepted.link.closed:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(accepted.link.fileno())
             accepted.link.abandon()
-        peer = accepted.link.peer
-        self._shares.drop(Resource.MESSAGE_BYTES, peer.share, accepted.held_bytes)
-        accepted.held_bytes = 0
+        self._accounting.drop_bytes(accepted)
         if was_there is not None:
-            self._drop_shares(peer)
+            self._accounting.drop(accepted.link.peer)

@@ -5,9 +5,14 @@
                                                             │ speak: data, end of file, error ──> reply
                                                             │ cancel: EINTR ──> reply
                                                             └ close of the handle: EBADF ──> reply
+                     enablers elsewhere have changed ──> withheld until they are acknowledged, or overdue
 
 No socket, no clock, no waiting here: the port feeds bytes, sends what comes out, and calls `speak` whenever
 there may be something new to read. Other requests are answered meanwhile; msgid ties a reply to its request.
+
+An operation that changed enablers of which connections are told (events/notifier.py) is carried out at once
+like any other. Only its reply is withheld, behind those of this connection that are withheld already, for
+ACKNOWLEDGE_NS at most; so what can pile up of them is what is carried out in that time.
 
 All who could connect may use the tree (mode and group of the socket say who can), so one thing only is
 checked against the peer's identity here: root and the daemon's own user may write on another thread's behalf
@@ -19,6 +24,7 @@ consumers (`perf:5`).
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -115,6 +121,24 @@ class Reply(NamedTuple):
     """Descriptors that go with its first byte; the port closes them after that."""
 
 
+class Change(Protocol):
+    """What an operation changed elsewhere (events.notifier.Change)."""
+
+    @property
+    def deadline_ns(self) -> int:
+        """How long it waits to be acknowledged."""
+
+    @property
+    def done(self) -> bool:
+        """Everybody concerned has acknowledged it."""
+
+    def give_up(self, now_ns: int) -> None:
+        """Its time is over."""
+
+    def forget(self) -> None:
+        """Nobody wants to know any more."""
+
+
 @attrs.frozen
 class WaitingRequest:
     """A read of a blocking file that found nothing, or a poll."""
@@ -152,10 +176,13 @@ class TracefsConnection:
         closed: Callable[[], None] | None = None,
         speaks_for_others: bool = False,
         remember: Callable[[int], None] | None = None,
+        begin_change: Callable[[], None] = lambda: None,
+        take_change: Callable[[], Change | None] = lambda: None,
         faults: Faults | None = None,
     ) -> None:
         """speaks_for_others: may write on behalf of another thread; `remember` is told which, for its
-        name."""
+        name. begin_change, take_change: called before and after each operation; what it changed, where that
+        has to be acknowledged."""
         self._files = files
         self._perf = perf
         self._peer = peer
@@ -164,6 +191,8 @@ class TracefsConnection:
         self._closed = closed
         self._speaks_for_others = speaks_for_others
         self._remember_thread = remember
+        self._begin_change = begin_change
+        self._take_change = take_change
         self._faults = Faults() if faults is None else faults
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
         self._handles: dict[int, FileHandle | PerfHandle] = {}
@@ -171,6 +200,7 @@ class TracefsConnection:
         self._file_handles: dict[int, FileHandle] = {}
         self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
+        self._withheld: deque[tuple[Change, list[Reply]]] = deque()
         self.closing = False
 
     @property
@@ -190,7 +220,7 @@ class TracefsConnection:
     @property
     def waiting(self) -> bool:
         """Whether a request waits, that is whether `speak` may have something."""
-        return bool(self._waiting)
+        return bool(self._waiting) or (bool(self._withheld) and self._withheld[0][0].done)
 
     def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply | None]:
         """Carry out the requests that are complete with `data`; None stands between two of them, and within
@@ -217,16 +247,33 @@ class TracefsConnection:
             self.closing = True
             yield Reply(encode_notification("error", [error.errno, error.text]))
 
+    def last_answers(self) -> Iterator[Reply]:
+        """Those that are withheld: nobody may be there to read them when their time comes."""
+        while self._withheld:
+            change, replies = self._withheld.popleft()
+            change.forget()
+            yield from replies
+
     def pass_over_requests(self) -> None:
         """The peer is gone and had its time: nobody reads the answers to thousands of requests."""
         self._connection.records_only = True
 
-    def next_timer_ns(self) -> None:
-        """Nothing here waits for a time."""
+    def next_timer_ns(self) -> int | None:
+        """When a reply is withheld no longer, come what may."""
+        return self._withheld[0][0].deadline_ns if self._withheld else None
 
     def speak(self, now_ns: int) -> Iterator[Reply]:
         """The replies to requests that waited and need not any longer. Of one handle's reads the first comes
         first; a poll goes before the read that would leave it nothing."""
+        while self._withheld:
+            change, replies = self._withheld[0]
+            if not change.done:
+                if change.deadline_ns > now_ns:
+                    break
+                change.give_up(now_ns)
+            while replies:
+                yield replies.pop(0)
+            self._withheld.popleft()
         still_empty: set[int] = set()
         for waiting in sorted(self._waiting, key=lambda one: one.size is not None):
             if waiting not in self._waiting:
@@ -256,6 +303,12 @@ class TracefsConnection:
         """The connection is gone: requests that wait are forgotten, every handle is closed."""
         self.closing = True
         self._waiting.clear()
+        while self._withheld:
+            change, replies = self._withheld.popleft()
+            change.forget()
+            for reply in replies:
+                for fd in reply.fds:
+                    os.close(fd)
         for handle in list(self._handles):
             try:
                 self._handles.pop(handle).close()
@@ -272,10 +325,13 @@ class TracefsConnection:
     def _answer(self, request: Request) -> Iterator[Reply | None]:
         kind = messages.METHODS.get(request.method)
         fds: tuple[int, ...] = ()
+        began = False
         try:
             if kind is None:
                 raise TraceError(errno.ENOSYS, f"no method {request.method!r} on the tracefs socket")
             self._take_in_all()
+            self._begin_change()
+            began = True
             result = _METHODS[kind](self, kind.from_params(request.params))
             if isinstance(result, _WithDescriptor):
                 fds = result.fds
@@ -300,11 +356,16 @@ class TracefsConnection:
         except Exception as error:  # noqa: BLE001 - counted and logged
             self._faults.note(error, f"{request.method} for pid {self._peer.pid} failed")
             parts = [encode_error(request.msgid, errno.EIO, _INTERNAL)]
-        for part in parts:
-            yield Reply(part, fds)
-            fds = ()
-        while self._dropped:
-            yield self._dropped.pop(0)
+        replies = [Reply(part) for part in parts]
+        if fds:
+            replies[0] = Reply(parts[0], fds)
+        replies += self._dropped
+        self._dropped.clear()
+        change = self._take_change() if began else None
+        if change is None:
+            yield from replies
+        else:
+            self._withheld.append((change, replies))
 
     # Methods. Each takes the message of that name and returns the result.
 

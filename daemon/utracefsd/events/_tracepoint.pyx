@@ -137,6 +137,14 @@ cdef class Tracepoint:
     def probes(self):
         return self._probes
 
+    @property
+    def locations(self):
+        """[offset in the payload, flags] of each location word, flags as in the result of DIAG_IOCSREG
+        (messages/data.py): 1 __rel_loc, 2 must end in NUL."""
+        cdef int i
+        return [[self.locs[i].offset, self.locs[i].relative | self.locs[i].is_string << 1]
+                for i in range(self.nr_locs)]
+
     def attach(self, Probe probe not None):
         """ValueError: attached already."""
         if probe in self._probes:

@@ -14,7 +14,7 @@ goes
 
 - when it is unregistered, or
 - when its process is gone. In the kernel that is exit or exec; a daemon sees connections only, so here it is
-  the close of the last connection of that process (by the pid of its credentials). `hold` and `drop` count
+  the close of the last connection of that process (`Peer.process`). `hold` and `drop` count
   those. A process that closes one of two connections keeps all its enablers, as a process that closes one of
   two files does in the kernel.
 
@@ -25,6 +25,9 @@ writing.
 
 Only the pages that hold words are mapped, each once, for as long as a word of it is in use, so a descriptor
 of a terabyte costs a page.
+
+Enablers with tokens stand beside those with words: their bit is elsewhere, and their connection, which they
+belong to, is told to change it (notifier.py).
 """
 
 import errno
@@ -37,6 +40,7 @@ from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
 from utracefsd.events._enable_word import PAGE_SIZE, WordPage
 from utracefsd.events.event import Event
+from utracefsd.events.notifier import NotifiedEnabler, Notifier, Notifiers
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
@@ -91,7 +95,7 @@ class Enabler:
 
     place: Place
     event: Event
-    pid: int
+    process: tuple[int, int | None]
     """The process that registered it."""
     uid: int
     """In whose share it is counted."""
@@ -107,16 +111,18 @@ class EnablerTable:
     """All enablers of the daemon. It changes no reference counts; the event table, its owner, does."""
 
     def __init__(self, shares: Shares) -> None:
+        self.notifiers = Notifiers()
         self._shares = shares
         self._enablers: dict[tuple[int, int, int, int], Enabler] = {}
         self._pages: dict[tuple[int, int, int], _Page] = {}
-        self._by_event: dict[Event, dict[Enabler, None]] = {}
-        self._by_pid: dict[int, dict[Enabler, None]] = {}
-        self._held: dict[int, int] = {}
-        self._leaving: list[Enabler] = []
+        self._nr_notified = 0
+        self._by_event: dict[Event, dict[Enabler | NotifiedEnabler, None]] = {}
+        self._by_process: dict[tuple[int, int | None], dict[Enabler, None]] = {}
+        self._held: dict[tuple[int, int | None], int] = {}
+        self._leaving: list[Enabler | NotifiedEnabler] = []
 
     def __len__(self) -> int:
-        return len(self._enablers)
+        return len(self._enablers) + self._nr_notified
 
     def check(self, fd: int, asked: messages.Enabler) -> Place:
         """Check what a registration asks for, as far as its own numbers do not tell
@@ -149,10 +155,10 @@ class EnablerTable:
             raise _not_writable(place, os.strerror(errno.EACCES))
         page = self._pages.get(place.page) or self._map(place, fd, peer)
         page.users += 1
-        enabler = Enabler(place, event, peer.pid, peer.share, page)
+        enabler = Enabler(place, event, peer.process, peer.share, page)
         self._enablers[place.key] = enabler
         self._by_event.setdefault(event, {})[enabler] = None
-        self._by_pid.setdefault(peer.pid, {})[enabler] = None
+        self._by_process.setdefault(peer.process, {})[enabler] = None
         self._shares.add(Resource.ENABLERS, peer.share)
         enabler.write(on)
 
@@ -170,27 +176,62 @@ class EnablerTable:
         self._forget(enabler)
         return enabler.event
 
+    def check_token(self, notifier: Notifier, token: int) -> None:
+        """Raises TraceError: EADDRINUSE (the connection has that token), ENOMEM (the user has too many
+        enablers)."""
+        if token in notifier.enablers:
+            text = f"token {token} is registered already on this connection; unregister it first"
+            raise TraceError(errno.EADDRINUSE, text)
+        peer = notifier.peer
+        self._shares.check(Resource.ENABLERS, peer.share, privileged=peer.privileged)
+
+    def add_notified(self, notifier: Notifier, token: int, event: Event) -> None:
+        """Make a checked enabler (`check_token`) that the notifier's connection is told of. Its first state
+        is not told here."""
+        peer = notifier.peer
+        enabler = notifier.enablers[token] = NotifiedEnabler(token, event, peer.share, notifier)
+        self._by_event.setdefault(event, {})[enabler] = None
+        self._shares.add(Resource.ENABLERS, peer.share)
+        self._nr_notified += 1
+
+    def remove_notified(self, notifier: Notifier, token: int) -> Event:
+        """Unregister: returns the event, whose reference the caller drops. TraceError(ENOENT): no such
+        token."""
+        enabler = notifier.enablers.get(token)
+        if enabler is None:
+            raise TraceError(errno.ENOENT, f"token {token} is not registered on this connection")
+        notifier.forget(token)
+        self._forget_notified(enabler)
+        return enabler.event
+
+    def close_notifier(self, notifier: Notifier) -> list[Event]:
+        """Its connection closed: its enablers go. Returns events as `drop` does."""
+        notifier.close()
+        self._leaving += notifier.enablers.values()
+        notifier.enablers.clear()
+        return self.forget_leaving()
+
     def write_state(self, event: Event, on: bool) -> None:
         """Write the event's new state into all its bits."""
         for enabler in self._by_event.get(event, ()):
             enabler.write(on)
 
-    def hold(self, pid: int) -> None:
-        """A connection of process `pid` opened."""
-        self._held[pid] = self._held.get(pid, 0) + 1
+    def hold(self, peer: Peer) -> None:
+        """A connection of the peer's process opened."""
+        self._held[peer.process] = self._held.get(peer.process, 0) + 1
 
-    def drop(self, pid: int) -> list[Event]:
-        """A connection of process `pid` closed; with the last one its enablers go.
+    def drop(self, peer: Peer) -> list[Event]:
+        """A connection of the peer's process closed; with the last one its enablers go.
 
         Returns the event of each removed enabler (an event once per enabler), whose references the caller
         drops. The bits are cleared, because the memory may be shared with a process that lives on. Those
         beyond PIECE are `leaving`.
         """
-        left = self._held.pop(pid) - 1
+        left = self._held.pop(peer.process) - 1
         if left:
-            self._held[pid] = left
+            self._held[peer.process] = left
             return []
-        self._leaving += self._by_pid.pop(pid, ())
+        self._leaving += self._by_process.pop(peer.process, ())
         return self.forget_leaving()
 
     @property
@@ -203,7 +244,10 @@ class EnablerTable:
         events: list[Event] = []
         while self._leaving and len(events) < PIECE:
             enabler = self._leaving.pop()
-            if self._enablers.get(enabler.place.key) is enabler:  # not unregistered meanwhile
+            if isinstance(enabler, NotifiedEnabler):
+                self._forget_notified(enabler)
+                events.append(enabler.event)
+            elif self._enablers.get(enabler.place.key) is enabler:  # not unregistered meanwhile
                 self._forget(enabler)
                 events.append(enabler.event)
         return events
@@ -227,22 +271,29 @@ class EnablerTable:
         enabler.write(False)
         place = enabler.place
         del self._enablers[place.key]
-        of_event = self._by_event[enabler.event]
-        del of_event[enabler]
-        if not of_event:
-            del self._by_event[enabler.event]
-        of_pid = self._by_pid.get(enabler.pid)  # None: it is leaving
-        if of_pid is not None:
-            of_pid.pop(enabler, None)
-            if not of_pid:
-                del self._by_pid[enabler.pid]
-        self._shares.drop(Resource.ENABLERS, enabler.uid)
+        self._forget_at_event(enabler)
+        of_process = self._by_process.get(enabler.process)  # None: it is leaving
+        if of_process is not None:
+            of_process.pop(enabler, None)
+            if not of_process:
+                del self._by_process[enabler.process]
         page = self._pages[place.page]
         page.users -= 1
         if not page.users:
             page.words.close()
             del self._pages[place.page]
             self._shares.drop(Resource.ENABLER_PAGES, page.uid)
+
+    def _forget_notified(self, enabler: NotifiedEnabler) -> None:
+        self._forget_at_event(enabler)
+        self._nr_notified -= 1
+
+    def _forget_at_event(self, enabler: Enabler | NotifiedEnabler) -> None:
+        of_event = self._by_event[enabler.event]
+        del of_event[enabler]
+        if not of_event:
+            del self._by_event[enabler.event]
+        self._shares.drop(Resource.ENABLERS, enabler.uid)
 
 
 def _not_writable(place: Place, why: str | None) -> TraceError:

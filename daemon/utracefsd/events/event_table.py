@@ -66,6 +66,7 @@ from utracefsd.events.event import (
 )
 from utracefsd.events.idle_events import IdleEvents
 from utracefsd.events.lowest_free import LowestFree
+from utracefsd.events.notifier import Notifier
 from utracefsd.events.status_file import StatusFile
 from utracefsd.events.synthetic import SyntheticError, parse_synthetic, slots_bytes, split_command
 from utracefsd.machine.peer import Peer
@@ -479,13 +480,28 @@ class EventTable:
         """Unregister a word. Raises TraceError: EINVAL, ENOENT as EnablerTable.remove."""
         self.release(self.enablers.remove(fd, offset, bit), now_ns)
 
-    def process_connected(self, pid: int) -> None:
-        """A connection of process `pid` opened; its enablers live as long as one of them."""
-        self.enablers.hold(pid)
+    def process_connected(self, peer: Peer) -> None:
+        """A connection of the peer's process opened; its enablers live as long as one of them."""
+        self.enablers.hold(peer)
 
-    def process_disconnected(self, pid: int, now_ns: int) -> None:
-        """A connection of process `pid` closed; with the last one its enablers go."""
-        self.release_all(self.enablers.drop(pid), now_ns)
+    def process_disconnected(self, peer: Peer, now_ns: int) -> None:
+        """A connection of the peer's process closed; with the last one its enablers go."""
+        self.release_all(self.enablers.drop(peer), now_ns)
+
+    def add_notified_enabler(self, event: Event, notifier: Notifier, token: int) -> bool:
+        """Have a connection told of `event` by a checked token (EnablerTable.check_token); returns the
+        present state."""
+        self.enablers.add_notified(notifier, token, event)
+        self.acquire(event)
+        return event.tracepoint.status != 0
+
+    def remove_notified_enabler(self, notifier: Notifier, token: int, now_ns: int) -> None:
+        """Unregister a token. Raises TraceError(ENOENT) as EnablerTable.remove_notified."""
+        self.release(self.enablers.remove_notified(notifier, token), now_ns)
+
+    def notifier_closed(self, notifier: Notifier, now_ns: int) -> None:
+        """The connection closed that was told of its enablers: they go."""
+        self.release_all(self.enablers.close_notifier(notifier), now_ns)
 
     # Deleting
 

@@ -114,8 +114,9 @@ cdef class IndexTable:
         except MemoryError:
             pass  # total_refused has it
 
-    def write(self, bytes record not None, int pid, uint64_t ts_ns):
-        """The acknowledged form: the size of the record, or -errno. Its time is given.
+    def write(self, bytes record not None, int pid, uint64_t ts_ns, tgid=None):
+        """The acknowledged form: the size of the record, or -errno. Its time is given. tgid: the process of
+        thread `pid`, where that is another number.
 
         EFAULT: less than 4 bytes. EINVAL, ENOENT: negative or unknown write_index. Else as Tracepoint.write.
         """
@@ -125,7 +126,8 @@ cdef class IndexTable:
             raise ValueError(f"record of {size} bytes")
         r.ts_ns = ts_ns
         r.cpu = machine_cpu()
-        r.pid = r.tgid = pid
+        r.pid = pid
+        r.tgid = pid if tgid is None else tgid
         r.origin = 0
         return self.emit(<const uint8_t *>PyBytes_AS_STRING(record), size, &r)
 

@@ -126,6 +126,12 @@ class CommTable:
         """The thread group, 0 if not recorded."""
         return self._tgids.get(pid, 0)
 
+    def meet(self, tid: int) -> int | None:
+        """A thread that is there now writes for the first time: learn its name; returns its process, None
+        where that is hidden."""
+        self.remember(tid)
+        return self._read_tgid(tid)
+
     def lives(self, pid: int) -> bool:
         """Whether there is such a thread."""
         return self._read_task(pid) is not None

@@ -19,6 +19,7 @@ import struct
 
 import attrs
 
+from utracefs_protocol.errors import TraceError
 from utracefsd.machine.procfs import read_task
 from utracefsd.machine.subordinates import share_of
 
@@ -55,6 +56,20 @@ class Peer:
         task = read_task(pid) if pid > 0 else None
         start_time = None if task is None else task.start_time
         return cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid))
+
+    @classmethod
+    def of_process(cls, pid: int, start_time: int, uid: int, gid: int, *, owner_uid: int) -> "Peer":
+        """A process that somebody trusted speaks for. TraceError(ESRCH): none of that number that began then
+        is there."""
+        peer = cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid))
+        if not peer.lives():
+            raise TraceError(errno.ESRCH, f"there is no process {pid} that began then")
+        return peer
+
+    @property
+    def process(self) -> tuple[int, int | None]:
+        """What tells it from another process that gets its pid later."""
+        return self.pid, self.start_time
 
     def lives(self) -> bool:
         """Whether the pid still is the process that connected."""

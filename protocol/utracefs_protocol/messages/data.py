@@ -2,7 +2,8 @@
 
     | method             | params                                | result                                  |
     |--------------------|---------------------------------------|-----------------------------------------|
-    | DIAG_IOCSREG       | EventRegistration; descriptors        | Registered                              |
+    | DIAG_IOCSREG       | EventRegistration; descriptors        | Registered, or with a token             |
+    |                    |                                       | EnablerRegistered                       |
     | DIAG_IOCSDEL       | EventDeletion                         | nil                                     |
     | DIAG_IOCSUNREG     | EventUnregistration; descriptors      | nil                                     |
     | DIAG_IOCQLOCOFFSET | LocOffsetQuery                        | int                                     |
@@ -11,6 +12,11 @@
     | sync               | Sync                                  | nil                                     |
     | mmap_ring          | MmapRing                              | RingMapped; 2 descriptors               |
     | adopt_ring         | AdoptRing; 2 descriptors              | RingMapped                              |
+    | notify_enablers    | NotifyEnablers                        | nil                                     |
+    | open_for           | OpenFor                               | nil                                     |
+
+Two notifications belong together: the daemon says EnablersChanged, and the client EnablersWritten when its
+bits are so.
 
 `METHODS` finds the class by the method's name. `from_params` (and `from_wire` of a result) checks shape and
 range and raises TraceError(EINVAL) with the member at fault; where the kernel has checks of its own for a
@@ -55,12 +61,17 @@ __all__ = [
     "RING_VERSION",
     "AdoptRing",
     "Enabler",
+    "EnablerRegistered",
+    "EnablersChanged",
+    "EnablersWritten",
     "EventDeletion",
     "EventRegistration",
     "EventUnregistration",
     "LocOffsetQuery",
     "MmapRing",
     "MmapStatus",
+    "NotifyEnablers",
+    "OpenFor",
     "Registered",
     "RingMapped",
     "StatusMapped",
@@ -71,9 +82,32 @@ __all__ = [
 RING_VERSION: Final = 2
 """Of the data ring's layout: DR_VERSION of include/data_ring.h."""
 
+MAX_TOKEN: Final = (1 << 63) - 1
+"""Of an enabler that its connection is notified of."""
+
+MAX_CHANGES: Final = 1024
+"""Pairs in one EnablersChanged."""
+
+LOC_RELATIVE: Final = 1
+LOC_STRING: Final = 2
+"""Flags of a location word in the result of DIAG_IOCSREG: a __rel_loc; its data must end in NUL."""
+
+_MAX_PID: Final = (1 << 31) - 1
+_MAX_ID: Final = (1 << 32) - 2  # -1 is nobody
+
 _REG_MEMBERS: Final = frozenset(
-    ("size", "enable_bit", "enable_size", "flags", "enable_addr", "enable_fd", "name_args")
+    (
+        "size",
+        "enable_bit",
+        "enable_size",
+        "flags",
+        "enable_addr",
+        "enable_fd",
+        "enable_token",
+        "name_args",
+    )
 )
+_WORD_MEMBERS: Final = ("enable_fd", "enable_addr", "enable_bit", "enable_size")
 _UNREG_MEMBERS: Final = frozenset(
     (
         "size",
@@ -84,6 +118,7 @@ _UNREG_MEMBERS: Final = frozenset(
         "__reserved2",
         "disable_addr",
         "disable_fd",
+        "disable_token",
     )
 )
 
@@ -103,6 +138,10 @@ def _descriptor_index(members: WireMap, member: str) -> int:
     if (value := members.get(member)) is None:
         raise TraceError(errno.EINVAL, f"{member} is missing; it is an index into the descriptors sent along")
     return wire_int(value, member, 0, 255)
+
+
+def _token(value: object, what: str) -> int:
+    return wire_int(value, what, 0, MAX_TOKEN)
 
 
 class Enabler(Frozen):
@@ -128,6 +167,9 @@ class EventRegistration(Frozen):
     flags: int = 0
     """REG_PERSIST, REG_MULTI_FORMAT."""
     enabler: Enabler | None = None
+    token: int | None = None
+    """The client's name for a bit somewhere, which it sets when it is told to. Then this makes an enabler and
+    gives no write_index; there is no `enabler`."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
@@ -141,17 +183,19 @@ class EventRegistration(Frozen):
             raise TraceError(
                 errno.EINVAL, f"flags {flags:#x}; 0x1 (persist) and 0x2 (multi-format) are known"
             )
-        enabler = None
-        if any(
-            reg.get(member) is not None
-            for member in ("enable_fd", "enable_addr", "enable_bit", "enable_size")
-        ):
+        enabler = token = None
+        if (value := reg.get("enable_token")) is not None:
+            token = _token(value, "enable_token")
+            if given := [member for member in _WORD_MEMBERS if reg.get(member)]:
+                text = f"enable_token and {given[0]}; an enabler is known by its token or by its word"
+                raise TraceError(errno.EINVAL, text)
+        elif any(reg.get(member) is not None for member in _WORD_MEMBERS):
             enabler = cls._enabler(reg)
         if reg.get("name_args") is None:
             raise TraceError(
                 errno.EINVAL, "reg has no name_args; it is the command string 'name type field; ...'"
             )
-        return cls(text_bytes(reg["name_args"], "name_args"), flags, enabler)
+        return cls(text_bytes(reg["name_args"], "name_args"), flags, enabler, token)
 
     @staticmethod
     def _enabler(reg: WireMap) -> Enabler:
@@ -173,6 +217,8 @@ class EventRegistration(Frozen):
             reg["enable_addr"] = self.enabler.addr
             reg["enable_bit"] = self.enabler.bit
             reg["enable_size"] = self.enabler.size
+        if self.token is not None:
+            reg["enable_token"] = self.token
         return [reg]
 
 
@@ -185,9 +231,14 @@ class Registered(Frozen):
     """>= 0: what its records begin with on this connection, and on no other."""
     id: int
     """common_type of its entries, for perf and for readers of pages."""
+    size: int = 0
+    """Bytes that a payload needs at least: those of the fixed fields."""
+    locs: list[list[int]] | None = None
+    """[offset in the payload, LOC_RELATIVE and LOC_STRING] of each location word; None: there is none."""
 
     @classmethod
     def from_wire(cls, result: object) -> Self:
+        """What an application needs: `size` and `locs` are not looked at."""
         members = wire_map(result, "result of DIAG_IOCSREG")
         return cls(
             wire_int(members.get("status_index"), "status_index", 1),
@@ -195,8 +246,39 @@ class Registered(Frozen):
             wire_int(members.get("id"), "id", 1, 0xFFFF),
         )
 
+    def to_wire(self) -> dict[str, Any]:
+        members: dict[str, Any] = {
+            "status_index": self.status_index,
+            "write_index": self.write_index,
+            "id": self.id,
+            "size": self.size,
+        }
+        if self.locs:
+            members["locs"] = self.locs
+        return members
+
+
+class EnablerRegistered(Frozen):
+    """The result of DIAG_IOCSREG with a token."""
+
+    status_index: int
+    """>= 1: the event's byte in the status page."""
+    id: int
+    """common_type of its entries."""
+    enabled: bool
+    """The bit's first value: what EnablersChanged says comes later."""
+
+    @classmethod
+    def from_wire(cls, result: object) -> Self:
+        members = wire_map(result, "result of DIAG_IOCSREG")
+        return cls(
+            wire_int(members.get("status_index"), "status_index", 1),
+            wire_int(members.get("id"), "id", 1, 0xFFFF),
+            bool(wire_int(members.get("enabled"), "enabled", 0, 1)),
+        )
+
     def to_wire(self) -> dict[str, int]:
-        return {"status_index": self.status_index, "write_index": self.write_index, "id": self.id}
+        return {"status_index": self.status_index, "id": self.id, "enabled": int(self.enabled)}
 
 
 class EventUnregistration(Frozen):
@@ -204,10 +286,12 @@ class EventUnregistration(Frozen):
 
     METHOD: ClassVar[str] = "DIAG_IOCSUNREG"
 
-    fd: int
+    fd: int = 0
     """Index into the descriptors that came with the request; any descriptor of the file is right."""
-    addr: int
-    bit: int
+    addr: int = 0
+    bit: int = 0
+    token: int | None = None
+    """Of an enabler that this connection is notified of; the others mean nothing then."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
@@ -219,6 +303,8 @@ class EventUnregistration(Frozen):
         for member in ("reserved", "reserved2", "__reserved", "__reserved2"):
             if unreg.get(member):
                 raise TraceError(errno.EINVAL, f"{member} must be 0")
+        if (value := unreg.get("disable_token")) is not None:
+            return cls(token=_token(value, "disable_token"))
         return cls(
             _descriptor_index(unreg, "disable_fd"),
             wire_int(unreg.get("disable_addr") or 0, "disable_addr"),
@@ -226,6 +312,8 @@ class EventUnregistration(Frozen):
         )
 
     def to_params(self) -> list[Any]:
+        if self.token is not None:
+            return [{"disable_token": self.token}]
         return [{"disable_fd": self.fd, "disable_addr": self.addr, "disable_bit": self.bit}]
 
 
@@ -292,14 +380,19 @@ class Write(Frozen):
 
     record: bytes
     """write_index (i32), then the payload; not checked in any way."""
+    tid: int | None = None
+    """The thread that writes, on a connection that was opened for its process."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        (record,) = params_of(cls.METHOD, params, "bin")
-        return cls(wire_bytes(record, "record"))
+        if len(params) != 2:
+            (record,) = params_of(cls.METHOD, params, "bin")
+            return cls(wire_bytes(record, "record"))
+        record, tid = params
+        return cls(wire_bytes(record, "record"), wire_int(tid, "tid", 1, _MAX_PID))
 
     def to_params(self) -> list[Any]:
-        return [self.record]
+        return [self.record] if self.tid is None else [self.record, self.tid]
 
 
 class Sync(_WithoutParams):
@@ -363,6 +456,89 @@ class RingMapped(Frozen):
         return {"size": self.size, "version": self.version}
 
 
+class NotifyEnablers(Frozen):
+    """notify_enablers: this connection wants to be told of its enablers."""
+
+    METHOD: ClassVar[str] = "notify_enablers"
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (value,) = params_of(cls.METHOD, params, "map")
+        refuse_unknown(wire_map(value, cls.METHOD), (), cls.METHOD)
+        return cls()
+
+    def to_params(self) -> list[Any]:
+        return [{}]
+
+
+class EnablersChanged(Frozen):
+    """enablers_changed, from the daemon: make these bits so."""
+
+    METHOD: ClassVar[str] = "enablers_changed"
+
+    seq: int
+    """1 for the first on a connection, and one more for each."""
+    changes: list[tuple[int, bool]]
+    """(token, whether the event is enabled), at most MAX_CHANGES."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        seq, changes = params_of(cls.METHOD, params, "seq", "changes")
+        if not isinstance(changes, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 for pair in changes
+        ):
+            raise TraceError(errno.EINVAL, "changes must be an array of [token, 0 or 1]")
+        pairs = [(_token(token, "token"), bool(wire_int(on, "state", 0, 1))) for token, on in changes]
+        return cls(wire_int(seq, "seq", 1), pairs)
+
+    def to_params(self) -> list[Any]:
+        return [self.seq, [[token, int(on)] for token, on in self.changes]]
+
+
+class EnablersWritten(Frozen):
+    """enablers_written, from the client: the bits are as EnablersChanged of this number said."""
+
+    METHOD: ClassVar[str] = "enablers_written"
+
+    seq: int
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (seq,) = params_of(cls.METHOD, params, "seq")
+        return cls(wire_int(seq, "seq"))
+
+    def to_params(self) -> list[Any]:
+        return [self.seq]
+
+
+class OpenFor(Frozen):
+    """open_for: the connection is this process's from now on."""
+
+    METHOD: ClassVar[str] = "open_for"
+
+    pid: int
+    start_time: int
+    """When it began, in clock ticks since boot: field 22 of /proc/PID/stat."""
+    uid: int
+    """Whose limits count; root and the daemon's own user are administrators."""
+    gid: int
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        (value,) = params_of(cls.METHOD, params, "process")
+        process = wire_map(value, "process")
+        refuse_unknown(process, ("pid", "start_time", "uid", "gid"), "process")
+        return cls(
+            wire_int(process.get("pid"), "pid", 1, _MAX_PID),
+            wire_int(process.get("start_time"), "start_time"),
+            wire_int(process.get("uid"), "uid", 0, _MAX_ID),
+            wire_int(process.get("gid"), "gid", 0, _MAX_ID),
+        )
+
+    def to_params(self) -> list[Any]:
+        return [{"pid": self.pid, "start_time": self.start_time, "uid": self.uid, "gid": self.gid}]
+
+
 METHODS: Final[Mapping[str, type[Params]]] = {
     kind.METHOD: kind
     for kind in (
@@ -375,6 +551,8 @@ METHODS: Final[Mapping[str, type[Params]]] = {
         Sync,
         MmapRing,
         AdoptRing,
+        NotifyEnablers,
+        OpenFor,
     )
 }
 """All methods of the socket, by name."""

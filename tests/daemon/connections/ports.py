@@ -31,6 +31,7 @@ class FakeConnection:
         self.passes_over = False
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
+        self.last: list[tuple[bytes, Sequence[int]]] = []
         self.said: list[tuple[bytes, Sequence[int]]] = [(b"due", [])]
         self.answer: Callable[[bytes], Iterable[tuple[bytes, Sequence[int]] | None]] = lambda data: []
 
@@ -40,6 +41,10 @@ class FakeConnection:
         self.data += data
         self.fds += fds
         return self.answer(data)
+
+    def last_answers(self) -> Iterable[tuple[bytes, Sequence[int]]]:
+        last, self.last = self.last, []
+        return last
 
     def pass_over_requests(self) -> None:
         self.passes_over = True

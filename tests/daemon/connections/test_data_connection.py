@@ -28,9 +28,7 @@ from utracefs_protocol.connection import (
     encode_response,
 )
 from utracefsd.connections import data_connection
-from utracefsd.connections.data_connection import (
-    WRITE_ERROR_INTERVAL_NS,
-)
+from utracefsd.connections.refused import WRITE_ERROR_INTERVAL_NS
 from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.known_rings import KnownRing
@@ -45,9 +43,9 @@ pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
 
 
 def test_register(client: Client, table: EventTable) -> None:
-    assert client.reg("test u32 a") == {"status_index": 1, "write_index": 0, "id": 20}
-    assert client.reg(b"other") == {"status_index": 2, "write_index": 1, "id": 21}
-    assert client.reg("test u32 a;") == {"status_index": 1, "write_index": 0, "id": 20}
+    assert client.reg("test u32 a") == {"status_index": 1, "write_index": 0, "id": 20, "size": 4}
+    assert client.reg(b"other") == {"status_index": 2, "write_index": 1, "id": 21, "size": 0}
+    assert client.reg("test u32 a;") == {"status_index": 1, "write_index": 0, "id": 20, "size": 4}
     assert table.get(b"user_events", b"test").references == 1  # type: ignore[union-attr]
     assert [event.name for event in client.connection.events] == [b"test", b"other"]
 

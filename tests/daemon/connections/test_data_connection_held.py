@@ -23,13 +23,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections import data_connection
 from utracefsd.connections.accepted import DATA
+from utracefsd.connections.accounting import Accounting
 from utracefsd.connections.data_connection import HALF_MESSAGE_NS, DataConnection
 from utracefsd.connections.link import Link
 from utracefsd.connections.port import LAST_WORDS_NS, Port
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_table import EventTable
+from utracefsd.events.notifier import Change, Notifier
 from utracefsd.events.status_file import StatusFile
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -37,6 +40,7 @@ from utracefsd.intake.rings import Rings
 from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
+from utracefsd.machine.procfs import read_task
 from utracefsd.machine.shares import Resource, Shares
 
 CLIENTS = 4
@@ -81,6 +85,17 @@ BREAKABLE: list[tuple[Any, str]] = [
     (EventTable, "add_enabler"),
     (EventTable, "remove_enabler"),
     (EventTable, "process_connected"),
+    (EventTable, "process_disconnected"),
+    (EventTable, "add_notified_enabler"),
+    (EventTable, "remove_notified_enabler"),
+    (EventTable, "notifier_closed"),
+    (EnablerTable, "check_token"),
+    (Notifier, "next_message"),
+    (Notifier, "written"),
+    (Notifier, "note"),
+    (Accounting, "belongs_to"),
+    (Accounting, "count_bytes"),
+    (Peer, "of_process"),
     (EnablerTable, "check"),
     (Rings, "create"),
     (Rings, "adopt"),
@@ -124,10 +139,26 @@ class Place:
         self.port.listen(self.listener)
         self.clients: dict[int, socket.socket] = {}
         self.got: list[int] = []
+        self.changes: list[Change] = []
+        task = read_task(os.getpid())
+        assert task is not None
+        self.start_time = task.start_time
         self.page = memory(mmap.PAGESIZE, fcntl.F_SEAL_SHRINK)
 
     def open(self, peer: Peer) -> DataConnection:
-        return DataConnection(self.table, peer, take_in_all=self.port.take_in_all, rings=self.rings)
+        return DataConnection(
+            self.table,
+            peer,
+            take_in_all=self.port.take_in_all,
+            rings=self.rings,
+            speak_up=self.port.speak_up,
+            open_for=self.open_for_process,
+        )
+
+    def open_for_process(self, connection: DataConnection, process: OpenFor) -> Peer:
+        peer = Peer.of_process(process.pid, process.start_time, process.uid, process.gid, owner_uid=0)
+        self.port.belongs_to(connection, peer)
+        return peer
 
     def client(self, n: int) -> socket.socket:
         if n not in self.clients:
@@ -157,6 +188,34 @@ class Place:
     def unregister(self, n: int) -> None:
         place = {"disable_fd": 0, "disable_addr": 8 * n, "disable_bit": 3}
         self.call(n, "DIAG_IOCSUNREG", place, fds=(self.page,))
+
+    def notify(self, n: int) -> None:
+        self.call(n, "notify_enablers", {})
+
+    def token(self, n: int) -> None:
+        for name in ("told", f"told{n}"):
+            self.call(n, "DIAG_IOCSREG", {"name_args": f"{name} u64 a", "enable_token": len(name)})
+
+    def remove_token(self, n: int) -> None:
+        self.call(n, "DIAG_IOCSUNREG", {"disable_token": 4})
+
+    def switch(self, n: int) -> None:
+        """An operation that changes it for all who are told; what is waited for is given up later."""
+        for event in self.table.events():
+            if event.name.startswith(b"told"):
+                self.table.enablers.notifiers.begin()
+                self.table.enablers.write_state(event, n % 2 == 0)
+                change = self.table.enablers.notifiers.take(self.now_ns)
+                if change is not None:
+                    self.changes.append(change)
+
+    def written(self, n: int) -> None:
+        self.send(n, msgpack.packb([2, "enablers_written", [1 + n // 2]]))
+
+    def on_behalf(self, n: int) -> None:
+        uid = 20_000 + n % 2
+        process = {"pid": os.getpid(), "start_time": self.start_time, "uid": uid, "gid": 0}
+        self.call(n, "open_for", process)
 
     def ring(self, n: int) -> None:
         self.call(n, "mmap_ring", {"size": 1 << 16})
@@ -204,13 +263,18 @@ class Place:
     def turn(self) -> None:
         for accepted in self.port.ready():
             self.port.pump(accepted)
+        self.port.answer_waiting()
         self.rings.round()
+        if len(self.changes) > 2:
+            self.changes.pop(0).give_up(self.now_ns)
 
     # The end
 
     def all_leave(self) -> None:
         for n in list(self.clients):
             self.leave(n)
+        for change in self.changes:
+            change.forget()
         for _ in range(3):
             while self.port.ready():
                 self.turn()
@@ -233,6 +297,7 @@ class Place:
 STEPS = [
     *("register", "enabler", "unregister", "ring", "adopt", "adopt_nonsense", "half", "record"),
     *("status_page", "nonsense", "leave", "time", "read"),
+    *("notify", "token", "token", "remove_token", "switch", "written", "on_behalf"),
 ]
 
 
@@ -267,6 +332,7 @@ def test_nothing_is_left_when_all_have_left(
             if fault is not None:
                 fault.mend()
         place.all_leave()
+        assert len(place.table.enablers) == 0
         held = {resource: place.shares.total(resource) for resource in Resource}
         assert not any(held.values()), held
         assert len(place.port) == len(place.rings) == 0

@@ -16,7 +16,10 @@ import pytest
 
 from tests.daemon.connections.ports import Around, FakeConnection, error_in, fill, read_all
 from utracefs_protocol.connection import encode_notification
+from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted import MAX_DESCRIPTORS_SENT, TRACEFS
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 
 
 class TestTurns:
@@ -213,7 +216,7 @@ class TestSlowReaders:
         around.made[0].answer = lambda data: [(bytes(60), []) for _ in range(len(data))]
         client.sendall(bytes(8000))
         around.turn()
-        assert around.port.next_deadline_ns() is None
+        assert not around.made[0].closed_ns
         client.shutdown(socket.SHUT_WR)
         got = 0
         while got < 8000 * 60:
@@ -432,6 +435,92 @@ def test_notifications_that_are_due_later(around: Around) -> None:
     client.close()
     around.turn()
     assert around.port.next_deadline_ns() is None
+
+
+def test_a_connection_speaks_up(around: Around) -> None:
+    """At the end of the step, without having been spoken to, and once."""
+    client = around.connect()
+    around.turn()
+    made = around.made[0]
+    made.waiting = True
+    around.port.answer_waiting()
+    assert made.said, "nobody said that there is something to say"
+    around.port.speak_up(made)
+    around.port.answer_waiting()
+    assert client.recv(100) == b"due"
+    made.waiting = False
+    made.said = [(b"again", [])]
+    around.port.speak_up(made)
+    around.port.answer_waiting()
+    assert made.said
+    assert around.idle()
+
+
+def test_one_that_has_to_read_first_speaks_later(around: Around) -> None:
+    client = around.connect()
+    around.turn()
+    made = around.made[0]
+    made.answer = lambda data: [(bytes(1 << 20), [])]
+    client.sendall(b"x")
+    around.turn()
+    made.waiting = True
+    around.port.speak_up(made)
+    around.port.answer_waiting()
+    assert made.said
+    left = 1 << 20
+    while left:
+        left -= len(client.recv(left))
+        around.turn()
+    around.port.answer_waiting()
+    assert client.recv(100) == b"due"
+
+
+def test_what_was_withheld_is_said_when_nothing_more_is_asked(around: Around) -> None:
+    """By who sends no more and reads on, or because the daemon ends."""
+    half, other = around.connect(), around.connect()
+    around.turn()
+    for made in around.made:
+        made.last = [(b"withheld", [])]
+    half.shutdown(socket.SHUT_WR)
+    around.turn()
+    assert read_all(half) == b"withheld"
+    around.port.close()
+    assert read_all(other) == b"withheld"
+
+
+def test_one_that_is_gone_may_speak_up(around: Around) -> None:
+    client = around.connect()
+    around.turn()
+    client.close()
+    around.turn()
+    around.made[0].waiting = True
+    around.port.speak_up(around.made[0])
+    around.port.answer_waiting()
+    assert around.made[0].said
+    assert around.port.next_deadline_ns() is None
+
+
+def test_a_connection_that_speaks_for_another_process(tmp_path: Path) -> None:
+    shares = Shares({Resource.CONNECTIONS: 2})
+    with contextlib.closing(Around(tmp_path / "data", shares=shares)) as around:
+        clients = [around.connect() for _ in range(4)]
+        around.turn()
+        user = Peer(77, 1000, 1000, privileged=False)
+        own = around.made[0].peer
+        first = next(iter(around.port))
+        for made in around.made[:2]:
+            around.port.belongs_to(made, user)
+        with pytest.raises(TraceError) as caught:
+            around.port.belongs_to(around.made[2], user)
+        assert caught.value.errno == errno.EMFILE
+        held = [shares.held(Resource.CONNECTIONS, peer.share) for peer in (own, user)]
+        assert held == [2, 2]
+        assert first.share == user.share, "its time is that user's, too"
+        clients[0].close()
+        around.turn()
+        assert around.left == [user]
+        around.port.belongs_to(around.made[2], user)
+    assert shares.total(Resource.CONNECTIONS) == shares.total(Resource.DESCRIPTORS) == 0
 
 
 def test_close_sends_what_can_be_sent(around: Around) -> None:

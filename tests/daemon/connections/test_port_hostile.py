@@ -16,6 +16,7 @@ from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections import port as port_module
 from utracefsd.connections.accepted import DATA, TRACEFS, Rules
 from utracefsd.connections.accepting import ACCEPT_PAUSE_NS, CLOSING_PART
+from utracefsd.connections.deaf import LOOK_NS
 from utracefsd.connections.port import (
     ACCEPT_NS,
     FEW,
@@ -399,7 +400,7 @@ class TestOurMistakes:
         assert around.made[1].data == b"y"
         assert len(around.port) == 1
         assert link.closed
-        assert around.port._shares.held(Resource.CONNECTIONS, peer.share) == 1
+        assert around.port._accounting.shares.held(Resource.CONNECTIONS, peer.share) == 1
         assert method == "peek" or around.faults.count > 0
 
 
@@ -417,4 +418,4 @@ def test_who_does_not_read_is_told_in_time_what_it_waits_for(around: Around) -> 
     around.now_ns = 5_000
     around.port.on_time(5_000)
     assert made.said == []
-    assert around.port.next_deadline_ns() is None
+    assert around.port.next_deadline_ns() == 1_000 + LOOK_NS

@@ -256,21 +256,35 @@ def test_enablers_go_with_the_last_connection_of_their_process(
     enablers: EnablerTable, memory: Memory, event: Event
 ) -> None:
     child = Memory()
-    enablers.hold(1)
-    enablers.hold(1)
-    enablers.hold(2)
     one, two = Peer(1, 0, 0, privileged=True), Peer(2, 0, 0, privileged=True)
+    for peer in (one, one, two):
+        enablers.hold(peer)
     add(enablers, memory, event, 0, 0, peer=one, on=True)
     add(enablers, memory, event, 0, 1, peer=one, on=True)
     add(enablers, child, event, 0, 0, peer=two, on=True)
-    assert enablers.drop(1) == []
+    assert enablers.drop(one) == []
     assert memory.word(0) == 3
-    assert enablers.drop(1) == [event, event]
+    assert enablers.drop(one) == [event, event]
     assert memory.word(0) == 0, "the memory may be shared with others"
     assert child.word(0) == 1
-    assert enablers.drop(2) == [event]
+    assert enablers.drop(two) == [event]
     assert len(enablers) == 0
     os.close(child.fd)
+
+
+def test_a_process_is_not_another_one_that_got_its_pid(
+    enablers: EnablerTable, memory: Memory, event: Event
+) -> None:
+    """A connection on behalf of a process may be open when that has ended."""
+    before, after = (Peer(1, 0, 0, privileged=True, start_time=start) for start in (5, 9))
+    enablers.hold(before)
+    enablers.hold(after)
+    add(enablers, memory, event, 0, 0, peer=before, on=True)
+    add(enablers, memory, event, 0, 1, peer=after, on=True)
+    assert enablers.drop(after) == [event]
+    assert memory.word(0) == 1
+    assert enablers.drop(before) == [event]
+    assert memory.word(0) == 0
 
 
 def test_a_process_with_thousands_goes_in_pieces(
@@ -280,20 +294,20 @@ def test_a_process_with_thousands_goes_in_pieces(
     again."""
     monkeypatch.setattr(enablers_module, "PIECE", 4)
     one = Peer(1, 0, 0, privileged=True)
-    enablers.hold(1)
+    enablers.hold(one)
     for bit in range(10):
         place = enablers.check(memory.fd, messages.Enabler(0, 0, bit, 4))
         table.add_enabler(event, place, memory.fd, one)
-    table.process_disconnected(1, 0)
+    table.process_disconnected(one, 0)
     assert (len(enablers), enablers.leaving, table.next_reap_ns()) == (6, True, 0)
-    enablers.hold(1)
+    enablers.hold(one)
     add(enablers, memory, event, 8, 0, peer=one)
     table.remove_enabler(memory.fd, 0, 0, 0)
     table.reap(0)
     assert (len(enablers), enablers.leaving) == (2, True)
     table.reap(0)
     assert (len(enablers), enablers.leaving, event.references) == (1, False, 1)
-    assert enablers.drop(1) == [event]
+    assert enablers.drop(one) == [event]
 
 
 def test_pages_are_mapped_once_and_unmapped_at_the_end(enablers: EnablerTable, event: Event) -> None:
@@ -335,17 +349,17 @@ def test_the_table_counts_enablers_as_references(table: EventTable, memory: Memo
     attached = probe()
     table.attach(event, attached)
     before = event.references
-    for pid in (ROOT.pid, ROOT.pid):
-        table.process_connected(pid)
+    for _ in range(2):
+        table.process_connected(ROOT)
     for offset in (0, 4, 8):
         place = table.enablers.check(memory.fd, messages.Enabler(0, offset, 3, 4))
         table.add_enabler(event, place, memory.fd, ROOT)
     assert (event.references, memory.word(0)) == (before + 3, 8)
     table.remove_enabler(memory.fd, 0, 3, 0)
     assert (event.references, memory.word(0)) == (before + 2, 0)
-    table.process_disconnected(ROOT.pid, 0)
+    table.process_disconnected(ROOT, 0)
     assert event.references == before + 2
-    table.process_disconnected(ROOT.pid, 0)
+    table.process_disconnected(ROOT, 0)
     assert (event.references, memory.word(4)) == (before, 0)
 
 

@@ -185,6 +185,17 @@ def test_a_full_or_too_small_buffer_does_not_look() -> None:
     assert probe.lost == 3
 
 
+def test_where_its_location_words_are() -> None:
+    """For clients that judge a record themselves: offset in the payload; 1 __rel_loc, 2 ends in NUL."""
+    assert tracepoint(b"test u32 a; char[4] b").locations == []
+    command = (
+        b"test u8 a; __rel_loc char[] s; __data_loc u8[] d; __data_loc unsigned char[] t; __rel_loc u8[] r"
+    )
+    found = tracepoint(command)
+    assert found.locations == [[1, 3], [5, 0], [9, 2], [13, 1]]
+    assert found.min_size == 17
+
+
 def test_status_is_what_is_attached() -> None:
     event = tracepoint()
     probes = [FtraceProbe(ftrace()), PerfProbe(PerfSink(7), "perf:1"), BatchProbe("plug", print)]

@@ -2,6 +2,7 @@
 
 import errno
 import struct
+from typing import Any
 
 import msgpack
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.daemon.record_path import PID, ftrace, tracepoint
 from utracefs_protocol.limits import MAX_DATA_OBJECT
 from utracefsd.consumers.ftrace._sink import FtraceProbe
+from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
 
@@ -54,6 +56,17 @@ def test_the_acknowledged_write() -> None:
     assert table.write(struct.pack("<ii", 0, 5), PID, NOW_NS) == -errno.EBADF
     table.clear()
     assert table.write(struct.pack("<ii", 0, 5), PID, NOW_NS) == -errno.ENOENT
+
+
+def test_a_thread_of_another_process_writes() -> None:
+    table, (event,) = table_of(b"one u32 a")
+    taken: list[tuple[Any, ...]] = []
+    probe = BatchProbe("test", taken.extend)
+    event.attach(probe)
+    assert table.write(struct.pack("<ii", 0, 5), 301, NOW_NS, 300) == 8
+    assert table.write(struct.pack("<ii", 0, 6), 300, NOW_NS) == 8
+    probe.flush()
+    assert [record[2] for record in taken] == [301, 300]
 
 
 def bin_object(data: bytes, width: int = 0) -> bytes:

@@ -44,6 +44,15 @@ def test_a_stranger_has_no_name(machine: Machine) -> None:
     assert machine.comms.saved_cmdlines_text() == b""
 
 
+def test_a_thread_is_met(machine: Machine) -> None:
+    machine.tasks[7] = Task(b"writer", 1)
+    machine.tgids[7] = 5
+    assert machine.comms.meet(7) == 5
+    del machine.tasks[7], machine.tgids[7]
+    assert machine.comms.comm(7) == b"writer"
+    assert machine.comms.meet(8) is None
+
+
 def test_a_number_used_again_does_not_rename_old_records(machine: Machine) -> None:
     machine.tasks[7] = Task(b"traced", 1)
     machine.comms.remember(7)

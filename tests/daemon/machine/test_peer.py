@@ -8,6 +8,7 @@ import sys
 import attrs
 import pytest
 
+from utracefs_protocol.errors import TraceError
 from utracefsd.machine import peer as peer_module
 from utracefsd.machine.peer import Peer, peer_of
 
@@ -52,6 +53,17 @@ def test_a_process_that_was_gone_before_it_was_accepted() -> None:
             assert peer.pid == process.pid
             assert peer.start_time is None
             assert not peer.lives()
+
+
+def test_a_process_that_somebody_speaks_for() -> None:
+    own = Peer.from_credentials(os.getpid(), 7, 7, owner_uid=0)
+    assert own.start_time is not None
+    found = Peer.of_process(os.getpid(), own.start_time, 1000, 100, owner_uid=1000)
+    assert (found.uid, found.gid, found.privileged, found.process) == (1000, 100, True, own.process)
+    assert not Peer.of_process(os.getpid(), own.start_time, 1001, 100, owner_uid=1000).privileged
+    with pytest.raises(TraceError, match="no process") as caught:
+        Peer.of_process(os.getpid(), own.start_time + 1, 1000, 100, owner_uid=1000)
+    assert caught.value.errno_name == "ESRCH"
 
 
 def test_subordinate_users_have_their_owners_share(monkeypatch: pytest.MonkeyPatch) -> None:

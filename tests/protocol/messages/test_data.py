@@ -14,16 +14,22 @@ from utracefs_protocol.connection import Connection, Request, encode_request
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import (
+    MAX_TOKEN,
     METHODS,
     RING_VERSION,
     AdoptRing,
     Enabler,
+    EnablerRegistered,
+    EnablersChanged,
+    EnablersWritten,
     EventDeletion,
     EventRegistration,
     EventUnregistration,
     LocOffsetQuery,
     MmapRing,
     MmapStatus,
+    NotifyEnablers,
+    OpenFor,
     Registered,
     RingMapped,
     StatusMapped,
@@ -48,9 +54,14 @@ def over_the_wire(params: list[Any]) -> list[Any]:
         (EventDeletion(b"test"), ["test"]),
         (EventDeletion(b"\xff"), [b"\xff"]),
         (EventUnregistration(1, 8, 31), [{"disable_fd": 1, "disable_addr": 8, "disable_bit": 31}]),
+        (EventUnregistration(token=0), [{"disable_token": 0}]),
+        (EventRegistration(b"test", token=MAX_TOKEN), [{"name_args": "test", "enable_token": MAX_TOKEN}]),
         (LocOffsetQuery(), []),
         (MmapStatus(), []),
         (Write(b"\0\0\0\0"), [b"\0\0\0\0"]),
+        (Write(b"\0\0\0\0", 5), [b"\0\0\0\0", 5]),
+        (NotifyEnablers(), [{}]),
+        (OpenFor(7, 0, 1000, 100), [{"pid": 7, "start_time": 0, "uid": 1000, "gid": 100}]),
         (Sync(), []),
         (MmapRing(1 << 16), [{"size": 1 << 16}]),
         (AdoptRing(), [{}]),
@@ -80,6 +91,23 @@ def test_every_method_has_its_class() -> None:
         ("sync", [None], r"takes \[\], not 1 params"),
         ("write", [], r"write takes \[bin\], not 0 params"),
         ("write", ["text"], "record must be bin, not str"),
+        ("write", [b"", 0], "tid 0 is not within"),
+        ("write", [b"", 1 << 31], "tid 2147483648 is not within"),
+        ("write", [b"", None], "tid must be an integer, not nil"),
+        ("write", [b"", 1, 2], r"write takes \[bin\], not 3 params"),
+        ("notify_enablers", [], r"notify_enablers takes \[map\], not 0 params"),
+        ("notify_enablers", [None], "notify_enablers must be a map, not nil"),
+        ("open_for", [], r"open_for takes \[process\], not 0 params"),
+        ("open_for", [{"pid": 0}], "pid 0 is not within"),
+        ("open_for", [{"pid": 1}], "start_time must be an integer, not nil"),
+        ("open_for", [{"pid": 1, "start_time": -1}], "start_time -1 is not within"),
+        ("open_for", [{"pid": 1, "start_time": 1, "uid": (1 << 32) - 1}], "uid 4294967295 is not within"),
+        ("open_for", [{"pid": 1, "start_time": 1, "uid": 0}], "gid must be an integer, not nil"),
+        ("DIAG_IOCSREG", [{"name_args": "x", "enable_token": -1}], "enable_token -1 is not within"),
+        ("DIAG_IOCSREG", [{"name_args": "x", "enable_token": 1 << 63}], "is not within"),
+        ("DIAG_IOCSREG", [{"name_args": "x", "enable_token": True}], "must be an integer, not bool"),
+        ("DIAG_IOCSREG", [{"name_args": "x", "enable_token": 0, "enable_bit": 1}], "token and enable_bit"),
+        ("DIAG_IOCSUNREG", [{"disable_token": -1}], "disable_token -1 is not within"),
         ("mmap_ring", [], r"mmap_ring takes \[map\], not 0 params"),
         ("mmap_ring", [5], "mmap_ring must be a map, not int"),
         ("mmap_ring", [{"size": "big"}], "size must be an integer, not str"),
@@ -114,6 +142,51 @@ def test_results() -> None:
     for wrong in (None, {"version": 2}, {"size": 4096}, {"size": 4096, "version": 1}):
         with pytest.raises(TraceError):
             RingMapped.from_wire(wrong)
+
+
+def test_what_is_not_known_yet_is_refused_only_where_it_means_something() -> None:
+    for name, known in (
+        ("notify_enablers", {}),
+        ("open_for", {"pid": 1, "start_time": 1, "uid": 0, "gid": 0}),
+    ):
+        METHODS[name].from_params([{**known, "later": 0, "other": None}])
+        with pytest.raises(TraceError) as caught:
+            METHODS[name].from_params([{**known, "later": 1}])
+        assert caught.value.errno == errno.E2BIG
+
+
+def test_members_of_a_word_may_be_zero_beside_a_token() -> None:
+    reg = {"name_args": "x", "enable_token": 5, "enable_fd": 0, "enable_addr": None, "enable_size": 0}
+    assert EventRegistration.from_params([reg]) == EventRegistration(b"x", token=5)
+
+
+def test_notifications_there_and_back() -> None:
+    changed = EnablersChanged(3, [(0, True), (MAX_TOKEN, False)])
+    assert changed.to_params() == [3, [[0, 1], [MAX_TOKEN, 0]]]
+    assert EnablersChanged.from_params(over_the_wire(changed.to_params())) == changed
+    assert EnablersWritten.from_params(over_the_wire(EnablersWritten(3).to_params())) == EnablersWritten(3)
+    changes: list[Any] = [{}, [5], [[1]], [[1, 2]], [[-1, 0]], None]
+    params: list[list[Any]] = [[], [1], [0, []], ["1", []], *([1, wrong] for wrong in changes)]
+    for wrong in params:
+        with pytest.raises(TraceError):
+            EnablersChanged.from_params(wrong)
+    params = [[], [1, 2], ["1"], [-1], [None], [1 << 64]]
+    for wrong in params:
+        with pytest.raises(TraceError):
+            EnablersWritten.from_params(wrong)
+
+
+def test_results_of_registrations() -> None:
+    made = EnablerRegistered(1, 20, True)
+    assert made.to_wire() == {"status_index": 1, "id": 20, "enabled": 1}
+    assert EnablerRegistered.from_wire({**made.to_wire(), "later": 5}) == made
+    for wrong in ({"enabled": 2}, {"enabled": None}, {"id": 0}, {"status_index": 0}):
+        with pytest.raises(TraceError):
+            EnablerRegistered.from_wire({**made.to_wire(), **wrong})
+    whole = Registered(1, 0, 20, 12, [[4, 3]]).to_wire()
+    assert whole == {"status_index": 1, "write_index": 0, "id": 20, "size": 12, "locs": [[4, 3]]}
+    assert Registered.from_wire(whole) == Registered(1, 0, 20)
+    assert "locs" not in Registered(1, 0, 20, 12, []).to_wire()
 
 
 ENABLER = {"enable_fd": 0, "enable_addr": 8, "enable_bit": 31, "enable_size": 4}

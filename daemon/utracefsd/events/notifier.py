@@ -1,0 +1,247 @@
+"""Enablers that the daemon cannot write: a connection is told of their changes and acknowledges them.
+
+    write_state ──> Notifier.note ──> changed ── next_message ──> unanswered ── written ──> told
+                                     (latest value of each token)  (one message)
+
+A connection that asks for it (`notify_enablers`) names bits by tokens of its own; where they are is its
+matter. Each change is told in `enablers_changed`, and acknowledged with `enablers_written` when the bits are
+so. One message at most is unanswered. What changes meanwhile is kept as the latest value of each token, so
+who does not read or answer costs a few bytes for each of its tokens, never more.
+
+**Operations wait.** In the kernel `echo 1 > enable` returns when the bits are set. So what an operation on
+the tree changed is a `Change`, and its answer waits until all connections concerned have acknowledged, or
+ACKNOWLEDGE_NS have passed. Who has not answered by then is overdue, is named in the log, and is not waited
+for again before it answers.
+
+A message takes tokens in the order in which they changed first, and a token keeps its place when it changes
+again. So all that is to be told now is told with the next ceil(n / MAX_CHANGES) messages, whatever changes
+later; a Change knows the number of the last one (`Notifier.last_needed`). When tokens go away meanwhile there
+may be fewer messages, and then nothing is left to be told.
+"""
+
+import errno
+import logging
+from collections.abc import Callable
+from itertools import islice
+
+import attrs
+
+from utracefs_protocol.connection import encode_notification
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
+from utracefsd.events.event import Event
+from utracefsd.machine.peer import Peer
+
+logger = logging.getLogger("utracefsd")
+
+ACKNOWLEDGE_NS = 100_000_000
+"""How long an operation waits for acknowledgements. A program that runs needs less than a millisecond."""
+
+LOG_INTERVAL_NS = 1_000_000_000
+"""At most one line in the log in this time says who is overdue."""
+
+MOST_NAMED = 16
+"""Processes that such a line names."""
+
+
+def _nothing() -> None:
+    return None
+
+
+@attrs.define(eq=False)
+class NotifiedEnabler:
+    """A bit that its connection sets itself."""
+
+    token: int
+    event: Event
+    uid: int
+    """In whose share it is counted."""
+    _notifier: "Notifier"
+
+    def write(self, value: bool) -> None:
+        """Have the bit set or cleared."""
+        self._notifier.note(self.token, value)
+
+
+class Notifier:
+    """What one connection is to be told. Made by `Notifiers.add`.
+
+    speak_up: called when there is something to say, which `next_message` hands out.
+    """
+
+    def __init__(self, notifiers: "Notifiers", peer: Peer, speak_up: Callable[[], None]) -> None:
+        self.peer = peer
+        self.enablers: dict[int, NotifiedEnabler] = {}
+        """By token."""
+        self.overdue = False
+        """It did not acknowledge in time; nobody waits for it until it does."""
+        self._notifiers = notifiers
+        self._speak_up = speak_up
+        self._changed: dict[int, bool] = {}
+        self._seq = 0
+        self._unanswered = False
+        self._waiting: dict[Change, int] = {}
+        """Who waits until which message is acknowledged; the numbers never go down."""
+        self._closed = False
+
+    @property
+    def has_news(self) -> bool:
+        """`next_message` has something now."""
+        return bool(self._changed) and not self._unanswered
+
+    @property
+    def last_needed(self) -> int:
+        """The message with whose acknowledgement everything is told that has changed until now."""
+        return self._seq + -(-len(self._changed) // MAX_CHANGES)
+
+    @property
+    def up_to_date(self) -> bool:
+        """All is told and acknowledged."""
+        return not self._changed and not self._unanswered
+
+    def note(self, token: int, value: bool) -> None:
+        """The state of an enabler has changed."""
+        if self._closed:
+            return
+        self._changed[token] = value
+        self._notifiers.touched[self] = None
+        if not self._unanswered and len(self._changed) == 1:
+            self._speak_up()
+
+    def forget(self, token: int) -> None:
+        """The enabler is gone: nothing is said of it any more. The rest may be told."""
+        del self.enablers[token]
+        if self._changed.pop(token, None) is not None:
+            self._tell_waiting(self._seq - self._unanswered)
+
+    def next_message(self) -> bytes | None:
+        """`enablers_changed`; None: nothing has changed, or the last one is not answered."""
+        if not self.has_news:
+            return None
+        told = list(islice(self._changed.items(), MAX_CHANGES))
+        for token, _ in told:
+            del self._changed[token]
+        self._seq += 1
+        self._unanswered = True
+        return encode_notification(EnablersChanged.METHOD, EnablersChanged(self._seq, told).to_params())
+
+    def written(self, seq: int) -> None:
+        """`enablers_written`. TraceError(EPROTO): it is not the answer to the last message."""
+        if not self._unanswered or seq != self._seq:
+            wanted = f"{self._seq} is unanswered" if self._unanswered else "no enablers_changed is unanswered"
+            raise TraceError(errno.EPROTO, f"enablers_written {seq}, but {wanted}; answer each one once")
+        self._unanswered = False
+        self.overdue = False
+        self._tell_waiting(seq)
+
+    def close(self) -> None:
+        """The connection is gone: nobody waits for it. Twice is harmless."""
+        self._closed = True
+        self._changed.clear()
+        self._unanswered = False
+        self._speak_up = _nothing
+        self._tell_waiting(self._seq)
+        self._notifiers.discard(self)
+
+    def wait_for(self, change: "Change") -> None:
+        """`change` shall know when all that has changed until now is acknowledged."""
+        self._waiting[change] = self.last_needed
+
+    def is_late(self) -> None:
+        """It did not acknowledge in time: nobody waits for it any more."""
+        self.overdue = True
+        waiting, self._waiting = self._waiting, {}
+        for change in waiting:
+            change.acknowledged(self)
+
+    def wait_no_more(self, change: "Change") -> None:
+        self._waiting.pop(change, None)
+
+    def _tell_waiting(self, seq: int) -> None:
+        """All up to message `seq` are acknowledged."""
+        up_to_date = self.up_to_date
+        while self._waiting:
+            change, needed = next(iter(self._waiting.items()))
+            if needed > seq and not up_to_date:
+                return
+            del self._waiting[change]
+            change.acknowledged(self)
+
+
+class Change:
+    """What one operation changed: whose acknowledgement it waits for, and until when."""
+
+    def __init__(self, notifiers: "Notifiers", waiting: list[Notifier], deadline_ns: int) -> None:
+        self.deadline_ns = deadline_ns
+        self._notifiers = notifiers
+        self._waiting = dict.fromkeys(waiting)
+        for notifier in waiting:
+            notifier.wait_for(self)
+
+    @property
+    def done(self) -> bool:
+        """Nobody has to be waited for."""
+        return not self._waiting
+
+    def acknowledged(self, notifier: Notifier) -> None:
+        """One of them has done as it was told, or is gone."""
+        self._waiting.pop(notifier, None)
+
+    def give_up(self, now_ns: int) -> None:
+        """Its time is over: those that did not acknowledge are overdue."""
+        late = list(self._waiting)
+        for notifier in late:
+            notifier.is_late()
+        if late:
+            self._notifiers.log_overdue([notifier.peer.pid for notifier in late], now_ns)
+
+    def forget(self) -> None:
+        """Nobody wants to know any more."""
+        for notifier in self._waiting:
+            notifier.wait_no_more(self)
+        self._waiting.clear()
+
+
+class Notifiers:
+    """All connections of a daemon that are told of their enablers."""
+
+    def __init__(self) -> None:
+        self.touched: dict[Notifier, None] = {}
+        """Those of whom an enabler changed since `begin`."""
+        self._overdue_pids: dict[int, None] = {}
+        """That the log has not named yet."""
+        self._next_log_ns = 0
+
+    def add(self, peer: Peer, speak_up: Callable[[], None]) -> Notifier:
+        """A connection of `peer` wants to be told."""
+        return Notifier(self, peer, speak_up)
+
+    def discard(self, notifier: Notifier) -> None:
+        """It is closed."""
+        self.touched.pop(notifier, None)
+
+    def begin(self) -> None:
+        """An operation begins: what changed before is not its matter."""
+        self.touched.clear()
+
+    def take(self, now_ns: int) -> Change | None:
+        """What has changed since `begin`; None when nobody has to be waited for."""
+        touched, self.touched = self.touched, {}
+        waiting = [notifier for notifier in touched if not notifier.overdue and not notifier.up_to_date]
+        return Change(self, waiting, now_ns + ACKNOWLEDGE_NS) if waiting else None
+
+    def log_overdue(self, pids: list[int], now_ns: int) -> None:
+        """Say who did not acknowledge in time: now, or with those that come in the next second."""
+        self._overdue_pids.update(dict.fromkeys(pids))
+        if now_ns < self._next_log_ns:
+            return
+        self._next_log_ns = now_ns + LOG_INTERVAL_NS
+        overdue, self._overdue_pids = list(self._overdue_pids), {}
+        named = ", ".join(map(str, overdue[:MOST_NAMED]))
+        more = f" and {len(overdue) - MOST_NAMED} more" if len(overdue) > MOST_NAMED else ""
+        logger.warning(
+            "enable bits were not acknowledged within %d ms by pid %s%s: stopped, or too busy",
+            ACKNOWLEDGE_NS // 1_000_000,
+            named,
+            more,
+        )

@@ -1,0 +1,423 @@
+"""Enablers with tokens and connections on behalf of another process: each message and each refusal, without a
+socket."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.daemon.connections.program import PLAIN, ROOT, Client, enabler, flush, listen, record, word
+from utracefs_protocol.connection import Notification, encode_notification
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages import data as messages
+from utracefsd.connections.data_connection import MAX_THREADS, DataConnection
+from utracefsd.consumers.plugins._batch import BatchProbe
+from utracefsd.events.event_table import EventTable
+from utracefsd.intake.rings import Rings
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
+
+TARGET = Peer(300, 1000, 1000, privileged=False, start_time=77)
+PROCESS = {"pid": 300, "start_time": 77, "uid": 1000, "gid": 1000}
+
+
+class Told(Client):
+    """A program that is told of its tokens."""
+
+    def __init__(self, table: EventTable, peer: Peer = ROOT, **options: Any) -> None:
+        super().__init__(table, peer, **options)
+        self.call("notify_enablers", {})
+
+    def token(self, name_args: str, token: int, **members: Any) -> dict[str, int]:
+        return self.reg(name_args, enable_token=token, **members)
+
+    def hear(self) -> list[Notification]:
+        """What it says without being asked."""
+        before = len(self.notifications)
+        self.take(self.connection.speak(self.now_ns))
+        return self.notifications[before:]
+
+    def written(self, *params: Any) -> None:
+        assert self.send(encode_notification("enablers_written", list(params))) == []
+
+
+@pytest.fixture
+def told(table: EventTable) -> Iterator[Told]:
+    told = Told(table)
+    yield told
+    told.connection.close(0)
+
+
+def attach(table: EventTable, name: bytes) -> BatchProbe:
+    event = table.get(b"user_events", name)
+    assert event is not None
+    probe = BatchProbe("test", lambda batch: None)
+    table.attach(event, probe)
+    return probe
+
+
+def detach(table: EventTable, name: bytes, probe: BatchProbe) -> None:
+    event = table.get(b"user_events", name)
+    assert event is not None
+    table.detach(event, probe, 0)
+
+
+def test_what_a_registration_says_of_payloads(client: Client) -> None:
+    assert client.reg("none")["size"] == 0
+    registered = client.reg("locs u16 a; __rel_loc char[] s; __data_loc u8[] d; __data_loc char[] t; u64 b")
+    assert registered["size"] == 22
+    assert registered["locs"] == [[2, 3], [6, 0], [10, 2]]  # type: ignore[comparison-overlap]
+    assert "locs" not in client.reg("plain u32 a")
+
+
+def test_a_token_is_an_enabler_and_nothing_else(told: Told, table: EventTable) -> None:
+    assert told.token("test u32 a", 5) == {"status_index": 1, "id": 20, "enabled": 0}
+    assert told.connection.events == []
+    event = table.get(b"user_events", b"test")
+    assert event is not None
+    assert event.references == 1
+    told.send(record(0, bytes(4)))
+    assert told.notifications[-1].params[0] == errno.ENOENT
+    assert told.reg("test u32 a")["write_index"] == 0
+    assert event.references == 2
+    assert told.token("test u32 a", 6)["id"] == 20
+    assert event.references == 3
+    assert told.call("DIAG_IOCSUNREG", {"disable_token": 5}) is None
+    assert event.references == 2
+    assert told.fails("DIAG_IOCSUNREG", {"disable_token": 5}) == "ENOENT"
+    told.connection.close(0)
+    assert event.references == 0
+    assert table.shares.total(Resource.ENABLERS) == 0
+
+
+def test_a_change_is_said_and_acknowledged(told: Told, table: EventTable) -> None:
+    told.token("test", 0)
+    told.token("test", (1 << 63) - 1)
+    assert not told.connection.waiting
+    probe = attach(table, b"test")
+    assert told.connection.waiting
+    assert told.hear() == [Notification("enablers_changed", [1, [[0, 1], [(1 << 63) - 1, 1]]])]
+    assert not told.connection.waiting
+    assert told.token("test", 7) == {"status_index": 1, "id": 20, "enabled": 1}
+    detach(table, b"test", probe)
+    assert told.hear() == []
+    told.written(1)
+    assert told.connection.waiting
+    assert told.hear() == [Notification("enablers_changed", [2, [[0, 0], [(1 << 63) - 1, 0], [7, 0]]])]
+    told.written(2)
+    assert told.hear() == []
+
+
+def test_its_port_is_told_that_there_is_something_to_say(table: EventTable) -> None:
+    spoke: list[DataConnection] = []
+    told = Told(table, speak_up=spoke.append)
+    told.token("test", 1)
+    told.token("test", 2)
+    attach(table, b"test")
+    assert spoke == [told.connection]
+    told.connection.close(0)
+
+
+def test_what_is_not_taken_is_said_the_next_time(told: Told, table: EventTable) -> None:
+    """A port stops listening to what is said where the peer has to read first."""
+    told.token("test", 1)
+    told.send(record(9))
+    told.send(record(9))
+    attach(table, b"test")
+    told.now_ns = 10**9
+    before = len(told.notifications)
+    saying = told.connection.speak(told.now_ns)
+    told.take([next(saying)])
+    saying.close()  # type: ignore[attr-defined]
+    assert told.connection.waiting
+    assert [said.method for said in told.hear()] == ["enablers_changed"]
+    assert [said.method for said in told.notifications[before:]] == ["write_error", "enablers_changed"]
+
+
+def test_who_did_not_ask_is_told_nothing(client: Client, table: EventTable) -> None:
+    assert client.reg_fails({"name_args": "test", "enable_token": 0}) == "EINVAL"
+    assert table.get(b"user_events", b"test") is None
+    assert client.fails("DIAG_IOCSUNREG", {"disable_token": 0}) == "ENOENT"
+    assert client.send(encode_notification("enablers_written", [1])) == []
+    assert client.send(encode_notification("enablers_written", ["?"])) == []
+    assert client.send(encode_notification("nobody_knows", [])) == []
+    assert not client.connection.closing
+    assert client.notifications == []
+
+
+def test_once_on_a_connection(told: Told) -> None:
+    assert told.fails("notify_enablers", {}) == "EEXIST"
+    assert told.fails("notify_enablers") == "EINVAL"
+
+
+# Every row has the faults of the rows below it, too.
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"size": 4097}, "E2BIG"),
+    ({"flags": 4}, "EINVAL"),
+    ({"enable_token": -1}, "EINVAL"),
+    ({"enable_token": 1 << 63}, "EINVAL"),
+    ({"enable_fd": 1}, "EINVAL"),
+    ({"enable_token": 3}, "EADDRINUSE"),
+    ({"name_args": "x" * 512}, "EINVAL"),
+    ({"flags": 1}, "EPERM"),
+    ({"name_args": "test u64 a"}, "EADDRINUSE"),
+    ({"name_args": "fresh nonsense a"}, "EINVAL"),
+]
+
+
+@pytest.mark.parametrize("fault", range(len(FAULTS)))
+def test_order_of_checks(table: EventTable, fault: int) -> None:
+    told = Told(table, PLAIN)
+    told.token("test u32 a", 3)
+    reg: dict[str, Any] = {"name_args": "test u32 a", "enable_token": 4}
+    for members, _ in reversed(FAULTS[fault:]):
+        reg |= members
+    if FAULTS[fault][1] == "EADDRINUSE" and "enable_token" not in FAULTS[fault][0]:
+        reg["enable_token"] = 4
+    assert told.reg_fails(reg) == FAULTS[fault][1]
+    assert len(table) == 1
+    told.connection.close(0)
+
+
+@pytest.mark.parametrize("params", [[], [1, 2], ["1"], [None], [-1], [0], [2], [1 << 63], [[1]], [True]])
+def test_an_answer_that_is_none(told: Told, table: EventTable, params: list[Any]) -> None:
+    told.token("test", 1)
+    attach(table, b"test")
+    told.hear()
+    told.written(*params)
+    assert told.dead() in ("EPROTO", "EINVAL")
+
+
+def test_an_answer_before_it_is_asked(told: Told, table: EventTable) -> None:
+    told.token("test", 1)
+    attach(table, b"test")
+    told.written(1)
+    assert told.dead() == "EPROTO"
+
+
+def test_answered_twice(told: Told, table: EventTable) -> None:
+    told.token("test", 1)
+    attach(table, b"test")
+    told.hear()
+    told.written(1)
+    assert not told.connection.closing
+    told.written(1)
+    assert told.dead() == "EPROTO"
+
+
+def test_registrations_come_and_go_while_changes_are_on_the_way(told: Told, table: EventTable) -> None:
+    told.token("test", 1)
+    probe = attach(table, b"test")
+    told.hear()
+    for _ in range(50):
+        detach(table, b"test", probe)
+        assert told.token("test", 2)["enabled"] == 0
+        table.attach(table.events()[0], probe)
+        told.call("DIAG_IOCSUNREG", {"disable_token": 2})
+    told.written(1)
+    assert told.hear() == [Notification("enablers_changed", [2, [[1, 1]]])]
+    told.call("DIAG_IOCSUNREG", {"disable_token": 1})
+    told.written(2)
+    assert told.hear() == []
+    assert len(table.enablers) == 0
+
+
+def test_a_user_has_so_many(table: EventTable) -> None:
+    table.shares.most[Resource.ENABLERS] = 2
+    told = Told(table, PLAIN)
+    told.token("test", 0)
+    told.token("test", 1)
+    assert told.reg_fails({"name_args": "fresh", "enable_token": 2}) == "ENOMEM"
+    assert table.get(b"user_events", b"fresh") is None, "nothing is left of what was refused"
+    told.connection.close(0)
+
+
+def test_words_and_tokens_stand_side_by_side(told: Told, table: EventTable, memory: int) -> None:
+    told.reg("test", memory, **enabler(8, 3))
+    told.token("test", 1)
+    attach(table, b"test")
+    assert word(memory, 8) == 8
+    assert told.hear() == [Notification("enablers_changed", [1, [[1, 1]]])]
+
+
+# On behalf
+
+
+class OnBehalf(Client):
+    """A connection whose port lets it speak for TARGET."""
+
+    def __init__(self, table: EventTable, peer: Peer = ROOT, *, found: Peer = TARGET, **options: Any) -> None:
+        self.asked: list[messages.OpenFor] = []
+        self.refusal: TraceError | None = None
+        self.found = found
+        self.wrote: list[tuple[int, int]] = []
+        self.met: list[int] = []
+        super().__init__(
+            table,
+            peer,
+            open_for=self._open_for,
+            wrote=lambda tid, pid: self.wrote.append((tid, pid)),
+            new_thread=self._meet,
+            **options,
+        )
+
+    def _open_for(self, connection: DataConnection, process: messages.OpenFor) -> Peer:
+        assert connection is self.connection
+        self.asked.append(process)
+        if self.refusal is not None:
+            raise self.refusal
+        return self.found
+
+    def _meet(self, tid: int) -> int | None:
+        self.met.append(tid)
+        return {301: 300, 400: 399}.get(tid)
+
+
+def test_everything_is_that_process(table: EventTable, memory: int) -> None:
+    client = OnBehalf(table)
+    assert client.call("open_for", PROCESS) is None
+    assert client.asked == [messages.OpenFor(300, 77, 1000, 1000)]
+    assert client.connection.peer is TARGET
+    assert client.reg_fails({"name_args": "kept", "flags": 1}) == "EPERM"
+    client.reg("test u32 a", memory, **enabler(0, 1))
+    assert table.shares.held(Resource.EVENTS, 1000) == table.shares.held(Resource.ENABLERS, 1000) == 1
+    assert table.shares.held(Resource.EVENTS, 0) == 0
+    attach(table, b"test")
+    client.send(record(0, bytes(4)))
+    assert client.wrote == [(300, 300)]
+    assert word(memory) == 2
+    other = Client(table, attrs.evolve(TARGET, start_time=99))
+    client.connection.close(0)
+    assert word(memory) == 0, "a later process of this pid does not hold its words"
+    other.connection.close(0)
+    assert table.shares.total(Resource.ENABLERS) == 0
+
+
+def test_its_enable_words_live_as_long_as_the_process_has_a_connection(
+    table: EventTable, memory: int
+) -> None:
+    client, own = OnBehalf(table), Client(table, TARGET)
+    client.call("open_for", PROCESS)
+    client.reg("test u32 a", memory, **enabler(0, 1))
+    attach(table, b"test")
+    client.connection.close(0)
+    assert word(memory) == 2
+    own.connection.close(0)
+    assert word(memory) == 0
+
+
+def test_the_writing_thread(table: EventTable) -> None:
+    client = OnBehalf(table)
+    client.call("open_for", PROCESS)
+    client.reg("test u32 a")
+    seen: list[tuple[int, bytes]] = []
+    probe = BatchProbe("test", lambda batch: seen.extend((record[2], record[4]) for record in batch))
+    table.attach(table.events()[0], probe)
+    for tid in (301, 400, 5, 301):
+        assert client.call("write", bytes(4) + struct.pack("<I", tid), tid) == 8
+    client.call("write", bytes(8))
+    probe.flush()
+    assert [pid for pid, _ in seen] == [301, 400, 5, 301, 300]
+    # The second is of a child that inherited the file, the third is hidden from us.
+    assert client.wrote == [(301, 300), (400, 399), (5, 300), (301, 300), (300, 300)]
+    assert client.met == [301, 400, 5]
+    assert client.fails("write", bytes(8), 0) == "EINVAL"
+    assert client.fails("write", struct.pack("<i", 9), 301) == "ENOENT"
+    client.connection.close(0)
+
+
+def test_threads_are_known_up_to_a_number(table: EventTable) -> None:
+    client = OnBehalf(table)
+    client.call("open_for", PROCESS)
+    client.reg("test")
+    attach(table, b"test")
+    for tid in range(1, MAX_THREADS + 2):
+        client.call("write", bytes(4), tid)
+    assert len(client.connection._process_of) == 1
+    client.connection.close(0)
+
+
+def test_only_root_and_the_daemons_user(table: EventTable) -> None:
+    client = OnBehalf(table, PLAIN)
+    assert client.fails("open_for", PROCESS) == "EPERM"
+    assert client.asked == []
+    client.reg("test")
+    attach(table, b"test")
+    assert client.fails("write", bytes(4), 5) == "EPERM"
+    client.connection.close(0)
+
+
+def test_where_nobody_offers_it(client: Client) -> None:
+    assert client.fails("open_for", PROCESS) == "EPERM"
+
+
+def test_first_or_never(table: EventTable) -> None:
+    with closing(Rings(1)) as rings:
+        firsts: list[Callable[[Client], object]] = [
+            lambda one: one.reg("test"),
+            lambda one: one.call("mmap_ring", {"size": 1 << 16}),
+            lambda one: one.call("notify_enablers", {}),
+            lambda one: one.call("open_for", PROCESS),
+        ]
+        for first in firsts:
+            client = OnBehalf(table, found=attrs.evolve(TARGET, privileged=True), rings=rings)
+            first(client)
+            assert client.fails("open_for", PROCESS) == "EBUSY"
+            client.connection.close(0)
+            for fd in client.fds:
+                os.close(fd)
+
+
+def test_no_data_ring(table: EventTable) -> None:
+    with closing(Rings(1)) as rings:
+        client = OnBehalf(table, rings=rings)
+        client.call("open_for", PROCESS)
+        assert client.fails("mmap_ring", {}) == "EPERM"
+        assert client.fails("adopt_ring", {}) == "EPERM"
+        client.connection.close(0)
+
+
+@pytest.mark.parametrize("number", [errno.ESRCH, errno.EMFILE])
+def test_refused_it_is_as_before(table: EventTable, number: int, memory: int) -> None:
+    client = OnBehalf(table)
+    client.refusal = TraceError(number, "no")
+    assert client.fails("open_for", PROCESS, fds=(memory,)) == errno.errorcode[number]
+    assert client.connection.peer is ROOT
+    client.refusal = None
+    client.call("open_for", PROCESS)
+    client.connection.close(0)
+
+
+def test_descriptors_of_half_a_request_are_whose_it_was(table: EventTable, memory: int) -> None:
+    client = OnBehalf(table)
+    request = client.request("open_for", PROCESS)
+    client.send(request[:9], memory)
+    assert table.shares.held(Resource.DESCRIPTORS, 0) == 1
+    client.send(request[9:])
+    assert client.connection.peer is TARGET
+    assert table.shares.total(Resource.DESCRIPTORS) == 0
+    client.connection.close(0)
+
+
+def test_told_on_behalf(table: EventTable) -> None:
+    client = OnBehalf(table)
+    client.call("open_for", PROCESS)
+    client.call("notify_enablers", {})
+    client.reg("test", enable_token=1)
+    assert table.shares.held(Resource.ENABLERS, 1000) == 1
+    table.enablers.notifiers.begin()
+    listen(table, b"test")
+    change = table.enablers.notifiers.take(0)
+    assert change is not None
+    client.connection.close(0)
+    assert change.done
+    flush(table)

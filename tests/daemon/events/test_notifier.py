@@ -1,0 +1,434 @@
+"""Being told of enablers: one message at a time, the latest value of each token, and who waits for whom."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import weakref
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
+from utracefsd.events import notifier as notifier_module
+from utracefsd.events.enablers import EnablerTable
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
+from utracefsd.events.notifier import ACKNOWLEDGE_NS, LOG_INTERVAL_NS, MOST_NAMED, Change, Notifier
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
+
+PEER = Peer(100, 1000, 1000, privileged=False)
+
+
+class Told:
+    """A connection that is told of tokens 0 to n - 1 of one event."""
+
+    def __init__(self, table: EventTable, event: Event, tokens: int = 1, pid: int = 100) -> None:
+        self.table = table
+        self.calls = 0
+        notifiers = table.enablers.notifiers
+        self.notifier = notifiers.add(Peer(pid, 1000, 1000, privileged=False), self._speak_up)
+        self.state: dict[int, bool] = {}
+        for token in range(tokens):
+            table.enablers.check_token(self.notifier, token)
+            self.state[token] = table.add_notified_enabler(event, self.notifier, token)
+
+    def _speak_up(self) -> None:
+        self.calls += 1
+
+    def read(self) -> EnablersChanged | None:
+        message = self.notifier.next_message()
+        if message is None:
+            return None
+        kind, method, params = msgpack.unpackb(message)
+        assert (kind, method) == (2, "enablers_changed")
+        changed = EnablersChanged.from_params(params)
+        assert 0 < len(changed.changes) <= MAX_CHANGES
+        self.state |= dict(changed.changes)
+        return changed
+
+    def answer(self) -> bool:
+        """Read a message and acknowledge it; whether there was one."""
+        changed = self.read()
+        if changed is not None:
+            self.notifier.written(changed.seq)
+        return changed is not None
+
+
+@pytest.fixture
+def event(table: EventTable) -> Event:
+    made = table.register(b"test", privileged=True)
+    table.acquire(made)
+    return made
+
+
+def switch(table: EventTable, event: Event, on: bool, now_ns: int = 0) -> Change | None:
+    """An operation that enables or disables."""
+    table.enablers.notifiers.begin()
+    table.enablers.write_state(event, on)
+    return table.enablers.notifiers.take(now_ns)
+
+
+def test_a_change_is_told_and_acknowledged(table: EventTable, event: Event) -> None:
+    told = Told(table, event, tokens=2)
+    assert told.read() is None
+    change = switch(table, event, True)
+    assert told.calls == 1, "once for both"
+    assert change is not None
+    assert not change.done
+    assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
+    assert not change.done
+    assert told.read() is None, "one is unanswered"
+    told.notifier.written(1)
+    assert change.done
+    assert told.notifier.up_to_date
+
+
+def test_what_changes_meanwhile_goes_with_the_next_and_only_its_latest_value(
+    table: EventTable, event: Event
+) -> None:
+    told = Told(table, event)
+    changes = [switch(table, event, True)]
+    assert told.read() == EnablersChanged(1, [(0, True)])
+    for on in (False, True, False):
+        changes.append(switch(table, event, on))
+    assert told.calls == 1
+    assert told.read() is None
+    told.notifier.written(1)
+    assert [change.done for change in changes if change] == [True, False, False, False]
+    assert told.read() == EnablersChanged(2, [(0, False)])
+    told.notifier.written(2)
+    assert all(change.done for change in changes if change)
+
+
+def test_many_tokens_go_in_messages_of_a_bounded_size(table: EventTable, event: Event) -> None:
+    told = Told(table, event, tokens=2 * MAX_CHANGES + 5)
+    change = switch(table, event, True)
+    assert change is not None
+    sizes = []
+    while (changed := told.read()) is not None:
+        assert not change.done
+        sizes.append(len(changed.changes))
+        told.notifier.written(changed.seq)
+    assert sizes == [MAX_CHANGES, MAX_CHANGES, 5]
+    assert change.done
+    assert all(told.state.values())
+
+
+def test_a_token_that_changes_again_keeps_its_place(
+    table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or one that changes all the time could never be told."""
+    monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
+    told = Told(table, event, tokens=4)
+    other = table.register(b"other", privileged=True)
+    table.acquire(other)
+    for token in (4, 5):
+        table.add_notified_enabler(other, told.notifier, token)
+    first = switch(table, event, True)
+    assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
+    switch(table, other, True)
+    later = switch(table, event, False)
+    told.notifier.written(1)
+    assert told.read() == EnablersChanged(2, [(2, False), (3, False)])
+    told.notifier.written(2)
+    assert first is not None
+    assert first.done, "its tokens were told, with newer values"
+    assert later is not None
+    assert told.read() == EnablersChanged(3, [(4, True), (5, True)])
+    told.notifier.written(3)
+    assert not later.done
+    assert told.read() == EnablersChanged(4, [(0, False), (1, False)])
+    told.notifier.written(4)
+    assert later.done
+
+
+@pytest.mark.parametrize("seq", [0, 1, 2, 1 << 63])
+def test_an_answer_to_what_was_never_said(table: EventTable, event: Event, seq: int) -> None:
+    told = Told(table, event)
+    with pytest.raises(TraceError, match="no enablers_changed is unanswered") as caught:
+        told.notifier.written(seq)
+    assert caught.value.errno == errno.EPROTO
+
+
+@pytest.mark.parametrize("seq", [0, 1, 3, 4])
+def test_an_answer_out_of_order(table: EventTable, event: Event, seq: int) -> None:
+    told = Told(table, event)
+    switch(table, event, True)
+    told.answer()
+    change = switch(table, event, False)
+    told.read()
+    with pytest.raises(TraceError, match="2 is unanswered"):
+        told.notifier.written(seq)
+    assert change is not None
+    assert not change.done
+
+
+def test_nothing_is_said_of_a_token_that_is_gone(table: EventTable, event: Event) -> None:
+    told = Told(table, event, tokens=3)
+    change = switch(table, event, True)
+    table.remove_notified_enabler(told.notifier, 1, 0)
+    assert told.read() == EnablersChanged(1, [(0, True), (2, True)])
+    later = switch(table, event, False)
+    for token in (0, 2):
+        table.remove_notified_enabler(told.notifier, token, 0)
+    told.notifier.written(1)
+    assert change is not None
+    assert change.done
+    assert later is not None
+    assert later.done, "nothing is left of it"
+    assert told.read() is None
+    with pytest.raises(TraceError) as caught:
+        table.remove_notified_enabler(told.notifier, 0, 0)
+    assert caught.value.errno == errno.ENOENT
+    assert not table.add_notified_enabler(event, told.notifier, 0), "the token may be used again"
+
+
+def test_the_last_token_that_is_to_be_told_goes_while_nothing_is_unanswered(
+    table: EventTable, event: Event
+) -> None:
+    told = Told(table, event)
+    change = switch(table, event, True)
+    table.remove_notified_enabler(told.notifier, 0, 0)
+    assert change is not None
+    assert change.done
+    assert not told.notifier.has_news
+
+
+def test_nobody_waits_for_a_connection_that_ended(table: EventTable, event: Event) -> None:
+    told, other = Told(table, event, pid=1), Told(table, event, pid=2)
+    change = switch(table, event, True)
+    assert other.answer()
+    assert change is not None
+    table.notifier_closed(told.notifier, 0)
+    assert change.done
+    assert event.references == 2, "the other's, and the test's"
+    switch(table, event, False)
+    assert told.read() is None
+    assert len(table.enablers) == 1
+
+
+def test_who_is_overdue_is_not_waited_for_until_it_answers(
+    table: EventTable, event: Event, log: pytest.LogCaptureFixture
+) -> None:
+    stopped, other = Told(table, event, pid=7), Told(table, event, pid=8)
+    change = switch(table, event, True, now_ns=5)
+    assert change is not None
+    assert change.deadline_ns == 5 + ACKNOWLEDGE_NS
+    stopped.read()
+    other.answer()
+    change.give_up(change.deadline_ns)
+    assert change.done
+    assert stopped.notifier.overdue
+    assert not other.notifier.overdue
+    (line,) = log.messages
+    assert "not acknowledged within 100 ms by pid 7:" in line
+    change = switch(table, event, False)
+    assert change is not None, "the other one is waited for"
+    other.answer()
+    assert change.done
+    stopped.notifier.written(1)
+    assert not stopped.notifier.overdue
+    assert stopped.read() == EnablersChanged(2, [(0, False)])
+    stopped.notifier.written(2)
+    assert switch(table, event, True) is not None
+
+
+def test_those_that_wait_already_wait_no_longer_for_who_is_overdue(table: EventTable, event: Event) -> None:
+    """Or many operations in a row would wait each its own time."""
+    stopped, other = Told(table, event, pid=7), Told(table, event, pid=8)
+    first = switch(table, event, True, now_ns=0)
+    second = switch(table, event, False, now_ns=50)
+    assert first is not None
+    assert second is not None
+    assert other.answer()
+    first.give_up(first.deadline_ns)
+    assert second.done
+    assert stopped.notifier.overdue
+    assert not other.notifier.overdue
+
+
+def test_an_operation_that_concerns_only_those_who_are_overdue_waits_for_nobody(
+    table: EventTable, event: Event
+) -> None:
+    Told(table, event)
+    change = switch(table, event, True)
+    assert change is not None
+    change.give_up(0)
+    assert switch(table, event, False) is None
+
+
+def test_the_log_has_one_line_a_second(
+    table: EventTable, event: Event, log: pytest.LogCaptureFixture
+) -> None:
+    first = [Told(table, event, pid=5000 + n) for n in range(MOST_NAMED + 3)]
+    change = switch(table, event, True)
+    assert change is not None
+    change.give_up(0)
+    (line,) = log.messages
+    assert "5000, 5001, " in line
+    assert line.count("50") == MOST_NAMED
+    assert "and 3 more" in line
+    for now_ns, pid in ((1, 7), (2, 8), (LOG_INTERVAL_NS, 9)):
+        Told(table, event, pid=pid)
+        change = switch(table, event, False)
+        assert change is not None
+        change.give_up(now_ns)
+    assert "by pid 7, 8, 9:" in log.messages[1]
+    assert len(log.messages) == 2
+    assert all(told.notifier.overdue for told in first)
+    assert log.records[0].levelno == logging.WARNING
+
+
+def test_a_change_that_nobody_wants_to_know_of_any_more_leaves_nothing(
+    table: EventTable, event: Event
+) -> None:
+    """An administrator who asks and leaves, again and again, while a program does not answer."""
+    told = Told(table, event)
+    for on in (True, False) * 10:
+        change = switch(table, event, on)
+        assert change is not None
+        change.forget()
+    assert not told.notifier._waiting
+    assert not told.notifier.overdue
+
+
+def test_what_changed_before_an_operation_is_not_its_matter(table: EventTable, event: Event) -> None:
+    told = Told(table, event)
+    table.enablers.write_state(event, True)
+    table.enablers.notifiers.begin()
+    assert table.enablers.notifiers.take(0) is None
+    assert told.notifier.has_news
+
+
+def test_tokens_are_counted_as_enablers_of_their_user(event: Event, table: EventTable) -> None:
+    shares = Shares({Resource.ENABLERS: 2})
+    enablers = EnablerTable(shares)
+    notifier = enablers.notifiers.add(PEER, lambda: None)
+    for token in (0, 1):
+        enablers.check_token(notifier, token)
+        enablers.add_notified(notifier, token, event)
+    with pytest.raises(TraceError) as caught:
+        enablers.check_token(notifier, 1)
+    assert caught.value.errno == errno.EADDRINUSE
+    with pytest.raises(TraceError) as caught:
+        enablers.check_token(notifier, 2)
+    assert caught.value.errno == errno.ENOMEM
+    assert enablers.remove_notified(notifier, 0) is event
+    enablers.check_token(notifier, 2)
+    assert enablers.close_notifier(notifier) == [event]
+    assert (shares.total(Resource.ENABLERS), len(enablers)) == (0, 0)
+
+
+def test_a_connection_with_thousands_goes_in_pieces(
+    table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utracefsd.events.enablers.PIECE", 4)
+    told = Told(table, event, tokens=10)
+    table.notifier_closed(told.notifier, 0)
+    assert (len(table.enablers), table.next_reap_ns()) == (6, 0)
+    table.enablers.write_state(event, True)
+    assert told.read() is None
+    for _ in range(2):
+        table.reap(0)
+    assert (len(table.enablers), event.references, table.next_reap_ns()) == (0, 1, None)
+
+
+def test_a_closed_one_is_in_no_circle(table: EventTable, event: Event) -> None:
+    told = Told(table, event)
+    switch(table, event, True)
+    notifier = weakref.ref(told.notifier)
+    gc.collect()
+    gc.disable()
+    try:
+        table.notifier_closed(told.notifier, 0)
+        del told
+        assert notifier() is None
+    finally:
+        gc.enable()
+
+
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("switch"), st.integers(0, 2), st.booleans()),
+        st.tuples(st.just("read"), st.integers(0, 1), st.booleans()),
+        st.tuples(st.just("remove"), st.integers(0, 1), st.integers(0, 8)),
+        st.tuples(st.just("add"), st.integers(0, 1), st.integers(0, 8)),
+        st.tuples(st.just("give_up"), st.integers(0, 3), st.booleans()),
+    ),
+    max_size=60,
+)
+
+
+@given(ACTS)
+def test_all_know_the_truth_in_the_end_and_no_change_is_done_too_early(acts: list[Any]) -> None:
+    """Whatever is switched, told, registered and given up in between."""
+    enablers = EnablerTable(Shares())
+    events = [Event.__new__(Event) for _ in range(3)]
+    on = dict.fromkeys(map(id, events), False)
+    notifiers = [enablers.notifiers.add(PEER, lambda: None) for _ in range(2)]
+    states: list[dict[int, bool]] = [{}, {}]
+    unanswered: list[EnablersChanged | None] = [None, None]
+    open_changes: list[Change] = []
+
+    def read(which: int) -> None:
+        message = notifiers[which].next_message()
+        if message is not None:
+            changed = EnablersChanged.from_params(msgpack.unpackb(message)[2])
+            unanswered[which] = changed
+            for token, value in changed.changes:
+                if token in notifiers[which].enablers:
+                    states[which][token] = value
+
+    def answer(which: int) -> None:
+        changed = unanswered[which]
+        if changed is not None:
+            unanswered[which] = None
+            notifiers[which].written(changed.seq)
+
+    def believed(notifier: Notifier, state: dict[int, bool]) -> dict[int, bool]:
+        return {token: state[token] for token in notifier.enablers}
+
+    def truth(notifier: Notifier) -> dict[int, bool]:
+        return {token: on[id(enabler.event)] for token, enabler in notifier.enablers.items()}
+
+    for name, which, what in acts:
+        if name == "switch":
+            enablers.notifiers.begin()
+            on[id(events[which])] = what
+            enablers.write_state(events[which], what)
+            change = enablers.notifiers.take(0)
+            if change is not None:
+                open_changes.append(change)
+        elif name == "read":
+            read(which)
+            if what:
+                answer(which)
+        elif name == "remove" and what in notifiers[which].enablers:
+            enablers.remove_notified(notifiers[which], what)
+        elif name == "add" and what not in notifiers[which].enablers:
+            event = events[what % 3]
+            enablers.add_notified(notifiers[which], what, event)
+            states[which][what] = on[id(event)]
+        elif name == "give_up" and which < len(open_changes):
+            change = open_changes[which]
+            change.give_up(0) if what else change.forget()
+            assert change.done
+        for notifier, state in zip(notifiers, states, strict=True):
+            if notifier.up_to_date:
+                assert believed(notifier, state) == truth(notifier)
+    for _ in range(10):
+        for which in (0, 1):
+            answer(which)
+            read(which)
+    for notifier, state in zip(notifiers, states, strict=True):
+        assert notifier.up_to_date
+        assert believed(notifier, state) == truth(notifier)
+        assert not notifier._waiting
+    assert all(change.done for change in open_changes)

@@ -1,0 +1,356 @@
+"""Operations on the tree and those who are told of their enablers, with the daemon's parts together and a
+clock that is set."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from utracefs_protocol.connection import encode_notification, encode_request
+from utracefsd.connections.port import Port
+from utracefsd.daemon import Daemon
+from utracefsd.events.notifier import ACKNOWLEDGE_NS
+from utracefsd.machine.procfs import read_task
+from utracefsd.machine.shares import Resource
+
+SECOND_NS = 10**9
+ENABLE = "events/user_events/ev/enable"
+
+
+class Client:
+    """One end of a connection; what comes is kept until it is asked for."""
+
+    def __init__(self, around: Around, port: Port) -> None:
+        self.around = around
+        ours, self.sock = socket.socketpair()
+        port.add(ours)
+        self.unpacker = msgpack.Unpacker()
+        self.msgid = 0
+
+    def send(self, method: str, *params: Any) -> int:
+        self.msgid += 1
+        self.sock.sendall(encode_request(self.msgid, method, list(params)))
+        return self.msgid
+
+    def heard(self) -> list[Any]:
+        """What has come until now."""
+        while select.select([self.sock], [], [], 0)[0] and (data := self.sock.recv(1 << 16)):
+            self.unpacker.feed(data)
+        return list(self.unpacker)
+
+    def call(self, method: str, *params: Any) -> Any:
+        msgid = self.send(method, *params)
+        self.around.turn()
+        [[kind, answered, error, result]] = self.heard()
+        assert (kind, answered, error) == (1, msgid, None)
+        return result
+
+    def written(self, seq: int) -> None:
+        self.sock.sendall(encode_notification("enablers_written", [seq]))
+
+    def enable(self, on: bool) -> int:
+        return self.send("write_file", ENABLE, b"1" if on else b"0", True)
+
+
+class Around:
+    def __init__(self, folder: Path) -> None:
+        self.now_ns = SECOND_NS
+        self.daemon = Daemon(
+            now_ns=lambda: self.now_ns, status_path=folder / "user_events_status", plugins=[]
+        )
+        self.clients: list[Client] = []
+        self.closed = False
+
+    def program(self, tokens: int = 1) -> Client:
+        self.clients.append(Client(self, self.daemon.data))
+        client = self.clients[-1]
+        client.call("notify_enablers", {})
+        for token in range(tokens):
+            client.call("DIAG_IOCSREG", {"name_args": "ev u32 a", "enable_token": token})
+        return client
+
+    def administrator(self) -> Client:
+        self.clients.append(Client(self, self.daemon.tracefs))
+        return self.clients[-1]
+
+    def turn(self) -> None:
+        """What the loop would do until nothing is ready."""
+        while True:
+            ready = 0
+            for port in (self.daemon.data, self.daemon.tracefs):
+                for accepted in port.ready():
+                    port.pump(accepted)
+                    self.daemon.hand_on()
+                    ready += 1
+            if not ready:
+                return
+
+    def at(self, now_ns: int) -> None:
+        self.now_ns = now_ns
+        self.daemon.on_time(now_ns)
+        self.turn()
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.sock.close()
+        if not self.closed:
+            self.daemon.close()
+
+
+@pytest.fixture
+def around() -> Iterator[Around]:
+    folder = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
+    made = Around(folder)
+    yield made
+    made.close()
+    shutil.rmtree(folder)
+
+
+def changed(seq: int, *pairs: list[int]) -> list[Any]:
+    return [2, "enablers_changed", [seq, list(pairs)]]
+
+
+def test_enable_is_answered_when_all_have_acknowledged(around: Around) -> None:
+    programs = [around.program() for _ in range(3)]
+    tree, other = around.administrator(), around.administrator()
+    msgid = tree.enable(True)
+    around.turn()
+    assert tree.heard() == []
+    assert [program.heard() for program in programs] == [[changed(1, [0, 1])]] * 3
+    assert other.call("read_file", ENABLE) == b"1\n", "others are not held up"
+    for program in programs[:2]:
+        program.written(1)
+    around.turn()
+    assert tree.heard() == []
+    programs[2].written(1)
+    around.turn()
+    assert tree.heard() == [[1, msgid, None, 1]]
+    deadline_ns = around.daemon.next_deadline_ns()
+    assert deadline_ns is None or deadline_ns > around.now_ns + ACKNOWLEDGE_NS
+    assert other.call("write_file", ENABLE, b"1", True) == 1, "nothing changes, so nobody is waited for"
+
+
+def test_after_100_ms_it_is_answered_all_the_same(around: Around, log: pytest.LogCaptureFixture) -> None:
+    stopped, program, tree = around.program(), around.program(), around.administrator()
+    msgid = tree.enable(True)
+    around.turn()
+    program.written(1)
+    around.turn()
+    assert around.daemon.next_deadline_ns() == SECOND_NS + ACKNOWLEDGE_NS
+    around.at(SECOND_NS + ACKNOWLEDGE_NS - 1)
+    assert tree.heard() == []
+    around.at(SECOND_NS + ACKNOWLEDGE_NS)
+    assert tree.heard() == [[1, msgid, None, 1]]
+    assert f"by pid {os.getpid()}:" in log.text
+    program.heard()
+    msgid = tree.enable(False)
+    around.turn()
+    assert tree.heard() == []
+    program.written(2)
+    around.turn()
+    assert tree.heard() == [[1, msgid, None, 1]], "who is overdue is not waited for"
+    assert stopped.heard() == [changed(1, [0, 1])]
+    stopped.written(1)
+    around.turn()
+    assert stopped.heard() == [changed(2, [0, 0])]
+    stopped.written(2)
+    around.turn()
+    msgid = tree.enable(True)
+    around.turn()
+    program.written(3)
+    around.turn()
+    assert tree.heard() == [], "it has answered, so it is waited for again"
+    stopped.written(3)
+    around.turn()
+    assert tree.heard() == [[1, msgid, None, 1]]
+
+
+def test_nobody_waits_for_a_program_that_ended(around: Around) -> None:
+    program, tree = around.program(), around.administrator()
+    msgid = tree.enable(True)
+    around.turn()
+    program.sock.close()
+    around.turn()
+    assert tree.heard() == [[1, msgid, None, 1]]
+
+
+def test_an_administrator_who_leaves(around: Around) -> None:
+    program, tree = around.program(), around.administrator()
+    tree.enable(True)
+    around.turn()
+    tree.sock.close()
+    around.turn()
+    assert len(around.daemon.tracefs) == 0
+    around.at(SECOND_NS + 2 * ACKNOWLEDGE_NS)
+    program.written(1)
+    around.turn()
+    other = around.administrator()
+    msgid = other.enable(False)
+    around.turn()
+    assert other.heard() == []
+    program.written(2)
+    around.turn()
+    assert other.heard() == [[1, msgid, None, 1]]
+
+
+def test_several_operations_wait_at_once(around: Around) -> None:
+    program, one, two = around.program(tokens=3), around.administrator(), around.administrator()
+    first, second = one.enable(True), one.enable(False)
+    around.turn()
+    third = two.enable(True)
+    around.turn()
+    assert (one.heard(), two.heard()) == ([], [])
+    assert program.heard() == [changed(1, [0, 0], [1, 0], [2, 0])], "at the end of the step: both"
+    program.written(1)
+    around.turn()
+    assert one.heard() == [[1, first, None, 1], [1, second, None, 1]]
+    assert two.heard() == []
+    assert program.heard() == [changed(2, [0, 1], [1, 1], [2, 1])]
+    program.written(2)
+    around.turn()
+    assert two.heard() == [[1, third, None, 1]]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("set_event", "user_events:ev"),
+        ("events/enable", "1"),
+        ("events/user_events/ev/trigger", "traceoff"),
+        ("instances/other/events/user_events/ev/enable", "1"),
+    ],
+)
+def test_whatever_attaches_waits(around: Around, path: str, text: str) -> None:
+    program, tree = around.program(), around.administrator()
+    tree.call("mkdir", "instances/other")
+    msgid = tree.send("write_file", path, text.encode(), True)
+    around.turn()
+    assert tree.heard() == []
+    assert program.heard() == [changed(1, [0, 1])]
+    program.written(1)
+    around.turn()
+    assert tree.heard() == [[1, msgid, None, len(text)]]
+
+
+def test_perf_and_the_end_of_an_instance_wait(around: Around) -> None:
+    program, tree = around.program(), around.administrator()
+    tree.call("mkdir", "instances/other")
+    steps: list[tuple[str, list[Any], int]] = [
+        ("perf_event_open", [{"name": "user_events:ev"}], 1),
+        ("close", [1], 0),
+        ("write_file", ["instances/other/events/user_events/ev/enable", b"1", True], 1),
+        ("rmdir", ["instances/other"], 0),
+    ]
+    for seq, (method, params, state) in enumerate(steps, 1):
+        tree.send(method, *params)
+        around.turn()
+        assert tree.heard() == []
+        assert program.heard() == [changed(seq, [0, state])]
+        program.written(seq)
+        around.turn()
+        [[_, _, error, _]] = tree.heard()
+        assert error is None
+
+
+def test_many_tokens(around: Around) -> None:
+    """Sixteen messages, one after the other, and one wait."""
+    tokens = 16 * 1024
+    program = around.program()
+    requests = [
+        encode_request(n, "DIAG_IOCSREG", [{"name_args": "ev u32 a", "enable_token": n}])
+        for n in range(1, tokens)
+    ]
+    for begin in range(0, len(requests), 256):
+        program.sock.sendall(b"".join(requests[begin : begin + 256]))
+        around.turn()
+        program.heard()
+    tree = around.administrator()
+    msgid = tree.enable(True)
+    around.turn()
+    state: dict[int, int] = {}
+    for seq in range(1, 17):
+        assert tree.heard() == []
+        [[_, method, [said, pairs]]] = program.heard()
+        assert (method, said, len(pairs)) == ("enablers_changed", seq, 1024)
+        state |= dict(pairs)
+        program.written(seq)
+        around.turn()
+    assert tree.heard() == [[1, msgid, None, 1]]
+    assert state == dict.fromkeys(range(tokens), 1)
+    program.sock.close()
+    around.turn()
+    while around.daemon.table.next_reap_ns() == 0:
+        around.at(around.now_ns)
+    assert around.daemon.shares.total(Resource.ENABLERS) == 0
+
+
+def test_who_does_not_read_costs_no_more_than_its_tokens(around: Around) -> None:
+    program, tree = around.program(tokens=4), around.administrator()
+    (accepted,) = around.daemon.data
+    for number in range(200):
+        tree.enable(number % 2 == 0)
+        around.turn()
+        if not number:
+            around.at(SECOND_NS + ACKNOWLEDGE_NS)
+    tree.heard()
+    assert accepted.link.waiting_bytes == 0
+    assert program.heard() == [changed(1, [0, 1], [1, 1], [2, 1], [3, 1])]
+    program.written(1)
+    around.turn()
+    assert program.heard() == [changed(2, [0, 0], [1, 0], [2, 0], [3, 0])]
+
+
+def test_the_daemon_ends_while_somebody_waits(around: Around) -> None:
+    """It was carried out, so it is answered."""
+    around.program()
+    tree = around.administrator()
+    msgid = tree.enable(True)
+    around.turn()
+    around.daemon.close()
+    around.closed = True
+    assert tree.heard() == [[1, msgid, None, 1]]
+
+
+def test_who_sends_no_more_is_answered(around: Around) -> None:
+    around.program()
+    tree = around.administrator()
+    msgid = tree.enable(True)
+    tree.sock.shutdown(socket.SHUT_WR)
+    around.turn()
+    assert tree.heard() == [[1, msgid, None, 1]]
+
+
+def test_on_behalf_of_a_process(around: Around) -> None:
+    task = read_task(os.getppid())
+    assert task is not None
+    mount = Client(around, around.daemon.data)
+    around.clients.append(mount)
+    process = {"pid": os.getppid(), "start_time": task.start_time, "uid": 54321, "gid": 1}
+    mount.call("open_for", process)
+    assert mount.call("DIAG_IOCSREG", {"name_args": "ev u32 a"})["write_index"] == 0
+    shares = around.daemon.shares
+    assert shares.held(Resource.CONNECTIONS, 54321) == shares.held(Resource.EVENTS, 54321) == 1
+    assert shares.total(Resource.CONNECTIONS) == 1
+    tree = around.administrator()
+    tree.call("write_file", ENABLE, b"1", True)
+    assert mount.call("write", bytes(8), os.getpid()) == 8
+    assert mount.call("write", bytes(8)) == 8
+    trace = tree.call("read_file", "trace").decode().splitlines()
+    own = read_task(os.getpid())
+    assert own is not None
+    assert trace[-2].split("-")[0].strip() == own.comm.decode()
+    assert f"-{os.getpid()} " in trace[-2]
+    assert f"{task.comm.decode()}-{os.getppid()} " in trace[-1]
+    msgid = mount.send("open_for", process)
+    around.turn()
+    [[_, answered, error, _]] = mount.heard()
+    assert (answered, error[0]) == (msgid, 1), "an administrator it is no more"
