@@ -341,6 +341,7 @@ class TracefsConnection:
                 for piece in result.pieces:
                     if piece is None:
                         yield None
+                        self._begin_change()  # what others changed meanwhile is not this one's matter
                     else:
                         pieces.append(piece)
                 parts = encode_bin_response(request.msgid, pieces)
