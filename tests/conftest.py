@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.left_over import LeftOver, watch
 from utracefsd.server.runtime import Runtime
 
 # A shell that runs something in the background lets it ignore SIGINT, and so would every program that a test
@@ -20,6 +23,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("utracefs", deadline=None)
 hypothesis.settings.load_profile("utracefs")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftOver]:
+    """The last test of this process fails if one of them left files, daemons' folders or programs."""
+    tmp_path_factory.getbasetemp()  # pytest's own, which stays for who looks
+    left_over = watch()
+    yield left_over
+    gc.collect()
+    deadline = time.monotonic() + 5  # for those that are just ending
+    while (found := left_over.report()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left_over.remove()
+    assert not found, "tests left behind:\n" + "\n".join(found)
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,8 @@ def connect(name: str, directory: str | None = None, timeout_s: float | None = N
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         if timeout_s is not None:
             # unix_stream_connect() of the kernel waits that long. settimeout() would not wait at all.
-            timeval = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+            microseconds = max(1, int(timeout_s * 1e6))  # 0 would be for ever
+            timeval = struct.pack("ll", *divmod(microseconds, 1_000_000))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         try:
             sock.connect(socket_path(candidate, name))

@@ -163,7 +163,7 @@ class Daemon:
                     taken = None
             # Before anything is recorded, and before the ring buffers take what room there is.
             journal = self._journal(folder, taken)
-        cells = Cells() if journal is None else journal.cells
+        self.cells = cells = Cells() if journal is None else journal.cells
         tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
         self.instances = Instances(
             self.table,
@@ -263,6 +263,12 @@ class Daemon:
         for path, refused in ((folder.cells, cells.refused), (folder.journal, journal.refused)):
             if refused:
                 logger.warning("%s is replaced: %s", path, refused)
+        if cells.lost_put_off:
+            logger.warning(
+                "the daemon before this one was killed while %d synthetic events waited to be recorded,"
+                " which may be lost",
+                cells.lost_put_off,
+            )
         return journal
 
     def open_tracefs(self, peer: Peer) -> TracefsConnection:
@@ -448,6 +454,8 @@ class Daemon:
         lines = [
             f"faults: {self.faults.count}\n",
             f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
+            f"synthetic events that may be lost with the daemon before: {self.cells.lost_put_off}\n",
+            f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",
             f"connections to be accepted: {self.data.arrived}\n",
             self.shares.text(),

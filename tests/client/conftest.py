@@ -13,6 +13,7 @@ from tests.client.fake_daemon import FakeDaemon, running, wait_for
 from tests.client.real_daemon import Work, working
 from tests.client.workbench import FarRing, Workbench
 from utracefs import Session
+from utracefsd.server.runtime import locate
 
 
 @pytest.fixture
@@ -22,6 +23,8 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("UTRACEFS_DIR", str(path))
     yield path
     shutil.rmtree(path)
+    # What a daemon keeps for its successor; here none comes.
+    shutil.rmtree(locate(path).status_folder, ignore_errors=True)
 
 
 @pytest.fixture

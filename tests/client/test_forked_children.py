@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.client.fake_daemon import wait_for
@@ -86,6 +88,59 @@ def test_children_with_threads_that_all_begin_at_once(work: Work) -> None:
     )
     expected = {10 * who + part: list(range(10)) for who in range(10) for part in range(4)}
     wait_for(lambda: work.numbers() == expected, what=lambda: work.numbers())
+
+
+def test_threads_that_fork_while_threads_emit_in_parent_and_child(work: Work) -> None:
+    """And each child forks while its threads emit. Everybody is complete and in order."""
+    counts = json.loads(
+        work.run(
+            """
+            warnings.simplefilter("ignore")  # Python 3.12 warns of fork() in a program with threads
+            over = threading.Event()
+            counts = [0] * 3
+
+            def busy(n):
+                while not over.is_set():
+                    event.emit(1000 + n, counts[n])
+                    counts[n] += 1
+                    time.sleep(0.0005)
+
+            def child(who):
+                threads = [threading.Thread(target=emit, args=(who * 10 + n,)) for n in range(3)]
+                for thread in threads:
+                    thread.start()
+                pid = os.fork()
+                if not pid:
+                    emit(who * 10 + 3)
+                    os._exit(0)
+                for thread in threads:
+                    thread.join()
+                os.waitpid(pid, 0)
+                os._exit(0)
+
+            def fork_some(base):
+                for who in range(base, base + 4):
+                    pid = os.fork()
+                    if not pid:
+                        child(who)
+                    os.waitpid(pid, 0)
+
+            busies = [threading.Thread(target=busy, args=(n,)) for n in range(3)]
+            forkers = [threading.Thread(target=fork_some, args=(base,)) for base in (0, 4)]
+            for thread in busies + forkers:
+                thread.start()
+            for thread in forkers:
+                thread.join()
+            over.set()
+            for thread in busies:
+                thread.join()
+            print(counts)
+            """
+        )
+    )
+    want = {who * 10 + n: list(range(10)) for who in range(8) for n in range(4)}
+    want |= {1000 + n: list(range(count)) for n, count in enumerate(counts)}
+    assert work.numbers() == want
 
 
 def test_a_child_that_is_forked_and_emits_in_signal_handlers(work: Work) -> None:

@@ -1,10 +1,12 @@
 """Which directories a client looks in, and which it does not trust."""
 
+import contextlib
 import errno
 import os
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,5 +111,40 @@ def test_a_listener_without_room_is_waited_for_that_long_only(place: Path) -> No
     (place / "d").mkdir()
     sock.bind(str(place / "d/tracefs"))
     sock.listen(0)
-    with sock, connect("tracefs", str(place / "d")), pytest.raises(BlockingIOError):
-        connect("tracefs", str(place / "d"), 0.02)
+    with sock, connect("tracefs", str(place / "d")):
+        for timeout_s in (0.02, 1e-9):
+            with pytest.raises(BlockingIOError):
+                connect("tracefs", str(place / "d"), timeout_s)
+
+
+def test_who_waits_for_room_in_a_flood_gets_it(place: Path) -> None:
+    """The queue is full nearly all the time: what is taken off it is replaced at once."""
+    (place / "d").mkdir()
+    path = str(place / "d/tracefs")
+    over = threading.Event()
+
+    def press() -> None:
+        while not over.is_set():
+            with socket.socket(socket.AF_UNIX) as one, contextlib.suppress(OSError):
+                one.settimeout(0)
+                one.connect(path)
+
+    def take() -> None:
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                listening.accept()[0].close()
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen(0)
+        listening.settimeout(0.05)
+        threads = [threading.Thread(target=work) for work in (press, press, take)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                connect("tracefs", str(place / "d"), 30).close()
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()

@@ -3,6 +3,7 @@ nothing else."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -94,9 +95,9 @@ def test_killed_again_and_again(daemon: DaemonProcess, producer: Producer) -> No
 
 INSIDE = """
 import os, subprocess, sys, tempfile
-from tests.integration.test_restart_no_room import in_a_small_dev_shm
+import tests.integration.test_restart_no_room as module
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", "/dev/shm"], check=True)
-in_a_small_dev_shm(sys.argv[1])
+getattr(module, sys.argv[2])(sys.argv[1])
 """
 
 
@@ -148,7 +149,62 @@ def in_a_small_dev_shm(directory: str) -> None:
     assert b"Traceback" not in daemon.log, daemon.log.decode()
 
 
-def test_in_a_small_dev_shm() -> None:
+def refused(daemon: DaemonProcess, path: str, data: bytes) -> str:
+    """The error's text of a write that appends; empty if it succeeds."""
+    with daemon.tree() as tree:
+        try:
+            tree.write_file(path, data, truncate=False)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            return str(error.strerror)
+    return ""
+
+
+def features_in_a_small_dev_shm(directory: str) -> None:
+    """Without any room left histograms, triggers, snapshots and instances are refused with the reason or
+    live in memory; what was there goes on, and a successor has what was written down."""
+    event = "events/user_events/a/"
+    daemon = DaemonProcess(directory)
+    daemon.start()
+    producer = Producer(directory)
+    try:
+        write(daemon, buffer_size_kb=b"64", events__enable=b"1")
+        write(daemon, events__user_events__a__trigger=b"stacktrace:1000")
+        write(daemon, events__user_events__a__trigger=b"hist:keys=1:vals=n")
+        producer.emit(10)
+        take_all_room()
+        # A file of cells has 128 of them; a trigger that finds none left needs room.
+        texts = [refused(daemon, event + "trigger", b"hist:keys=%d" % n) for n in range(2, 200)]
+        texts += [refused(daemon, event + "trigger", b"traceoff:5 if n == 999999")]
+        assert set(texts) <= {"", "no room for a trigger: No space left on device"}
+        with daemon.tree() as tree:
+            tree.mkdir("instances/i")
+        write(daemon, instances__i__events__user_events__a__enable=b"1", snapshot=b"1")
+        write(daemon, events__user_events__a__filter=b"n < 15")
+        producer.emit(10)
+        before = read(daemon, event + "trigger", event + "filter", "instances/i/trace")
+        hist, trace, snapshot = read(daemon, event + "hist", "trace", "snapshot")
+        assert b"Hits: 20\n" in hist
+        assert numbers(snapshot) == list(range(10)) and numbers(trace) == list(range(10, 15))
+        assert numbers(before[2]) == list(range(10, 20))
+        assert b"stacktrace:count=980\n" in before[0]
+        os.unlink("/dev/shm/filler")
+        restart(daemon, producer)
+        after = read(daemon, event + "trigger", event + "filter")
+        assert after == before[:2]
+        (hist,) = read(daemon, event + "hist")
+        assert b"n:        190\n" in hist, "the first one had a file"
+        producer.emit(5)
+        assert b"stacktrace:count=975\n" in read(daemon, event + "trigger")[0]
+        assert refused(daemon, event + "trigger", b"hist:keys=200") == ""
+    finally:
+        producer.close()
+        daemon.stop()
+    assert b"Traceback" not in daemon.log, daemon.log.decode()
+
+
+@pytest.mark.parametrize("what", ["in_a_small_dev_shm", "features_in_a_small_dev_shm"])
+def test_in_a_small_dev_shm(what: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, for a mount namespace of its own")
     probe = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
@@ -159,7 +215,7 @@ def test_in_a_small_dev_shm() -> None:
         pytest.skip("unshare -m and mount are forbidden here")
     with tempfile.TemporaryDirectory(prefix="utracefs-test-") as directory:
         subprocess.run(
-            ["unshare", "-m", "--propagation", "private", sys.executable, "-c", INSIDE, directory],
+            ["unshare", "-m", "--propagation", "private", sys.executable, "-c", INSIDE, directory, what],
             check=True,
             timeout=60,
             cwd=Path(__file__).parents[2],

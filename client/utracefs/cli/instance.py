@@ -1,5 +1,7 @@
 """`utracefs instance`: make, remove and list instances, each with its own ring buffer and switches."""
 
+from collections.abc import Callable
+
 import click
 
 from utracefs.cli import Failure
@@ -32,12 +34,7 @@ def create(directory: str | None, names: tuple[str, ...]) -> None:
     """Make instances; they stay until they are removed, also over a restart of the daemon."""
     with connect(directory) as tree:
         for name in names:
-            try:
-                tree.mkdir(f"instances/{name}")
-            except FileExistsError:
-                raise Failure(name, "there is one of this name already") from None
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, name) from None
+            _change(tree.mkdir, name, FileExistsError, "there is one of this name already")
 
 
 @instance.command(context_settings=COMMAND_SETTINGS)
@@ -54,12 +51,9 @@ def remove(directory: str | None, names: tuple[str, ...]) -> None:
     """Remove instances with everything that they hold."""
     with connect(directory) as tree:
         for name in names:
-            try:
-                tree.rmdir(f"instances/{name}")
-            except FileNotFoundError:
-                raise Failure(name, "no such instance; `utracefs instance list` shows all") from None
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, name) from None
+            _change(
+                tree.rmdir, name, FileNotFoundError, "no such instance; `utracefs instance list` shows all"
+            )
 
 
 @instance.command("list", context_settings=COMMAND_SETTINGS)
@@ -74,6 +68,16 @@ def list_instances(directory: str | None, as_json: bool) -> None:
             return
     for name in names:
         echo(name)
+
+
+def _change(change: Callable[[str], None], name: str, refused: type[OSError], why: str) -> None:
+    """Make or remove one; an error names the instance, and says `why` for the one that is to be expected."""
+    try:
+        change(f"instances/{name}")
+    except refused:
+        raise Failure(name, why) from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from None
 
 
 def _state(tree: Tracefs, name: str) -> dict[str, object] | None:

@@ -80,7 +80,7 @@ class Files(Protocol):
     """The virtual tree (tree.tree.Tree), as far as this connection needs it. Paths begin at its root."""
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
-    def read_pieces(self, path: bytes, peer: Peer) -> list[bytes]: ...
+    def read_pieces(self, path: bytes, peer: Peer) -> Iterator[bytes | None]: ...
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int: ...
     def list_dir(self, path: bytes) -> list[tuple[bytes, str]]: ...
     def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]: ...
@@ -223,7 +223,8 @@ class TracefsConnection:
         return bool(self._waiting) or (bool(self._withheld) and self._withheld[0][0].done)
 
     def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply | None]:
-        """Carry out the requests that are complete with `data`; None stands between two of them.
+        """Carry out the requests that are complete with `data`; None stands between two of them, and within
+        one where others may have their turn.
 
         No request takes descriptors: those that came are closed.
 
@@ -321,7 +322,7 @@ class TracefsConnection:
         if closed is not None:
             closed()
 
-    def _answer(self, request: Request) -> Iterator[Reply]:
+    def _answer(self, request: Request) -> Iterator[Reply | None]:
         kind = messages.METHODS.get(request.method)
         fds: tuple[int, ...] = ()
         began = False
@@ -336,7 +337,14 @@ class TracefsConnection:
                 fds = result.fds
                 result = result.result
             if isinstance(result, _Pieces):
-                parts = encode_bin_response(request.msgid, result.pieces)
+                pieces = []
+                for piece in result.pieces:
+                    if piece is None:
+                        yield None
+                        self._begin_change()  # what others changed meanwhile is not this one's matter
+                    else:
+                        pieces.append(piece)
+                parts = encode_bin_response(request.msgid, pieces)
             else:
                 parts = [encode_response(request.msgid, result)]
         except _Waits as waits:
@@ -511,7 +519,8 @@ class TracefsConnection:
 class _Pieces:
     """A bin that may be large."""
 
-    pieces: list[bytes]
+    pieces: Iterator[bytes | None]
+    """None: others may have their turn."""
 
 
 @attrs.frozen

@@ -43,7 +43,9 @@ cdef inline uint64_t common_word(uint16_t id, int32_t pid) noexcept nogil:
 
 # Records that came of others, and wait until those have been dealt with.
 cdef int nr_put_off
-cdef int put_off(Tracepoint tracepoint, const Record *r, bytes payload) except -1
+cdef int put_off(
+    Tracepoint tracepoint, const Record *r, bytes payload, object owner, uint64_t *pending
+) except -1
 cdef void emit_put_off() noexcept
 
 ctypedef struct LocCheck:

@@ -24,6 +24,7 @@ import time
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EBADF, EFAULT, EINVAL
+from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
 from utracefs_protocol.declaration import FieldKind
@@ -314,12 +315,19 @@ cdef int MAX_PUT_OFF = 64
 cdef list _put_off = []
 
 
-cdef int put_off(Tracepoint tracepoint, const Record *r, bytes payload) except -1:
-    """Emit a record with the time, cpu and thread of `r`, once everybody has dealt with `r`."""
+cdef int put_off(
+    Tracepoint tracepoint, const Record *r, bytes payload, object owner, uint64_t *pending
+) except -1:
+    """Emit a record with the time, cpu and thread of `r`, once everybody has dealt with `r`.
+
+    pending: Where those are counted that wait, in memory of `owner`; NULL: nowhere.
+    """
     global nr_put_off
     if tracepoint.nr_probes and nr_put_off < MAX_PUT_OFF:
-        _put_off.append((tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid))
+        _put_off.append((tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid, owner, <uintptr_t>pending))
         nr_put_off += 1
+        if pending != NULL:
+            pending[0] += 1
     return 0
 
 
@@ -329,13 +337,16 @@ cdef void emit_put_off() noexcept:
     cdef Record r
     cdef Tracepoint tracepoint
     cdef bytes payload
+    cdef uintptr_t pending
     cdef Py_ssize_t i = 0
     memset(&r, 0, sizeof(r))
     while i < len(_put_off):
-        tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid = _put_off[i]
+        tracepoint, payload, r.ts_ns, r.cpu, r.pid, r.tgid, _, pending = _put_off[i]
         r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
         r.size = <uint32_t>PyBytes_GET_SIZE(payload)
         tracepoint.emit(&r)
+        if pending:
+            (<uint64_t *>pending)[0] -= 1
         i += 1
     _put_off.clear()
     nr_put_off = 0

@@ -16,6 +16,8 @@ What kernel/trace/trace_events_user.c keeps in a group, as plain objects. An eve
                                       v                        v
                                    removed  <------------------+
 
+An event that only standing lines keep goes before that, where there is no room for another (idle_events.py).
+
 References are counted for: each data connection whose write_index table holds the event, each enabler, each
 attached probe. A persistent event's reference to itself is not counted here; so "busy" is a count above 0,
 and a non-persistent event is busy as long as it stands in the table, because only the reaper may remove it
@@ -35,7 +37,7 @@ All text is bytes. Errors are TraceError with the kernel's errno, in the kernel'
 """
 
 import errno
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 
 from utracefs_protocol.declaration import (
@@ -62,6 +64,7 @@ from utracefsd.events.event import (
     SavedEvent,
     shown,
 )
+from utracefsd.events.idle_events import IdleEvents
 from utracefsd.events.lowest_free import LowestFree
 from utracefsd.events.notifier import Notifier
 from utracefsd.events.status_file import StatusFile
@@ -105,6 +108,7 @@ class EventTable:
         self.status_file = status_file
         self.shares = Shares() if shares is None else shares
         self.enablers = EnablerTable(self.shares)
+        self.idle = IdleEvents()
         self.user_events_max = user_events_max
         self.reap_delay_ns = reap_delay_ns
         self.before_created: list[Callable[[Event], None]] = []
@@ -122,6 +126,9 @@ class EventTable:
         self._named: dict[bytes, dict[Event, None]] = {}
         self._next_multi_id = 0
         self._ids = LowestFree(first_id, MAX_EVENT_ID)
+        self._ids_let_go: deque[int] = deque()
+        """Ring buffers may hold records with them, which another event's would look like: they are given
+        again last, the oldest first."""
         self._to_reap: dict[Event, int] = {}
         """When; only those without references, in the order of their deadlines, since the delay is one for
         all."""
@@ -205,10 +212,8 @@ class EventTable:
             tracepoint_name, system = b"%s.%x" % (name, self._next_multi_id), SYSTEM_MULTI
             self._next_multi_id += 1
         declaration = Declaration(name, parse_fields(args))
-        self._check_room(owner_uid, privileged, len(declaration.fields))
-        event_id = self._ids.allocate()
-        if event_id is None:
-            raise TraceError(errno.ENODEV, "no trace event id is free")
+        self._make_room(owner_uid, privileged, len(declaration.fields))
+        event_id = self._allocate_id()
         try:
             status_index = self.status_file.allocate()
         except TraceError:
@@ -236,10 +241,7 @@ class EventTable:
             raise SyntheticError(errno.EEXIST, "Event already exists", position, command=command)
         if self.system_sizes[SYSTEM_SYNTHETIC] >= self.user_events_max:
             raise TraceError(errno.EMFILE, f"there are {self.user_events_max} synthetic events already")
-        event_id = self._ids.allocate()
-        if event_id is None:
-            raise TraceError(errno.ENODEV, "no trace event id is free")
-        event = _synthetic_event(declaration, event_id)
+        event = _synthetic_event(declaration, self._allocate_id())
         self._insert(event)
         for listeners in (self.before_created, self.on_created):
             for created in listeners:
@@ -327,6 +329,32 @@ class EventTable:
         self._next_multi_id = next_multi_id
         return events
 
+    def _allocate_id(self) -> int:
+        event_id = self._ids.allocate()
+        if event_id is None and self._ids_let_go:
+            self._ids.free(self._ids_let_go.popleft())
+            event_id = self._ids.allocate()
+        if event_id is None:
+            raise TraceError(errno.ENODEV, "no trace event id is free")
+        return event_id
+
+    def _make_room(self, owner_uid: int, privileged: bool, fields: int) -> None:
+        """For an event of so many fields, which events may go for that are idle. EMFILE."""
+        while True:
+            try:
+                self._check_room(owner_uid, privileged, fields)
+            except TraceError:
+                own = not privileged and (
+                    not self.shares.own_left(Resource.EVENTS, owner_uid)
+                    or self.shares.own_left(Resource.FIELDS, owner_uid) < fields - FREE_FIELDS
+                )
+                event = self.idle.let_one_go(owner_uid if own else None)
+                if event is None:
+                    raise
+                self._remove(event, keep_id=True)
+            else:
+                return
+
     def _check_room(self, owner_uid: int, privileged: bool, fields: int) -> None:
         held = len(self._events) - self.system_sizes[SYSTEM_SYNTHETIC]
         if held >= self.user_events_max:
@@ -343,12 +371,14 @@ class EventTable:
         if not event.references:
             self._to_reap.pop(event, None)
         event.references += 1
+        self.idle.note(event)
 
     def release(self, event: Event, now_ns: int) -> None:
         """Drop one reference; the last one of a non-persistent event leaves it to `reap`."""
         if event.references <= 0:
             raise ValueError(f"event {shown(event.name)} has no reference to drop")
         event.references -= 1
+        self.idle.note(event)
         if not event.references and not event.persistent:
             self._to_reap[event] = now_ns + self.reap_delay_ns
 
@@ -371,9 +401,9 @@ class EventTable:
         """When `reap` next has something to do; None: not before a reference is dropped."""
         return 0 if self.enablers.leaving else next(iter(self._to_reap.values()), None)
 
-    def _remove(self, event: Event) -> None:
-        """Take an event without references out of everything. Its id and its byte may be given again at
-        once."""
+    def _remove(self, event: Event, *, keep_id: bool = False) -> None:
+        """Take an event without references out of everything. Its byte may be given again at once, and its
+        id unless it is kept."""
         event.removed = True
         del self._events[event.id]
         del self._by_path[event.system, event.tracepoint_name]
@@ -401,7 +431,11 @@ class EventTable:
         for removed in self.on_removed:
             removed(event)
         self.status_file.free(event.status_index)
-        if event.id in self._ids:  # not one that was restored from below `first`
+        if event.id not in self._ids:  # it was restored from below `first`
+            return
+        if keep_id:
+            self._ids_let_go.append(event.id)
+        else:
             self._ids.free(event.id)
 
     # Attaching: the only place that changes status

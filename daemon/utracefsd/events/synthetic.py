@@ -161,6 +161,10 @@ def _parse_field(words: list[bytes], offset: int, errors: _Errors) -> Field:
     if full.startswith(b"char["):
         return _string_field(full, name, offset, errors)
     size = _SIZES.get(full)
+    if full.rstrip(b"0123456789]").endswith(b"long["):
+        text = f"field {shown(name)}: a stack of the kernel cannot be had here; leave it out"
+        position = max(0, errors.command.find(type_))
+        raise SyntheticError(errno.EINVAL, "Invalid type", position, text, command=errors.command)
     if size is None:
         message = "Invalid array specification" if bracket else "Invalid type"
         raise errors.at(message, array if bracket else type_)

@@ -2,7 +2,6 @@
 """The journal of the data rings: what a daemon killed at any instruction leaves for its successor."""
 
 import os
-import stat
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -29,6 +28,7 @@ from utracefsd.intake.journal cimport (
     jr_renumber,
     jr_slot,
 )
+from utracefsd.machine.kept_file import made_whole, open_kept
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_resume
 
 cdef enum:
@@ -141,14 +141,12 @@ cdef class Journal:
     cdef object open_old(self):
         """Open and map the file that is there. None, or why it cannot be used."""
         cdef jr_header *header
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
+        opened = open_kept(self.path)
+        if opened is None:
             return None
-        found = os.fstat(fd)
-        slots = found.st_size // JR_SLOT_BYTES - 1
-        whole = stat.S_ISREG(found.st_mode) and found.st_size % JR_SLOT_BYTES == 0
-        if not whole or not 0 <= slots <= JOURNAL_SLOTS:
+        fd, size = opened
+        slots = size // JR_SLOT_BYTES - 1
+        if size % JR_SLOT_BYTES or not 0 <= slots <= JOURNAL_SLOTS:
             os.close(fd)
             return "no journal has this length"
         self.map_it(fd)
@@ -163,26 +161,14 @@ cdef class Journal:
         return None
 
     cdef int make_new(self) except -1:
-        """Make an empty journal; rename(2) puts it in its place as a whole."""
         cdef jr_header *header
-        new = f"{self.path}.new"
-        try:
-            os.unlink(new)
-        except FileNotFoundError:
-            pass
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, JR_SLOT_BYTES)
+        with made_whole(self.path, JR_SLOT_BYTES) as fd:
             self.map_it(fd)
-        except BaseException:
-            os.close(fd)
-            raise
+            header = <jr_header *>self.map
+            header.magic = JR_MAGIC
+            header.version = JR_VERSION
+            header.slot_bytes = JR_SLOT_BYTES
         self.fd = fd
-        header = <jr_header *>self.map
-        header.magic = JR_MAGIC
-        header.version = JR_VERSION
-        header.slot_bytes = JR_SLOT_BYTES
-        os.rename(new, self.path)
         return 0
 
     cdef int map_it(self, int fd) except -1:

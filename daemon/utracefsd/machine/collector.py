@@ -18,32 +18,32 @@ BUSY_AFTER = 1_000
 """And one that does not come to rest."""
 
 _NEVER = 1 << 30
-_ours = False
+_before: tuple[int, int, int] | None = None
+"""Thresholds of who decided before; None: we do not decide."""
 
 
 def take_over() -> None:
-    """From now on `look` decides, for the whole process. What is there now is not looked at again: the
-    modules, whose 60,000 objects are here to stay."""
-    global _ours
-    _ours = True
-    gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _NEVER)
+    """From now on `look` decides, for the whole process; once more changes nothing. What is there now is not
+    looked at again: the modules, whose 60,000 objects are here to stay."""
+    global _before
+    if _before is None:
+        _before = gc.get_threshold()
+        gc.freeze()
+        gc.set_threshold(*_before[:2], _NEVER)
 
 
 def give_back() -> None:
-    """Python decides again."""
-    global _ours
-    if _ours:
-        _ours = False
+    """As it was before; twice is harmless."""
+    global _before
+    if _before is not None:
         gc.unfreeze()
-        young, middle, _ = gc.get_threshold()
-        gc.set_threshold(young, middle, 10)
+        gc.set_threshold(*_before)
+        _before = None
 
 
 def look(*, idle: bool) -> bool:
     """Collect if it is time for that; whether it was. Cheap otherwise."""
-    if not _ours or gc.get_count()[2] < (IDLE_AFTER if idle else BUSY_AFTER):
+    if _before is None or gc.get_count()[2] < (IDLE_AFTER if idle else BUSY_AFTER):
         return False
     gc.collect()
     return True

@@ -148,8 +148,8 @@ class Shares:
 
     def left(self, resource: Resource, uid: int) -> int:
         """How much more `uid` may hold."""
-        own = self.most[resource] - self._held[resource].get(uid, 0)
-        return max(0, min(own, self.in_all[resource] - self._total[resource]))
+        in_all = self.in_all[resource] - self._total[resource]
+        return max(0, min(self.own_left(resource, uid), in_all))
 
     def check(self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False) -> None:
         """Raises TraceError with the limit's errno when `uid` may not hold `amount` more; counts nothing."""
@@ -164,6 +164,10 @@ class Shares:
         if total + amount > in_all:
             text = f"all users hold {total} {resource.value}; {in_all} is the limit; end some programs"
             raise TraceError(LIMITS[resource].errno, text)
+
+    def own_left(self, resource: Resource, uid: int) -> int:
+        """How much more `uid` may hold, whatever all others hold."""
+        return max(0, self.most[resource] - self._held[resource].get(uid, 0))
 
     def scarce(self, resource: Resource, uid: int) -> bool:
         """Whether more than half of what `uid` may hold, or of what all may, is held."""

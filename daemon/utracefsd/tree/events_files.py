@@ -215,7 +215,7 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
     Row(
         b"hist",
         READ_ONLY,
-        lambda ev: ev.instance.triggers.hist_text(ev.event, ev.instance.comms.comm),
+        lambda ev: ev.instance.triggers.hist_pieces(ev.event, ev.instance.comms.comm),
         changes=lambda ev: ev.instance.triggers.hist_hits(ev.event),
         holds_instance=False,
     ),

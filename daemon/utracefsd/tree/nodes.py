@@ -103,6 +103,8 @@ class OpenFile:
     """
 
     seekable = False
+    is_steady = False
+    """What it shows is what was there at the first read: a walk over it ends, whatever happens meanwhile."""
 
     def __init__(self, flags: int) -> None:
         access = flags & os.O_ACCMODE
@@ -191,8 +193,8 @@ class Row(Generic[C]):
     mode: int
     """Permission bits."""
 
-    show: Callable[[C], bytes] | None = None
-    """The whole content; None: reading is EINVAL."""
+    show: Callable[[C], bytes | Iterator[bytes]] | None = None
+    """The whole content, at once or, where it is large, in pieces; None: reading is EINVAL."""
 
     store: Callable[[C, bytes, Peer], int | None] | None = None
     """Take the bytes of one write. Returns how many it used, None for all. None: writing is EINVAL."""
@@ -249,16 +251,24 @@ class FileNode(Node, Generic[C]):
         return OpenText(self, flags, peer)
 
 
+_AT_ONCE = 64 << 10
+"""Bytes of a text in pieces that a read makes at most, so that others have their turn."""
+
+
 class OpenText(OpenFile):
-    """A small text: made once, at the first read, then handed out in pieces; seeking back makes it anew."""
+    """A text: made at the first read, or what comes in pieces as it is read; seeking back makes it anew."""
 
     seekable = True
+    is_steady = True
 
     def __init__(self, node: FileNode[Any], flags: int, peer: Peer) -> None:
         super().__init__(flags)
         self._node = node
         self._peer = peer
-        self._text: bytes | None = None
+        self._text: bytearray | None = None
+        """Of what comes in pieces those that were made; None: not read since the last seek."""
+        self._pieces: Iterator[bytes] = iter(())
+        """The rest of them."""
         self._position = 0
         self._seen = self._changes()
         if self.writable and flags & os.O_TRUNC and node.row.truncate is not None:
@@ -272,8 +282,13 @@ class OpenText(OpenFile):
             self._node.guard()
         if self._text is None:
             self._seen = self._changes()
-            self._text = show(self._node.context)
-        piece = self._text[self._position : self._position + size]
+            shown = show(self._node.context)
+            self._pieces = iter((shown,)) if isinstance(shown, bytes) else shown
+            self._text = bytearray()
+        end = self._position + min(size, _AT_ONCE)
+        while len(self._text) < end and (more := next(self._pieces, None)) is not None:
+            self._text += more
+        piece = bytes(self._text[self._position : self._position + size])
         self._position += len(piece)
         return piece
 

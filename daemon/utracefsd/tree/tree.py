@@ -16,7 +16,7 @@ word) says so; the caller goes on with the rest, as a shell does.
 import errno
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_READ_FILE
@@ -76,28 +76,29 @@ class Tree:
 
     def read_file(self, path: bytes, peer: Peer) -> bytes:
         """The whole content. EFBIG above 64 MiB, and as `open` and `OpenFile.read`."""
-        return b"".join(self.read_pieces(path, peer))
+        return b"".join(piece for piece in self.read_pieces(path, peer) if piece is not None)
 
-    def read_pieces(self, path: bytes, peer: Peer) -> list[bytes]:
-        """The same in pieces of a MiB, the last one shorter."""
+    def read_pieces(self, path: bytes, peer: Peer) -> Iterator[bytes | None]:
+        """The same in pieces of a MiB at most, each made when it is asked for; None where others may have
+        their turn. EFBIG with the first piece that is too much."""
         file = self.open(path, os.O_RDONLY | os.O_NONBLOCK, peer=peer)
-        pieces: list[bytes] = []
         total = 0
         try:
             while piece := file.read(_PIECE):
-                pieces.append(piece)
                 total += len(piece)
                 if total > MAX_READ_FILE:
                     raise TraceError(
                         errno.EFBIG,
                         f"{_shown(path)} has more than {MAX_READ_FILE} bytes; open it and read in pieces",
                     )
+                yield piece
+                if file.is_steady:
+                    yield None
         except TraceError as error:
             if error.errno != errno.EAGAIN:
                 raise
         finally:
             file.close()
-        return pieces
 
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
         """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes that

@@ -81,9 +81,12 @@ class FakeTree:
         self.files.append(FakeFile(self, not flags & os.O_NONBLOCK))
         return self.files[-1]
 
-    def read_pieces(self, path: bytes, peer: Peer) -> list[bytes]:
+    def read_pieces(self, path: bytes, peer: Peer) -> Iterator[bytes | None]:
         self._called("read_pieces", path, peer)
-        return [b"x" * 40_000, b"y" * 40_000] if path == b"large" else [b"con", b"tent"]
+        yield from [b"x" * 40_000, None, b"y" * 40_000] if path == b"large" else [b"con", b"tent"]
+        if path == b"endless":
+            yield None
+            raise TraceError(errno.EFBIG, "too much")
 
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
         self._called("write_file", path, data, truncate, peer)
@@ -215,6 +218,16 @@ class TestWholeFiles:
         assert len(replies) == 3
         sent = b"".join(reply.data for reply in replies)
         assert sent == encode_response(5, b"x" * 40_000 + b"y" * 40_000)
+
+    def test_others_have_their_turn_while_a_file_is_made(self, talk: Talk) -> None:
+        answers = iter(talk.connection.receive(encode_request(5, "read_file", ["large"]), (), 0))
+        assert next(answers) is None
+        sent = [reply.data for reply in answers if reply is not None]
+        assert b"".join(sent) == encode_response(5, b"x" * 40_000 + b"y" * 40_000)
+        assert None not in talk.connection.receive(encode_request(6, "read_file", ["trace"]), (), 0)
+
+    def test_an_error_behind_the_first_pieces(self, talk: Talk) -> None:
+        assert talk.fails(errno.EFBIG, "read_file", "endless") == "too much"
 
     def test_paths_may_be_bin_and_need_not_be_utf8(self, talk: Talk) -> None:
         talk.call("read_file", b"a/\xff")

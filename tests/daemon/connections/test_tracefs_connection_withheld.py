@@ -93,6 +93,16 @@ def test_answered_when_it_is_acknowledged() -> None:
     assert change.gave_up == []
 
 
+def test_what_others_change_while_a_file_is_read_is_not_waited_for() -> None:
+    talk = Talk()
+    steps = []
+    for one in talk.connection.receive(encode_request(1, "read_file", ["large"]), (), 0):
+        steps += [*talk.steps, "others" if one is None else "reply"]
+        talk.steps.clear()
+    assert steps[:3] == ["take in", "begin", "others"]
+    assert steps[3:6] == ["begin", "take", "reply"]
+
+
 def test_answered_when_its_time_is_over() -> None:
     talk = Talk()
     change = talk.changing()

@@ -8,20 +8,28 @@ at random moments while they take in.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import random
 import shutil
-import signal
 import struct
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.daemon.intake.dying import (
+    DATA,
+    HEAD,
+    SIZE,
+    SLOT,
+    TAIL,
+    Producer,
+    copy_ring,
+    killed_again_and_again,
+    record,
+)
 from tests.daemon.stepping import Stepper
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
@@ -32,46 +40,7 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
-SIZE = 64 << 10
-SLOT = 128
-"""Bytes of a slot; the first is the file's header. (st_dev, st_ino) are at 8 in it, the tail at 24."""
-COMMITTED = 1 << 31
-HEAD, TAIL, DATA = 64, 128, 65536
 ID, LAST_ID, OTHER_ID = 20, 21, 7
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
-
-
-def record(n: int, extra: int = 0, index: int = 0) -> bytes:
-    """One committed record of the data ring (docs/protocol.md, section 5)."""
-    payload = struct.pack("<Q", n) + bytes(extra)
-    head = struct.pack("<IIQIHH", COMMITTED | len(payload), index, n + 1, os.getpid(), 0, 0)
-    return (head + payload).ljust((24 + len(payload) + 7) // 8 * 8, b"\0")
-
-
-class Producer:
-    """Writes whole records into the ring's memory; it outlives every daemon."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.memory = mmap.mmap(fd, os.fstat(fd).st_size)
-
-    def u64(self, offset: int) -> int:
-        return int(struct.unpack_from("<Q", self.memory, offset)[0])
-
-    def emit(self, records: bytes) -> None:
-        head = self.u64(HEAD)
-        assert head + len(records) - self.u64(TAIL) <= SIZE
-        first = SIZE - head % SIZE
-        self.memory[DATA + head % SIZE : DATA + head % SIZE + len(records[:first])] = records[:first]
-        self.memory[DATA : DATA + len(records[first:])] = records[first:]
-        struct.pack_into("<Q", self.memory, HEAD, head + len(records))
 
 
 class World:
@@ -153,13 +122,6 @@ class World:
             assert self.numbers(instance) == list(range(count)), instance
         last = len(self.buffers) - 1
         assert self.numbers(last, LAST_ID) == list(range(1, count, 2))
-
-
-def copy_ring(memory: bytes) -> int:
-    fd = os.memfd_create("copy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.write(fd, memory)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-    return fd
 
 
 # One instruction at a time
@@ -276,38 +238,24 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
     fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
     producers = [Producer(fd) for fd, _ in fds]
     del world
-    with open(folder / "journal", "rb") as file:
-        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     emitted = 0
-    for _ in range(50):
-        ready, ready_w = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                daemon = World(folder, fds, count=2, instances=2)
-                os.write(ready_w, b"1")
-                while True:
-                    daemon.intake.take_in(100)
-                    for buffer in daemon.buffers:
-                        buffer.swap()
-            finally:
-                os._exit(1)
-        os.close(ready_w)
-        try:
-            assert os.read(ready, 1) == b"1"
-            for producer in producers:
-                room = (SIZE - producer.u64(HEAD) + producer.u64(TAIL)) // 32
-                producer.emit(b"".join(record(emitted + n) for n in range(room)))
-                emitted += room
-            # Killed when it has taken about so much; the journal is where that can be seen.
-            target = producers[0].u64(HEAD) - chance.randrange(SIZE)
-            deadline = time.monotonic() + 1
-            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
-                pass
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(ready)
+
+    def begin() -> Callable[[], None]:
+        daemon = World(folder, fds, count=2, instances=2)
+
+        def work() -> None:
+            daemon.intake.take_in(100)
+            for buffer in daemon.buffers:
+                buffer.swap()
+
+        return work
+
+    def fill(producer: Producer, room: int) -> None:
+        nonlocal emitted
+        producer.emit(b"".join(record(emitted + n) for n in range(room)))
+        emitted += room
+
+    killed_again_and_again(begin, folder, producers, fill, 50, chance.randrange)
     last = World(folder, fds, count=2, instances=2)
     last.intake.take_in()
     assert emitted > 50_000

@@ -7,24 +7,27 @@ is compared with a Counter.
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
-import shutil
-import signal
 import struct
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
-from tests.daemon.intake.test_journal import SIZE, SLOT, Producer, copy_ring, folder, record
-from tests.daemon.stepping import Stepper
+from tests.daemon.intake.dying import (
+    Kept,
+    Producer,
+    killed_again_and_again,
+    open_ring,
+    record,
+    stepped_through,
+)
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.filter import parse_filter
+from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
@@ -32,19 +35,13 @@ from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
-from utracefsd.intake._data_ring import DataRing
-from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
-
-__all__ = ["folder"]
 
 EVENT = parse(b"seen u64 n")
 KEYS = 128
 PAUSES, CONTINUES = 6, 9
 """Of a record's n: from then on the second instance's histogram does not count, or counts again."""
-
-Kept = dict[str, tuple[int, int]]
 
 
 class OneVariable:
@@ -122,17 +119,7 @@ class World:
         other.triggers = (*switches, counts)
         self.cells.drop_the_rest()
         self.intake = Intake(4)
-        self.ring: DataRing | None = None
-        table = IndexTable()
-        table.append(self.tracepoint)
-        if new:
-            self.ring = DataRing.create(table, os.getpid(), SIZE)
-            self.journal.begin(self.ring)
-        elif ring is not None:
-            self.ring = DataRing.adopt(table, os.getpid(), os.dup(ring[0]), os.dup(ring[1]), 0)
-            self.journal.resume(self.ring)
-        if self.ring is not None:
-            self.intake.add(self.ring)
+        self.ring = open_ring((self.tracepoint,), self.journal, self.intake, new, ring)
 
     def _hist(self, sink: FtraceSink, name: str, text: bytes, filter: bytes | None = None) -> HistTrigger:
         definition = defined(text, EVENT, OneVariable())
@@ -153,7 +140,7 @@ class World:
     def result(self) -> dict[str, Any]:
         """All that was counted, and how many the ring buffer took."""
         found: dict[str, Any] = {
-            name: ({key: words[:2] for key, words in table.entries()}, table.hits, table.drops)
+            name: ({key: words[:2] for key, words in Entries(table).piece()}, table.hits, table.drops)
             for name, table in self.tables.items()
         }
         for name, spare in (("stored", False), ("snapshot", True)):
@@ -248,54 +235,9 @@ def test_killed_at_any_instruction(folder: Path) -> None:
     emit(producer, first)
     world.intake.take_in()
     emit(producer, SEQUENCE)
-    files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in FILES]
     want = expected([*first, *SEQUENCE])
-    stepper = Stepper(lambda: world.intake.take_in())
-    judged = 0
-    seen: tuple[bytes, ...] = ()
-    try:
-        going = True
-        while going:
-            going = stepper.step()
-            now = tuple(memory[:] for memory in files)
-            if now != seen:
-                seen = now
-                judged += 1
-                contents = dict(zip(FILES, now, strict=True))
-                for deaths in (1, 2):
-                    found = judge(folder / "after", producer.memory[:], contents, world.kept, deaths)
-                    assert found == want, f"{judged}, {deaths}"
-    finally:
-        stepper.end()
+    judged = stepped_through(World, world, before, FILES, folder / "after", want)
     assert judged > 40 * len(SEQUENCE), "the states of the way were not seen"
-
-
-def judge(folder: Path, ring: bytes, files: dict[str, bytes], kept: Kept, deaths: int) -> dict[str, Any]:
-    """What successors of a daemon killed now make of it."""
-    memory = copy_ring(ring)
-    bell = os.eventfd(0)
-    try:
-        st = os.fstat(memory)
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-        with open(folder / "journal", "r+b") as journal:
-            journal.seek(SLOT + 8)
-            journal.write(struct.pack("<QQ", st.st_dev, st.st_ino))
-        fired = None
-        if deaths > 1:
-            between = World(folder, kept)
-            fired = between.journal.fired
-            del between
-        world = World(folder, kept, (memory, bell), fired)
-        world.intake.take_in()
-        assert world.ring is not None
-        assert world.ring.pending_bytes == 0
-        return world.result()
-    finally:
-        os.close(bell)
-        os.close(memory)
-        shutil.rmtree(folder)
 
 
 def test_killed_at_random_again_and_again(folder: Path) -> None:
@@ -307,35 +249,16 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
     producer = Producer(fds[0])
     kept = world.kept
     del world
-    with open(folder / "journal", "rb") as file:
-        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     numbers: list[int] = []
-    for _ in range(40):
-        ready, ready_w = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                daemon = World(folder, kept, fds)
-                os.write(ready_w, b"1")
-                while True:
-                    daemon.intake.take_in()
-            finally:
-                os._exit(1)
-        os.close(ready_w)
-        try:
-            assert os.read(ready, 1) == b"1"
-            room = (SIZE - producer.u64(64) + producer.u64(128)) // 32
-            some = [chance.randrange(200 + len(numbers) // 50) for _ in range(room)]
-            emit(producer, some)
-            numbers += some
-            target = producer.u64(64) - chance.randrange(SIZE)
-            deadline = time.monotonic() + 1
-            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
-                pass
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(ready)
+
+    def fill(producer: Producer, room: int) -> None:
+        some = [chance.randrange(200 + len(numbers) // 50) for _ in range(room)]
+        emit(producer, some)
+        numbers.extend(some)
+
+    killed_again_and_again(
+        lambda: World(folder, kept, fds).intake.take_in, folder, [producer], fill, 40, chance.randrange
+    )
     last = World(folder, kept, fds)
     last.intake.take_in()
     result, want = last.result(), expected(numbers)

@@ -10,17 +10,21 @@ from __future__ import annotations
 import mmap
 import os
 import random
-import shutil
-import signal
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.daemon.intake.test_journal import SIZE, SLOT, Producer, copy_ring, folder, record
-from tests.daemon.stepping import Stepper
+from tests.daemon.intake.dying import (
+    SLOT,
+    Kept,
+    Producer,
+    killed_again_and_again,
+    open_ring,
+    record,
+    stepped_through,
+)
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
@@ -34,16 +38,10 @@ from utracefsd.consumers.ftrace.trigger._actions import (
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Tracepoint
-from utracefsd.intake._data_ring import DataRing
-from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
-__all__ = ["folder"]
-
 COUNT = 1_000_000
-Kept = dict[str, tuple[int, int]]
-"""Cells by name: what the log of the state has in a daemon."""
 
 
 class World:
@@ -110,18 +108,16 @@ class World:
         self._set(b1, off1=lambda **how: TracingSwitch(other, False, COUNT, **how))
         self.cells.drop_the_rest()
         self.intake = Intake(4)
-        self.ring: DataRing | None = None
-        table = IndexTable()
-        table.append(self.a)
-        table.append(self.b)
-        if kept is None:
-            self.ring = DataRing.create(table, os.getpid(), SIZE)
-            self.journal.begin(self.ring)
-        elif ring is not None:
-            self.ring = DataRing.adopt(table, os.getpid(), os.dup(ring[0]), os.dup(ring[1]), 0)
-            self.journal.resume(self.ring)
-        if self.ring is not None:
-            self.intake.add(self.ring)
+        self.ring = open_ring(
+            (
+                self.a,
+                self.b,
+            ),
+            self.journal,
+            self.intake,
+            kept is None,
+            ring,
+        )
 
     def _cell(self, name: str, value: int) -> int:
         if name in self.kept:
@@ -241,62 +237,8 @@ def test_killed_at_any_instruction(folder: Path) -> None:
     emit(producer, SEQUENCE[:1])
     world.intake.take_in()
     emit(producer, SEQUENCE[1:])
-    files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in FILES]
-    tail = SLOT + 24
-    stepper = Stepper(lambda: world.intake.take_in())
-    judged = 0
-    seen: tuple[bytes, ...] = ()
-    want = expected(SEQUENCE)
-    try:
-        going = True
-        while going:
-            going = stepper.step()
-            # The data ring itself is the matter of test_journal.py.
-            now = tuple(memory[:] for memory in files)
-            if now != seen:
-                seen = now
-                judged += 1
-                for second_death in (False, True):
-                    contents = dict(zip(FILES, now, strict=True))
-                    assert (
-                        judge(folder / "after", producer.memory[:], contents, world.kept, second_death)
-                        == want
-                    )
-    finally:
-        stepper.end()
-    assert struct.unpack_from("<Q", seen[FILES.index("journal")], tail)[0] == producer.u64(64)
+    judged = stepped_through(World, world, before, FILES, folder / "after", expected(SEQUENCE))
     assert judged > 20 * len(SEQUENCE), "the states of the way were not seen"
-
-
-def judge(
-    folder: Path, ring: bytes, files: dict[str, bytes], kept: Kept, second_death: bool
-) -> dict[str, Any]:
-    """What successors of a daemon killed now make of it."""
-    memory = copy_ring(ring)
-    bell = os.eventfd(0)
-    try:
-        st = os.fstat(memory)
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-        with open(folder / "journal", "r+b") as journal:
-            journal.seek(SLOT + 8)
-            journal.write(struct.pack("<QQ", st.st_dev, st.st_ino))
-        fired = None
-        if second_death:
-            between = World(folder, kept)
-            fired = between.journal.fired
-            del between
-        world = World(folder, kept, (memory, bell), fired)
-        world.intake.take_in()
-        assert world.ring is not None
-        assert world.ring.pending_bytes == 0
-        assert world.journal.fired == {}
-        return world.result()
-    finally:
-        os.close(bell)
-        os.close(memory)
-        shutil.rmtree(folder)
 
 
 def test_killed_at_random_again_and_again(folder: Path) -> None:
@@ -308,35 +250,16 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
     producer = Producer(fds[0])
     kept = world.kept
     del world
-    with open(folder / "journal", "rb") as file:
-        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     sequence: list[tuple[int, int]] = []
-    for _ in range(60):
-        ready, ready_w = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                daemon = World(folder, kept, fds)
-                os.write(ready_w, b"1")
-                while True:
-                    daemon.intake.take_in()
-            finally:
-                os._exit(1)
-        os.close(ready_w)
-        try:
-            assert os.read(ready, 1) == b"1"
-            room = (SIZE - producer.u64(64) + producer.u64(128)) // 32
-            some = [(int(chance.random() < 0.2), chance.randrange(80)) for _ in range(room)]
-            emit(producer, some)
-            sequence += some
-            target = producer.u64(64) - chance.randrange(SIZE)
-            deadline = time.monotonic() + 1
-            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
-                pass
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(ready)
+
+    def fill(producer: Producer, room: int) -> None:
+        some = [(int(chance.random() < 0.2), chance.randrange(80)) for _ in range(room)]
+        emit(producer, some)
+        sequence.extend(some)
+
+    killed_again_and_again(
+        lambda: World(folder, kept, fds).intake.take_in, folder, [producer], fill, 60, chance.randrange
+    )
     last = World(folder, kept, fds)
     last.intake.take_in()
     result, want = last.result(), expected(sequence)

@@ -57,3 +57,17 @@ def test_a_process_of_somebody_else_is_left_alone() -> None:
     assert not collector.look(idle=True)
     collector.give_back()
     assert gc.get_threshold() == before
+
+
+def test_thresholds_are_as_they_were_before() -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(500, 7, 4)
+    try:
+        collector.take_over()
+        collector.take_over()
+        collector.give_back()
+        collector.give_back()
+        assert gc.get_threshold() == (500, 7, 4)
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.set_threshold(*before)

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
 import pytest
@@ -38,6 +38,11 @@ class Box:
     def release(self) -> None:
         self.calls.append("release")
 
+    def show_pieces(self) -> Iterator[bytes]:
+        for _ in range(10):
+            self.shown += 1
+            yield b"%d" % (self.shown % 10) * 30_000
+
 
 def opens_a_stream(box: Box, flags: int, peer: Peer) -> OpenFile:
     return STREAM
@@ -47,6 +52,7 @@ TABLE: RowTable[Box] = RowTable(
     Row(b"both", 0o640, Box.show, Box.store, Box.truncate, Box.release),
     Row(b"reading", 0o440, Box.show),
     Row(b"writing", 0o200, store=Box.store, holds_instance=False),
+    Row(b"pieces", 0o440, Box.show_pieces),
     Row(b"stream", 0o440, Box.show, opener=opens_a_stream),
 )
 
@@ -67,7 +73,7 @@ def node_of(box: Box, name: bytes, guard: Callable[[], None] | None = None) -> F
 
 def test_rows_are_found_by_name_and_listed_in_their_order(box: Box) -> None:
     folder: Rows[Box] = Rows(box, TABLE, mode=0o700, directories=[(b"below", lambda box: Rows(box, TABLE))])
-    names = [b"both", b"reading", b"writing", b"stream"]
+    names = [b"both", b"reading", b"writing", b"pieces", b"stream"]
     assert list(folder.names()) == [*((name, "f") for name in names), (b"below", "d")]
     assert folder.stat() == Stat("d", 0o700)
     below = folder.lookup(b"below")
@@ -154,6 +160,27 @@ def test_the_text_is_made_once_until_the_beginning_is_sought(box: Box) -> None:
     assert (file.read(100), box.shown) == (b"later\n", 2)
     assert file.seek(1000) == 1000
     assert file.read(1) == b""
+
+
+def test_a_text_in_pieces_is_made_as_it_is_read(box: Box) -> None:
+    whole = b"".join(b"%d" % (n % 10) * 30_000 for n in range(1, 11))
+    file = node_of(box, b"pieces").open(os.O_RDONLY, ADMIN)
+    assert (file.read(0), box.shown) == (b"", 0)
+    assert (file.read(30_000), box.shown) == (whole[:30_000], 1)
+    file.seek(45_000)
+    assert (file.read(10), box.shown) == (whole[45_000:45_010], 2)
+    found = file.read(1 << 20)
+    assert found == whole[45_010 : 45_010 + len(found)]
+    assert box.shown < 10, "not all at once"
+    file.seek(10)
+    rest = b""
+    while piece := file.read(1 << 20):
+        rest += piece
+    assert rest == whole[10:]
+    file.seek(0)
+    assert (file.read(3), box.shown) == (b"111", 11)
+    file.seek(1 << 30)
+    assert file.read(10) == b""
 
 
 def test_how_much_of_a_write_was_used(box: Box) -> None:

@@ -16,6 +16,7 @@ import errno
 import os
 
 from utracefsd.consumers.ftrace.text import BufferStats
+from utracefsd.machine.kept_file import made_whole
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -221,29 +222,14 @@ cdef class RingBuffer:
 
     cdef int make_map(self) except -1:
         cdef spare_map made
-        cdef int code, fd = -1
         if self.map.header != NULL:
             return 0
         if self.folder is None:
-            code = spare_create(&made, -1, self.nr_cpus)
+            check(spare_create(&made, -1, self.nr_cpus), "the map of the spare buffer")
         else:
-            path = f"{self.folder}/spare"
-            new = f"{path}.new"
-            remove_file(new)
-            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, spare_map_size(self.nr_cpus))
-                code = spare_create(&made, fd, self.nr_cpus)
-                if code == 0:
-                    os.rename(new, path)
-            except BaseException:
-                os.unlink(new)
-                raise
-            finally:
-                os.close(fd)
-            if code < 0:
-                os.unlink(new)
-        check(code, "the map of the spare buffer")
+            with made_whole(f"{self.folder}/spare", spare_map_size(self.nr_cpus)) as fd:
+                check(spare_create(&made, fd, self.nr_cpus), "the map of the spare buffer")
+            os.close(fd)
         self.map = made
         return 0
 

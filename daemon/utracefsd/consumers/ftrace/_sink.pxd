@@ -35,11 +35,11 @@ cdef class FtraceSink:
     cdef bint cpu_is_on(self, int cpu) noexcept
     cdef rb_cpu *ring_of(self, int cpu) noexcept
     cdef void mark_lost(self, int cpu, uint64_t n) noexcept
-    # Take a snapshot within a record, not between its reserve and its commit: see RingBuffer.swap_rings, and
-    # spare.h for `key`. False: no spare is allocated.
-    cdef bint take_snapshot(self, const uint64_t *key) noexcept
-    # Whether the last snapshot was taken for `key`: a trigger whose record is handed over again asks.
-    cdef bint has_taken_snapshot(self, const uint64_t *key) noexcept
+    # Take a snapshot within a record, not between its reserve and its commit (RingBuffer.swap_rings). Trigger
+    # and record are known by their numbers in the cells. False: no spare is allocated.
+    cdef bint take_snapshot(self, uint64_t trigger, uint64_t serial) noexcept
+    # Whether the last snapshot was taken so: a trigger whose record is handed over again asks.
+    cdef bint has_taken_snapshot(self, uint64_t trigger, uint64_t serial) noexcept
     cdef int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept
 
 cdef class FtraceProbe(Probe):

@@ -239,10 +239,12 @@ cdef class FtraceSink:
     cdef inline bint is_too_large(self, size_t size) noexcept:
         return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
 
-    cdef bint take_snapshot(self, const uint64_t *key) noexcept:
+    cdef bint take_snapshot(self, uint64_t trigger, uint64_t serial) noexcept:
+        cdef uint64_t *key = [trigger, serial, 0, 0]
         return self._buffer.swap_rings(-1, key)
 
-    cdef bint has_taken_snapshot(self, const uint64_t *key) noexcept:
+    cdef bint has_taken_snapshot(self, uint64_t trigger, uint64_t serial) noexcept:
+        cdef uint64_t *key = [trigger, serial, 0, 0]
         return self._buffer.has_swapped(key)
 
     cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:

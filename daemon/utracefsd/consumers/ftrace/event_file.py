@@ -149,7 +149,8 @@ class EventFiles:
         self._before_enabling = before_enabling
         self._recorded_event_gone = recorded_event_gone
         self._nr_cpus = nr_cpus
-        self._names = names
+        self.names = names
+        """Of the threads that write."""
         self._files: dict[Event, EventFile] = {}
         self._listening = False
         self.on_changed: Callable[[EventFile], None] | None = None
@@ -281,6 +282,12 @@ class EventFiles:
             file.probe.soft_cell = 0
         self.drop_soft_reference(event)
 
+    def let_go(self, event: Event) -> None:
+        """Detach from it, with its triggers."""
+        for attached in list(self.triggers(event)):
+            self.remove_trigger(event, attached.slot)
+        self.disable(event)
+
     def _triggers_changed(self, file: EventFile) -> None:
         assert file.probe is not None
         file.probe.triggers = tuple(attached.trigger for attached in file.triggers)
@@ -306,7 +313,7 @@ class EventFiles:
 
     def parse_filter(self, event: Event, text: bytes) -> Filter:
         """A filter for records of the event. FilterError."""
-        return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self._names)
+        return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self.names)
 
     def set_filter(self, event: Event, text: bytes, *, instead: FilterError | None = None) -> None:
         """Store only records that pass; `0` stores all again.

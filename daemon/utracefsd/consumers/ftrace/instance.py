@@ -262,14 +262,32 @@ class Instance:
             self._hears_created = not self._hears_created
             if self._hears_created:
                 self.table.on_created.append(self._created)
+                self.table.idle.subscribers.append(self)
             else:
                 self.table.on_created.remove(self._created)
+                self.table.idle.subscribers.remove(self)
 
     def _created(self, event: Event) -> None:
         self.standing_filters.created(event)
         self.standing_triggers.created(event)
         if any(glob_matches(glob, event) for glob in self.settings.standing):
             self.events.enable(event)
+
+    def would_attach(self, event: Event) -> bool:
+        """The event is enabled here or has triggers, and that is what the standing lines say. Not with
+        triggers that other events need: which switch it, or read its histograms' variables."""
+        file = self.events.get(event)
+        return (
+            file is not None
+            and file.probe is not None
+            and not file.switches
+            and (not file.enabled or any(glob_matches(glob, event) for glob in self.settings.standing))
+            and (not file.triggers or (self.standing_triggers.means(event) and self.triggers.may_go(event)))
+        )
+
+    def let_go(self, event: Event) -> None:
+        """Detach from it; its histograms and counts go with it."""
+        self.events.let_go(event)
 
     # Events that are gone.
 

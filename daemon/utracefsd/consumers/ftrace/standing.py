@@ -91,6 +91,10 @@ class StandingLines:
             raise TraceError(errno.E2BIG, f"{self._name} has at most {MAX_LINES} lines")
         self._set(lines)
 
+    def means(self, event: Event) -> bool:
+        """Whether a line is for this event."""
+        return any(glob_matches(line.partition(b" ")[0], event) for line in self.lines)
+
     def clear(self) -> None:
         """What truncating the file does."""
         self._set(())

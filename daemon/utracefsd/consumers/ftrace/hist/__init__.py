@@ -16,6 +16,8 @@ _triggers      HistTrigger, HistSwitch: how Hist hangs in an event, and who paus
 _hist          Hist: evaluates keys and values and counts; HistTable: the counts, in memory that outlives a
                daemon; include/hist_table.h has its layout and argues why a kill loses and doubles nothing
 
+_entries       Entries: a copy of what a table holds, sorted
+
 kind           the kinds of triggers as the file `trigger` has them, and the file `hist`
 tables         all tables of a daemon: their files, limits and names
 program        a Definition as what _hist runs

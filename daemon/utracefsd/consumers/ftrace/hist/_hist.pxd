@@ -1,5 +1,6 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
+from utracefsd.consumers.ftrace.filter._names cimport WriterNames
 from utracefsd.events._tracepoint cimport Record, Tracepoint
 
 cdef extern from "hist_table.h" nogil:
@@ -91,6 +92,9 @@ cdef class HistTable:
 
 cdef class Hist:
     cdef readonly HistTable table
+    cdef WriterNames names
+    cdef object owner
+    cdef uint64_t *pending      # memory of the owner; NULL: none
     cdef public bint clock_is_ns
     cdef Step *steps
     cdef Key *keys

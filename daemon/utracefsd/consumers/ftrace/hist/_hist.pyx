@@ -13,6 +13,7 @@ from libc.stdint cimport int8_t, int16_t, int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
+from utracefsd.consumers.ftrace.filter._names cimport COMM_SIZE
 from utracefsd.events._tracepoint cimport common_word, put_off
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -52,6 +53,7 @@ cdef enum:
     DATA_LOC
     REL_LOC
     NOTHING
+    COMM
 
 cdef enum:
     ALWAYS
@@ -170,18 +172,6 @@ cdef class HistTable:
     def __len__(self):
         return self.c.header.entries
 
-    def entries(self):
-        """(key, words) of each, in no order that means anything."""
-        cdef uint64_t n, i
-        cdef uint64_t *words
-        cdef ht_header *header = self.c.header
-        found = []
-        for n in range(1, header.entries + 1):
-            words = ht_words(&self.c, n)
-            key = (<const char *>ht_key(&self.c, n))[: header.key_size]
-            found.append((key, tuple([words[i] for i in range(header.nr_words)])))
-        return found
-
     def clear(self):
         """Forget everything."""
         ht_clear(&self.c)
@@ -233,10 +223,12 @@ cdef class Hist:
 
     table: Of its key size, with a word for the count of hits and one for each value.
 
+    names: Of the threads that write; needed by variables that are such a name.
+
     clock_is_ns: Whether time stamps that come are nanoseconds.
     """
 
-    def __init__(self, program, HistTable table not None):
+    def __init__(self, program, HistTable table not None, WriterNames names=None):
         cdef int i = 0, n = 0
         cdef Slot *slot
         steps = []
@@ -249,6 +241,7 @@ cdef class Hist:
         if table.c.header.key_size != program.key_size or table.c.header.nr_words != program.nr_words:
             raise ValueError("the table has another shape")
         self.table = table
+        self.names = names
         self.clock_is_ns = True
         self.nr_keys = len(program.keys)
         self.nr_values = len(program.values)
@@ -297,6 +290,8 @@ cdef class Hist:
             slot.string_word = program.string_word_of(i)
             if variable.key is not None:
                 key = variable.key
+                if key.kind == COMM and names is None:
+                    raise ValueError("a name of a thread, without names")
                 slot.key = Key(key.kind, 0, key.size, key.at, key.length, 0, 0)
         self.nr_slots = len(program.variables)
 
@@ -494,7 +489,11 @@ cdef class Hist:
             slot = &self.slots[i]
             if slot.when != when:
                 continue
-            if slot.string_word >= 0:
+            if slot.string_word >= 0 and slot.key.kind == COMM:
+                # That of the entry's first record, as hist_trigger_elt_data_init().
+                if not image[slot.string_word]:
+                    memcpy(&image[slot.string_word], self.names.name_of(r), COMM_SIZE)
+            elif slot.string_word >= 0:
                 memset(&image[slot.string_word], 0, STRING_BYTES)
                 if slot.key.kind != FIXED_STRING:
                     copy_dynamic(r, &slot.key, <uint8_t *>&image[slot.string_word])
@@ -564,7 +563,7 @@ cdef class Hist:
             else:
                 # As the kernel: what is shorter than its slot leaves the rest of it alone.
                 payload[offset : offset + size] = value.to_bytes(8, "little")[:size]
-        put_off(emission.tracepoint, r, bytes(payload))
+        put_off(emission.tracepoint, r, bytes(payload), self.owner, self.pending)
         return 0
 
     def count(
@@ -654,5 +653,5 @@ cdef void copy_dynamic(const Record *r, const Key *key, uint8_t *to) noexcept:
         copy_string(r, start, word >> 16, to, key.size)
 
 
-if list(Op) != list(range(OP_NEGATE + 1)) or list(KeyKind) != list(range(NOTHING + 1)):
+if list(Op) != list(range(OP_NEGATE + 1)) or list(KeyKind) != list(range(COMM + 1)):
     raise ImportError("program.py and _hist.pyx number steps in different ways")

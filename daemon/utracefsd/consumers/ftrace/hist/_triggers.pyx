@@ -32,6 +32,8 @@ cdef class HistTrigger(Trigger):
     ):
         Trigger.__init__(self, sink.cells, active, filter=filter, kept=kept, stage=STORED, needs_record=True)
         self.hist = hist
+        hist.owner = self.cells
+        hist.pending = &self.cells.header.put_off
         self.sink = sink
         self.uses_timestamp = uses_timestamp
         self.paused = not tc_at(self.cells.header, self.cell).value
@@ -66,12 +68,9 @@ cdef class HistTrigger(Trigger):
     cdef void take_snapshot(self) noexcept:
         """For the present record, unless that was done: the swap is one store, which names the record as
         SnapshotTrigger does, and comes after the count."""
-        cdef uint64_t key[4]
-        key[0] = self.key
-        key[1] = self.cells.header.serial
-        key[2] = key[3] = 0
-        if not self.sink.has_taken_snapshot(key):
-            self.sink.take_snapshot(key)
+        cdef uint64_t serial = self.cells.header.serial
+        if not self.sink.has_taken_snapshot(self.key, serial):
+            self.sink.take_snapshot(self.key, serial)
 
     cdef void switch(self, bint on) noexcept:
         tc_at(self.cells.header, self.cell).value = on

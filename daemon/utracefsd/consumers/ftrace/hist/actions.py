@@ -133,8 +133,8 @@ def check_parameter(target: Field, source: HistField) -> bool:
     """Whether a value may be a field of a synthetic event (check_synth_field())."""
     dynamic = target.is_loc
     if dynamic or target.is_string or source.is_string:
-        # A fixed string takes one of its own size only.
-        return source.is_string and (dynamic or target.type == source.type)
+        # A fixed string takes one of its own size only; dynamic ones count 256.
+        return source.is_string and (dynamic or target.size == source.size)
     if target.type == source.type:
         return True
     return target.size == source.size and target.signed == source.signed

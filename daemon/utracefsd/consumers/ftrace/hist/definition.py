@@ -11,7 +11,7 @@ import attrs
 from utracefsd.consumers.ftrace.hist.actions import Action, Handler, Kind, check_parameter, parse_action
 from utracefsd.consumers.ftrace.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference, parse_atom, parse_expression
-from utracefsd.consumers.ftrace.hist.fields import NONE, Flag, HistField, field_text
+from utracefsd.consumers.ftrace.hist.fields import MAX_STRING, NONE, Flag, HistField, field_text
 from utracefsd.consumers.ftrace.hist.parse import MAX_VARIABLES, Parts
 
 __all__ = ["MAX_KEYS", "MAX_KEY_SIZE", "MAX_VALUES", "Definition", "SortKey", "define"]
@@ -358,8 +358,11 @@ def _variable(context: Context, name: bytes, text: bytes) -> HistField:
     variable = parse_expression(context, text, Flag.VAR, name)
     if variable.flags & _VARIABLE_REFUSES:
         raise context.log.fault("Invalid field modifier", text)
-    if Flag.EXECNAME in variable.flags:
-        raise context.log.refused("a variable cannot be the name of a thread; use its number, common_pid")
+    if Flag.EXECNAME in variable.flags:  # update_var_execname()
+        variable.flags |= Flag.STRING
+        variable.type, variable.size, variable.signed = b"char[]", MAX_STRING, False
+    if Flag.STACKTRACE in variable.flags:
+        raise context.log.refused("a variable cannot be a stack: there is none of the kernel to be had here")
     return variable
 
 

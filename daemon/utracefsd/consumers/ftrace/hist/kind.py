@@ -26,7 +26,7 @@ from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.parse import Command as HistCommand
 from utracefsd.consumers.ftrace.hist.parse import parse_parts, split_filter
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_text, key_text
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces, key_text
 from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
@@ -34,7 +34,7 @@ from utracefsd.consumers.ftrace.trigger.simple import EventSwitchKind
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import slots_bytes
 
-__all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits"]
+__all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits", "is_read_by_others"]
 
 SLOT = b"hist"
 
@@ -139,24 +139,28 @@ def all_hists(place: Place) -> list[tuple[Event, EventHist]]:
     return [(file.event, one) for file in place.files for one in hists_of(place, file.event)]
 
 
-def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> bytes:
-    """The file `hist`. comm: the name of a thread."""
-    return b"\n\n".join(
-        hist_text(
-            one.definition,
-            Contents(one.table.entries(), one.table.hits, one.table.drops),
-            one.text() + b"\n",
-            comm,
-            more=one.more_text,
-            below=one.below_text(comm),
-        )
+def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The file `hist` in pieces; all of what its histograms hold when the first is asked for. comm: the name
+    of a thread."""
+    between = b""
+    for one, contents, line, below in [
+        (one, Contents.of(one.table), one.text() + b"\n", one.below_text(comm))
         for one in hists_of(place, event)
-    )
+    ]:
+        yield between
+        yield from hist_pieces(one.definition, contents, line, comm, more=one.more_text, below=below)
+        between = b"\n\n"
 
 
 def hist_hits(place: Place, event: Event) -> int:
     """What they have counted, all together."""
     return sum(one.table.hits for one in hists_of(place, event))
+
+
+def is_read_by_others(place: Place, event: Event) -> bool:
+    """Whether a trigger of another event reads a variable of one of this event's."""
+    others = [one for other, one in all_hists(place) if other is not event]
+    return any(is_read(one, iter(others)) for one in hists_of(place, event))
 
 
 class HistKind:
@@ -347,7 +351,7 @@ class HistKind:
         let_go_of_snapshot: Callable[[], None] = lambda: None
         try:
             let_go_of_snapshot = _hold_snapshot(place, definition, table)
-            hist = Hist(program, table)
+            hist = Hist(program, table, place.files.names)
             trigger: HistTrigger = memory_errors(
                 lambda: HistTrigger(
                     place.sink,

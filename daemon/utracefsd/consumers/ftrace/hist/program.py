@@ -68,6 +68,8 @@ class KeyKind(enum.IntEnum):
     """From its own end."""
     NOTHING = 4
     """Zeros: there is no stack."""
+    COMM = 5
+    """The name of the writing thread; a variable only."""
 
 
 class Key(NamedTuple):
@@ -183,7 +185,10 @@ def _key(field: HistField, definition: Definition) -> Key:
 
 
 def string_key(field: HistField, offset: int, size: int) -> Key:
-    """A string of the event. size: bytes that there are for it; the last one is always NUL."""
+    """A string of the event, or the name of its thread. size: bytes that there are for it; the last one is
+    always NUL."""
+    if Flag.EXECNAME in field.flags:
+        return Key(KeyKind.COMM, offset, size, 0, 0, ())
     declared = field.field
     if declared is None:
         raise ValueError("a string without a field")

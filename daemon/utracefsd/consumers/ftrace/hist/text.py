@@ -1,16 +1,21 @@
 """The `hist` file: what hist_show() of trace_events_hist.c prints for a trigger."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from utracefsd.consumers.ftrace.hist._entries import Entries
+from utracefsd.consumers.ftrace.hist._hist import HistTable
 from utracefsd.consumers.ftrace.hist.definition import Definition, SortKey
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.syscalls import syscall_name
 
-__all__ = ["Contents", "hist_text", "key_text", "sort_entries"]
+__all__ = ["Contents", "hist_pieces", "key_text"]
 
 _MASK = (1 << 64) - 1
+_PIECE = 256
+"""Entries that are printed at once: about half a millisecond."""
+
 _BAR = 20
 """Columns of `.graph`."""
 
@@ -18,12 +23,12 @@ Entry = tuple[bytes, tuple[int, ...]]
 """A key and its words: hits, then a sum for each value."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Contents:
     """What a table holds."""
 
-    entries: Sequence[Entry]
-    """In any order."""
+    entries: Entries
+    """A copy of them."""
 
     hits: int
     """Records that were counted."""
@@ -31,8 +36,12 @@ class Contents:
     drops: int
     """Records that found it full."""
 
+    @classmethod
+    def of(cls, table: HistTable) -> "Contents":
+        return cls(Entries(table), table.hits, table.drops)
 
-def hist_text(
+
+def hist_pieces(
     definition: Definition,
     contents: Contents,
     line: bytes,
@@ -40,51 +49,37 @@ def hist_text(
     *,
     more: Callable[[Entry], bytes] = lambda entry: b"",
     below: bytes = b"",
-) -> bytes:
-    """One trigger's part of the file. line: of `trigger`, with its state and newline.
+) -> Iterator[bytes]:
+    """One trigger's part of the file, some entries at a time. line: of `trigger`, with its state and newline.
 
     comm: the name of a thread. more: what actions add to an entry. below: what they add to all.
     """
-    stats = [
-        (max(column), sum(column) & _MASK)
-        for column in zip(*(words for _, words in contents.entries), strict=True)
-    ]
-    out = [b"# event histogram\n#\n# trigger info: ", line, b"#\n\n"]
-    show = _entry_printer(definition, stats, comm)
-    for entry in sort_entries(definition, contents.entries):
-        out.append(show(entry))
-        out.append(more(entry))
-        out.append(b"\n")
-    out.append(below)
-    out.append(
-        b"\nTotals:\n    Hits: %d\n    Entries: %d\n    Dropped: %d\n"
-        % (contents.hits, len(contents.entries), contents.drops)
+    yield b"# event histogram\n#\n# trigger info: " + line + b"#\n\n"
+    entries = contents.entries
+    entries.sort(_sort_by(definition, key) for key in definition.sort)
+    show = _entry_printer(definition, entries.stats(), comm)
+    for start in range(0, len(entries), _PIECE):
+        yield b"".join([show(one) + more(one) + b"\n" for one in entries.piece(start, start + _PIECE)])
+    yield below + b"\nTotals:\n    Hits: %d\n    Entries: %d\n    Dropped: %d\n" % (
+        contents.hits,
+        len(entries),
+        contents.drops,
     )
-    return b"".join(out)
 
 
-def sort_entries(definition: Definition, entries: Iterable[Entry]) -> list[Entry]:
-    """By the definition's sort keys; what ties in all of them stays in its order."""
-    result = list(entries)
-    for key in reversed(definition.sort):
-        result.sort(key=_sort_value(definition, key), reverse=key.descending)
-    return result
-
-
-def _sort_value(definition: Definition, key: SortKey) -> Callable[[Entry], int | bytes]:
-    """What to compare: sums unsigned, strings by their bytes, numbers of keys by their size and sign."""
+def _sort_by(definition: Definition, key: SortKey) -> tuple[bool, bool, int, int, bool, bool]:
+    """As `Entries.sort` takes it: sums are compared unsigned, strings by their bytes, numbers of keys by
+    their size and sign. Stacks have no frames: they are all the same."""
     if key.index <= len(definition.values):
-        return lambda entry: entry[1][key.index]
+        return False, False, key.index * 8, 8, False, key.descending
     field = definition.column(key)
-    if Flag.STACKTRACE in field.flags:
-        return lambda entry: 0
-    start, end = field.offset, field.offset + field.size
-    if field.field is not None and field.field.is_string and Flag.CPU not in field.flags:
-        return lambda entry: entry[0][start:end].partition(b"\0")[0]
+    is_string = Flag.STACKTRACE in field.flags
     size, signed = field.size, field.signed
     if field.field is not None and Flag.CPU not in field.flags:
-        size, signed = field.field.size, field.field.signed
-    return lambda entry: int.from_bytes(entry[0][start : start + size], "little", signed=signed)
+        is_string = is_string or field.field.is_string
+        signed = field.field.signed
+        size = field.size if is_string else field.field.size
+    return is_string, True, field.offset, size, signed, key.descending
 
 
 def _entry_printer(

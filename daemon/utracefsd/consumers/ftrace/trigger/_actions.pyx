@@ -81,24 +81,17 @@ cdef class SnapshotTrigger(Trigger):
     cdef FtraceSink sink
 
     def __init__(self, FtraceSink sink not None, count=UNLIMITED, *, filter=None, kept=None):
-        cdef uint64_t key[4]
+        cdef uint64_t serial
         Trigger.__init__(self, sink.cells, count, filter=filter, kept=kept, stage=STORED)
         self.sink = sink
-        self.name_record(key)
-        if sink.has_taken_snapshot(key) and tc_at(self.cells.header, self.cell).done != key[1]:
+        serial = self.cells.header.serial
+        if sink.has_taken_snapshot(self.key, serial) and tc_at(self.cells.header, self.cell).done != serial:
             tc_fire(self.cells.header, self.cell, self.counted(), 0, 0)
             if self.cells.fired is not None:
                 self.cells.fired.add(self.key)
 
-    cdef void name_record(self, uint64_t *key) noexcept:
-        key[0] = self.key
-        key[1] = self.cells.header.serial
-        key[2] = key[3] = 0
-
     cdef void fire(self, Record *r) noexcept:
-        cdef uint64_t key[4]
         if tc_at(self.cells.header, self.cell).value == 0:
             return
-        self.name_record(key)
-        self.sink.take_snapshot(key)
+        self.sink.take_snapshot(self.key, self.cells.header.serial)
         tc_fire(self.cells.header, self.cell, self.counted(), 0, 0)

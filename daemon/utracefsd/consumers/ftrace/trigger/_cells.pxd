@@ -21,6 +21,7 @@ cdef extern from "trigger_cells.h" nogil:
         uint64_t serial
         uint64_t ring
         tc_redo redo
+        uint64_t put_off
     ctypedef struct tc_cell "struct tc_cell":
         uint64_t key
         uint64_t value
@@ -36,6 +37,7 @@ cdef extern from "trigger_cells.h" nogil:
 cdef class Cells:
     cdef tc_header *header
     cdef readonly object refused        # str or None
+    cdef readonly uint64_t lost_put_off
     # While a record that was under way is handed over again: keys of the triggers that fired for it.
     cdef public object again
     # Keys of the triggers that fired for the record that the daemon before had under way, a set; None: there
@@ -50,6 +52,7 @@ cdef class Cells:
     cdef set given
 
     cdef int open_old(self, path) except -1
+    cdef void begin(self) noexcept
     cdef int map_it(self, int fd) except -1
     cdef int grow(self) except -1
     cdef tc_cell *one(self, uint32_t index) except NULL

@@ -2,11 +2,12 @@
 """Cells: the numbers that triggers change from within a record (include/trigger_cells.h)."""
 
 import os
-import stat
 
 from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
 from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
+
+from utracefsd.machine.kept_file import made_whole, open_kept
 
 # A trigger takes one cell and perhaps another for what it switches: more than anybody writes by hand. The
 # mapping is as large as all of them (32 MiB of addresses), the file grows by the page.
@@ -24,6 +25,7 @@ cdef class Cells:
     that. limit: of cells at once. OSError: the file cannot be opened or made.
 
     refused: What was wrong with the file that was there and has been replaced; None if nothing.
+    lost_put_off: Synthetic events that the daemon before had not recorded yet.
     """
 
     def __cinit__(self):
@@ -39,58 +41,49 @@ cdef class Cells:
         self.map_bytes = TC_HEADER_BYTES + <size_t>limit * TC_CELL_BYTES
         if path is None:
             self.map_it(-1)
+            self.begin()
         elif not self.open_old(path):
-            new = f"{os.fspath(path)}.new"
-            try:
-                os.unlink(new)
-            except FileNotFoundError:
-                pass
-            fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, TC_HEADER_BYTES)
+            with made_whole(path, TC_HEADER_BYTES) as fd:
                 self.map_it(fd)
-            except BaseException:
-                os.close(fd)
-                os.unlink(new)
-                raise
+                self.begin()
             self.fd = fd
-        if self.header.magic != TC_MAGIC:
-            self.header.version = TC_VERSION
-            self.header.cell_bytes = TC_CELL_BYTES
-            self.header.magic = TC_MAGIC
-            if path is not None:
-                os.rename(new, path)
-        elif self.header.redo.valid:  # killed while a trigger fired
+        self.lost_put_off = self.header.put_off
+        self.header.put_off = 0
+        if self.header.redo.valid:  # killed while a trigger fired
             if 0 < self.header.redo.cell <= self.room and self.header.redo.effect <= self.room:
                 tc_apply(self.header)
             self.header.redo.valid = 0
 
     cdef int open_old(self, path) except -1:
         """Open and map the file that is there. False: there is none, or it cannot be used."""
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
+        opened = open_kept(path)
+        if opened is None:
             return False
-        found = os.fstat(fd)
-        rest = found.st_size - TC_HEADER_BYTES
+        fd, size = opened
+        rest = size - TC_HEADER_BYTES
         self.refused = "no file of cells has this length"
-        if stat.S_ISREG(found.st_mode) and rest >= 0 and rest % TC_CELL_BYTES == 0:
-            if rest // TC_CELL_BYTES <= self.limit:
-                self.map_it(fd)
-                if (
-                    self.header.magic == TC_MAGIC
-                    and self.header.version == TC_VERSION
-                    and self.header.cell_bytes == TC_CELL_BYTES
-                ):
-                    self.fd = fd
-                    self.room = rest // TC_CELL_BYTES
-                    self.refused = None
-                    return True
-                munmap(self.header, self.map_bytes)
-                self.header = NULL
-                self.refused = "not a file of cells of this version"
+        if rest >= 0 and rest % TC_CELL_BYTES == 0 and rest // TC_CELL_BYTES <= self.limit:
+            self.map_it(fd)
+            if (
+                self.header.magic == TC_MAGIC
+                and self.header.version == TC_VERSION
+                and self.header.cell_bytes == TC_CELL_BYTES
+            ):
+                self.fd = fd
+                self.room = rest // TC_CELL_BYTES
+                self.refused = None
+                return True
+            munmap(self.header, self.map_bytes)
+            self.header = NULL
+            self.refused = "not a file of cells of this version"
         os.close(fd)
         return False
+
+    cdef void begin(self) noexcept:
+        """The memory is new."""
+        self.header.version = TC_VERSION
+        self.header.cell_bytes = TC_CELL_BYTES
+        self.header.magic = TC_MAGIC
 
     cdef int map_it(self, int fd) except -1:
         """The descriptor stays the caller's; -1: memory."""

@@ -3,10 +3,16 @@
 import errno
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.hist.kind import HistKind, HistSwitchKind, hist_file, hist_hits
+from utracefsd.consumers.ftrace.hist.kind import (
+    HistKind,
+    HistSwitchKind,
+    hist_file,
+    hist_hits,
+    is_read_by_others,
+)
 from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
 from utracefsd.consumers.ftrace.trigger.simple import (
@@ -51,9 +57,13 @@ class Triggers:
         lines = [attached.text() + b"\n" for attached in self._place.files.triggers(event)]
         return b"".join(lines) or AVAILABLE
 
-    def hist_text(self, event: Event, comm: Callable[[int], bytes]) -> bytes:
-        """What the file `hist` shows. comm: the name of a thread."""
+    def hist_pieces(self, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
+        """What the file `hist` shows, piece by piece. comm: the name of a thread."""
         return hist_file(self._place, event, comm)
+
+    def may_go(self, event: Event) -> bool:
+        """Whether no trigger of another event needs one of this event's."""
+        return not is_read_by_others(self._place, event)
 
     def hist_hits(self, event: Event) -> int:
         """How many records the histograms of the event have counted in all."""

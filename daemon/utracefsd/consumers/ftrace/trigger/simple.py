@@ -8,6 +8,7 @@ long as there is such a trigger, and whoever else changes the switch writes it, 
 """
 
 import errno
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,6 +37,8 @@ from utracefsd.consumers.ftrace.trigger.kind import (
 from utracefsd.events.event import Event, shown
 
 __all__ = ["EventSwitchKind", "Named", "SnapshotKind", "StacktraceKind", "TracingSwitchKind"]
+
+logger = logging.getLogger("utracefsd")
 
 
 @attrs.frozen
@@ -109,6 +112,8 @@ class StacktraceKind(_Simple):
     def make(
         self, place: Place, count: int, filter: Filter | None, text: bytes | None, kept: Kept = ()
     ) -> AttachedTrigger:
+        if not kept:
+            logger.info("trigger stacktrace: it counts, and records nothing; there is no stack of the kernel")
         trigger = Stacktrace(place.cells, count, filter=filter, kept=kept[0] if kept else None)
         named = Named(self.name, text)
         return AttachedTrigger(

@@ -9,7 +9,7 @@ from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.expressions import Context, Variables
 from utracefsd.consumers.ftrace.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.hist.program import compile_definition
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_text
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
 
 EVENT = parse(b"h u32 id; s32 sv; u64 big; char[12] name; __rel_loc char[] msg; u8 small; u16 sz")
 
@@ -27,6 +27,6 @@ def hist_of(definition: Definition, path: str | None = None) -> Hist:
 
 
 def text_of(definition: Definition, hist: Hist) -> bytes:
-    contents = Contents(hist.table.entries(), hist.table.hits, hist.table.drops)
+    contents = Contents.of(hist.table)
     line = definition.text() + b" [active]\n"
-    return hist_text(definition, contents, line, lambda pid: b"task-%d" % pid)
+    return b"".join(hist_pieces(definition, contents, line, lambda pid: b"task-%d" % pid))

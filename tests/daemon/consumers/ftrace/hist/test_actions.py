@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.tree.world import World, errno_of
+from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.hist.actions import Action, Handler, Kind, parse_action
 from utracefsd.consumers.ftrace.hist.errors import HistError, Log
+from utracefsd.machine.comms import Task
 
 START = b"events/user_events/start/"
 DONE = b"events/user_events/done/"
@@ -26,13 +28,15 @@ def world() -> Iterator[World]:
     world.close()
 
 
-def emit(world: World, name: bytes, id: int, value: int = 0, path: bytes = b"", at_us: int = 1) -> None:
+def emit(
+    world: World, name: bytes, id: int, value: int = 0, path: bytes = b"", at_us: int = 1, pid: int = 46
+) -> None:
     event = world.table.get(b"user_events", name)
     assert event is not None
     payload = struct.pack("<Qi" if name == b"done" else "<QI", id, value)
     if name == b"done":
         payload += struct.pack("<HH", 0, len(path) + 1) + path + b"\0"
-    assert world.emit(event, payload, ts_ns=at_us * 1000) == 0
+    assert world.emit(event, payload, pid=pid, ts_ns=at_us * 1000) == 0
 
 
 def test_latency_between_two_events(world: World) -> None:
@@ -72,6 +76,36 @@ def test_synthetic_events_have_histograms_of_their_own(world: World) -> None:
         b"events/synthetic/lat/hist"
     )
     assert world.bodies() == []
+
+
+def test_the_name_of_a_thread_as_a_variable(world: World) -> None:
+    """That of the thread whose record was the first of its key, as there (hist_trigger_elt_data_init())."""
+    world.tasks |= {50: Task(b"worker", 1), 51: Task(b"a-name-of-15-by", 1)}
+    world.wa(b"synthetic_events", b"who u64 id; char[] began; char[256] ended")
+    world.wa(b"events/synthetic/who/enable", b"1")
+    world.wa(START + b"trigger", b"hist:keys=id:comm=common_pid.execname")
+    command = b"hist:keys=id:n=common_pid.execname:onmatch(user_events.start).who(id,$comm,$n)"
+    world.wa(DONE + b"trigger", command)
+    assert world.cat(START + b"trigger").startswith(
+        b"hist:keys=id:vals=hitcount:comm=common_pid.execname:sort=hitcount:size=2048"
+    )
+    for id, starter, ender in ((1, 50, 51), (2, 51, 46), (1, 46, 50)):
+        emit(world, b"start", id, pid=starter)
+        emit(world, b"done", id, pid=ender)
+    assert world.bodies() == [
+        b"who: id=1 began=worker ended=a-name-of-15-by",
+        b"who: id=2 began=a-name-of-15-by ended=drv",
+        b"who: id=1 began=worker ended=a-name-of-15-by",
+    ]
+
+
+@pytest.mark.parametrize("text", [b"s=common_stacktrace", b"s=stacktrace"])
+def test_a_stack_as_a_variable(world: World, text: bytes) -> None:
+    with pytest.raises(TraceError, match="there is none of the kernel") as caught:
+        world.wa(START + b"trigger", b"hist:keys=id:" + text)
+    assert caught.value.errno == errno.EINVAL
+    with pytest.raises(TraceError, match="a stack of the kernel cannot be had"):
+        world.wa(b"synthetic_events", b"e u64 id; unsigned long[] stack")
 
 
 def test_an_event_that_brings_itself(world: World) -> None:

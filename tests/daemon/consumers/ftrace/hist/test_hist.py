@@ -24,6 +24,7 @@ from tests.daemon.consumers.ftrace.hist.defining import defined, hist_of
 from tests.daemon.stepping import Stepper
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.layout import Layout
+from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, check_depth
 from utracefsd.consumers.ftrace.hist.program import Key, Op, Program, Step, compile_definition
 
@@ -44,7 +45,7 @@ def make(text: bytes) -> Hist:
 
 
 def contents(table: HistTable) -> dict[bytes, tuple[int, ...]]:
-    return dict(table.entries())
+    return dict(Entries(table).piece())
 
 
 def number(value: int) -> bytes:
@@ -153,7 +154,7 @@ def test_full() -> None:
     assert [hist.count(record) for record in records] == [True] * 128 + [False] * 72
     table = hist.table
     assert (table.hits, table.drops, len(table)) == (256, 144, 128)
-    assert set(table.entries()) == {(number(n), (2,)) for n in range(128)}
+    assert set(Entries(table).piece()) == {(number(n), (2,)) for n in range(128)}
 
 
 def test_clear() -> None:
@@ -161,9 +162,9 @@ def test_clear() -> None:
     for n in range(200):
         hist.count(PACK(n, 0, b"", b"", b"", 1))
     hist.table.clear()
-    assert (hist.table.hits, hist.table.drops, hist.table.entries()) == (0, 0, [])
+    assert (hist.table.hits, hist.table.drops, Entries(hist.table).piece()) == (0, 0, [])
     hist.count(PACK(5, 0, b"", b"", b"", 7))
-    assert hist.table.entries() == [(number(5), (1, 7))]
+    assert Entries(hist.table).piece() == [(number(5), (1, 7))]
 
 
 def test_tables_of_no_possible_shape() -> None:

@@ -14,7 +14,7 @@ KEYS_V = b"hist:keys=v:vals=hitcount:sort=hitcount:size=2048 [active]"
 
 
 def hist(desk: Desk, event: Event) -> bytes:
-    return desk.instance.triggers.hist_text(event, lambda pid: b"task")
+    return b"".join(desk.instance.triggers.hist_pieces(event, lambda pid: b"task"))
 
 
 def hits(desk: Desk, event: Event) -> list[int]:

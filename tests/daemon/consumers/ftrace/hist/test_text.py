@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from tests.daemon.consumers.ftrace.hist.defining import EVENT, defined, hist_of, text_of
 from utracefs_protocol.layout import Layout
-from utracefsd.consumers.ftrace.hist.text import Contents, hist_text, sort_entries
+from utracefsd.consumers.ftrace.hist._entries import Entries
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces
 
 PACK = Layout(EVENT.fields).pack
 
@@ -31,7 +30,11 @@ def lines(text: bytes, *payloads: bytes) -> list[bytes]:
     hist = hist_of(definition)
     for one in payloads:
         hist.count(one, pid=54, cpu=1)
-    return [line for line in text_of(definition, hist).split(b"\n") if line.startswith((b"{", b"}", b" {"))]
+    return entry_lines(text_of(definition, hist))
+
+
+def entry_lines(text: bytes) -> list[bytes]:
+    return [line for line in text.split(b"\n") if line.startswith((b"{", b"}", b" {"))]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +124,8 @@ def test_sorting(text: bytes, order: list[int]) -> None:
     hist = hist_of(definition)
     for n, (sv, sz, times) in enumerate([(-3, 1, 3), (7, 2, 4), (0, 8, 2), (5, 3, 1)]):
         hist.count(payload(id=n, sv=sv, sz=sz), times=times)
-    entries = sort_entries(definition, hist.table.entries())
-    assert [struct.unpack("<q", key)[0] for key, _ in entries] == order
+    found = [line.split(b"sv:")[1].split()[0] for line in entry_lines(text_of(definition, hist))]
+    assert [int(number) for number in found] == [n % (1 << 64) for n in order]
 
 
 def test_strings_are_sorted_by_their_bytes() -> None:
@@ -132,10 +135,13 @@ def test_strings_are_sorted_by_their_bytes() -> None:
 
 def test_what_actions_add() -> None:
     definition = defined(b"keys=id")
-    contents = Contents([(struct.pack("<Q", 1), (1,))], 1, 2)
-    text = hist_text(
+    hist = hist_of(definition)
+    hist.count(payload())
+    contents = Contents(Entries(hist.table), 1, 2)
+    *_, entries, end = hist_pieces(
         definition, contents, b"LINE\n", lambda pid: b"", more=lambda entry: b"\n\tmax: 1", below=b"BELOW\n"
     )
+    text = b"#\n\n" + entries + end
     assert text.endswith(
         b"#\n\n{ id:          1 } hitcount:          1\n\tmax: 1\nBELOW\n"
         b"\nTotals:\n    Hits: 1\n    Entries: 1\n    Dropped: 2\n"

@@ -1,13 +1,11 @@
 """What the simple kinds do when an event fires."""
 
-from typing import Any
-
-import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
-from tests.daemon.consumers.ftrace.trigger.trigger_model import Model, ModelTrigger
+from tests.daemon.consumers.ftrace.trigger.playing import STEPS, Step, compare, take_step
+from tests.daemon.consumers.ftrace.trigger.trigger_model import Model
 
 
 def test_traceoff_comes_after_its_record(desk: Desk) -> None:
@@ -228,60 +226,13 @@ def test_a_trigger_and_the_filter_of_its_event(desk: Desk) -> None:
     assert desk.recorded() == [11, 20], "with a filter its place is taken when it has passed"
 
 
-EVENTS = st.sampled_from("ab")
-TRIGGERS = st.builds(
-    ModelTrigger,
-    st.sampled_from(["traceon", "traceoff", "snapshot", "stacktrace"]),
-    st.just(""),
-    st.sampled_from([-1, 0, 1, 2]),
-    st.sampled_from([None, None, 1, 2, 3]),
-) | st.builds(
-    ModelTrigger,
-    st.sampled_from(["enable_event", "disable_event"]),
-    EVENTS,
-    st.sampled_from([-1, 0, 1, 2]),
-    st.sampled_from([None, None, 1, 2, 3]),
-)
-STEPS = st.one_of(
-    st.tuples(st.just("attach"), EVENTS, TRIGGERS),
-    st.tuples(st.just("remove"), EVENTS, TRIGGERS),
-    st.tuples(st.just("enable"), EVENTS, st.booleans()),
-    st.tuples(st.just("filter"), EVENTS, st.sampled_from([None, 1, 2])),
-    st.tuples(st.just("tracing_on"), EVENTS, st.booleans()),
-    st.tuples(st.just("emit"), EVENTS, st.integers(1, 3)),
-    st.tuples(st.just("emit"), EVENTS, st.integers(1, 3)),
-)
-
-
 @settings(max_examples=150)
 @given(st.lists(STEPS, max_size=25))
-def test_as_the_model(steps: list[tuple[str, str, Any]]) -> None:
+def test_as_the_model(steps: list[Step]) -> None:
     desk, model = Desk(), Model()
     try:
-        for what, name, value in steps:
-            event = desk.a if name == "a" else desk.b
-            if what == "attach":
-                line = value.line().replace(b":unlimited", b"").replace(b"count=", b"")
-                assert desk.write(event, line) == model.attach(name, attrs.evolve(value))
-            elif what == "remove":
-                assert desk.write(event, b"!" + value.line()) == ""
-                model.remove(name, value)
-            elif what == "enable":
-                desk.instance.events.set_enabled((event,), value)
-                model.stored[name] = value
-            elif what == "filter":
-                desk.instance.set_filter(event, b"0" if value is None else b"v > %d" % value)
-                model.filters[name] = value
-            elif what == "tracing_on":
-                desk.instance.tracing_on = model.on = value
-            else:
-                desk.emit(event, value)
-                model.emit(name, value)
-            for name, event in (("a", desk.a), ("b", desk.b)):
-                assert desk.lines(event) == [trigger.line() for trigger in model.triggers[name]]
-                assert desk.enabled(event) == model.enable_text(name)
-            assert desk.instance.tracing_on == model.on
-            assert desk.recorded() == model.live
-            assert model.spare is None or desk.snapshot() == model.spare
+        for step in steps:
+            take_step(desk, model, step)
+            compare(desk, model)
     finally:
         desk.close()

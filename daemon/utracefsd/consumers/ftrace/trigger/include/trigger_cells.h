@@ -31,6 +31,12 @@
  * keep the list of what has fired (Journal.fired), because the data ring may come back only when other
  * records have had their turn. A record that came another way (ring 0) is not handed over again.
  *
+ * A record may bring others: synthetic events, which are recorded when it has been dealt with. They wait in
+ * the daemon's memory and go with it. put_off says how many wait: it grows before the histogram counts the
+ * record that brings them, and falls when one has been recorded. So a successor that finds n knows that at
+ * most n are lost, and that no other is. One that was being recorded may be told as lost, and so may one
+ * whose record is counted by the successor, which brings it again.
+ *
  * Memory order: as in journal.h. The reader starts after the writer's death, so the compiler's order is
  * enough.
  */
@@ -66,7 +72,8 @@ struct tc_header {
     uint64_t dev;    /* with TC_NAMED: of the data ring */
     uint64_t ino;
     struct tc_redo redo;
-    unsigned char zero[TC_HEADER_BYTES - 64 - sizeof(struct tc_redo)];
+    uint64_t put_off; /* synthetic events that wait to be recorded */
+    unsigned char zero[TC_HEADER_BYTES - 72 - sizeof(struct tc_redo)];
 };
 
 struct tc_cell {

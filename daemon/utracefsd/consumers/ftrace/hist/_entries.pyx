@@ -1,0 +1,173 @@
+# cython: boundscheck=False, wraparound=False
+"""What a histogram held at one moment, in the order in which it is shown.
+
+A full table has 131,072 entries. Copying and sorting them is done at once, in C; they become Python's objects
+a few at a time, as the file is read.
+"""
+
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from utracefsd.consumers.ftrace.hist._hist cimport HistTable, ht_key, ht_words
+
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    static int entries_compare(const void *a, const void *b, void *by);
+    static void entries_sort(void *items, size_t n, size_t size, void *by)
+    {
+        qsort_r(items, n, size, entries_compare, by);
+    }
+    """
+    void entries_sort(void *items, size_t n, size_t size, void *by) noexcept
+
+cdef enum:
+    MAX_SORT_KEYS = 2
+
+cdef struct Item:
+    uint64_t first          # the first sort key as a number that compares as it; 0: it is a string
+    uint32_t index
+
+cdef struct SortBy:
+    uint32_t at             # in the entry
+    uint32_t size           # 1 to 8 bytes; of a string all of them
+    bint is_string
+    bint signed
+    bint descending
+
+cdef struct Sorting:
+    const unsigned char *memory
+    size_t entry_bytes
+    int count
+    SortBy by[MAX_SORT_KEYS]
+
+
+cdef class Entries:
+    """Entries of `table` as they are now."""
+
+    cdef unsigned char *memory      # words and key of each
+    cdef Item *items                # in the order in which they are shown
+    cdef uint64_t count
+    cdef size_t entry_bytes
+    cdef uint32_t nr_words
+    cdef uint32_t key_size
+
+    def __cinit__(self, HistTable table not None):
+        cdef uint64_t n
+        self.nr_words = table.c.header.nr_words
+        self.key_size = table.c.header.key_size
+        self.entry_bytes = table.c.element_bytes
+        self.count = table.c.header.entries
+        self.memory = <unsigned char *>PyMem_Malloc((self.count + 1) * self.entry_bytes)
+        self.items = <Item *>PyMem_Malloc((self.count + 1) * sizeof(Item))
+        if self.memory == NULL or self.items == NULL:
+            raise MemoryError("no memory for a copy of a histogram")
+        if self.count:
+            memcpy(self.memory, ht_words(&table.c, 1), self.count * self.entry_bytes)
+        for n in range(self.count):
+            self.items[n].index = <uint32_t>n
+
+    def __dealloc__(self):
+        PyMem_Free(self.memory)
+        PyMem_Free(self.items)
+
+    def __len__(self):
+        return self.count
+
+    def stats(self):
+        """(the largest, the sum modulo 2^64) of each word; nothing where there are no entries."""
+        cdef uint64_t most, total, n
+        cdef uint32_t word
+        cdef const uint64_t *words
+        found = []
+        for word in range(self.nr_words if self.count else 0):
+            most = total = 0
+            for n in range(self.count):
+                words = <const uint64_t *>(self.memory + n * self.entry_bytes)
+                most = max(most, words[word])
+                total += words[word]
+            found.append((most, total))
+        return found
+
+    def sort(self, by):
+        """Sort by up to two of (is a string, in the key or else in the words, offset there, bytes, signed,
+        descending), the first decides; what ties in all keeps the order of the table. ValueError: bytes that
+        an entry does not have."""
+        cdef Sorting sorting
+        cdef SortBy *one
+        cdef uint64_t n
+        cdef uint32_t whole
+        sorting.memory = self.memory
+        sorting.entry_bytes = self.entry_bytes
+        sorting.count = 0
+        for is_string, in_key, offset, size, signed, descending in by:
+            if sorting.count == MAX_SORT_KEYS:
+                raise ValueError(f"more than {MAX_SORT_KEYS} sort keys")
+            whole = self.key_size if in_key else self.nr_words * 8
+            if offset + size > whole or not size or not (is_string or size <= 8):
+                raise ValueError(f"no sort key of {size} bytes at {offset}")
+            one = &sorting.by[sorting.count]
+            one.at = offset + (self.nr_words * 8 if in_key else 0)
+            one.size = size
+            one.is_string, one.signed, one.descending = is_string, signed, descending
+            sorting.count += 1
+        if not sorting.count:
+            return
+        for n in range(self.count):
+            one = &sorting.by[0]
+            self.items[n].index = <uint32_t>n
+            self.items[n].first = 0 if one.is_string else number_of(self.memory + n * self.entry_bytes, one)
+        entries_sort(self.items, self.count, sizeof(Item), &sorting)
+
+    def piece(self, Py_ssize_t start=0, stop=None):
+        """(key, words) of those from `start` to before `stop`, in their order."""
+        cdef Py_ssize_t i, end = self.count if stop is None else min(stop, <Py_ssize_t>self.count)
+        cdef uint32_t word
+        cdef const unsigned char *entry
+        if start < 0:
+            raise ValueError(f"no entry {start}")
+        found = []
+        for i in range(start, end):
+            entry = self.memory + self.items[i].index * self.entry_bytes
+            key = (<const char *>entry + self.nr_words * 8)[: self.key_size]
+            found.append((key, tuple([(<const uint64_t *>entry)[word] for word in range(self.nr_words)])))
+        return found
+
+
+cdef inline uint64_t number_of(const unsigned char *entry, const SortBy *by) noexcept nogil:
+    """A number that compares, unsigned, as this entry is to be sorted."""
+    cdef uint64_t value = 0
+    cdef int unused = 64 - 8 * <int>by.size
+    memcpy(&value, entry + by.at, by.size)
+    if by.signed:
+        value = <uint64_t>(<int64_t>(value << unused) >> unused) ^ (<uint64_t>1 << 63)
+    return ~value if by.descending else value
+
+
+cdef int entries_compare "entries_compare" (const void *a, const void *b, void *how) noexcept nogil:
+    cdef const Item *left = <const Item *>a
+    cdef const Item *right = <const Item *>b
+    cdef const Sorting *sorting = <const Sorting *>how
+    cdef const SortBy *by
+    cdef const unsigned char *p
+    cdef const unsigned char *q
+    cdef uint64_t x, y
+    cdef int i, order
+    if left.first != right.first:
+        return -1 if left.first < right.first else 1
+    p = sorting.memory + left.index * sorting.entry_bytes
+    q = sorting.memory + right.index * sorting.entry_bytes
+    for i in range(sorting.count):
+        by = &sorting.by[i]
+        if by.is_string:
+            # Behind its end a string is zeros (HistTable).
+            order = memcmp(p + by.at, q + by.at, by.size)
+            if order:
+                return -order if by.descending else order
+        elif i:
+            x = number_of(p, by)
+            y = number_of(q, by)
+            if x != y:
+                return -1 if x < y else 1
+    return -1 if left.index < right.index else 1

@@ -1,0 +1,214 @@
+"""Daemons that are killed while they take in: between any two instructions, or at random."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.daemon.stepping import Stepper
+from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import Intake
+from utracefsd.intake._journal import Journal
+
+__all__ = ["Kept", "World", "judge", "killed_again_and_again", "open_ring", "stepped_through"]
+
+SIZE = 64 << 10
+SLOT = 128
+"""Bytes of a slot; the first is the file's header. (st_dev, st_ino) are at 8 in it, the tail at 24."""
+COMMITTED = 1 << 31
+HEAD, TAIL, DATA = 64, 128, 65536
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+Kept = dict[str, tuple[int, int]]
+"""Cells by name: what the log of the state has in a daemon."""
+
+
+def record(n: int, extra: int = 0, index: int = 0) -> bytes:
+    """One committed record of the data ring (docs/protocol.md, section 5)."""
+    payload = struct.pack("<Q", n) + bytes(extra)
+    head = struct.pack("<IIQIHH", COMMITTED | len(payload), index, n + 1, os.getpid(), 0, 0)
+    return (head + payload).ljust((24 + len(payload) + 7) // 8 * 8, b"\0")
+
+
+class Producer:
+    """Writes whole records into the ring's memory; it outlives every daemon."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.memory = mmap.mmap(fd, os.fstat(fd).st_size)
+
+    def u64(self, offset: int) -> int:
+        return int(struct.unpack_from("<Q", self.memory, offset)[0])
+
+    def emit(self, records: bytes) -> None:
+        head = self.u64(HEAD)
+        assert head + len(records) - self.u64(TAIL) <= SIZE
+        first = SIZE - head % SIZE
+        self.memory[DATA + head % SIZE : DATA + head % SIZE + len(records[:first])] = records[:first]
+        self.memory[DATA : DATA + len(records[first:])] = records[first:]
+        struct.pack_into("<Q", self.memory, HEAD, head + len(records))
+
+
+class World(Protocol):
+    """What of a daemon there is to see; made anew it is the successor of the one in its folder."""
+
+    kept: Kept
+    journal: Journal
+    intake: Intake
+    ring: DataRing | None
+
+    def result(self) -> dict[str, Any]: ...
+
+
+Successor = Callable[[Path, Kept, "tuple[int, int] | None", "dict[Any, Any] | None"], World]
+"""(folder, kept, descriptors of the data ring or None: it is not back, `fired` of the journal before)."""
+
+
+def copy_ring(memory: bytes) -> int:
+    fd = os.memfd_create("copy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, memory)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    return fd
+
+
+def open_ring(
+    tracepoints: Sequence[Tracepoint],
+    journal: Journal,
+    intake: Intake,
+    new: bool,
+    fds: tuple[int, int] | None,
+) -> DataRing | None:
+    """A data ring whose records are of these events, taken in by `intake`: a new one, or the one with these
+    descriptors, which the daemon before had; None: it has not come back."""
+    table = IndexTable()
+    for tracepoint in tracepoints:
+        table.append(tracepoint)
+    if new:
+        ring = DataRing.create(table, os.getpid(), SIZE)
+        journal.begin(ring)
+    elif fds is not None:
+        ring = DataRing.adopt(table, os.getpid(), os.dup(fds[0]), os.dup(fds[1]), 0)
+        journal.resume(ring)
+    else:
+        return None
+    intake.add(ring)
+    return ring
+
+
+def judge(
+    make: Successor, folder: Path, ring: bytes, files: dict[str, bytes], kept: Kept, second_death: bool
+) -> dict[str, Any]:
+    """What successors of a daemon killed now make of it. second_death: the first one had no ring."""
+    memory = copy_ring(ring)
+    bell = os.eventfd(0)
+    try:
+        st = os.fstat(memory)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        with open(folder / "journal", "r+b") as journal:
+            journal.seek(SLOT + 8)
+            journal.write(struct.pack("<QQ", st.st_dev, st.st_ino))
+        fired = None
+        if second_death:
+            between = make(folder, kept, None, None)
+            fired = between.journal.fired
+            del between
+        world = make(folder, kept, (memory, bell), fired)
+        world.intake.take_in()
+        assert world.ring is not None
+        assert world.ring.pending_bytes == 0
+        assert world.journal.fired == {}
+        return world.result()
+    finally:
+        os.close(bell)
+        os.close(memory)
+        shutil.rmtree(folder)
+
+
+def stepped_through(
+    make: Successor, world: World, folder: Path, names: Sequence[str], after: Path, want: dict[str, Any]
+) -> int:
+    """Take in all that waits in the ring, an instruction at a time; each new state of the files `names` in
+    `folder` must lead to `want`, with one death and with two. How many states that were."""
+    assert world.ring is not None
+    producer = Producer(world.ring.fd)
+    files = [mmap.mmap(os.open(folder / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in names]
+    stepper = Stepper(lambda: world.intake.take_in())
+    judged = 0
+    seen: tuple[bytes, ...] = ()
+    try:
+        going = True
+        while going:
+            going = stepper.step()
+            # The data ring itself is the matter of test_journal.py.
+            now = tuple(memory[:] for memory in files)
+            if now != seen:
+                seen = now
+                judged += 1
+                contents = dict(zip(names, now, strict=True))
+                for second_death in (False, True):
+                    found = judge(make, after, producer.memory[:], contents, world.kept, second_death)
+                    assert found == want, f"{judged}, {second_death}"
+    finally:
+        stepper.end()
+    (tail,) = struct.unpack_from("<Q", seen[list(names).index("journal")], SLOT + 24)
+    assert tail == producer.u64(HEAD)
+    return judged
+
+
+def killed_again_and_again(
+    begin: Callable[[], Callable[[], object]],
+    folder: Path,
+    producers: Sequence[Producer],
+    fill: Callable[[Producer, int], None],
+    deaths: int,
+    chance: Callable[[int], int],
+) -> None:
+    """So many daemons, one after the other; begin: makes one, in a child, and returns what it does again and
+    again. fill: emit that many records, all that there is room for."""
+    with open(folder / "journal", "rb") as file:
+        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    for _ in range(deaths):
+        with _to_be_killed(begin):
+            for producer in producers:
+                fill(producer, (SIZE - producer.u64(HEAD) + producer.u64(TAIL)) // 32)
+            # Killed when it has taken about so much; the journal is where that can be seen.
+            target = producers[0].u64(HEAD) - chance(SIZE)
+            deadline = time.monotonic() + 1
+            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
+                pass
+
+
+@contextlib.contextmanager
+def _to_be_killed(begin: Callable[[], Callable[[], object]]) -> Iterator[None]:
+    ready, ready_w = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            work = begin()
+            os.write(ready_w, b"1")
+            while True:
+                work()
+        finally:
+            os._exit(1)
+    os.close(ready_w)
+    try:
+        assert os.read(ready, 1) == b"1"
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)

@@ -1,0 +1,97 @@
+"""What tests leave behind: folders, daemons' folders in /dev/shm, and processes.
+
+Other runs of these tests may be under way, so what is ours is known by how it came about: `watch` notes, by
+Python's audit events, every temporary file and folder that this process makes, and of every program that it
+starts the directory of daemons that it is told. Programs are known by a variable of their environment.
+The helpers of multiprocessing, and their folder, go with this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+
+from utracefsd.server.runtime import directory_hash
+
+VARIABLE = "UTRACEFS_TESTS"
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class LeftOver:
+    """What was made since, by which test."""
+
+    def __init__(self) -> None:
+        self.paths: dict[Path, str] = {}
+        self.directories: dict[Path, str] = {}
+        self.word = secrets.token_hex(8)
+        self.pid = os.getpid()
+
+    def note(self, event: str, arguments: tuple[object, ...]) -> None:
+        """An audit hook. What forked children do is theirs: they end without a word to us."""
+        if event in ("tempfile.mkdtemp", "tempfile.mkstemp") and os.getpid() == self.pid:
+            self.paths[Path(str(arguments[0]))] = _test()
+        elif event == "subprocess.Popen" and os.getpid() == self.pid:
+            _, words, _, environ = arguments
+            for directory in _directories(words, environ if environ is not None else os.environ):
+                self.directories.setdefault(Path(os.path.abspath(directory)), _test())
+
+    def found(self) -> Iterator[tuple[Path, str]]:
+        """What is still there, and the test that made it."""
+        for path, test in self.paths.items():
+            if os.path.lexists(path) and not path.name.startswith("pymp-"):
+                yield path, test
+        for directory, test in self.directories.items():
+            for path in SHARED_MEMORY.glob(f"utracefs-{directory_hash(directory)}*"):
+                yield path, test
+
+    def processes(self) -> Iterator[str]:
+        """Programs of ours that still run: pid and command line."""
+        mine = f"{VARIABLE}={self.word}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environ = (folder / "environ").read_bytes().split(b"\0")
+                words = (folder / "cmdline").read_bytes()
+                if mine in environ and int(folder.name) != self.pid and b"from multiprocessing." not in words:
+                    yield f"{folder.name} {words.replace(bytes(1), b' ').decode(errors='replace')}"
+
+    def report(self) -> list[str]:
+        """All of it, a line each."""
+        return [*(f"{path}, made in {test}" for path, test in self.found()), *self.processes()]
+
+    def remove(self) -> None:
+        for path, _ in list(self.found()):
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def watch(environ: MutableMapping[str, str] = os.environ) -> LeftOver:
+    """From now on to the end of this process: an audit hook cannot be taken away."""
+    left_over = LeftOver()
+    environ[VARIABLE] = left_over.word
+    sys.addaudithook(left_over.note)
+    return left_over
+
+
+def _test() -> str:
+    return os.environ.get("PYTEST_CURRENT_TEST", "?").removesuffix(" (setup)").removesuffix(" (call)")
+
+
+def _directories(words: object, environ: object) -> Iterator[str]:
+    if isinstance(words, (str, bytes)) or not isinstance(words, Sequence):
+        words = [words]
+    texts = [os.fsdecode(word) if isinstance(word, (str, bytes, os.PathLike)) else "" for word in words]
+    for option, value in zip(texts, [*texts[1:], ""], strict=True):
+        if option == "--dir" and value:
+            yield value
+        elif option.startswith("--dir="):
+            yield option.removeprefix("--dir=")
+    if isinstance(environ, Mapping):
+        for name, value in environ.items():
+            if os.fsdecode(name) == "UTRACEFS_DIR" and value:
+                yield os.fsdecode(value)

@@ -1,0 +1,64 @@
+"""What is ours is found, whoever made it; what is others' is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import left_over as module
+from tests.left_over import VARIABLE, LeftOver
+from utracefsd.server.runtime import directory_hash
+
+
+def test_temporary_files(tmp_path: Path) -> None:
+    left_over = LeftOver()
+    for name in ("gone", "stays", "pymp-1"):
+        left_over.note("tempfile.mkdtemp", (str(tmp_path / name),))
+    (tmp_path / "stays").mkdir()
+    (tmp_path / "pymp-1").mkdir()
+    (tmp_path / "of another").mkdir()
+    ((path, test),) = left_over.found()
+    assert (path, test.rpartition("::")[2]) == (tmp_path / "stays", "test_temporary_files")
+    left_over.remove()
+    assert not list(left_over.found())
+    assert (tmp_path / "of another").exists()
+
+
+def test_folders_of_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path)
+    left_over = LeftOver()
+    places = ["/tmp/a", "/tmp/b", "/tmp/c", "/tmp/d", "/tmp/e"]
+    left_over.note("subprocess.Popen", (None, ["utracefsd", "--dir", "/tmp/a"], None, {"A": "B"}))
+    left_over.note("subprocess.Popen", (None, [Path("/x"), "--dir=/tmp/b"], None, {}))
+    left_over.note("subprocess.Popen", (None, "utracefs", None, {b"UTRACEFS_DIR": b"/tmp/c"}))
+    monkeypatch.setenv("UTRACEFS_DIR", "/tmp/d")
+    left_over.note("subprocess.Popen", (None, ("utracefs", "--dir"), None, None))
+    folders = [tmp_path / f"utracefs-{directory_hash(Path(place))}" for place in places]
+    for folder in folders:
+        folder.mkdir()
+    assert [path for path, _ in left_over.found()] == folders[:4]
+    left_over.remove()
+    assert list(tmp_path.iterdir()) == folders[4:]
+
+
+def test_programs() -> None:
+    left_over = LeftOver()
+    environ = {**os.environ, VARIABLE: left_over.word}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=environ, stdin=subprocess.PIPE) as program:
+        (line,) = left_over.processes()
+        assert left_over.report() == [line]
+        assert line == f"{program.pid} {sys.executable} -c input() "
+        program.communicate(b"\n")
+    assert not list(left_over.processes())
+
+
+def test_a_forked_child_notes_nothing() -> None:
+    left_over = LeftOver()
+    left_over.pid += 1
+    left_over.note("tempfile.mkdtemp", ("/tmp",))
+    left_over.note("subprocess.Popen", (None, ["--dir", "/tmp"], None, {}))
+    assert not left_over.paths and not left_over.directories
