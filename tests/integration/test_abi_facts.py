@@ -15,7 +15,7 @@ from tests.integration.conftest import DaemonProcess
 EXPECTED: dict[str, dict[str, str]] = {
     "mount": {
         "write_position": "the mounted file has no position (ESPIPE)",
-        "write_unreadable": "FUSE passes on what lies before the unreadable memory, as a record that ends there",
+        "write_unreadable": "FUSE passes on what lies before the unreadable memory, as a whole record",
     },
     "preload": {},
 }
