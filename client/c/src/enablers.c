@@ -198,8 +198,6 @@ int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size
 	if (strlen(command) > UT_MAX_COMMAND || (size != 4 && size != 8) || bit >= size * 8 ||
 	    (uintptr_t)addr % size)
 		return -EINVAL;
-	if (ut_process_is_guest())
-		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	error = add(command, flags, (uintptr_t)addr, size, bit);
@@ -226,8 +224,6 @@ int ut_enabler_remove(void *addr, uint8_t bit)
 	struct ut_enabler **at;
 	uint64_t token;
 
-	if (ut_process_is_guest())
-		return -ECANCELED;
 	ut_lock();
 	ut_process_look();
 	at = enablers_session ? find((uintptr_t)addr, bit) : NULL;

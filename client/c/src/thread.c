@@ -318,9 +318,13 @@ static void before_fork(void)
 /* (Another handler of fork may have emitted before: then this is a child already, and the lock is free.) */
 static void in_child(void)
 {
-	if (process != getpid())
+	if (process != getpid()) {
+		/* Made anew before there is a thread that waits for it. */
+		mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+		pthread_mutex_lock(&mutex);
 		start_child();
-	mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+		pthread_mutex_unlock(&mutex);
+	}
 	pthread_sigmask(SIG_SETMASK, &mask_of_fork, NULL);
 	pthread_setcancelstate(cancel_of_fork, NULL);
 }

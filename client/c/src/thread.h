@@ -41,7 +41,7 @@ int ut_process_init(void);
 void ut_process_look(void);
 
 /* Whether this is a child that shares its parent's memory but not its descriptors, as vfork(2) makes: it
- * emits as its parent, and does nothing else, since what it would open is not there in its parent. */
+ * emits as its parent, and has the parent's thread talk to the daemon. It opens no session. */
 int ut_process_is_guest(void);
 
 /* With the lock held: make sure that there is a thread. 0 or -errno. */

@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -352,8 +353,14 @@ static void children(int argc, char **argv)
 	CHECK(emit(fd, 0, 0, 1) == 12);
 }
 
+static int register_there(void *fd)
+{
+	return reg(*(int *)fd, WORK, 4);
+}
+
 static void vforks(int argc, char **argv)
 {
+	static char stack[1 << 18] __attribute__((aligned(16)));
 	int fd = open_work(), status;
 	char *const nothing[] = { "true", NULL };
 	pid_t child;
@@ -370,6 +377,10 @@ static void vforks(int argc, char **argv)
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	CHECK(emit(fd, 0, 8, 0) == 12 && reg(fd, WORK, 1) == 0);
+	/* One that shares the memory registers for it. */
+	child = clone(register_there, stack + sizeof(stack), CLONE_VM | SIGCHLD, &fd);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(word == (1 | 1 << 1 | 1 << 4) && unreg(fd, &word, 4) == 0);
 }
 
 /* Executed by `hand_over` with the descriptor as argv[2]. */

@@ -24,8 +24,8 @@ def system_calls(program: Path, folder: Path, env: dict[str, str]) -> list[str]:
     subprocess.run(["strace", *preload, "-o", trace, program, folder / "file"], env=env, check=True)
     lines = trace.read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("getppid"))
-    calls = [re.sub(r"0x[0-9a-f]+", "P", line) for line in lines[first + 1 :]]
-    return [re.sub(r"= \d{3,}$|pid=\d+|wait4\(.*|si_[us]time=\d+", "", line) for line in calls]
+    mine = [line for line in lines[first + 1 :] if not line.startswith(("---", "wait4", "+++"))]
+    return [re.sub(r"0x[0-9a-f]+", "P", re.sub(r"= \d{3,}$", "", line)) for line in mine]
 
 
 @needs_strace
@@ -33,7 +33,7 @@ def test_the_same_system_calls(work: Work, tmp_path: Path) -> None:
     program = compiled("preload_ordinary.c", tmp_path)
     without = {k: v for k, v in environment().items() if k != "LD_PRELOAD"}
     calls = system_calls(program, tmp_path, without)
-    assert len(calls) > 40
+    assert len(calls) > 30
     assert system_calls(program, tmp_path, environment()) == calls
 
 
@@ -127,12 +127,12 @@ CASES = ["descriptors", "streams", "by_number", "threads", "wrong_pointers"]
 
 
 @pytest.mark.usefixtures("patience")
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.parametrize("sanitizer", ["address first", "address", "thread"])
 def test_programs_with_sanitizers(work: Work, tmp_path: Path, sanitizer: str) -> None:
-    """AddressSanitizer wants to be the first of the preloaded; ThreadSanitizer sees no race of ours."""
-    program = compiled("preload_cases.c", tmp_path, f"-fsanitize={sanitizer}")
-    first = run("gcc", "-print-file-name=libasan.so", env=dict(os.environ)).strip()
-    env = environment(*([first] if sanitizer == "address" else []), ASAN_OPTIONS="detect_leaks=0")
+    """AddressSanitizer wants to be the first of the preloaded, or not to look; ThreadSanitizer sees no race."""
+    program = compiled("preload_cases.c", tmp_path, f"-fsanitize={sanitizer.split()[0]}")
+    library = run("gcc", "-print-file-name=libasan.so", env=dict(os.environ)).strip()
+    env = environment(*([library] if "first" in sanitizer else []), ASAN_OPTIONS="verify_asan_link_order=0")
     for case in CASES:
         assert run(program, case, env=env) == ""
     assert {0, 1, 2, 3, 4, 5} <= set(work.numbers())
@@ -177,6 +177,10 @@ fn main() {
 @pytest.mark.skipif(not shutil.which("rustc"), reason="no rustc")
 def test_rust(work: Work, tmp_path: Path) -> None:
     (tmp_path / "main.rs").write_text(RUST)
-    subprocess.run(["rustc", "-o", tmp_path / "main", tmp_path / "main.rs"], check=True, capture_output=True)
+    subprocess.run(
+        ["rustc", "--edition", "2021", "-o", tmp_path / "main", tmp_path / "main.rs"],
+        check=True,
+        capture_output=True,
+    )
     run(tmp_path / "main")
     assert work.numbers() == {3: [4]}
