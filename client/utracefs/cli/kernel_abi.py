@@ -18,31 +18,18 @@ import struct
 import subprocess
 from collections.abc import Iterator
 
-import attrs
-
 from utracefs import c_client
+from utracefs.cli.common import Finding
 from utracefs.mount.access import why_not
 from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.mount.own_namespace import MOUNTPOINT
 
-__all__ = ["Finding", "examine_kernel_abi"]
+__all__ = ["examine_kernel_abi"]
 
 _FUSE = "/dev/fuse"
 _CLONE_NEWNS = 0x20000
 _CLONE_NEWUSER = 0x10000000
 _LOAD_S = 10.0
-
-
-@attrs.frozen
-class Finding:
-    """One answer of `utracefs doctor`."""
-
-    level: str
-    """`ok`, `note`, `FAIL`."""
-    what: str
-    """What was looked at."""
-    text: str
-    """What was found, and what to do about it."""
 
 
 def examine_kernel_abi(data_socket: str | None) -> Iterator[Finding]:
