@@ -26,7 +26,7 @@ def library() -> Path:
 def compiled(name: str, folder: Path, *flags: str) -> Path:
     """client/c/tests/NAME as a program in `folder`."""
     program = folder / Path(name).stem
-    command = ["gcc", *FLAGS.split(), *flags, "-pthread", CORE / "tests" / name, "-o", program]
+    command = ["gcc", *FLAGS.split(), *flags, "-pthread", str(CORE / "tests" / name), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return program
