@@ -30,6 +30,7 @@ __all__ = [
     "HELLO_S",
     "EventPattern",
     "EventStats",
+    "Finding",
     "NoAnswer",
     "available_events",
     "check_place",
@@ -145,6 +146,18 @@ def events_option(help_text: str) -> Callable[[F], F]:
 def events_argument(*, required: bool) -> Callable[[F], F]:
     """EVENT..., as arguments."""
     return click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1, required=required)
+
+
+@attrs.frozen
+class Finding:
+    """One answer of `utracefs doctor`."""
+
+    level: str
+    """`ok`, `note`, `FAIL`."""
+    what: str
+    """What was looked at."""
+    text: str
+    """What was found, and what to do about it."""
 
 
 class NoAnswer(Failure):

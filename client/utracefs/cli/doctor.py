@@ -24,6 +24,7 @@ from utracefs.cli import Failure, version
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     HELLO_S,
+    Finding,
     available_events,
     connect,
     directory_option,
@@ -35,7 +36,6 @@ from utracefs.cli.common import (
     standing_events,
     why_no_connection,
 )
-from utracefs.cli.kernel_abi import Finding, examine_kernel_abi
 from utracefs.cli.place import Place, instance_names
 from utracefs.cli.status import buffer_state, users_of
 from utracefs.event_names import EventName, matches, select
@@ -75,6 +75,11 @@ def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Findin
     if chosen is not None:
         yield from _examine_daemon(found, chosen, patterns)
     if not patterns:
+        try:
+            from utracefs.cli.kernel_abi import examine_kernel_abi
+        except ImportError as error:
+            yield Finding("note", "mount", f"its compiled module is missing ({error})")
+            return
         yield from examine_kernel_abi(None if chosen is None else os.path.join(chosen, DATA_SOCKET))
 
 

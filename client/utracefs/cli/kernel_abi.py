@@ -3,7 +3,7 @@
 | way | needs |
 |---|---|
 | preload | the library, and that it loads |
-| `utracefs mount`, `--kernel-abi` | FUSE, /sys/kernel/tracing, a namespace; the right to write the programs' enable words |
+| `utracefs mount`, `--kernel-abi` | FUSE, /sys/kernel/tracing, a namespace; the right to write enable words |
 
 Nothing here is a FAIL but a library that does not load: who uses our client needs none of it.
 """
@@ -18,31 +18,18 @@ import struct
 import subprocess
 from collections.abc import Iterator
 
-import attrs
-
 from utracefs import c_client
+from utracefs.cli.common import Finding
 from utracefs.mount.access import why_not
 from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.mount.own_namespace import MOUNTPOINT
 
-__all__ = ["Finding", "examine_kernel_abi"]
+__all__ = ["examine_kernel_abi"]
 
 _FUSE = "/dev/fuse"
 _CLONE_NEWNS = 0x20000
 _CLONE_NEWUSER = 0x10000000
 _LOAD_S = 10.0
-
-
-@attrs.frozen
-class Finding:
-    """One answer of `utracefs doctor`."""
-
-    level: str
-    """`ok`, `note`, `FAIL`."""
-    what: str
-    """What was looked at."""
-    text: str
-    """What was found, and what to do about it."""
 
 
 def examine_kernel_abi(data_socket: str | None) -> Iterator[Finding]:
@@ -108,7 +95,7 @@ def _fuse() -> Finding:
 def _mountpoint() -> Finding:
     if os.path.isdir(MOUNTPOINT):
         return Finding("ok", MOUNTPOINT, "is there, `--kernel-abi` mounts on it")
-    text = "is not there (sysfs is not mounted, or the kernel has no CONFIG_TRACING), so `--kernel-abi` cannot be"
+    text = "is not there (sysfs is not mounted, or the kernel has no CONFIG_TRACING): no `--kernel-abi`"
     return Finding("note", MOUNTPOINT, text)
 
 
@@ -137,7 +124,7 @@ def _try_user_namespace() -> int:
 
 
 def _pid_namespace(data_socket: str) -> Iterator[Finding]:
-    """The kernel tells the pid of a daemon that our pid namespace does not have as 0. (A daemon in a namespace
+    """The kernel tells the pid of a daemon that our pid namespace does not have as 0. (One in a namespace
     below ours has a number in both.)"""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.connect(data_socket)
@@ -167,5 +154,5 @@ def _of_the_kernel() -> Finding:
     return Finding(
         "note",
         "kernel",
-        f"{path} is there: what programs write to it without preload or mount goes to the kernel and not here",
+        f"{path} is there: what programs write to it without preload or mount goes to the kernel",
     )

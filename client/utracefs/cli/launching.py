@@ -106,8 +106,8 @@ def _must_be_trusted(directory: str) -> None:
     except PermissionError as error:
         raise Failure(
             "--kernel-abi",
-            f"{error.strerror}; run this as root or as the daemon's user, or `record --embedded` with a daemon of"
-            " your own",
+            f"{error.strerror}; run this as root or as the daemon's user, or `record --embedded` with a"
+            " daemon of your own",
         ) from None
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from utracefs import c_client
 from utracefs.cli import kernel_abi
-from utracefs.cli.kernel_abi import Finding, examine_kernel_abi
+from utracefs.cli.common import Finding
+from utracefs.cli.kernel_abi import examine_kernel_abi
 from utracefs.mount.own_namespace import MOUNTPOINT
 
 

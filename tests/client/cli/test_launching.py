@@ -160,7 +160,7 @@ int main(void)
     return 5;
 }
 """
-"""Knows only the kernel's interface. It is recorded from its first record on, so its event is enabled at once."""
+"""Knows only the kernel's interface. Its event is enabled when it is registered."""
 
 
 def provider(folder: Path, *flags: str) -> str:
