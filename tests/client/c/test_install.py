@@ -1,4 +1,5 @@
-"""The installed tree: what a program in C or C++ is built with, wherever it lies; and what must not compile."""
+"""The installed tree: what a program in C or C++ is built with, wherever it lies; and what must not
+compile."""
 
 from __future__ import annotations
 
