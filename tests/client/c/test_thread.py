@@ -179,8 +179,8 @@ def compiled(source: Path, built: Path, *options: str, library: tuple[str, ...] 
     compiler = "g++" if source.suffix == ".cpp" else "gcc"
     done = subprocess.run(
         [
-            compiler, "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", f"-I{SOURCE / 'include'}", source, "-o", made,
-            *options, *(library or (f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}")), "-pthread", "-ldl",
+            compiler, "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", f"-I{SOURCE / 'include'}", source,
+            "-o", made, *options, *(library or (f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}")), "-pthread", "-ldl",
         ],
         capture_output=True,
         text=True,
