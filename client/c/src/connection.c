@@ -57,43 +57,6 @@ static void give_up_waiting(struct ut_session *s)
 
 /* ---- connecting */
 
-static int is_ours_alone(const char *directory)
-{
-	struct stat found;
-
-	return lstat(directory, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
-	       !(found.st_mode & 077);
-}
-
-/* A connected socket, or -errno: of the errors the first that says more than that there is nothing. */
-static int connect_to_daemon(void)
-{
-	int worst = -ENOENT;
-
-	for (int i = 0; i < 2; i++) {
-		struct sockaddr_un address = {.sun_family = AF_UNIX};
-		const char *directory = ut_settings.directories[i];
-		int error, fd;
-
-		if (!directory[0] ||
-		    (size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%s/user_events_data", directory) >=
-			    sizeof(address.sun_path))
-			continue;
-		if (ut_settings.last_is_ours_alone == i && !is_ours_alone(directory))
-			continue;
-		fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-		if (fd < 0)
-			return -errno;
-		if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-			return fd;
-		error = -errno;
-		close(fd);
-		if (worst == -ENOENT)
-			worst = error;
-	}
-	return worst;
-}
-
 static void back_off(struct ut_session *s, uint64_t now)
 {
 	s->state = UT_WAITING;
@@ -132,7 +95,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		}
 		s->memory = at;
 	}
-	fd = connect_to_daemon();
+	fd = ut_connect();
 	if (fd == -EAGAIN && s->patience > BUSY_NS) {
 		s->patience -= BUSY_NS;
 		s->state = UT_NEW;
@@ -318,51 +281,6 @@ static void ask_registrations(struct ut_session *s)
 }
 
 /* ---- sending */
-
-int ut_ring_has_records(const struct ut_session *s)
-{
-	return s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail;
-}
-
-static struct ut_reg *reg_of(const struct ut_session *s, uint32_t number)
-{
-	_Atomic(struct ut_reg *) *chunk = number < s->nr_numbers ? s->chunks[number / UT_CHUNK] : NULL;
-
-	return chunk ? chunk[number % UT_CHUNK] : NULL;
-}
-
-/* From our own ring into `out`, as far as there is room. */
-static void take_records(struct ut_session *s)
-{
-	uint8_t *payload = s->memory + UT_IN_BYTES + UT_OUT_BYTES;
-	struct dr_taken taken;
-	uint64_t holes = 0;
-
-	for (int looks = 0; looks < 2; looks++) {
-		if (dr_look(&s->taker))
-			return; /* cannot be: nobody else has this memory */
-		while (UT_OUT_BYTES - s->out.size > 65536 + 64 &&
-		       dr_next(&s->taker, &taken, payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
-			struct ut_reg *reg = reg_of(s, taken.write_index);
-			uint8_t *at = s->out.data + s->out.size;
-
-			if (reg && reg->state == UT_ANSWERED) {
-				uint32_t write_index = htole32(reg->write_index);
-				unsigned header = bin_put_header(at, taken.length + 4);
-
-				memcpy(at + header, &write_index, 4);
-				memcpy(at + header + 4, payload, taken.length);
-				s->out.size += header + 4 + taken.length;
-			} else if (reg) {
-				atomic_fetch_add(&reg->lost, 1);
-			}
-			dr_advance(&s->taker, taken.bytes);
-		}
-		dr_publish(&s->taker);
-		/* A second look after asking to be woken: point 3 of data_ring.h. */
-		dr_want_wakeup(&s->taker, 1);
-	}
-}
 
 /* 0; -EAGAIN: the socket takes no more now; or -errno. */
 static int send_out(struct ut_session *s)
@@ -756,7 +674,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 		if (!error) {
 			ask_registrations(s);
 			if (s->local && s->state == UT_UP)
-				take_records(s);
+				ut_take_records(s);
 			error = send_out(s);
 			if (error == -EAGAIN)
 				error = 0;

@@ -178,12 +178,22 @@ void ut_step(struct ut_session *session, uint64_t now);
 uint64_t ut_step_due(const struct ut_session *session);
 short ut_step_events(const struct ut_session *session);
 void ut_disconnect(struct ut_session *session);
-/* Whether our own ring has records that were not sent. */
-int ut_ring_has_records(const struct ut_session *session);
 int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 void ut_forget_asked(struct ut_session *session, const void *what);
 /* Points reg and its events at this byte. */
 void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
+
+/* ---- connecting.c */
+
+/* A connected socket, or -errno: of the errors the first that says more than that there is nothing. */
+int ut_connect(void);
+
+/* ---- local_ring.c: with the lock held */
+
+/* Whether our own ring has records that were not sent. */
+int ut_ring_has_records(const struct ut_session *session);
+/* From our own ring into `out`, as far as there is room. */
+void ut_take_records(struct ut_session *session);
 
 /* ---- enablers.c: with the lock held */
 

@@ -1,4 +1,5 @@
-"""The installed tree: what a program in C or C++ is built with, wherever the tree lies; and what must not compile."""
+"""The installed tree: what a program in C or C++ is built with, wherever it lies; and what must not
+compile."""
 
 from __future__ import annotations
 
@@ -108,9 +109,11 @@ CPP = """
 #include <vector>
 struct pair { int a, b; };
 enum class colour { red };
-static_assert(std::string_view(utracefs::command("refused", utracefs::u32{"n"}, utracefs::chars<8>{"name"}).data) ==
+static_assert(std::string_view(utracefs::command("refused", utracefs::u32{"n"},
+						 utracefs::chars<8>{"name"}).data) ==
 	      "refused u32 n; char[8] name");
-static utracefs::event refused{"refused", utracefs::u32{"n"}, utracefs::string{"text"}, utracefs::chars<8>{"name"},
+static utracefs::event refused{"refused", utracefs::u32{"n"}, utracefs::string{"text"},
+			       utracefs::chars<8>{"name"},
 			       utracefs::structure<pair>{"both", "pair"}, utracefs::bytes{"raw"}};
 int main() { pair both{1, 2}; (void)both; std::vector<unsigned char> raw; %s }
 """

@@ -1,4 +1,5 @@
-"""What becomes of a program in C that forks, closes all descriptors, loads and unloads libraries, and ends."""
+"""What becomes of a program in C that forks, closes all descriptors, loads and unloads libraries, and
+ends."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
 def test_a_child_that_shares_its_parents_memory(
     daemon: DaemonProcess, run: Run, way: str, before: int
 ) -> None:
-    """vfork(2): what it writes is its parent's. It opens nothing: that would be in its own table, not in its parent's.
+    """vfork(2): what it writes is its parent's. It opens nothing: that would be in its own table, not in
+    its parent's.
     So as long as there is no connection it has nothing to write into."""
     run("emitting", "vfork", before, **of_way(way))
     found = [int(i) for line in lines(daemon, "c_count") for i in re.findall(r" i=0x\w+ \((\d+)\)", line)]
@@ -83,12 +85,14 @@ SCARCE = {
     "descriptors": (resource.RLIMIT_NOFILE, 4, {}, 0),
     "few descriptors": (resource.RLIMIT_NOFILE, 5, {}, None),
 }
-"""What there is little of: its limit, the environment, and whether the event is on then (None: as it comes)."""
+"""What there is little of: its limit, the environment, and whether the event is on then (None: as it
+comes)."""
 
 
 @pytest.mark.parametrize("what", SCARCE)
 def test_there_is_little_of_something(daemon: DaemonProcess, built: Path, what: str) -> None:
-    """A ring that does not fit is done without; where there is nothing at all, events are off. The program goes on."""
+    """A ring that does not fit is done without; where there is nothing at all, events are off. The
+    program goes on."""
     limit, value, environment, enabled = SCARCE[what]
     done = subprocess.run(
         [built / "tests" / "basic", "1000"],
@@ -175,8 +179,8 @@ def compiled(source: Path, built: Path, *options: str, library: tuple[str, ...] 
     compiler = "g++" if source.suffix == ".cpp" else "gcc"
     done = subprocess.run(
         [
-            compiler, "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", f"-I{SOURCE / 'include'}", source, "-o", made,
-            *options, *(library or (f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}")), "-pthread", "-ldl",
+            compiler, "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", f"-I{SOURCE / 'include'}", source,
+            "-o", made, *options, *(library or (f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}")), "-pthread", "-ldl",
         ],
         capture_output=True,
         text=True,
