@@ -1,4 +1,4 @@
-"""Programs that have nothing to do with events do not notice the preload library, with a daemon or without one."""
+"""Programs that have nothing to do with events do not notice the preload library."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ fd = os.open("/sys/kernel/tracing/user_events_data", os.O_RDWR)
 reg = bytearray(struct.pack("=IBBHQQI", 28, 0, 4, 0, ctypes.addressof(word), ctypes.addressof(command), 9))
 fcntl.ioctl(fd, 0xC0082A00, reg)
 assert reg[24:] == bytes(4) and word.value == 1
-print(os.writev(fd, [struct.pack("=i", 0), struct.pack("=II", 1, 2)]), os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+print(os.writev(fd, [struct.pack("=i", 0), struct.pack("=II", 1, 2)]), name)
 """
 
 
