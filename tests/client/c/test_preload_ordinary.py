@@ -130,7 +130,7 @@ CASES = ["descriptors", "streams", "by_number", "threads", "wrong_pointers"]
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("sanitizer", ["address first", "address", "thread"])
 def test_programs_with_sanitizers(work: Work, tmp_path: Path, sanitizer: str) -> None:
-    """AddressSanitizer wants to be the first of the preloaded, or not to look; ThreadSanitizer sees no race."""
+    """AddressSanitizer wants to come first, or not to look; ThreadSanitizer sees no race."""
     program = compiled("preload_cases.c", tmp_path, f"-fsanitize={sanitizer.split()[0]}")
     library = run("gcc", "-print-file-name=libasan.so", env=dict(os.environ)).strip()
     env = environment(*([library] if "first" in sanitizer else []), ASAN_OPTIONS="verify_asan_link_order=0")
@@ -169,7 +169,8 @@ fn main() {
     let mut reg = UserReg { size: 28, bit: 0, enable_size: 4, flags: 0, addr, name, index: 9 };
     assert_eq!(unsafe { ioctl(file.as_raw_fd(), 0xC0082A00, &mut reg as *mut UserReg as *mut u8) }, 0);
     assert_eq!(unsafe { *(&raw const WORD) }, 1);
-    std::thread::spawn(move || file.write_all(&[0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]).unwrap()).join().unwrap();
+    let record = [0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0];
+    std::thread::spawn(move || file.write_all(&record).unwrap()).join().unwrap();
 }
 """
 
