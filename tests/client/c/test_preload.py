@@ -1,4 +1,4 @@
-"""Programs that know the kernel's ABI alone, with the preload library and the daemon: client/c/tests/preload_cases.c."""
+"""Programs that know the kernel's ABI alone, with the preload library (client/c/tests/preload_cases.c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that have nothing to do with events do not notice the preload library, with a daemon or without one."""
+"""Programs that have nothing to do with events do not notice the preload library."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ fd = os.open("/sys/kernel/tracing/user_events_data", os.O_RDWR)
 reg = bytearray(struct.pack("=IBBHQQI", 28, 0, 4, 0, ctypes.addressof(word), ctypes.addressof(command), 9))
 fcntl.ioctl(fd, 0xC0082A00, reg)
 assert reg[24:] == bytes(4) and word.value == 1
-print(os.writev(fd, [struct.pack("=i", 0), struct.pack("=II", 1, 2)]), os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+print(os.writev(fd, [struct.pack("=i", 0), struct.pack("=II", 1, 2)]), name)
 """
 
 
@@ -129,7 +130,7 @@ CASES = ["descriptors", "streams", "by_number", "threads", "wrong_pointers"]
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("sanitizer", ["address first", "address", "thread"])
 def test_programs_with_sanitizers(work: Work, tmp_path: Path, sanitizer: str) -> None:
-    """AddressSanitizer wants to be the first of the preloaded, or not to look; ThreadSanitizer sees no race."""
+    """AddressSanitizer wants to come first, or not to look; ThreadSanitizer sees no race."""
     program = compiled("preload_cases.c", tmp_path, f"-fsanitize={sanitizer.split()[0]}")
     library = run("gcc", "-print-file-name=libasan.so", env=dict(os.environ)).strip()
     env = environment(*([library] if "first" in sanitizer else []), ASAN_OPTIONS="verify_asan_link_order=0")
@@ -168,7 +169,8 @@ fn main() {
     let mut reg = UserReg { size: 28, bit: 0, enable_size: 4, flags: 0, addr, name, index: 9 };
     assert_eq!(unsafe { ioctl(file.as_raw_fd(), 0xC0082A00, &mut reg as *mut UserReg as *mut u8) }, 0);
     assert_eq!(unsafe { *(&raw const WORD) }, 1);
-    std::thread::spawn(move || file.write_all(&[0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]).unwrap()).join().unwrap();
+    let record = [0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0];
+    std::thread::spawn(move || file.write_all(&record).unwrap()).join().unwrap();
 }
 """
 
