@@ -246,7 +246,7 @@ class DataConnection:
                         yield None
                     self._request(message, now_ns)
                 elif isinstance(message, Notification):
-                    self._notified(message)
+                    self._notified(message, now_ns)
                 else:
                     raise ProtocolError(errno.EPROTO, "a response, but the daemon asked nothing")
                 if self._straddling:
@@ -421,11 +421,11 @@ class DataConnection:
             logger.debug("pid %d: %s is refused: %s", self.peer.pid, request.method[:64], error.text)
             self._send(encode_error(request.msgid, error.errno, error.text))
 
-    def _notified(self, notification: Notification) -> None:
+    def _notified(self, notification: Notification, now_ns: int) -> None:
         if notification.method != messages.EnablersWritten.METHOD or self._notifier is None:
             return  # none that is known: ignored, for what is to come
         try:
-            self._notifier.written(messages.EnablersWritten.from_params(notification.params).seq)
+            self._notifier.written(messages.EnablersWritten.from_params(notification.params).seq, now_ns)
         except TraceError as error:
             self._fail(error)
 
