@@ -440,10 +440,12 @@ class DataConnection:
             self._speak_up(self)
 
     def _open_for(self, msgid: int, process: messages.OpenFor, now_ns: int) -> None:
-        """EPERM, EBUSY; ESRCH as Peer.of_process, EMFILE when that user has too many connections."""
+        """EBUSY, EPERM; ESRCH as Peer.of_process, EMFILE when that user has too many connections."""
+        if self._on_behalf:
+            raise TraceError(errno.EBUSY, f"this connection is that of process {self.peer.pid} already")
         if self._open_for_process is None or not self.peer.privileged:
             raise TraceError(errno.EPERM, "only root and the daemon's own user open for another process")
-        if self._on_behalf or self._ring is not None or self._notifier is not None or self._room:
+        if self._ring is not None or self._notifier is not None or self._room:
             raise TraceError(errno.EBUSY, "this connection is in use; open_for comes first on a new one")
         before, kept = self.peer, self._kept
         self._keep(0)  # counted as another user's: those that came with this request, closed behind it

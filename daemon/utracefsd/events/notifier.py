@@ -113,6 +113,9 @@ class Notifier:
         """The enabler is gone: nothing is said of it any more. The rest may be told."""
         del self.enablers[token]
         if self._changed.pop(token, None) is not None:
+            most = self.last_needed
+            for change, needed in self._waiting.items():
+                self._waiting[change] = min(needed, most)
             self._tell_waiting(self._seq - self._unanswered, now_ns)
 
     def next_message(self) -> bytes | None:

@@ -201,6 +201,28 @@ def test_the_last_token_that_is_to_be_told_goes_while_nothing_is_unanswered(
     assert not told.notifier.has_news
 
 
+def test_tokens_that_go_leave_less_to_wait_for(
+    table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
+    told = Told(table, event, tokens=4)
+    other = table.register(b"other", privileged=True)
+    table.acquire(other)
+    table.add_notified_enabler(other, told.notifier, 4)
+    first = switch(table, event, True)
+    for token in (2, 3):
+        table.remove_notified_enabler(told.notifier, token, 0)
+    later = switch(table, other, True)
+    assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
+    told.notifier.written(1, 0)
+    assert first is not None
+    assert first.done
+    assert later is not None
+    assert not later.done
+    assert told.answer()
+    assert later.done
+
+
 def test_nobody_waits_for_a_connection_that_ended(table: EventTable, event: Event) -> None:
     told, other = Told(table, event, pid=1), Told(table, event, pid=2)
     change = switch(table, event, True)
