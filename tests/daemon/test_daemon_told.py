@@ -470,3 +470,20 @@ def test_who_leaves_in_the_last_moment_each_time(around: Around) -> None:
         around.turn()
         tree.heard()
     assert 24 <= answered_at_once <= 30
+
+
+def test_when_all_is_told_no_timer_is_left(around: Around) -> None:
+    """Whoever acknowledged, is overdue, reads nothing, or waits for records."""
+    program, _overdue, tree = around.program(), around.program(), around.administrator()
+    handle = tree.call("open", "trace_pipe", os.O_RDONLY)
+    tree.send("read", handle, 4096)
+    tree.send("poll", handle)
+    for seq, on in enumerate((True, False, True), 1):
+        tree.enable(on)
+        around.turn()
+        program.heard()
+        program.written(seq)
+        around.at(around.now_ns + ACKNOWLEDGE_NS)
+    assert len(tree.heard()) == 3
+    around.at(around.now_ns + SECOND_NS)  # references that were dropped
+    assert around.daemon.next_deadline_ns() is None
