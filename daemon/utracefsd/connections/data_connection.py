@@ -102,6 +102,9 @@ MAX_THREADS = 1024
 """Threads that write on behalf of others and of whom is known which process they belong to; of one more, it
 is asked again."""
 
+KNOWN_NS = 10_000_000_000
+"""And for how long: all of them are asked again then, since numbers of threads are used again."""
+
 REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted as the user's in such numbers: counting each would cost as much as the rest."""
 
@@ -162,6 +165,7 @@ class DataConnection:
         self._on_behalf = False
         self._process_of: dict[int, int] = {}
         """Threads that wrote on behalf."""
+        self._known_until_ns = 0
         self._notifier: Notifier | None = None
         self._ring: DataRing | None = None
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
@@ -547,7 +551,7 @@ class DataConnection:
         assert time_ns is not None, "receive waits"
         tid = pid = self.peer.pid
         if write.tid is not None:
-            tid, pid = write.tid, self._process(write.tid)
+            tid, pid = write.tid, self._process(write.tid, now_ns)
         taken = self.index_table.write(write.record, tid, time_ns, pid)
         if taken >= 0 and self._wrote is not None:
             self._wrote(tid, pid)
@@ -555,12 +559,15 @@ class DataConnection:
             raise TraceError(-taken, _why_refused(-taken))
         self._send(encode_response(msgid, taken))
 
-    def _process(self, tid: int) -> int:
+    def _process(self, tid: int, now_ns: int) -> int:
         """The process of a thread that writes: a file may have been inherited, so it need not be the
         peer's."""
         if not self._on_behalf:
             text = "only a connection after open_for names the thread that writes; leave the tid out"
             raise TraceError(errno.EPERM, text)
+        if now_ns >= self._known_until_ns:
+            self._process_of.clear()
+            self._known_until_ns = now_ns + KNOWN_NS
         pid = self._process_of.get(tid)
         if pid is None:
             pid = self._new_thread(tid) or self.peer.pid
