@@ -60,9 +60,10 @@ def test_urgent_jobs_come_first(memory: MemoryThread) -> None:
 
 def test_a_long_job_lets_urgent_ones_in(memory: MemoryThread) -> None:
     seen: list[str] = []
-    goes_on = threading.Event()
+    began, goes_on = threading.Event(), threading.Event()
 
     def long() -> None:
+        began.set()
         goes_on.wait(20)
         seen.append("first half")
         memory.run_urgent()
@@ -72,6 +73,7 @@ def test_a_long_job_lets_urgent_ones_in(memory: MemoryThread) -> None:
         seen.append("told" if error is None else str(error.errno))
 
     memory.submit(long, resume)
+    assert began.wait(20)
     memory.submit(lambda: seen.append("urgent"), resume, is_urgent=True)
     memory.submit(lambda: 1 // 0, resume, is_urgent=True)
     memory.submit(lambda: seen.append("other"), resume)
