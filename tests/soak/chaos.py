@@ -34,6 +34,7 @@ from tests.soak.honest import (
     FIELDS,
     FINISHED,
     LOST,
+    OVER_SOCKET,
     PROGRESS,
     REFUSED,
     c_producer,
@@ -73,9 +74,14 @@ class _Producer:
 
     event: str
     member: Member
-    over_socket: bool = False
+    always_over_socket: bool = False
     killed: bool = False
     may_miss: bool = False
+
+    @property
+    def over_socket(self) -> bool:
+        """Some of its records went over the socket."""
+        return self.always_over_socket or bool(self.member.notes.numbers[OVER_SOCKET])
 
     def told(self) -> Told:
         numbers = self.member.notes.numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import logging  # noqa: F401  (the client loads it to warn, and a producer cannot read our files)
+import logging
 import os
 import random
 import select
@@ -23,6 +23,7 @@ from tests.soak.crew import Job, Notes
 from tests.soak.house import ROOT
 from tests.soak.plain import PlainConnection
 from utracefs.session import Session
+from utracefs.session_thread import UP
 
 FIELDS = "u32 who; u64 n"
 
@@ -30,6 +31,9 @@ FIELDS = "u32 who; u64 n"
 EMITTED, LOST, REFUSED, FINISHED, FLUSHED = 1, 2, 3, 4, 5
 TURNED_AWAY = 6
 """How often the daemon had no room for it."""
+OVER_SOCKET = 7
+"""Whether some went over the socket: the daemon gave no ring, or did not take it over, while its descriptors
+were others'."""
 PROGRESS = 8
 """[PROGRESS + who]: the number after the last one that thread emitted, or one less."""
 
@@ -70,7 +74,13 @@ def python_producer(
                             n += 1
                             notes.numbers[PROGRESS + who] = n
 
-            _in_threads(thread, threads)
+            def look() -> None:
+                time.sleep(0.02)
+                if session.thread.state == UP and session.thread.ring is None:
+                    notes.numbers[OVER_SOCKET] = 1
+
+            logging.getLogger("utracefs").addHandler(_NoRing(notes))
+            _in_threads(thread, threads, look)
             notes.numbers[FLUSHED] = session.flush(_FLUSH_S)
             session.flush(_FLUSH_S)
             counts = session.stats().events[emitter.declaration]
@@ -81,6 +91,18 @@ def python_producer(
         return Counter({"records of honest producers": counts.emitted})
 
     return job
+
+
+class _NoRing(logging.Handler):
+    """Notes when a daemon does not go on with the ring that there is."""
+
+    def __init__(self, notes: Notes) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "data ring" in record.getMessage():
+            self._notes.numbers[OVER_SOCKET] = 1
 
 
 def c_producer(
