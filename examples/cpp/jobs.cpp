@@ -3,7 +3,7 @@
  *
  *     cmake -S . -B build -DCMAKE_PREFIX_PATH=$(utracefs c-client --prefix) && cmake --build build
  *     utracefs record -e 'user_events:job_*' -o trace.dat -- build/jobs
- *     utracefs hist trace.dat job_end worker
+ *     utracefs hist job_end worker -- build/jobs
  *
  * Without a daemon it runs the same.
  */
