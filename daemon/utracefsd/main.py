@@ -179,9 +179,14 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     show_default=True,
     help="Events at once, as sysctl kernel.user_events_max; the status pages are the other bound.",
 )
-@click.option("--group", help="Group that may be traced. [default: tracing, where it exists]")
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="Group that may be traced, a name or a number. [default: tracing, where it exists]",
+)
 @click.option(
     "--tracefs-group",
+    metavar="GROUP",
     help="Group that may administer: read every record, change every setting. [default: none]",
 )
 @click.option(

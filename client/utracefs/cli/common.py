@@ -63,8 +63,8 @@ ANSWER_S = 30.0
 
 
 OTHER_PID_NAMESPACE = (
-    "is in a pid namespace of its own and sees none of our processes: run it with the host's (docker run --pid=host,"
-    " hostPID: true)"
+    "is in a pid namespace of its own and sees none of our processes: run it with the host's"
+    " (docker run --pid=host, hostPID: true)"
 )
 """Of a daemon."""
 

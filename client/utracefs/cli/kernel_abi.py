@@ -124,8 +124,8 @@ def _try_user_namespace() -> int:
 
 
 def _pid_namespace(data_socket: str) -> Iterator[Finding]:
-    """The kernel tells the pid of a daemon that our pid namespace does not have as 0. One in a namespace below
-    ours has a number in both, and does not see us."""
+    """The kernel tells the pid of a daemon that our pid namespace does not have as 0. One in a namespace
+    below ours has a number in both, and does not see us."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.connect(data_socket)
         peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -359,6 +359,13 @@ def test_a_static_program_without_a_mount(cli: Cli) -> None:
     assert "statically" not in cli.run("record", "--no-preload", "--", program, status=1).stderr.decode()
 
 
+TELLS_PRELOAD = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { return puts(getenv("LD_PRELOAD") ? "yes" : "no") < 0; }
+"""
+
+
 @pytest.mark.skipif(c_client.preload_library() is None, reason="the preload library was not built")
 def test_a_program_that_would_not_start_is_not_preloaded(cli: Cli) -> None:
     """Its loader is glibc's by another name, so that there is one."""
@@ -368,8 +375,7 @@ def test_a_program_that_would_not_start_is_not_preloaded(cli: Cli) -> None:
         pytest.skip("no readelf, or no interpreter")
     loader.symlink_to(found[1])
     program = cli.home / "program"
-    source = '#include <stdio.h>\n#include <stdlib.h>\nint main(void) { return puts(getenv("LD_PRELOAD") ? "yes" : "no") < 0; }'
-    (cli.home / "program.c").write_text(source)
+    (cli.home / "program.c").write_text(TELLS_PRELOAD)
     words = ["gcc", f"-Wl,--dynamic-linker={loader}", "-o", str(program), "program.c"]
     if subprocess.run(words, cwd=cli.home, capture_output=True, check=False).returncode:
         pytest.skip("no gcc")
