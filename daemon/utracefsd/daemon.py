@@ -243,6 +243,7 @@ class Daemon:
             before_sending=self.save,
             faults=self.faults,
         )
+        self.table.enablers.notifiers.take_in = self.data.take_in_all
         self._handles = itertools.count(1)
         self._hold_records = self.gathering
         """Those that come over the socket, while rings of the daemon before may bring older ones."""

@@ -3,11 +3,13 @@ clock that is set."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,18 @@ class Around:
         client.call("notify_enablers", {})
         for token in range(tokens):
             client.call("DIAG_IOCSREG", {"name_args": "ev u32 a", "enable_token": token})
+        return client
+
+    def program_of(self, uid: int) -> Client:
+        """One that registers on its own; what is told of it, is of a user."""
+        self.clients.append(Client(self, self.daemon.data))
+        client = self.clients[-1]
+        task = read_task(os.getppid())
+        assert task is not None
+        process = {"pid": os.getppid(), "start_time": task.start_time, "uid": uid, "gid": uid}
+        client.call("open_for", process)
+        client.call("notify_enablers", {})
+        client.call("DIAG_IOCSREG", {"name_args": "ev u32 a", "enable_token": 0})
         return client
 
     def administrator(self) -> Client:
@@ -353,4 +367,123 @@ def test_on_behalf_of_a_process(around: Around) -> None:
     msgid = mount.send("open_for", process)
     around.turn()
     [[_, answered, error, _]] = mount.heard()
-    assert (answered, error[0]) == (msgid, 1), "an administrator it is no more"
+    assert (answered, error[0]) == (msgid, errno.EBUSY)
+
+
+def test_what_is_withheld_is_answered_before_a_broken_byte(around: Around) -> None:
+    """What stands in front of it has been carried out and answered."""
+    around.program()
+    tree = around.administrator()
+    msgid = tree.enable(True)
+    tree.sock.sendall(b"\xc1")
+    around.turn()
+    answer, (kind, method, _) = tree.heard()
+    assert answer == [1, msgid, None, 1]
+    assert (kind, method) == (2, "error")
+
+
+def test_a_busy_daemon_blames_nobody(around: Around, log: pytest.LogCaptureFixture) -> None:
+    """The acknowledgement has come; it was the daemon that did not look."""
+    program, tree = around.program(), around.administrator()
+    msgid = tree.enable(True)
+    around.turn()
+    program.written(1)
+    around.at(SECOND_NS + 3 * ACKNOWLEDGE_NS)
+    assert tree.heard() == [[1, msgid, None, 1]]
+    assert not log.messages
+
+
+def test_a_thread_is_no_process(around: Around) -> None:
+    """Enable words would be held by something that nobody else means, and saved_tgids would be wrong."""
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    try:
+        task = read_task(thread.native_id or 0)
+        assert task is not None
+        mount = Client(around, around.daemon.data)
+        around.clients.append(mount)
+        process = {"pid": thread.native_id, "start_time": task.start_time, "uid": 54321, "gid": 1}
+        mount.send("open_for", process)
+        around.turn()
+        [[_, _, error, _]] = mount.heard()
+        assert error is not None
+        assert error[0] == errno.ESRCH
+    finally:
+        ends.set()
+        thread.join()
+
+
+def test_a_user_who_comes_anew_each_time_is_waited_for_in_moderation(
+    around: Around, log: pytest.LogCaptureFixture
+) -> None:
+    tree, honest = around.administrator(), around.program_of(12345)
+    waited = 0
+
+    def operation() -> bool:
+        """Whether it had to wait for more than the honest one."""
+        around.program_of(54321)
+        around.turn()
+        tree.enable(around.daemon.now_ns() // ACKNOWLEDGE_NS % 2 == 0)
+        around.turn()
+        assert tree.heard() == [], "the other user's program is waited for, whatever this one does"
+        [[_, _, [seq, _]]] = honest.heard()
+        honest.written(seq)
+        around.turn()
+        answered = bool(tree.heard())
+        around.at(around.now_ns + ACKNOWLEDGE_NS)
+        assert answered != bool(tree.heard())
+        return not answered
+
+    waited = sum(operation() for _ in range(40))
+    assert 10 <= waited <= 15, "a second at once, and a tenth of the time"
+    assert sum("of user 54321" in message for message in log.messages) == 1
+    around.at(around.now_ns + 20 * SECOND_NS)
+    assert operation(), "forgiven"
+
+
+def test_who_acknowledges_in_the_last_moment_each_time(around: Around) -> None:
+    tree, late = around.administrator(), around.program_of(54321)
+    answered_at_once = 0
+    for number in range(40):
+        tree.enable(number % 2 == 0)
+        around.turn()
+        answered_at_once += bool(tree.heard())
+        [[_, _, [seq, _]]] = late.heard()
+        around.at(around.now_ns + ACKNOWLEDGE_NS - 1)
+        late.written(seq)
+        around.turn()
+        tree.heard()
+    assert 24 <= answered_at_once <= 30
+
+
+def test_who_leaves_in_the_last_moment_each_time(around: Around) -> None:
+    tree = around.administrator()
+    answered_at_once = 0
+    for number in range(40):
+        leaving = around.program_of(54321)
+        tree.enable(number % 2 == 0)
+        around.turn()
+        answered_at_once += bool(tree.heard())
+        around.at(around.now_ns + ACKNOWLEDGE_NS - 1)
+        leaving.sock.close()
+        around.turn()
+        tree.heard()
+    assert 24 <= answered_at_once <= 30
+
+
+def test_when_all_is_told_no_timer_is_left(around: Around) -> None:
+    """Whoever acknowledged, is overdue, reads nothing, or waits for records."""
+    program, _overdue, tree = around.program(), around.program(), around.administrator()
+    handle = tree.call("open", "trace_pipe", os.O_RDONLY)
+    tree.send("read", handle, 4096)
+    tree.send("poll", handle)
+    for seq, on in enumerate((True, False, True), 1):
+        tree.enable(on)
+        around.turn()
+        program.heard()
+        program.written(seq)
+        around.at(around.now_ns + ACKNOWLEDGE_NS)
+    assert len(tree.heard()) == 3
+    around.at(around.now_ns + SECOND_NS)  # references that were dropped
+    assert around.daemon.next_deadline_ns() is None

@@ -280,8 +280,10 @@ def test_nobody_else_may(daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]
     assert done.stdout.split() == ["1"] * 3
     with contextlib.closing(PlainConnection(daemon.directory)) as mount:
         mount.call("open_for", process)
-        with pytest.raises(PermissionError):
+        with pytest.raises(OSError, match="already"):
             mount.call("open_for", {**process, "uid": 0})
+        with pytest.raises(PermissionError, match="only an administrator"):
+            mount.call("DIAG_IOCSREG", {"name_args": "kept u32 a", "flags": 1})
 
 
 def raw(directory: str) -> socket.socket:

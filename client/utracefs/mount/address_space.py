@@ -219,6 +219,7 @@ class AddressSpaces:
 
     on_born: told (child, parent) when a descendant was found that has copies of enablers: `child.enablers`.
     on_gone: told of one that ended, or began another program. Both may be called by any method here.
+    on_pause: called now and then by a look at many processes; may set bits, and nothing else here.
     """
 
     def __init__(
@@ -226,10 +227,12 @@ class AddressSpaces:
         *,
         on_born: Callable[[AddressSpace, AddressSpace], None] = _ignore,
         on_gone: Callable[[AddressSpace], None] = _ignore,
+        on_pause: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.on_born = on_born
         self.on_gone = on_gone
+        self.on_pause = on_pause
         self._clock = clock
         self._by_process: dict[tuple[int, int], AddressSpace] = {}
         """By pid and start time; that of a child of vfork stands here twice."""
@@ -317,6 +320,7 @@ class AddressSpaces:
         pids = {pid for pid, (due, _) in self._again.items() if due <= now} | given_out
         found = []
         for pid in pids:
+            self.on_pause()
             process = _process(pid)
             if process is None:
                 _, times = self._again.pop(pid, (now, 0))
@@ -329,6 +333,7 @@ class AddressSpaces:
         found.sort(key=lambda process: (process.start_time, process.pid))
         unmet = {process.pid: process for process in found}
         for process in found:
+            self.on_pause()
             if process.pid in unmet:
                 self._meet(process, unmet)
 

@@ -124,6 +124,7 @@ class Enablers:
         """Who is in it has ended, and tells the daemon."""
         spaces.on_born = lambda child, parent: memory.post(lambda: connections.begin(self._tell(child)))
         spaces.on_gone = lambda space: memory.post(lambda: self._gone(space))
+        spaces.on_pause = memory.run_urgent
 
     def new_token(self) -> int:
         """In the memory thread."""

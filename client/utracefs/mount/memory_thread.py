@@ -5,13 +5,15 @@
 **Why a thread:** a page may have to be fetched first, by whoever stands behind it: another file system, a
 program (userfaultfd), this very mount. That may take for ever, and then the loop goes on serving reads and
 writes, and the page of our own file. **Why one:** what is known of address spaces needs no lock. Jobs run in
-their order, but urgent ones (bits, for which somebody waits who switched an event) before the others.
+their order, but urgent ones (bits, for which somebody waits who switched an event) before the others, and
+in between where a long one allows it (`run_urgent`).
 
 A job that hangs holds up registrations, and bits, of others until its process is killed; after HANG_S the log
 names what it is. The thread does not keep the process from ending.
 """
 
 import collections
+import errno
 import functools
 import itertools
 import logging
@@ -41,6 +43,7 @@ class MemoryThread:
             queue.PriorityQueue()
         )
         self._numbers = itertools.count()
+        self._urgent: collections.deque[tuple[Callable[[], Any], Resume]] = collections.deque()
         self._done: collections.deque[Callable[[], object]] = collections.deque()
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
@@ -57,12 +60,23 @@ class MemoryThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="utracefs-memory", daemon=True)
             self._thread.start()
-        self._jobs.put((0 if is_urgent else 1, next(self._numbers), job, resume))
+        if is_urgent:
+            self._urgent.append((job, resume))
+            self._jobs.put((0, next(self._numbers), self.run_urgent, _ignore))
+        else:
+            self._jobs.put((1, next(self._numbers), job, resume))
         self._look_for_hang()
 
     def __call__(self, job: Callable[..., Any], *args: Any) -> "InMemory":
         """As something that steps wait for (see operation)."""
         return InMemory(self, lambda: job(*args))
+
+    def run_urgent(self) -> None:
+        """From a job that takes long: those that wait, now. What they change may have been read by it."""
+        while self._urgent:
+            job, resume = self._urgent.popleft()
+            result, error = _outcome(job)
+            self.post(functools.partial(resume, result, error))
 
     def post(self, call: Callable[[], object]) -> None:
         """From a job: `call` in the loop, before the job's own `resume`."""
@@ -97,16 +111,10 @@ class MemoryThread:
             if job is None:
                 return
             self._under_way = (getattr(job, "__qualname__", str(job)), self._clock())
-            result, error = None, None
-            try:
-                result = job()
-            except OSError as failure:
-                error = failure
-            except Exception as failure:
-                logger.exception("a mistake of ours; the caller gets EIO")
-                error = OSError(5, str(failure))
+            result, error = _outcome(job)
             self._under_way = None
-            self.post(functools.partial(resume, result, error))
+            if resume is not _ignore:
+                self.post(functools.partial(resume, result, error))
 
     def _look_for_hang(self) -> None:
         under_way = self._under_way
@@ -117,6 +125,20 @@ class MemoryThread:
                 " (a page that userfaultfd or another file system has to bring?)",
                 HANG_S,
             )
+
+
+def _ignore(_result: object, _error: OSError | None) -> None:
+    """Nobody waits for it."""
+
+
+def _outcome(job: Callable[[], Any]) -> tuple[Any, OSError | None]:
+    try:
+        return job(), None
+    except OSError as failure:
+        return None, failure
+    except Exception as failure:
+        logger.exception("a mistake of ours; the caller gets EIO")
+        return None, OSError(errno.EIO, str(failure))
 
 
 class InMemory:

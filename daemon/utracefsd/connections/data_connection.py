@@ -102,6 +102,9 @@ MAX_THREADS = 1024
 """Threads that write on behalf of others and of whom is known which process they belong to; of one more, it
 is asked again."""
 
+KNOWN_NS = 10_000_000_000
+"""And for how long: all of them are asked again then, since numbers of threads are used again."""
+
 REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted as the user's in such numbers: counting each would cost as much as the rest."""
 
@@ -162,6 +165,7 @@ class DataConnection:
         self._on_behalf = False
         self._process_of: dict[int, int] = {}
         """Threads that wrote on behalf."""
+        self._known_until_ns = 0
         self._notifier: Notifier | None = None
         self._ring: DataRing | None = None
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
@@ -246,7 +250,7 @@ class DataConnection:
                         yield None
                     self._request(message, now_ns)
                 elif isinstance(message, Notification):
-                    self._notified(message)
+                    self._notified(message, now_ns)
                 else:
                     raise ProtocolError(errno.EPROTO, "a response, but the daemon asked nothing")
                 if self._straddling:
@@ -421,11 +425,11 @@ class DataConnection:
             logger.debug("pid %d: %s is refused: %s", self.peer.pid, request.method[:64], error.text)
             self._send(encode_error(request.msgid, error.errno, error.text))
 
-    def _notified(self, notification: Notification) -> None:
+    def _notified(self, notification: Notification, now_ns: int) -> None:
         if notification.method != messages.EnablersWritten.METHOD or self._notifier is None:
             return  # none that is known: ignored, for what is to come
         try:
-            self._notifier.written(messages.EnablersWritten.from_params(notification.params).seq)
+            self._notifier.written(messages.EnablersWritten.from_params(notification.params).seq, now_ns)
         except TraceError as error:
             self._fail(error)
 
@@ -440,10 +444,12 @@ class DataConnection:
             self._speak_up(self)
 
     def _open_for(self, msgid: int, process: messages.OpenFor, now_ns: int) -> None:
-        """EPERM, EBUSY; ESRCH as Peer.of_process, EMFILE when that user has too many connections."""
+        """EBUSY, EPERM; ESRCH as Peer.of_process, EMFILE when that user has too many connections."""
+        if self._on_behalf:
+            raise TraceError(errno.EBUSY, f"this connection is that of process {self.peer.pid} already")
         if self._open_for_process is None or not self.peer.privileged:
             raise TraceError(errno.EPERM, "only root and the daemon's own user open for another process")
-        if self._on_behalf or self._ring is not None or self._notifier is not None or self._room:
+        if self._ring is not None or self._notifier is not None or self._room:
             raise TraceError(errno.EBUSY, "this connection is in use; open_for comes first on a new one")
         before, kept = self.peer, self._kept
         self._keep(0)  # counted as another user's: those that came with this request, closed behind it
@@ -545,7 +551,7 @@ class DataConnection:
         assert time_ns is not None, "receive waits"
         tid = pid = self.peer.pid
         if write.tid is not None:
-            tid, pid = write.tid, self._process(write.tid)
+            tid, pid = write.tid, self._process(write.tid, now_ns)
         taken = self.index_table.write(write.record, tid, time_ns, pid)
         if taken >= 0 and self._wrote is not None:
             self._wrote(tid, pid)
@@ -553,12 +559,15 @@ class DataConnection:
             raise TraceError(-taken, _why_refused(-taken))
         self._send(encode_response(msgid, taken))
 
-    def _process(self, tid: int) -> int:
+    def _process(self, tid: int, now_ns: int) -> int:
         """The process of a thread that writes: a file may have been inherited, so it need not be the
         peer's."""
         if not self._on_behalf:
             text = "only a connection after open_for names the thread that writes; leave the tid out"
             raise TraceError(errno.EPERM, text)
+        if now_ns >= self._known_until_ns:
+            self._process_of.clear()
+            self._known_until_ns = now_ns + KNOWN_NS
         pid = self._process_of.get(tid)
         if pid is None:
             pid = self._new_thread(tid) or self.peer.pid

@@ -245,6 +245,7 @@ class TracefsConnection:
                 # come.
         except ProtocolError as error:
             self.closing = True
+            yield from self.last_answers()
             yield Reply(encode_notification("error", [error.errno, error.text]))
 
     def last_answers(self) -> Iterator[Reply]:

@@ -194,19 +194,19 @@ class EnablerTable:
         self._shares.add(Resource.ENABLERS, peer.share)
         self._nr_notified += 1
 
-    def remove_notified(self, notifier: Notifier, token: int) -> Event:
+    def remove_notified(self, notifier: Notifier, token: int, now_ns: int) -> Event:
         """Unregister: returns the event, whose reference the caller drops. TraceError(ENOENT): no such
         token."""
         enabler = notifier.enablers.get(token)
         if enabler is None:
             raise TraceError(errno.ENOENT, f"token {token} is not registered on this connection")
-        notifier.forget(token)
+        notifier.forget(token, now_ns)
         self._forget_notified(enabler)
         return enabler.event
 
-    def close_notifier(self, notifier: Notifier) -> list[Event]:
+    def close_notifier(self, notifier: Notifier, now_ns: int) -> list[Event]:
         """Its connection closed: its enablers go. Returns events as `drop` does."""
-        notifier.close()
+        notifier.close(now_ns)
         self._leaving += notifier.enablers.values()
         notifier.enablers.clear()
         return self.forget_leaving()

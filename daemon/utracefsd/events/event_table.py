@@ -497,11 +497,11 @@ class EventTable:
 
     def remove_notified_enabler(self, notifier: Notifier, token: int, now_ns: int) -> None:
         """Unregister a token. Raises TraceError(ENOENT) as EnablerTable.remove_notified."""
-        self.release(self.enablers.remove_notified(notifier, token), now_ns)
+        self.release(self.enablers.remove_notified(notifier, token, now_ns), now_ns)
 
     def notifier_closed(self, notifier: Notifier, now_ns: int) -> None:
         """The connection closed that was told of its enablers: they go."""
-        self.release_all(self.enablers.close_notifier(notifier), now_ns)
+        self.release_all(self.enablers.close_notifier(notifier, now_ns), now_ns)
 
     # Deleting
 

@@ -11,7 +11,7 @@ who does not read or answer costs a few bytes for each of its tokens, never more
 **Operations wait.** In the kernel `echo 1 > enable` returns when the bits are set. So what an operation on
 the tree changed is a `Change`, and its answer waits until all connections concerned have acknowledged, or
 ACKNOWLEDGE_NS have passed. Who has not answered by then is overdue, is named in the log, and is not waited
-for again before it answers.
+for again before it answers; nor is anybody of a user who took too much of that time (patience.py).
 
 A message takes tokens in the order in which they changed first, and a token keeps its place when it changes
 again. So all that is to be told now is told with the next ceil(n / MAX_CHANGES) messages, whatever changes
@@ -30,6 +30,7 @@ from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
 from utracefsd.events.event import Event
+from utracefsd.events.patience import Patience
 from utracefsd.machine.peer import Peer
 
 logger = logging.getLogger("utracefsd")
@@ -108,11 +109,14 @@ class Notifier:
         if not self._unanswered and len(self._changed) == 1:
             self._speak_up()
 
-    def forget(self, token: int) -> None:
+    def forget(self, token: int, now_ns: int) -> None:
         """The enabler is gone: nothing is said of it any more. The rest may be told."""
         del self.enablers[token]
         if self._changed.pop(token, None) is not None:
-            self._tell_waiting(self._seq - self._unanswered)
+            most = self.last_needed
+            for change, needed in self._waiting.items():
+                self._waiting[change] = min(needed, most)
+            self._tell_waiting(self._seq - self._unanswered, now_ns)
 
     def next_message(self) -> bytes | None:
         """`enablers_changed`; None: nothing has changed, or the last one is not answered."""
@@ -125,22 +129,22 @@ class Notifier:
         self._unanswered = True
         return encode_notification(EnablersChanged.METHOD, EnablersChanged(self._seq, told).to_params())
 
-    def written(self, seq: int) -> None:
+    def written(self, seq: int, now_ns: int) -> None:
         """`enablers_written`. TraceError(EPROTO): it is not the answer to the last message."""
         if not self._unanswered or seq != self._seq:
             wanted = f"{self._seq} is unanswered" if self._unanswered else "no enablers_changed is unanswered"
             raise TraceError(errno.EPROTO, f"enablers_written {seq}, but {wanted}; answer each one once")
         self._unanswered = False
         self.overdue = False
-        self._tell_waiting(seq)
+        self._tell_waiting(seq, now_ns)
 
-    def close(self) -> None:
+    def close(self, now_ns: int) -> None:
         """The connection is gone: nobody waits for it. Twice is harmless."""
         self._closed = True
         self._changed.clear()
         self._unanswered = False
         self._speak_up = _nothing
-        self._tell_waiting(self._seq)
+        self._tell_waiting(self._seq, now_ns)
         self._notifiers.discard(self)
 
     def wait_for(self, change: "Change") -> None:
@@ -152,12 +156,12 @@ class Notifier:
         self.overdue = True
         waiting, self._waiting = self._waiting, {}
         for change in waiting:
-            change.acknowledged(self)
+            change.wait_no_more(self)
 
     def wait_no_more(self, change: "Change") -> None:
         self._waiting.pop(change, None)
 
-    def _tell_waiting(self, seq: int) -> None:
+    def _tell_waiting(self, seq: int, now_ns: int) -> None:
         """All up to message `seq` are acknowledged."""
         up_to_date = self.up_to_date
         while self._waiting:
@@ -165,7 +169,7 @@ class Notifier:
             if needed > seq and not up_to_date:
                 return
             del self._waiting[change]
-            change.acknowledged(self)
+            change.acknowledged(self, now_ns)
 
 
 class Change:
@@ -183,14 +187,23 @@ class Change:
         """Nobody has to be waited for."""
         return not self._waiting
 
-    def acknowledged(self, notifier: Notifier) -> None:
+    def acknowledged(self, notifier: Notifier, now_ns: int) -> None:
         """One of them has done as it was told, or is gone."""
+        self.wait_no_more(notifier)
+        if not self._waiting:
+            self._count(notifier, min(now_ns, self.deadline_ns))
+
+    def wait_no_more(self, notifier: Notifier) -> None:
+        """Whatever becomes of it."""
         self._waiting.pop(notifier, None)
 
     def give_up(self, now_ns: int) -> None:
         """Its time is over: those that did not acknowledge are overdue."""
+        # What we were too busy to look at may be an acknowledgement.
+        self._notifiers.take_in()
         late = list(self._waiting)
         for notifier in late:
+            self._count(notifier, self.deadline_ns)
             notifier.is_late()
         if late:
             self._notifiers.log_overdue([notifier.peer.pid for notifier in late], now_ns)
@@ -201,11 +214,17 @@ class Change:
             notifier.wait_no_more(self)
         self._waiting.clear()
 
+    def _count(self, notifier: Notifier, until_ns: int) -> None:
+        self._notifiers.patience.waited(notifier.peer, self.deadline_ns - ACKNOWLEDGE_NS, until_ns)
+
 
 class Notifiers:
     """All connections of a daemon that are told of their enablers."""
 
     def __init__(self) -> None:
+        self.take_in: Callable[[], None] = _nothing
+        """Called before somebody is overdue: what connections have sent is taken in."""
+        self.patience = Patience()
         self.touched: dict[Notifier, None] = {}
         """Those of whom an enabler changed since `begin`."""
         self._overdue_pids: dict[int, None] = {}
@@ -227,7 +246,13 @@ class Notifiers:
     def take(self, now_ns: int) -> Change | None:
         """What has changed since `begin`; None when nobody has to be waited for."""
         touched, self.touched = self.touched, {}
-        waiting = [notifier for notifier in touched if not notifier.overdue and not notifier.up_to_date]
+        waiting = [
+            notifier
+            for notifier in touched
+            if not notifier.overdue
+            and not notifier.up_to_date
+            and self.patience.is_left(notifier.peer, now_ns)
+        ]
         return Change(self, waiting, now_ns + ACKNOWLEDGE_NS) if waiting else None
 
     def log_overdue(self, pids: list[int], now_ns: int) -> None:

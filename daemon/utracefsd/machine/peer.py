@@ -20,7 +20,7 @@ import struct
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.machine.procfs import read_task
+from utracefsd.machine.procfs import read_task, read_tgid
 from utracefsd.machine.subordinates import share_of
 
 # asm-generic/socket.h, Linux 6.5; Python has no name for it.
@@ -62,7 +62,7 @@ class Peer:
         """A process that somebody trusted speaks for. TraceError(ESRCH): none of that number that began then
         is there."""
         peer = cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid))
-        if not peer.lives():
+        if not peer.lives() or read_tgid(pid) != pid:  # a thread of that number is none
             raise TraceError(errno.ESRCH, f"there is no process {pid} that began then")
         return peer
 

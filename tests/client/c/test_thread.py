@@ -180,7 +180,8 @@ def compiled(source: Path, built: Path, *options: str, library: tuple[str, ...] 
     done = subprocess.run(
         [
             compiler, "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", f"-I{SOURCE / 'include'}", source,
-            "-o", made, *options, *(library or (f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}")), "-pthread", "-ldl",
+            "-o", made, *options, *(library or (f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}")),
+            "-pthread", "-ldl",
         ],
         capture_output=True,
         text=True,

@@ -112,6 +112,9 @@ class FakeChannel:
 class FakeMemory:
     """Runs jobs at once, in place of the memory thread."""
 
+    def run_urgent(self) -> None:
+        """A fake's jobs run at once."""
+
     def submit(self, job: Callable[[], Any], resume: Resume, *, is_urgent: bool = False) -> None:
         try:
             result = job()

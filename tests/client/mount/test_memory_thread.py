@@ -58,6 +58,35 @@ def test_urgent_jobs_come_first(memory: MemoryThread) -> None:
     assert seen == ["urgent", "urgent, too", "other"]
 
 
+def test_a_long_job_lets_urgent_ones_in(memory: MemoryThread) -> None:
+    seen: list[str] = []
+    began, goes_on = threading.Event(), threading.Event()
+
+    def long() -> None:
+        began.set()
+        goes_on.wait(20)
+        seen.append("first half")
+        memory.run_urgent()
+        seen.append("second half")
+
+    def resume(_result: Any, error: OSError | None) -> None:
+        seen.append("told" if error is None else str(error.errno))
+
+    memory.submit(long, resume)
+    assert began.wait(20)
+    memory.submit(lambda: seen.append("urgent"), resume, is_urgent=True)
+    memory.submit(lambda: 1 // 0, resume, is_urgent=True)
+    memory.submit(lambda: seen.append("other"), resume)
+    goes_on.set()
+    turn_until(memory, lambda: sum(one in ("told", str(errno.EIO)) for one in seen) == 4)
+    assert [one for one in seen if one not in ("told", str(errno.EIO))] == [
+        "first half",
+        "urgent",
+        "second half",
+        "other",
+    ]
+
+
 def test_errors(memory: MemoryThread, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
 

@@ -17,7 +17,7 @@ from tests.daemon.connections.program import PLAIN, ROOT, Client, enabler, flush
 from utracefs_protocol.connection import Notification, encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import data as messages
-from utracefsd.connections.data_connection import MAX_THREADS, DataConnection
+from utracefsd.connections.data_connection import KNOWN_NS, MAX_THREADS, DataConnection
 from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.rings import Rings
@@ -261,6 +261,7 @@ class OnBehalf(Client):
         self.found = found
         self.wrote: list[tuple[int, int]] = []
         self.met: list[int] = []
+        self.process_of = {301: 300, 400: 399}
         super().__init__(
             table,
             peer,
@@ -279,7 +280,7 @@ class OnBehalf(Client):
 
     def _meet(self, tid: int) -> int | None:
         self.met.append(tid)
-        return {301: 300, 400: 399}.get(tid)
+        return self.process_of.get(tid)
 
 
 def test_everything_is_that_process(table: EventTable, memory: int) -> None:
@@ -343,6 +344,23 @@ def test_threads_are_known_up_to_a_number(table: EventTable) -> None:
     for tid in range(1, MAX_THREADS + 2):
         client.call("write", bytes(4), tid)
     assert len(client.connection._process_of) == 1
+    client.connection.close(0)
+
+
+def test_a_number_of_a_thread_that_ended_is_another_one_later(table: EventTable) -> None:
+    """A file is inherited by one short-lived process after the other, until numbers come again."""
+    client = OnBehalf(table)
+    client.call("open_for", PROCESS)
+    client.reg("test")
+    attach(table, b"test")
+    client.call("write", bytes(4), 301)
+    client.process_of[301] = 700
+    client.now_ns = KNOWN_NS - 1
+    client.call("write", bytes(4), 301)
+    client.now_ns = KNOWN_NS
+    client.call("write", bytes(4), 301)
+    assert client.wrote == [(301, 300), (301, 300), (301, 700)]
+    assert client.met == [301, 301]
     client.connection.close(0)
 
 

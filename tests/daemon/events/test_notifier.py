@@ -57,7 +57,7 @@ class Told:
         """Read a message and acknowledge it; whether there was one."""
         changed = self.read()
         if changed is not None:
-            self.notifier.written(changed.seq)
+            self.notifier.written(changed.seq, 0)
         return changed is not None
 
 
@@ -85,7 +85,7 @@ def test_a_change_is_told_and_acknowledged(table: EventTable, event: Event) -> N
     assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
     assert not change.done
     assert told.read() is None, "one is unanswered"
-    told.notifier.written(1)
+    told.notifier.written(1, 0)
     assert change.done
     assert told.notifier.up_to_date
 
@@ -100,10 +100,10 @@ def test_what_changes_meanwhile_goes_with_the_next_and_only_its_latest_value(
         changes.append(switch(table, event, on))
     assert told.calls == 1
     assert told.read() is None
-    told.notifier.written(1)
+    told.notifier.written(1, 0)
     assert [change.done for change in changes if change] == [True, False, False, False]
     assert told.read() == EnablersChanged(2, [(0, False)])
-    told.notifier.written(2)
+    told.notifier.written(2, 0)
     assert all(change.done for change in changes if change)
 
 
@@ -115,7 +115,7 @@ def test_many_tokens_go_in_messages_of_a_bounded_size(table: EventTable, event: 
     while (changed := told.read()) is not None:
         assert not change.done
         sizes.append(len(changed.changes))
-        told.notifier.written(changed.seq)
+        told.notifier.written(changed.seq, 0)
     assert sizes == [MAX_CHANGES, MAX_CHANGES, 5]
     assert change.done
     assert all(told.state.values())
@@ -135,17 +135,17 @@ def test_a_token_that_changes_again_keeps_its_place(
     assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
     switch(table, other, True)
     later = switch(table, event, False)
-    told.notifier.written(1)
+    told.notifier.written(1, 0)
     assert told.read() == EnablersChanged(2, [(2, False), (3, False)])
-    told.notifier.written(2)
+    told.notifier.written(2, 0)
     assert first is not None
     assert first.done, "its tokens were told, with newer values"
     assert later is not None
     assert told.read() == EnablersChanged(3, [(4, True), (5, True)])
-    told.notifier.written(3)
+    told.notifier.written(3, 0)
     assert not later.done
     assert told.read() == EnablersChanged(4, [(0, False), (1, False)])
-    told.notifier.written(4)
+    told.notifier.written(4, 0)
     assert later.done
 
 
@@ -153,7 +153,7 @@ def test_a_token_that_changes_again_keeps_its_place(
 def test_an_answer_to_what_was_never_said(table: EventTable, event: Event, seq: int) -> None:
     told = Told(table, event)
     with pytest.raises(TraceError, match="no enablers_changed is unanswered") as caught:
-        told.notifier.written(seq)
+        told.notifier.written(seq, 0)
     assert caught.value.errno == errno.EPROTO
 
 
@@ -165,7 +165,7 @@ def test_an_answer_out_of_order(table: EventTable, event: Event, seq: int) -> No
     change = switch(table, event, False)
     told.read()
     with pytest.raises(TraceError, match="2 is unanswered"):
-        told.notifier.written(seq)
+        told.notifier.written(seq, 0)
     assert change is not None
     assert not change.done
 
@@ -178,7 +178,7 @@ def test_nothing_is_said_of_a_token_that_is_gone(table: EventTable, event: Event
     later = switch(table, event, False)
     for token in (0, 2):
         table.remove_notified_enabler(told.notifier, token, 0)
-    told.notifier.written(1)
+    told.notifier.written(1, 0)
     assert change is not None
     assert change.done
     assert later is not None
@@ -199,6 +199,28 @@ def test_the_last_token_that_is_to_be_told_goes_while_nothing_is_unanswered(
     assert change is not None
     assert change.done
     assert not told.notifier.has_news
+
+
+def test_tokens_that_go_leave_less_to_wait_for(
+    table: EventTable, event: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier_module, "MAX_CHANGES", 2)
+    told = Told(table, event, tokens=4)
+    other = table.register(b"other", privileged=True)
+    table.acquire(other)
+    table.add_notified_enabler(other, told.notifier, 4)
+    first = switch(table, event, True)
+    for token in (2, 3):
+        table.remove_notified_enabler(told.notifier, token, 0)
+    later = switch(table, other, True)
+    assert told.read() == EnablersChanged(1, [(0, True), (1, True)])
+    told.notifier.written(1, 0)
+    assert first is not None
+    assert first.done
+    assert later is not None
+    assert not later.done
+    assert told.answer()
+    assert later.done
 
 
 def test_nobody_waits_for_a_connection_that_ended(table: EventTable, event: Event) -> None:
@@ -233,10 +255,10 @@ def test_who_is_overdue_is_not_waited_for_until_it_answers(
     assert change is not None, "the other one is waited for"
     other.answer()
     assert change.done
-    stopped.notifier.written(1)
+    stopped.notifier.written(1, 0)
     assert not stopped.notifier.overdue
     assert stopped.read() == EnablersChanged(2, [(0, False)])
-    stopped.notifier.written(2)
+    stopped.notifier.written(2, 0)
     assert switch(table, event, True) is not None
 
 
@@ -320,9 +342,9 @@ def test_tokens_are_counted_as_enablers_of_their_user(event: Event, table: Event
     with pytest.raises(TraceError) as caught:
         enablers.check_token(notifier, 2)
     assert caught.value.errno == errno.ENOMEM
-    assert enablers.remove_notified(notifier, 0) is event
+    assert enablers.remove_notified(notifier, 0, 0) is event
     enablers.check_token(notifier, 2)
-    assert enablers.close_notifier(notifier) == [event]
+    assert enablers.close_notifier(notifier, 0) == [event]
     assert (shares.total(Resource.ENABLERS), len(enablers)) == (0, 0)
 
 
@@ -390,7 +412,7 @@ def test_all_know_the_truth_in_the_end_and_no_change_is_done_too_early(acts: lis
         changed = unanswered[which]
         if changed is not None:
             unanswered[which] = None
-            notifiers[which].written(changed.seq)
+            notifiers[which].written(changed.seq, 0)
 
     def believed(notifier: Notifier, state: dict[int, bool]) -> dict[int, bool]:
         return {token: state[token] for token in notifier.enablers}
@@ -411,7 +433,7 @@ def test_all_know_the_truth_in_the_end_and_no_change_is_done_too_early(acts: lis
             if what:
                 answer(which)
         elif name == "remove" and what in notifiers[which].enablers:
-            enablers.remove_notified(notifiers[which], what)
+            enablers.remove_notified(notifiers[which], what, 0)
         elif name == "add" and what not in notifiers[which].enablers:
             event = events[what % 3]
             enablers.add_notified(notifiers[which], what, event)

@@ -1,0 +1,77 @@
+"""How long operations on the tree wait for the programs of one user, all in all.
+
+An operation waits for those that set enable bits themselves, each time ACKNOWLEDGE_NS at most (notifier.py).
+Somebody who registers an event on a new connection each time and acknowledges nothing, or each time in the
+last moment, could cost every operation on that event so much. So the time that operations wait for the
+programs of a user is added up: MOST_NS of it at once, and a tenth of the time that passes. While that is used
+up they are told like others, and nobody waits for them. Administrators are waited for always: it is their own
+time.
+
+Waits up to FREE_NS do not count: so long takes a program that has to wait for a cpu. What several operations
+wait at the same time counts once.
+"""
+
+import logging
+
+import attrs
+
+from utracefsd.machine.peer import Peer
+
+logger = logging.getLogger("utracefsd")
+
+FREE_NS = 50_000_000
+"""Half of the longest wait."""
+
+MOST_NS = 1_000_000_000
+"""Ten of the longest waits, one directly after the other."""
+
+FORGIVEN = 10
+"""Of so many nanoseconds that pass one is forgiven."""
+
+
+@attrs.define
+class _Waited:
+    """For one user."""
+
+    until_ns: int
+    """What was waited up to this time is counted."""
+
+    forgiven_ns: int
+    """When all of it is forgiven."""
+
+    told: bool = False
+    """The log says that nobody waits any more."""
+
+
+class Patience:
+    """Of all operations, for each user that is no administrator."""
+
+    def __init__(self) -> None:
+        self._waited: dict[int, _Waited] = {}
+
+    def __len__(self) -> int:
+        """Users of whom something is not forgiven yet, or was not at the last wait that counted."""
+        return len(self._waited)
+
+    def is_left(self, peer: Peer, now_ns: int) -> bool:
+        """Whether an operation waits for this program."""
+        waited = self._waited.get(peer.share)
+        return waited is None or peer.privileged or waited.forgiven_ns - now_ns < MOST_NS * FORGIVEN
+
+    def waited(self, peer: Peer, from_ns: int, until_ns: int) -> None:
+        """An operation waited for this program from `from_ns` to `until_ns`."""
+        if until_ns - from_ns <= FREE_NS or peer.privileged:
+            return
+        self._waited = {share: one for share, one in self._waited.items() if one.forgiven_ns > from_ns}
+        waited = self._waited.setdefault(peer.share, _Waited(from_ns, from_ns))
+        counted_ns = max(0, until_ns - max(from_ns, waited.until_ns))
+        waited.until_ns = max(waited.until_ns, until_ns)
+        waited.forgiven_ns = max(waited.forgiven_ns, until_ns) + counted_ns * FORGIVEN
+        if not waited.told and not self.is_left(peer, until_ns):
+            waited.told = True
+            logger.warning(
+                "enable bits of user %d took %d ms of what operations have to wait; for a while none waits "
+                "for that user's programs",
+                peer.share,
+                MOST_NS // 1_000_000,
+            )
