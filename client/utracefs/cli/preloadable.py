@@ -1,7 +1,7 @@
 """Whether the preload library gets into a program: its file tells.
 
-ld.so(8) loads what LD_PRELOAD names, so the program needs an interpreter, which is glibc's and of as many bits
-as the library, and no more rights than who starts it. Scripts are not followed to what they run.
+ld.so(8) loads what LD_PRELOAD names, so the program needs an interpreter, which is glibc's and of as many
+bits as the library, and no more rights than who starts it. Scripts are not followed to what they run.
 """
 
 import os
