@@ -29,7 +29,7 @@ outcome work_on(unsigned job)
 
 	for (unsigned i = 0; i < 1000 + job % 7 * 500; i++)
 		sum += i * job;
-	return sum % 10 == 3 ? outcome::failed : outcome::done;
+	return (sum + job) % 10 == 3 ? outcome::failed : outcome::done;
 }
 
 } // namespace
