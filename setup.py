@@ -55,8 +55,8 @@ class BuildAll(build_ext):
         # Not the options of a make that called us. No -Werror: a compiler of tomorrow warns of more.
         environ = {name: text for name, text in os.environ.items() if name not in ("MAKEFLAGS", "DESTDIR")}
         environ.setdefault("CFLAGS", "-O2")
-        words = ["make", "-s", "-C", C_CLIENT, "install", f"PREFIX={prefix}", "WARNINGS=-Wall -Wextra"]
-        subprocess.run(words, env=environ, check=True)
+        settings = [f"PREFIX={prefix}", "RPATH=yes", "WARNINGS=-Wall -Wextra"]
+        subprocess.run(["make", "-s", "-C", C_CLIENT, "install", *settings], env=environ, check=True)
 
     def c_client_in_the_wheel(self):
         return Path(self.build_lib) / "utracefs" / "c"

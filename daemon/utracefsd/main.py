@@ -162,6 +162,7 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
 )
 @click.option(
     "--status-pages",
+    metavar="PAGES",
     type=click.IntRange(1, 16),
     default=1,
     show_default=True,
@@ -169,19 +170,26 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
 )
 @click.option(
     "--buffer-size-kb",
+    metavar="KB",
     type=click.IntRange(min=1),
     help="Size of the ring buffer of each cpu. [default: 1408]",
 )
 @click.option(
     "--user-events-max",
+    metavar="N",
     type=click.IntRange(min=1),
     default=USER_EVENTS_MAX,
     show_default=True,
     help="Events at once, as sysctl kernel.user_events_max; the status pages are the other bound.",
 )
-@click.option("--group", help="Group that may be traced. [default: tracing, where it exists]")
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="Group that may be traced, a name or a number. [default: tracing, where it exists]",
+)
 @click.option(
     "--tracefs-group",
+    metavar="GROUP",
     help="Group that may administer: read every record, change every setting. [default: none]",
 )
 @click.option(

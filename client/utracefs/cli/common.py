@@ -28,6 +28,7 @@ __all__ = [
     "ANSWER_S",
     "COMMAND_SETTINGS",
     "HELLO_S",
+    "OTHER_PID_NAMESPACE",
     "EventPattern",
     "EventStats",
     "Finding",
@@ -59,6 +60,13 @@ HELLO_S = 2.0
 
 ANSWER_S = 30.0
 """And for any further one: it is one thread, and may just have 64 MiB to print."""
+
+
+OTHER_PID_NAMESPACE = (
+    "is in a pid namespace of its own and sees none of our processes: run it with the host's"
+    " (docker run --pid=host, hostPID: true)"
+)
+"""Of a daemon."""
 
 
 def directory_option(function: F) -> F:
@@ -145,7 +153,13 @@ def events_option(help_text: str) -> Callable[[F], F]:
 
 def events_argument(*, required: bool) -> Callable[[F], F]:
     """EVENT..., as arguments."""
-    return click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1, required=required)
+    return click.argument(
+        "events",
+        metavar="EVENT..." if required else "[EVENT...]",
+        type=EventPattern(),
+        nargs=-1,
+        required=required,
+    )
 
 
 @attrs.frozen

@@ -57,7 +57,10 @@ MANY = 3
 @events_argument(required=False)
 @json_option
 def doctor(directory: str | None, events: tuple[str, ...], as_json: bool) -> int:
-    """Say why nothing arrives: at all, or of EVENTs."""
+    """Say why nothing arrives: at all, or of EVENTs.
+
+    Without EVENTs also how programs that use the kernel's user_events could be traced here.
+    """
     findings: list[Finding] = []
     for finding in examine(directory, events):
         findings.append(finding)

@@ -46,7 +46,7 @@ def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
 @directory_option
 @instance_option("What this instance records, instead of the top one; without -e.")
 @wanted_options("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
-@click.option("--cpu", type=click.IntRange(min=0), help="Only this cpu.")
+@click.option("--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only this cpu.")
 def stream(directory: str | None, place: Place, wanted: tuple[Wanted, ...], cpu: int | None) -> int:
     """Print records as they come (trace_pipe), until Ctrl-C.
 

@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Iterator
 
 from utracefs import c_client
-from utracefs.cli.common import Finding
+from utracefs.cli.common import OTHER_PID_NAMESPACE, Finding
 from utracefs.mount.access import why_not
 from utracefs.mount.attaching import has_cap_sys_admin
 from utracefs.mount.own_namespace import MOUNTPOINT
@@ -124,14 +124,21 @@ def _try_user_namespace() -> int:
 
 
 def _pid_namespace(data_socket: str) -> Iterator[Finding]:
-    """The kernel tells the pid of a daemon that our pid namespace does not have as 0. (One in a namespace
-    below ours has a number in both.)"""
+    """The kernel tells the pid of a daemon that our pid namespace does not have as 0. One in a namespace
+    below ours has a number in both, and does not see us."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.connect(data_socket)
         peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, _, _ = struct.unpack("3i", peer)
-        if pid:
-            yield Finding("ok", "pid namespace", "we see the daemon's process")
+        if pid and _pid_namespaces(pid) > 1:
+            yield Finding(
+                "note",
+                "pid namespace",
+                f"the daemon {OTHER_PID_NAMESPACE}; their records have pid 0 and no name, and no mount takes"
+                " their events",
+            )
+        elif pid:
+            yield Finding("ok", "pid namespace", "we see the daemon's process, and it ours")
         else:
             yield Finding(
                 "note",
@@ -139,6 +146,12 @@ def _pid_namespace(data_socket: str) -> Iterator[Finding]:
                 "the daemon is outside of ours: mount the tree there, and bind its user_events_data into this"
                 " container; the preload library and the clients work as they are",
             )
+
+
+def _pid_namespaces(pid: int) -> int:
+    """From ours down to that of the process: in how many it has a number (pid_namespaces(7))."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        return next((len(line.split()) - 1 for line in file if line.startswith(b"NSpid:")), 1)
 
 
 def _of_the_kernel() -> Finding:

@@ -20,7 +20,8 @@ import click
 
 from utracefs import c_client
 from utracefs.cli import Failure
-from utracefs.cli.common import HELLO_S
+from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE
+from utracefs.cli.preloadable import obstacle
 from utracefs.cli.running import Surroundings
 from utracefs.rpc import Rpc
 from utracefs.tracefs import Tracefs
@@ -78,9 +79,11 @@ def launch_options(function: F) -> F:
 @contextlib.contextmanager
 def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[Surroundings]:
     """What to start `command` in, for as long as it runs. Failure: that cannot be; nothing was done yet."""
-    env = environment(tree.directory, preload=launch.preload and not launch.kernel_abi)
+    preload = launch.preload and not launch.kernel_abi
+    found = obstacle(command[0]) if preload and command else None
+    env = environment(tree.directory, preload=preload and not (found and found.ends_program))
     if not launch.kernel_abi:
-        yield Surroundings(env)
+        yield Surroundings(env, hint=f"{command[0]} {found.text}" if found else "")
         return
     if not command:
         raise click.UsageError("--kernel-abi goes with a COMMAND")
@@ -103,6 +106,8 @@ def _must_be_trusted(directory: str) -> None:
     try:
         with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
             data.call(ourselves, data.address)
+    except ProcessLookupError:
+        raise Failure("--kernel-abi", f"the daemon {OTHER_PID_NAMESPACE}") from None
     except PermissionError as error:
         raise Failure(
             "--kernel-abi",

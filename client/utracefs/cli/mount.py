@@ -35,12 +35,15 @@ _RETRY_S: Final = 0.25
 @click.option("--foreground", is_flag=True, help="Do not go into the background; log to stderr.")
 @click.option("--allow-other", is_flag=True, help="Let others in, as modes and owners of the files permit.")
 @click.option("--group", metavar="GROUP", help="Group of all files. [default: yours]")
-@click.argument("mountpoint", metavar="DIR")
+@click.argument("mountpoint", metavar="MOUNTPOINT")
 def mount(
     directory: str | None, wait: bool, foreground: bool, allow_other: bool, group: str | None, mountpoint: str
 ) -> None:
-    """Mount the tree on DIR, for cat, echo, grep, trace-cmd. Ends with `umount DIR` (`fusermount3 -u DIR`),
-    with SIGTERM, and, without --wait, with the daemon."""
+    """Mount the tree, for cat, echo, grep, trace-cmd, and for programs that use the kernel's user_events.
+
+    Ends with `umount MOUNTPOINT` (`fusermount3 -u MOUNTPOINT`), with SIGTERM, and, without --wait, with the
+    daemon.
+    """
     options = _Options(
         os.path.realpath(mountpoint),
         None if directory is None else os.path.abspath(directory),

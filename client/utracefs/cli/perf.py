@@ -51,9 +51,15 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
         click.argument("command", nargs=-1, type=click.UNPROCESSED),
         launch_options,
         duration_option("Only for S seconds."),
-        click.option("-C", "--cpu", type=click.IntRange(min=0), help="Only records of this cpu."),
         click.option(
-            "-p", "--pid", type=click.IntRange(min=1), help="Only records of this process or thread."
+            "-C", "--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only records of this cpu."
+        ),
+        click.option(
+            "-p",
+            "--pid",
+            metavar="PID",
+            type=click.IntRange(min=1),
+            help="Only records of this process or thread.",
         ),
         events_option("Events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]"),
         directory_option,
@@ -116,15 +122,25 @@ def stat(
 )
 @_common_options
 @click.option(
-    "-c", "--count", "period", type=click.IntRange(min=1), help="A sample every so many records. [default: 1]"
+    "-c",
+    "--count",
+    "period",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="A sample every so many records. [default: 1]",
 )
 @click.option(
-    "-F", "--freq", type=click.IntRange(min=1, max=100_000), help="So many samples a second, about."
+    "-F",
+    "--freq",
+    metavar="HZ",
+    type=click.IntRange(min=1, max=100_000),
+    help="So many samples a second, about.",
 )
 @click.option(
     "-m",
     "--mmap-pages",
     "pages",
+    metavar="PAGES",
     type=click.IntRange(min=1),
     default=128,
     show_default=True,

@@ -163,7 +163,7 @@ def record(
             recorder.drain()
             asked.check()
         if watch.error is None:
-            status = _tell_what_is_missing(wanted, recorder, output, status)
+            status = _tell_what_is_missing(wanted, recorder, output, status, surroundings.hint)
         uname = os.uname()
         summary = recorder.finish(
             uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
@@ -172,7 +172,9 @@ def record(
             offset_ns=offset_ns,
         )
     status = status or asked.finish()
-    _tell_what_came(output, summary, wanted, whole=watch.error is None, own=own, snapshot=snapshot)
+    _tell_what_came(
+        output, summary, wanted, surroundings.hint, whole=watch.error is None, own=own, snapshot=snapshot
+    )
     if watch.error is not None:
         raise Failure(
             str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
@@ -205,14 +207,17 @@ class _Watch:
             self.error = self.error or error
 
 
-def _tell_what_is_missing(wanted: tuple[Wanted, ...], recorder: Recorder, output: str, status: int) -> int:
+def _tell_what_is_missing(
+    wanted: tuple[Wanted, ...], recorder: Recorder, output: str, status: int, hint: str
+) -> int:
     """The exit status; that of the command counts first. Failure where none of the events that were asked for
     came: perf refuses those, too, only that it knows before."""
     asked = [one.pattern for one in wanted if one.pattern != ALL_USER_EVENTS]
     missing = [pattern for pattern in asked if not select([pattern], recorder.events)]
     status = status or int(bool(missing))
     if missing and len(missing) == len(wanted):
-        raise Failure(" ".join(missing), f"no such event came; {output} is not written", status)
+        because = f"; {hint}" if hint else ""
+        raise Failure(" ".join(missing), f"no such event came; {output} is not written{because}", status)
     for pattern in missing:
         click.echo(f"utracefs: {pattern}: no such event came", err=True)
     return status
@@ -257,9 +262,17 @@ def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
 
 
 def _tell_what_came(
-    output: str, summary: Summary, wanted: tuple[Wanted, ...], *, whole: bool, own: bool, snapshot: bool
+    output: str,
+    summary: Summary,
+    wanted: tuple[Wanted, ...],
+    hint: str,
+    *,
+    whole: bool,
+    own: bool,
+    snapshot: bool,
 ) -> None:
-    """`own`: of a daemon that is gone when this is read, so `doctor` would find none."""
+    """`own`: of a daemon that is gone when this is read, so `doctor` would find none. hint: why
+    nothing came."""
     size = f"{summary.size / 1e6:.1f} MB" if summary.size >= 1e5 else f"{summary.size / 1e3:.1f} kB"
     records = "1 record" if summary.records == 1 else f"{summary.records} records"
     if snapshot:
@@ -273,7 +286,8 @@ def _tell_what_came(
         text += "; no trigger took a snapshot"
     elif not (summary.records or summary.lost or summary.filtered or summary.recorded):
         text += f"; no record{' of ' if wanted else ''}{' '.join(one.pattern for one in wanted)} came"
-        text += " from the command" if own else ", `utracefs doctor` may know why"
+        text += " from the command" if own else "" if hint else ", `utracefs doctor` may know why"
+        text += f"; {hint}" if hint else ""
     click.echo(text, err=True)
 
 

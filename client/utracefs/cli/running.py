@@ -58,6 +58,8 @@ class Surroundings:
     """Called in the child before it becomes the command."""
     started: Callable[[int], None] = lambda _pid: None
     """Called with its pid, before it is waited for."""
+    hint: str = ""
+    """Why none of its records may come, to be told when none came."""
 
 
 _OURS = Surroundings()

@@ -56,7 +56,9 @@ def attach(directory: str, *, allow_other: bool = False) -> int:
         return _by_helper(directory, options)
     try:
         return _by_ourselves(directory, options)
-    except PermissionError:
+    except PermissionError as error:
+        if error.errno == errno.EACCES and error.filename == _DEVICE:
+            raise
         raise PermissionError(
             errno.EPERM,
             "mounting is not allowed here; a container needs /dev/fuse and CAP_SYS_ADMIN"
@@ -189,4 +191,6 @@ def _without_device(error: OSError) -> str:
         return "this machine has no FUSE (modprobe fuse; a container needs --device /dev/fuse)"
     if error.errno == errno.ENODEV:
         return "the kernel has no FUSE (modprobe fuse)"
+    if error.errno == errno.EACCES:
+        return f"we may not open it (chmod 666 {_DEVICE}, as udev has it)"
     return error.strerror or str(error)

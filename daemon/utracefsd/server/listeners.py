@@ -106,9 +106,10 @@ def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
 
 
 def group_id(name: str, *, required: bool) -> int | None:
-    """The group's number if its members can be let in: the group exists, and we are in it or root."""
+    """The group's number if its members can be let in: the group exists, and we are in it or root. A number
+    is taken as it is: in a container the group often has no name."""
     try:
-        gid = grp.getgrnam(name).gr_gid
+        gid = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:
         if required:
             raise TraceError(errno.EINVAL, f"there is no group {name!r}") from None

@@ -105,12 +105,23 @@ def listening(tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path / "s")
 
 
-@pytest.mark.parametrize(("pid", "level"), [(77, "ok"), (0, "note")])
-def test_a_daemon_in_another_pid_namespace(
-    pid: int, level: str, listening: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(struct, "unpack", lambda *_: (pid, 0, 0))
-    assert found("pid namespace", listening).level == level
+def test_a_daemon_in_our_pid_namespace(listening: str) -> None:
+    assert found("pid namespace", listening).level == "ok"
+
+
+def test_a_daemon_in_another_pid_namespace(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(struct, "unpack", lambda *_: (0, 0, 0))
+    assert found("pid namespace", listening).level == "note"
+
+
+def test_a_daemon_in_a_pid_namespace_below_ours(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_abi, "_pid_namespaces", lambda _pid: 2)
+    finding = found("pid namespace", listening)
+    assert finding.level == "note" and "--pid=host" in finding.text
+
+
+def test_in_how_many_pid_namespaces_a_process_is() -> None:
+    assert kernel_abi._pid_namespaces(os.getpid()) == 1
 
 
 def test_a_daemon_that_is_gone(tmp_path: Path) -> None:

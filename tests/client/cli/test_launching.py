@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -280,14 +281,23 @@ def test_kernel_abi_needs_a_command(traced: Cli) -> None:
     assert b"--kernel-abi goes with a COMMAND" in said
 
 
-def test_the_daemon_of_somebody_else(traced: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.EPERM, "not for you; run this as root or as the daemon's user"),
+        (errno.ESRCH, "in a pid namespace of its own and sees none of our processes: .*--pid=host"),
+    ],
+)
+def test_a_daemon_that_does_not_trust_us(
+    number: int, says: str, traced: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def call(rpc: Rpc, params: OpenFor, about: str) -> None:
-        raise PermissionError(errno.EPERM, "not for you", about)
+        raise OSError(number, "not for you", about)
 
     monkeypatch.setattr(Rpc, "call", call)
     with (
         Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree,
-        pytest.raises(Failure, match="not for you; run this as root or as the daemon's user"),
+        pytest.raises(Failure, match=says),
         launched(Launch(kernel_abi=True), tree, ["true"]),
     ):
         pass
@@ -334,3 +344,48 @@ def inside(namespace: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.skipif(c_client.preload_library() is None, reason="the preload library was not built")
+def test_a_static_program_without_a_mount(cli: Cli) -> None:
+    program = provider(cli.home, "-static")
+    hint = "./provider is statically linked; if it uses the kernel's user_events, try --kernel-abi\n"
+    done = cli.run("record", "-e", "provided", "--", program, status=1)
+    assert done.stderr.decode().endswith(
+        f"utracefs: provided: no such event came; trace.dat is not written; {hint}"
+    )
+    done = cli.run("record", "--", program, status=1)
+    assert done.stderr.decode().endswith(f"no record came from the command; {hint}")
+    assert "statically" not in cli.run("record", "--no-preload", "--", program, status=1).stderr.decode()
+
+
+TELLS_PRELOAD = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { return puts(getenv("LD_PRELOAD") ? "yes" : "no") < 0; }
+"""
+
+
+@pytest.mark.skipif(c_client.preload_library() is None, reason="the preload library was not built")
+def test_a_program_that_would_not_start_is_not_preloaded(cli: Cli) -> None:
+    """Its loader is glibc's by another name, so that there is one."""
+    loader = cli.home / "ld-musl-x86_64.so.1"
+    found = re.search(r"interpreter: ([^]]*)]", headers_of_python())
+    if found is None:
+        pytest.skip("no readelf, or no interpreter")
+    loader.symlink_to(found[1])
+    program = cli.home / "program"
+    (cli.home / "program.c").write_text(TELLS_PRELOAD)
+    words = ["gcc", f"-Wl,--dynamic-linker={loader}", "-o", str(program), "program.c"]
+    if subprocess.run(words, cwd=cli.home, capture_output=True, check=False).returncode:
+        pytest.skip("no gcc")
+    cli.env.pop("LD_PRELOAD", None)
+    assert cli.run("record", "--", str(program)).stdout == b"no\n"
+
+
+def headers_of_python() -> str:
+    """What readelf says of this Python."""
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        return ""
+    return subprocess.run([readelf, "-l", sys.executable], capture_output=True, text=True, check=False).stdout

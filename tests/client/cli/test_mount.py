@@ -6,8 +6,8 @@ from tests.client.cli.kit import Cli
 
 
 def test_usage(cli: Cli) -> None:
-    assert "Mount the tree on DIR" in cli.out("mount", "--help")
-    assert "Missing argument 'DIR'" in cli.fails("mount", status=2)
+    assert "Mount the tree, for cat" in cli.out("mount", "--help")
+    assert "Missing argument 'MOUNTPOINT'" in cli.fails("mount", status=2)
 
 
 def test_no_daemon(cli: Cli, home: Path) -> None:

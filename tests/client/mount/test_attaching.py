@@ -136,6 +136,19 @@ class TestByTheHelper:
             attach(str(tmp_path))
 
 
+def test_a_device_that_we_may_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what a container lacks: /dev/fuse is there."""
+
+    def refuse(path: str, _flags: int) -> int:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(attaching, "_by_itself", lambda: True)
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionError) as caught:
+        attach(str(tmp_path))
+    assert caught.value.filename == "/dev/fuse" and "chmod 666 /dev/fuse" in str(caught.value.strerror)
+
+
 @pytest.mark.parametrize(
     ("mask", "has"), [("00000000a80425fb", False), ("000001ffffffffff", True), ("", False)]
 )

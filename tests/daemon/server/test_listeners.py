@@ -127,6 +127,9 @@ class TestGroups:
         assert group_id(name, required=True) == os.getegid()
         assert group_id(name, required=False) == os.getegid()
 
+    def test_a_number_needs_no_name(self) -> None:
+        assert group_id("54321", required=True) == 54321
+
     def test_missing(self) -> None:
         assert group_id("no-such-group", required=False) is None
         with pytest.raises(TraceError) as caught:
