@@ -81,9 +81,10 @@ check: build test-tools
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-# The same suite on the other Pythons that this machine has, if it has any (noxfile.py).
+# The same suite on the other Pythons that this machine has, if it has any (noxfile.py); without what tests programs
+# in C, which know nothing of Python.
 others: build
-	$(BIN)/nox -- -n $(WORKERS)
+	$(BIN)/nox -- -n $(WORKERS) --ignore=tests/client/c
 
 # Ten minutes, or SECONDS=; SOAK= for options of `python -m tests.soak --help`. What is found prints its seed.
 SECONDS := 600
