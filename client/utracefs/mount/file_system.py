@@ -42,7 +42,7 @@ import attrs
 
 from utracefs.mount import abi
 from utracefs.mount.abi import Header, InitFlag, Opcode, OpenFlag, SetattrValid
-from utracefs.mount.channel import Channel
+from utracefs.mount.channel import ANSWER_S, Channel
 from utracefs.mount.nodes import Node, Nodes, inode_number
 from utracefs.mount.operation import Ask, Gate, Operation, Steps
 from utracefs.mount.user_events_data import DataFile, UserEventsData
@@ -437,7 +437,7 @@ class FileSystem:
         if waits and file.waiting_reads >= MAX_WAITING_READS:
             raise OSError(errno.EBUSY, f"{MAX_WAITING_READS} reads of this open file wait already")
         if is_stream or file.position == offset:
-            ask = Ask(file.channel, request, bounded=not waits)
+            ask = Ask(file.channel, request, answer_s=None if waits else ANSWER_S)
         else:
             ask = Ask(file.channel, messages.Seek(file.handle, offset), request)
         file.position = None
@@ -486,7 +486,7 @@ class FileSystem:
         ready = yield Ask(file.channel, messages.Ready(file.handle))
         if not ready and flags & abi.POLL_SCHEDULE_NOTIFY and not file.poll_under_way:
             file.poll_under_way = True
-            file.channel.send(messages.Poll(file.handle), lambda *_: self._wake(file), bounded=False)
+            file.channel.send(messages.Poll(file.handle), lambda *_: self._wake(file), answer_s=None)
         return abi.POLL_OUT.pack(_IN if ready else 0, 0)
 
     def _wake(self, file: _OpenFile) -> None:

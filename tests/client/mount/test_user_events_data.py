@@ -15,7 +15,7 @@ import pytest
 from tests.client.mount.kernel import NIL, FakeSpace, Kernel, ioctl_in, poll_in, read_in, release_in, write_in
 from utracefs.mount import abi
 from utracefs.mount.abi import IoctlFlag, Opcode, OpenFlag
-from utracefs.mount.user_events_data import MAX_RECORD
+from utracefs.mount.user_events_data import MAX_RECORD, WRITE_S
 from utracefs.mount.user_reg import USER_REG, USER_UNREG
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import (
@@ -357,6 +357,26 @@ class TestWriting:
         fh = program.open()
         daemon.errors[Write] = number
         fails(number, lambda: program.write(fh, b"xyz"))
+
+    def test_a_daemon_that_does_not_answer(
+        self, kernel: Kernel, daemon: Daemon, program: Program, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """One write finds out; others, of whatever file, do not wait for the same."""
+        first, second = program.open(), program.open()
+        daemon.silent.add(Write)
+        unique = kernel.send(Opcode.WRITE, 2, write_in(first, record(0)))
+        [channel] = [one for one in kernel.data_channels if one.asked]
+        [asked] = channel.asked.values()
+        assert asked.answer_s == WRITE_S
+        channel.answer(error=errno.ETIMEDOUT)
+        kernel.silent.add(channel)  # type: ignore[arg-type]
+        assert kernel.replies.pop(unique) == (errno.EBADF, b"")
+        assert "does not answer" in caplog.text
+        for fh in (first, second):
+            fails(errno.EBADF, functools.partial(program.write, fh, record(0)))
+        daemon.silent.clear()
+        kernel.silent.clear()
+        assert program.write(second, record(0)) == 8
 
     def test_the_daemon_of_another_user(self, daemon: Daemon, program: Program) -> None:
         daemon.errors[OpenFor] = errno.EPERM
