@@ -447,6 +447,53 @@ def test_a_32_bit_program(tmp_path: Path) -> None:
         process.stdin.close()
 
 
+LEADERLESS = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static volatile unsigned word = 2; /* in a page of the program's file */
+static void *stay(void *unused)
+{
+	char path[64], text[512];
+	FILE *file;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", getpid());
+	do {
+		file = fopen(path, "r");
+		fgets(text, sizeof(text), file);
+		fclose(file);
+	} while (!strstr(text, ") Z "));
+	printf("%d %lx\n", (int)syscall(SYS_gettid), (unsigned long)&word);
+	fflush(stdout);
+	getchar();
+	printf("%u\n", word);
+	exit(0);
+}
+int main(void)
+{
+	pthread_t thread;
+	pthread_create(&thread, NULL, stay, NULL);
+	pthread_exit(NULL);
+}
+"""
+
+
+def test_the_first_thread_has_ended(tmp_path: Path) -> None:
+    """Others of the process have its memory still."""
+    (tmp_path / "leaderless.c").write_text("#define _GNU_SOURCE\n#include <string.h>\n" + LEADERLESS)
+    program = tmp_path / "leaderless"
+    subprocess.run(["gcc", "-O1", "-w", "-pthread", tmp_path / "leaderless.c", "-o", program], check=True)
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        tid, address = process.stdout.readline().split()
+        with contextlib.closing(Memory(int(tid))) as memory:
+            assert WAYS[memory.set_bit(process.pid, int(address, 16), 4, 0, True)] == "stopped"
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.stdout.readline() == "3\n"
+
+
 def test_memory_that_hangs_holds_nobody_up(
     hanging: tuple[HangingFile, HangingProgram], memory: Memory, canary: Canary
 ) -> None:
