@@ -410,7 +410,9 @@ class FileSystem:
         fh = self._new_fh()
         self._data_files[fh] = file
         # Without a position: else each write would move it, up to where `ulimit -f` kills the program.
-        return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | OpenFlag.STREAM | OpenFlag.NONSEEKABLE, 0)
+        # And writers of it, whatever process they are in, shall not wait for each other.
+        streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE | OpenFlag.PARALLEL_DIRECT_WRITES
+        return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | streams, 0)
 
     def _channel_for(self, node: Node) -> Channel:
         if node.name not in _WAITED:

@@ -43,8 +43,8 @@ ones: they are judged by their index and length here, and dropped, as the kernel
 WRITE_S: Final = 2.0
 """How long a write waits for a daemon that does not answer; then it is EBADF, and so is every other one at
 once, until the daemon answers. It may just print 64 MiB of trace for somebody, or be stopped: no program is
-to wait for that with each of its records. (The kernel lets one after the other write to a file, and who waits
-for his turn cannot be killed.)"""
+to wait for that with each of its records, nor for others who do (the kernel may let one after the other write
+to a file, and who waits for his turn then cannot be killed)."""
 
 _INDEX: Final = struct.Struct("=i")
 _WRITE_INDEX: Final = struct.Struct("=I")

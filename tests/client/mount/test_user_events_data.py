@@ -153,11 +153,12 @@ class TestFiles:
             [OpenFor(78, 5000, 1000, 0)],
         ]
 
-    def test_it_has_no_position(self, kernel: Kernel) -> None:
+    def test_it_has_no_position_and_writers_do_not_wait_for_each_other(self, kernel: Kernel) -> None:
         node = kernel.lookup(b"user_events_data")
         reply = kernel.call(Opcode.OPEN, node, abi.OPEN_IN.pack(os.O_RDWR, 0))
         flags = abi.OPEN_OUT.unpack(reply)[1]
-        assert flags == OpenFlag.DIRECT_IO | OpenFlag.STREAM | OpenFlag.NONSEEKABLE
+        streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE | OpenFlag.PARALLEL_DIRECT_WRITES
+        assert flags == OpenFlag.DIRECT_IO | streams
 
     def test_errors(self, kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
         program = Program(kernel, 0)
