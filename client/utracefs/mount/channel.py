@@ -53,8 +53,8 @@ class Channel:
     """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched
     for room, and when not any longer, `on_close` that it is about to be closed, `on_end` that the daemon
     ended it, `on_notification` what the daemon says without being asked. In `waiting` it is while it waits
-    for an answer: only then it has a deadline. In `silent` it is from a deadline that has passed to the next
-    answer, or its end."""
+    for an answer, or its end: only then it has a deadline. In `silent` it is from a deadline that has passed
+    to the next answer, or its end."""
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class Channel:
         self._waits_for_room = False
         self._msgid = 0
         self._on_finished: Callable[[], object] | None = None
+        self._finish_by: float | None = None
         self._why_ended: OSError | None = None
         self.closed = False
 
@@ -108,11 +109,14 @@ class Channel:
             self._put(encode_notification(params.METHOD, params.to_params()))
 
     def finish(self, done: Callable[[], object]) -> None:
-        """Nothing more is sent; `done`, once, when the daemon has carried out all and closed its end, too."""
+        """Nothing more is sent; `done`, once, when the daemon has carried out all and closed its end, too, or
+        has not for ANSWER_S."""
         if self.closed:
             done()
             return
         self._on_finished = done
+        self._finish_by = self._clock() + ANSWER_S
+        self._waiting.add(self)
         if not self._unsent:
             self._shut_down()
 
@@ -147,7 +151,8 @@ class Channel:
 
     def next_deadline(self) -> float | None:
         """When `expire` is to be called."""
-        deadlines = (pending.deadline for pending in self._pending.values())
+        deadlines = [pending.deadline for pending in self._pending.values()]
+        deadlines.append(self._finish_by)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def expire(self) -> None:
@@ -159,6 +164,8 @@ class Channel:
             if self._take(msgid) is not None:
                 self._silent.add(self)
                 pending.resume(None, OSError(errno.ETIMEDOUT, "the daemon does not answer"))
+        if self._finish_by is not None and self._finish_by <= now:
+            self.close()
 
     def close(self) -> None:
         """Twice is harmless. What waits for an answer is ENOTCONN."""
@@ -187,7 +194,7 @@ class Channel:
 
     def _take(self, msgid: int) -> _Pending | None:
         pending = self._pending.pop(msgid, None)
-        if not self._pending:
+        if not self._pending and self._finish_by is None:
             self._waiting.discard(self)
         return pending
 

@@ -131,6 +131,18 @@ def test_what_ended_is_not_silent(line: Line) -> None:
     assert not line.silent
 
 
+def test_a_daemon_that_does_not_close_its_end(line: Line) -> None:
+    """Who opens the file next waits for it."""
+    msgid = line.ask(StatPath(b"trace"))
+    line.channel.finish(lambda: line.answers.append("finished"))
+    line.say(encode_response(msgid, 1))
+    assert line.waiting and line.channel.next_deadline() == ANSWER_S
+    line.now = ANSWER_S
+    line.channel.expire()
+    assert line.answers == [1, "finished"]
+    assert line.channel.closed and not line.waiting
+
+
 def test_cancel_asks_the_daemon_which_decides(line: Line) -> None:
     msgid = line.ask(Read(1, 10), answer_s=None)
     line.channel.cancel(msgid)
