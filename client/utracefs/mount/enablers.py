@@ -242,6 +242,9 @@ class Enablers:
                 # Of another event by now, or over a limit.
                 yield self._memory(self.give_back, told.space, key, enabler)
         self._set(told, list(told.state))
+        if told.state:
+            # Children that were forked before have bits of their own, which nobody has set.
+            self.settle()
 
     def give_back(self, space: AddressSpace, key: Key, enabler: Enabler) -> None:
         """In the memory thread: the word is the program's, and clear."""

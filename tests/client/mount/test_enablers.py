@@ -360,6 +360,18 @@ def test_the_next_daemon_is_told_of_everything(world: World, daemon: Daemon) -> 
     ]
 
 
+def test_who_was_born_without_a_daemon_is_told_of_the_next(world: World, daemon: Daemon) -> None:
+    world.connections.reconnects = True
+    parent = world.space(77)
+    world.add(parent, 0)
+    world.channels[0].end()
+    child = world.spaces.fork(parent, 78)
+    daemon.enabled = True
+    world.enablers.daemon_came()
+    world.kernel.pass_time(0.01)
+    assert (parent.word(WORD), child.word(WORD)) == (1, 1)
+
+
 def test_a_daemon_that_goes_while_it_is_told(world: World, daemon: Daemon) -> None:
     world.connections.reconnects = True
     space = world.space()
