@@ -359,6 +359,25 @@ class TestDaemons:
             assert mount.ended() == 0
             assert provider.word() == 0
 
+    @pytest.mark.parametrize("who", ["daemon", "mount"])
+    def test_bits_of_children_are_cleared_as_well(
+        self, daemon: DaemonProcess, place: Path, program: Path, who: str
+    ) -> None:
+        """Nothing was switched since the fork, so nobody has looked for children."""
+        with mounted(daemon.directory, place, "--wait") as mount, Provider(program, place) as provider:
+            self.enable(place, provider)
+            assert provider.call("fork") != provider.pid
+            assert provider.word() == 1
+            if who == "daemon":
+                daemon.stop(kill=True)
+                wait_for(lambda: provider.word() == 0, "nobody wants it any more")
+                daemon.start()
+                wait_for(lambda: provider.word() == 1, "the next one does")
+            else:
+                mount.process.terminate()
+                assert mount.ended() == 0
+                assert provider.word() == 0
+
     @pytest.mark.parametrize("kill", [True, False])
     def test_files_go_on_with_the_next_one(
         self, daemon: DaemonProcess, place: Path, program: Path, kill: bool

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -219,6 +219,9 @@ class FakeSpaces:
 
     def close(self) -> None:
         self.closed = True
+
+    def __iter__(self) -> Iterator[FakeSpace]:
+        return iter(self.spaces.values())
 
     def fork(self, parent: FakeSpace, pid: int) -> FakeSpace:
         """Found by the next `settle`."""
