@@ -356,6 +356,7 @@ static int limited(int sock)
 static void make_sockets(void)
 {
 	char byte = 0;
+	int first;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ||
 	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, full) < 0)
@@ -369,8 +370,8 @@ static void make_sockets(void)
 	snprintf(place.sun_path + 1, sizeof(place.sun_path) - 1, "utracefs-canary-%d", getpid());
 	if (bind(listening, (struct sockaddr *)&place, sizeof(place)) < 0 || listen(listening, 0) < 0)
 		die("listen");
-	if (connect(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), (struct sockaddr *)&place, sizeof(place)) <
-	    0)
+	first = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (connect(first, (struct sockaddr *)&place, sizeof(place)) < 0)
 		die("connect");
 }
 
