@@ -216,7 +216,7 @@ enum {
 
 struct rm_bit {
 	int mem, maps;
-	pid_t pid;	       /* of the process, its first thread's; replaced by another's if that has ended */
+	pid_t pid;	       /* of the process, its first thread's, or another's if that has ended */
 	uint64_t byte;	       /* address of the byte that has the bit */
 	unsigned char mask;    /* the bit in it */
 	unsigned char ours;    /* bits of that byte which nobody but this process changes */
