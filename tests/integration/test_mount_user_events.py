@@ -22,6 +22,7 @@ from tests.integration import test_mount_life as life
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mounting import has_tool, mounted, must_mount, wait_for
 from utracefs.mount.attaching import detach
+from utracefs.mount.user_events_data import WRITE_S
 from utracefsd.server.runtime import locate
 
 SOURCE = Path(__file__).with_name("provider.c")
@@ -118,9 +119,16 @@ class Provider:
         return self.process.pid
 
     def call(self, line: str) -> int | str:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        self.send(line)
+        return self.receive(line)
+
+    def send(self, line: str) -> None:
+        assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def receive(self, line: str) -> int | str:
+        assert self.process.stdout is not None
         answer = self.process.stdout.readline().strip()
         number = int(answer, 16 if line.startswith("word") else 10)
         return errno.errorcode[-number] if number < 0 else number
@@ -351,6 +359,25 @@ class TestDaemons:
             assert mount.ended() == 0
             assert provider.word() == 0
 
+    @pytest.mark.parametrize("who", ["daemon", "mount"])
+    def test_bits_of_children_are_cleared_as_well(
+        self, daemon: DaemonProcess, place: Path, program: Path, who: str
+    ) -> None:
+        """Nothing was switched since the fork, so nobody has looked for children."""
+        with mounted(daemon.directory, place, "--wait") as mount, Provider(program, place) as provider:
+            self.enable(place, provider)
+            assert provider.call("fork") != provider.pid
+            assert provider.word() == 1
+            if who == "daemon":
+                daemon.stop(kill=True)
+                wait_for(lambda: provider.word() == 0, "nobody wants it any more")
+                daemon.start()
+                wait_for(lambda: provider.word() == 1, "the next one does")
+            else:
+                mount.process.terminate()
+                assert mount.ended() == 0
+                assert provider.word() == 0
+
     @pytest.mark.parametrize("kill", [True, False])
     def test_files_go_on_with_the_next_one(
         self, daemon: DaemonProcess, place: Path, program: Path, kill: bool
@@ -375,6 +402,28 @@ class TestDaemons:
         put(place / "events/user_events/shop/enable", "1")
         assert provider.word() == 1
 
+    def test_one_that_is_stopped_holds_up_writers_once(
+        self, daemon: DaemonProcess, place: Path, program: Path
+    ) -> None:
+        """All of them together, not one after the other."""
+        with mounted(daemon.directory, place), contextlib.ExitStack() as stack:
+            providers = [stack.enter_context(Provider(program, place)) for _ in range(8)]
+            for provider in providers:
+                provider.call("open")
+                provider.call("reg 0 0 0 4 0 shop")
+            put(place / "events/user_events/shop/enable", "1")
+            daemon.signal(signal.SIGSTOP)
+            began = time.monotonic()
+            try:
+                for provider in providers:
+                    provider.send("write 0 0")
+                assert [provider.receive("write") for provider in providers] == ["EBADF"] * 8
+                assert [provider.call("write 0 0") for provider in providers] == ["EBADF"] * 8
+            finally:
+                daemon.signal(signal.SIGCONT)
+            assert time.monotonic() - began < 8 * WRITE_S
+            wait_for(lambda: providers[0].call("write 0 0") == 4, "it answers again")
+
     @pytest.mark.parametrize("line", ["write 0 0", "reg 0 0 1 4 0 other"])
     def test_who_waits_for_a_stopped_one_can_be_killed(
         self, daemon: DaemonProcess, place: Path, program: Path, line: str
@@ -383,9 +432,7 @@ class TestDaemons:
             self.enable(place, provider)
             daemon.signal(signal.SIGSTOP)
             try:
-                assert provider.process.stdin is not None
-                provider.process.stdin.write(line + "\n")
-                provider.process.stdin.flush()
+                provider.send(line)
                 wait_for(lambda: _is_asking(provider.pid), "it waits for the mount")
                 provider.process.kill()
                 began = time.monotonic()

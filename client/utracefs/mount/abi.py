@@ -108,6 +108,9 @@ class OpenFlag(IntFlag):
     NONSEEKABLE = 1 << 2
     STREAM = 1 << 4
     """No position at all, so a read that waits holds up no other call on the file."""
+    PARALLEL_DIRECT_WRITES = 1 << 6
+    """Several write at a time (Linux 6.2); with O_APPEND, or behind what the kernel takes for the end of the
+    file, one after the other none the less."""
 
 
 class IoctlFlag(IntFlag):

@@ -53,7 +53,8 @@ class Channel:
     """`sock`, connected, becomes the channel's own. `on_writing` is told when the socket shall be watched
     for room, and when not any longer, `on_close` that it is about to be closed, `on_end` that the daemon
     ended it, `on_notification` what the daemon says without being asked. In `waiting` it is while it waits
-    for an answer: only then it has a deadline."""
+    for an answer, or its end: only then it has a deadline. In `silent` it is from a deadline that has passed
+    to the next answer, or its end."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Channel:
         on_end: Callable[["Channel"], None],
         on_notification: Callable[[Notification], None] | None = None,
         waiting: set["Channel"] | None = None,
+        silent: set["Channel"] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         sock.setblocking(False)
@@ -73,6 +75,7 @@ class Channel:
         self._on_end = on_end
         self._on_notification = on_notification
         self._waiting = set() if waiting is None else waiting
+        self._silent = set() if silent is None else silent
         self._clock = clock
         self._connection = Connection(max_object=None)
         self._pending: dict[int, _Pending] = {}
@@ -80,22 +83,23 @@ class Channel:
         self._waits_for_room = False
         self._msgid = 0
         self._on_finished: Callable[[], object] | None = None
+        self._finish_by: float | None = None
         self._why_ended: OSError | None = None
         self.closed = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, params: Params, resume: Resume, *, bounded: bool = True) -> int:
-        """The msgid. `resume` is called once, and may be called before this returns. Not `bounded`: however
-        long it takes."""
+    def send(self, params: Params, resume: Resume, *, answer_s: float | None = ANSWER_S) -> int:
+        """The msgid. `resume` is called once, and may be called before this returns. answer_s: how long the
+        answer may take; None: however long it takes."""
         if self.closed:
             resume(None, self._why_ended or _not_connected())
             return 0
         self._msgid = self._msgid + 1 & MAX_MSGID
         msgid = self._msgid
         self._waiting.add(self)
-        self._pending[msgid] = _Pending(resume, self._clock() + ANSWER_S if bounded else None)
+        self._pending[msgid] = _Pending(resume, None if answer_s is None else self._clock() + answer_s)
         self._put(encode_request(msgid, params.METHOD, params.to_params()))
         return msgid
 
@@ -105,11 +109,14 @@ class Channel:
             self._put(encode_notification(params.METHOD, params.to_params()))
 
     def finish(self, done: Callable[[], object]) -> None:
-        """Nothing more is sent; `done`, once, when the daemon has carried out all and closed its end, too."""
+        """Nothing more is sent; `done`, once, when the daemon has carried out all and closed its end, too, or
+        has not for ANSWER_S."""
         if self.closed:
             done()
             return
         self._on_finished = done
+        self._finish_by = self._clock() + ANSWER_S
+        self._waiting.add(self)
         if not self._unsent:
             self._shut_down()
 
@@ -144,11 +151,9 @@ class Channel:
 
     def next_deadline(self) -> float | None:
         """When `expire` is to be called."""
-        # Each has the same time, so the first that has one is the first to expire.
-        for pending in self._pending.values():
-            if pending.deadline is not None:
-                return pending.deadline
-        return None
+        deadlines = [pending.deadline for pending in self._pending.values()]
+        deadlines.append(self._finish_by)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def expire(self) -> None:
         """End what was not answered in time."""
@@ -157,7 +162,10 @@ class Channel:
             if pending.deadline is None or pending.deadline > now:
                 continue
             if self._take(msgid) is not None:
+                self._silent.add(self)
                 pending.resume(None, OSError(errno.ETIMEDOUT, "the daemon does not answer"))
+        if self._finish_by is not None and self._finish_by <= now:
+            self.close()
 
     def close(self) -> None:
         """Twice is harmless. What waits for an answer is ENOTCONN."""
@@ -168,12 +176,14 @@ class Channel:
         self._socket.close()
         pending, self._pending = self._pending, {}
         self._waiting.discard(self)
+        self._silent.discard(self)
         for one in pending.values():
             one.resume(None, self._why_ended or _not_connected())
         if self._on_finished is not None:
             self._on_finished()
 
     def _answered(self, response: Response) -> None:
+        self._silent.discard(self)
         pending = self._take(response.msgid)
         if pending is None:
             return  # it came too late
@@ -184,7 +194,7 @@ class Channel:
 
     def _take(self, msgid: int) -> _Pending | None:
         pending = self._pending.pop(msgid, None)
-        if not self._pending:
+        if not self._pending and self._finish_by is None:
             self._waiting.discard(self)
         return pending
 

@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Generator
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
@@ -61,7 +62,8 @@ class Process:
 class DataConnections:
     """`process_of`: the process of the thread that asks, with the user of the request; OSError(ESRCH).
 
-    reconnects: there will be another daemon after this one.
+    reconnects: there will be another daemon after this one. silent: of these connections those on which an
+    answer is overdue; others keep it.
     """
 
     def __init__(
@@ -70,11 +72,13 @@ class DataConnections:
         *,
         process_of: Callable[[Header], Process],
         timers: Timers,
+        silent: AbstractSet[Channel] = frozenset(),
         reconnects: bool = False,
     ) -> None:
         self._connect = connect
         self.process_of = process_of
         self.timers = timers
+        self.silent = silent
         self.reconnects = reconnects
         self.is_away = False
         self.speaks_for_others = True

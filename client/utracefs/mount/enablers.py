@@ -58,6 +58,9 @@ _RETRIES: Final = 10
 _ATTEMPTS: Final = 3
 """Daemons that may end while one is told of everything."""
 
+_WITHOUT_DAEMON: Final = frozenset({errno.ENOTCONN, errno.ECONNREFUSED, errno.ENOENT})
+"""What connecting to nobody says."""
+
 Key = tuple[int, int]
 """Address of the word, number of the bit."""
 
@@ -177,7 +180,15 @@ class Enablers:
         for told in self._told.values():
             self._clear(told)
         self._set_due()
-        self._memory.submit(self._spaces.close, lambda _result, _failure: None)
+        self._memory.submit(self._leave, lambda _result, _failure: None)
+
+    def _leave(self) -> None:
+        """In the memory thread. Children that nobody has seen yet have bits, too."""
+        with contextlib.suppress(OSError):
+            self._spaces.settle()
+        for space in self._spaces:
+            self._clear_all(space)
+        self._spaces.close()
 
     # The connection of an address space
 
@@ -205,14 +216,19 @@ class Enablers:
                 told.error = None
                 told.keys.clear()
                 told.state.clear()
+                if self._connections.is_away:
+                    # A child's copies were made when its parent's were set.
+                    yield self._memory(self._clear_all, told.space)
                 try:
                     yield from self._connect(told)
                     yield from self._register_all(told)
                 except OSError as failure:
                     told.error = failure
                 if told.channel is None or not self._connections.is_retried(told.channel):
-                    return
+                    break
                 yield self._connections.pause()
+            if told.error is not None and told.error.errno in _WITHOUT_DAEMON:
+                yield self._memory(self._clear_all, told.space)
         finally:
             told.ready.leave(told)
             if told.channel is not None and (told.error is not None or told.is_gone):
@@ -222,7 +238,7 @@ class Enablers:
         space = told.space
         owner = Process(space.pid, space.start_time, space.uid, space.gid)
         told.channel = yield from self._connections.connected(
-            owner, functools.partial(self._notified, told), lambda _: self._clear(told)
+            owner, functools.partial(self._notified, told), lambda _: self._ended(told)
         )
 
     def _register_all(self, told: Told) -> Asking[None]:
@@ -243,6 +259,9 @@ class Enablers:
                 # Of another event by now, or over a limit.
                 yield self._memory(self.give_back, told.space, key, enabler)
         self._set(told, list(told.state))
+        if told.state:
+            # Children that were forked before have bits of their own, which nobody has set.
+            self.settle()
 
     def give_back(self, space: AddressSpace, key: Key, enabler: Enabler) -> None:
         """In the memory thread: the word is the program's, and clear."""
@@ -368,6 +387,16 @@ class Enablers:
             if not set_bit(told.space, key, enabler, on):
                 missed.append(token)
         return missed
+
+    def _ended(self, told: Told) -> None:
+        """The daemon went; children of the space that nobody has seen yet are concerned as well."""
+        self._clear(told)
+        self.settle()
+
+    def _clear_all(self, space: AddressSpace) -> None:
+        """In the memory thread."""
+        for key, enabler in space.enablers.items():
+            set_bit(space, key, enabler, False)
 
     def _clear(self, told: Told) -> None:
         told.state = dict.fromkeys(told.state, False)

@@ -42,7 +42,7 @@ import attrs
 
 from utracefs.mount import abi
 from utracefs.mount.abi import Header, InitFlag, Opcode, OpenFlag, SetattrValid
-from utracefs.mount.channel import Channel
+from utracefs.mount.channel import ANSWER_S, Channel
 from utracefs.mount.nodes import Node, Nodes, inode_number
 from utracefs.mount.operation import Ask, Gate, Operation, Steps
 from utracefs.mount.user_events_data import DataFile, UserEventsData
@@ -410,7 +410,9 @@ class FileSystem:
         fh = self._new_fh()
         self._data_files[fh] = file
         # Without a position: else each write would move it, up to where `ulimit -f` kills the program.
-        return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | OpenFlag.STREAM | OpenFlag.NONSEEKABLE, 0)
+        # And writers of it, whatever process they are in, shall not wait for each other.
+        streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE | OpenFlag.PARALLEL_DIRECT_WRITES
+        return abi.OPEN_OUT.pack(fh, OpenFlag.DIRECT_IO | streams, 0)
 
     def _channel_for(self, node: Node) -> Channel:
         if node.name not in _WAITED:
@@ -437,7 +439,7 @@ class FileSystem:
         if waits and file.waiting_reads >= MAX_WAITING_READS:
             raise OSError(errno.EBUSY, f"{MAX_WAITING_READS} reads of this open file wait already")
         if is_stream or file.position == offset:
-            ask = Ask(file.channel, request, bounded=not waits)
+            ask = Ask(file.channel, request, answer_s=None if waits else ANSWER_S)
         else:
             ask = Ask(file.channel, messages.Seek(file.handle, offset), request)
         file.position = None
@@ -486,7 +488,7 @@ class FileSystem:
         ready = yield Ask(file.channel, messages.Ready(file.handle))
         if not ready and flags & abi.POLL_SCHEDULE_NOTIFY and not file.poll_under_way:
             file.poll_under_way = True
-            file.channel.send(messages.Poll(file.handle), lambda *_: self._wake(file), bounded=False)
+            file.channel.send(messages.Poll(file.handle), lambda *_: self._wake(file), answer_s=None)
         return abi.POLL_OUT.pack(_IN if ready else 0, 0)
 
     def _wake(self, file: _OpenFile) -> None:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from utracefs.mount.channel import Channel, Resume
+from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs_protocol.messages.params import Params
 
 __all__ = ["Ask", "AskEach", "Finish", "Gate", "Operation", "Steps", "Wait"]
@@ -37,13 +37,13 @@ Steps: TypeAlias = Generator[Wait, Any, bytes]
 class Ask:
     """Requests to the daemon, sent together and so carried out together; the result of the last.
 
-    bounded: see Channel.send. The error of any of them is the error of all.
+    answer_s: see Channel.send. The error of any of them is the error of all.
     """
 
-    def __init__(self, channel: Channel, *requests: Params, bounded: bool = True) -> None:
+    def __init__(self, channel: Channel, *requests: Params, answer_s: float | None = ANSWER_S) -> None:
         self._channel = channel
         self._requests = requests
-        self._bounded = bounded
+        self._answer_s = answer_s
         self._msgid = 0
         self._error: OSError | None = None
 
@@ -54,12 +54,12 @@ class Ask:
         def last(result: Any, error: OSError | None) -> None:
             resume(result, self._error or error)
 
-        self._msgid = self._channel.send(self._requests[-1], last, bounded=self._bounded)
+        self._msgid = self._channel.send(self._requests[-1], last, answer_s=self._answer_s)
 
     def interrupt(self) -> None:
         """Only what may take for ever is given up: an answer of anything else comes soon, and something was
         done."""
-        if not self._bounded:
+        if self._answer_s is None:
             self._channel.cancel(self._msgid)
 
     def _note_error(self, _result: Any, error: OSError | None) -> None:

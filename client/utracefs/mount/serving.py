@@ -29,7 +29,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from utracefs import runtime_dir
 from utracefs.mount import attaching
@@ -139,6 +139,8 @@ class Mount:
         self._channels: dict[int, Channel] = {}
         self._waiting: set[Channel] = set()
         """Those of them that wait for an answer: few, though there may be thousands."""
+        self._silent: set[Channel] = set()
+        """Those of the data socket on which an answer is overdue."""
         self._processes: dict[int, Callable[[], None]] = {}
         """By pidfd, what to call when it ends."""
         self._end: End | None = None
@@ -159,7 +161,11 @@ class Mount:
             raise
         self._data = UserEventsData(
             DataConnections(
-                self._connect_data, process_of=_process_of, timers=self._timers, reconnects=reconnects
+                self._connect_data,
+                process_of=_process_of,
+                timers=self._timers,
+                silent=self._silent,
+                reconnects=reconnects,
             ),
             memory=self._memory,
             spaces=AddressSpaces(),
@@ -260,14 +266,14 @@ class Mount:
         self, on_notification: Callable[[Notification], None], on_end: Callable[[Channel], None]
     ) -> Channel:
         address = os.path.join(os.path.dirname(self.address), DATA_SOCKET)
-        return self._connect_to(address, on_notification=on_notification, on_end=on_end)
+        return self._connect_to(address, on_notification=on_notification, on_end=on_end, silent=self._silent)
 
-    def _connect_to(self, address: str, **listeners: Callable[..., None]) -> Channel:
+    def _connect_to(self, address: str, **options: Any) -> Channel:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
             sock.connect(address)
-            return self._watched(sock, **listeners)
+            return self._watched(sock, **options)
         except OSError:
             sock.close()
             raise
@@ -278,6 +284,7 @@ class Mount:
         *,
         on_end: Callable[[Channel], None] | None = None,
         on_notification: Callable[[Notification], None] | None = None,
+        silent: set[Channel] | None = None,
     ) -> Channel:
         channel = Channel(
             sock,
@@ -286,6 +293,7 @@ class Mount:
             on_close=self._unwatch,
             on_notification=on_notification,
             waiting=self._waiting,
+            silent=silent,
         )
         self._channels[channel.fileno()] = channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)

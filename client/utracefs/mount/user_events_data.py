@@ -8,8 +8,9 @@ As in the kernel, a write_index belongs to an open file, whoever has a descripto
 memory of the caller. A registration goes three ways: memory (the checks up to the command string; the word is
 taken), daemon (the file's index, then the space's enabler), memory (the bit, then write_index).
 
-A daemon that is away has no consumers: writes are EBADF. When the next one comes, a file registers what it
-had in the same order; an event that cannot be registered again keeps its index, which is EBADF.
+A daemon that is away, or does not answer, has no consumers: writes are EBADF. When the next one comes, a file
+registers what it had in the same order; an event that cannot be registered again keeps its index, which is
+EBADF.
 """
 
 import errno
@@ -33,11 +34,17 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_DATA_OBJECT
 from utracefs_protocol.messages.data import EventDeletion, EventRegistration, Registered, Write
 
-__all__ = ["MAX_RECORD", "DataFile", "UserEventsData"]
+__all__ = ["MAX_RECORD", "WRITE_S", "DataFile", "UserEventsData"]
 
 MAX_RECORD: Final = MAX_DATA_OBJECT - 64
 """Bytes of a write that go to the daemon, in one object with what is around them. No consumer keeps longer
 ones: they are judged by their index and length here, and dropped, as the kernel does it."""
+
+WRITE_S: Final = 2.0
+"""How long a write waits for a daemon that does not answer; then it is EBADF, and so is every other one at
+once, until the daemon answers. It may just print 64 MiB of trace for somebody, or be stopped: no program is
+to wait for that with each of its records, nor for others who do (the kernel may let one after the other write
+to a file, and who waits for his turn then cannot be killed)."""
 
 _INDEX: Final = struct.Struct("=i")
 _WRITE_INDEX: Final = struct.Struct("=I")
@@ -126,14 +133,18 @@ class UserEventsData:
         if channel.closed:
             self._come_again(file, header)
             raise error(errno.EBADF)
+        if self._connections.silent:
+            raise error(errno.EBADF)
         record = data if file.indexes is None else _moved(file.indexes, data)
         tid = header.pid if self._connections.speaks_for_others else 0
         try:
-            yield Ask(channel, Write(record, tid or None))
-        except OSError:
-            if channel.closed:
-                raise error(errno.EBADF) from None
-            raise
+            yield Ask(channel, Write(record, tid or None), answer_s=WRITE_S)
+        except OSError as failure:
+            if failure.errno == errno.ETIMEDOUT:
+                self._connections.say("the daemon does not answer: records are lost until it does")
+            elif not channel.closed:
+                raise
+            raise error(errno.EBADF) from None
         return len(data)
 
     def _judge(self, file: DataFile, data: bytes) -> None:

@@ -12,8 +12,9 @@
  *     toggle N    N threads change one bit each of the private word (bits 1 to N), atomically, until `quiet`
  *     churn       as one of them, but its changes are made by threads of which each lives for some changes
  *     only quiet       how often they did, and how often a bit was not as its thread had left it
- *     sleep       a thread waits in epoll_wait, one in sem_timedwait's futex, one in read, until `wake`
- *     wake        how each of the three returned: `epoll=N/errno futex=N/errno read=N/errno`
+ *     sleep       a thread waits in epoll_wait, one in sem_timedwait's futex, one in read, and others in
+ *                 calls on sockets with a timeout (read, write, connect), until `wake`
+ *     wake        how each of them returned: `epoll=N/errno futex=N/errno ...`
  *     exec        the same program anew, in this process
  *     (another)   `ok`
  */
@@ -34,7 +35,10 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -329,15 +333,55 @@ static void quiet(void)
 
 static int sleep_pipe[2];
 static uint32_t sleep_word;
-static pthread_t sleepers[3];
-static int asleep, results[3], errors[3];
+enum { SLEEPERS = 6 };
+static pthread_t sleepers[SLEEPERS];
+static const char *const sleeper_names[SLEEPERS] = {"epoll", "futex", "read", "timed-read", "timed-write",
+						    "timed-connect"};
+static int asleep, results[SLEEPERS], errors[SLEEPERS];
+static int pair[2], full[2], listening;
+static struct sockaddr_un place = {.sun_family = AF_UNIX};
+
+/* A socket whose calls wait for a minute at most. */
+static int limited(int sock)
+{
+	struct timeval minute = {60, 0};
+
+	if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof(minute)) < 0 ||
+	    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &minute, sizeof(minute)) < 0)
+		die("setsockopt");
+	return sock;
+}
+
+/* One that can be read and has nothing, one that has no room, one whose queue of connections is full. */
+static void make_sockets(void)
+{
+	char byte = 0;
+	int first;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ||
+	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, full) < 0)
+		die("socketpair");
+	limited(pair[0]);
+	while (send(full[0], &byte, 1, MSG_DONTWAIT) == 1)
+		;
+	limited(full[0]);
+	listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	/* An abstract name: nothing is left. */
+	snprintf(place.sun_path + 1, sizeof(place.sun_path) - 1, "utracefs-canary-%d", getpid());
+	if (bind(listening, (struct sockaddr *)&place, sizeof(place)) < 0 || listen(listening, 0) < 0)
+		die("listen");
+	first = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (connect(first, (struct sockaddr *)&place, sizeof(place)) < 0)
+		die("connect");
+}
 
 static void *sleep_main(void *arg)
 {
-	unsigned i = (uintptr_t)arg % 3;
+	unsigned i = (uintptr_t)arg % SLEEPERS;
 	struct epoll_event event = {.events = EPOLLIN};
 	struct timespec minute = {60, 0};
-	char byte;
+	int sock = i == 5 ? limited(socket(AF_UNIX, SOCK_STREAM, 0)) : -1;
+	char byte = 0;
 	int epoll = epoll_create1(EPOLL_CLOEXEC);
 
 	epoll_ctl(epoll, EPOLL_CTL_ADD, sleep_pipe[0], &event);
@@ -349,6 +393,12 @@ static void *sleep_main(void *arg)
 		results[i] = syscall(SYS_futex, &sleep_word, FUTEX_WAIT_PRIVATE, 0, &minute, NULL, 0);
 	if (i == 2)
 		results[i] = read(sleep_pipe[0], &byte, 1);
+	if (i == 3)
+		results[i] = read(pair[0], &byte, 1);
+	if (i == 4)
+		results[i] = write(full[0], &byte, 1);
+	if (i == 5)
+		results[i] = connect(sock, (struct sockaddr *)&place, sizeof(place));
 	errors[i] = errno;
 	/* It slept again right after the word had changed. */
 	if (i == 1 && errno == EAGAIN && __atomic_load_n(&sleep_word, __ATOMIC_SEQ_CST) == 1)
@@ -363,16 +413,18 @@ static void do_sleep(void)
 
 	if (pipe2(sleep_pipe, O_CLOEXEC) < 0)
 		die("pipe");
-	for (i = 0; i < 3; i++)
+	make_sockets();
+	for (i = 0; i < SLEEPERS; i++)
 		if (pthread_create(&sleepers[i], NULL, sleep_main, (void *)i))
 			die("pthread_create");
-	while (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST) < 3)
+	while (__atomic_load_n(&asleep, __ATOMIC_SEQ_CST) < SLEEPERS)
 		sched_yield();
 	printf("ok\n");
 }
 
 static void wake(void)
 {
+	char byte;
 	int i;
 
 	__atomic_store_n(&sleep_word, 1, __ATOMIC_SEQ_CST);
@@ -381,10 +433,18 @@ static void wake(void)
 	/* Two bytes: the one that reads leaves the other something to see. */
 	if (write(sleep_pipe[1], "..", 2) != 2)
 		die("write");
-	pthread_join(sleepers[0], NULL);
-	pthread_join(sleepers[2], NULL);
-	for (i = 0; i < 3; i++)
-		printf("%s=%d/%d ", i == 0 ? "epoll" : i == 1 ? "futex" : "read", results[i], errors[i]);
+	if (write(pair[1], ".", 1) != 1)
+		die("write");
+	/* The waiting ones find room. */
+	while (recv(full[1], &byte, 1, MSG_DONTWAIT) == 1)
+		;
+	if (accept(listening, NULL, NULL) < 0)
+		die("accept");
+	for (i = 0; i < SLEEPERS; i++)
+		if (i != 1)
+			pthread_join(sleepers[i], NULL);
+	for (i = 0; i < SLEEPERS; i++)
+		printf("%s=%d/%d ", sleeper_names[i], results[i], errors[i]);
 	printf("\n");
 }
 

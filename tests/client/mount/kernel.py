@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -14,7 +14,7 @@ import attrs
 from utracefs.mount import abi
 from utracefs.mount.abi import Header, Opcode
 from utracefs.mount.address_space import Enabler
-from utracefs.mount.channel import Resume
+from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import FileSystem
 from utracefs.mount.memory_thread import InMemory
@@ -34,7 +34,7 @@ class Asked:
 
     params: Params
     resume: Resume
-    bounded: bool
+    answer_s: float | None
 
     def answer(self, result: Any = None, error: int = 0) -> None:
         self.resume(None if error else result, OSError(error, os.strerror(error)) if error else None)
@@ -58,9 +58,9 @@ class FakeChannel:
         self.closed = False
         self._msgid = 0
 
-    def send(self, params: Params, resume: Resume, *, bounded: bool = True) -> int:
+    def send(self, params: Params, resume: Resume, *, answer_s: float | None = ANSWER_S) -> int:
         self._msgid += 1
-        asked = Asked(params, resume, bounded)
+        asked = Asked(params, resume, answer_s)
         if self.closed:
             asked.answer(error=errno.ENOTCONN)
             return 0
@@ -223,6 +223,9 @@ class FakeSpaces:
     def close(self) -> None:
         self.closed = True
 
+    def __iter__(self) -> Iterator[FakeSpace]:
+        return iter(self.spaces.values())
+
     def fork(self, parent: FakeSpace, pid: int) -> FakeSpace:
         """Found by the next `settle`."""
         child = self.spaces[pid] = FakeSpace(
@@ -257,12 +260,14 @@ class Kernel:
         self.watched: dict[int, Callable[[], None]] = {}
         """By pid, what to call at its end."""
         self.data_channels: list[FakeChannel] = []
+        self.silent: set[Channel] = set()
         self.refused_connections = 0
         """So many connections to the data socket find its queue full."""
         self.connections = DataConnections(
             self._connect_data,
             process_of=self._process_of,
             timers=self.timers,
+            silent=self.silent,
         )
         self.data = UserEventsData(
             self.connections,

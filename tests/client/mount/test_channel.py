@@ -31,6 +31,7 @@ class Line:
         self.theirs.setblocking(False)
         self.now = 0.0
         self.waiting: set[Channel] = set()
+        self.silent: set[Channel] = set()
         self.events: list[Any] = []
         self.answers: list[Any] = []
         self.channel = Channel(
@@ -39,12 +40,13 @@ class Line:
             on_close=lambda channel: self.events.append("close"),
             on_end=lambda channel: self.events.append("end"),
             waiting=self.waiting,
+            silent=self.silent,
             clock=lambda: self.now,
         )
         self._connection = Connection(max_object=None)
 
-    def ask(self, params: Any, *, bounded: bool = True) -> int:
-        return self.channel.send(params, self.note, bounded=bounded)
+    def ask(self, params: Any, *, answer_s: float | None = ANSWER_S) -> int:
+        return self.channel.send(params, self.note, answer_s=answer_s)
 
     def note(self, result: Any, error: OSError | None) -> None:
         self.answers.append(result if error is None else errno.errorcode[error.errno or 0])
@@ -92,7 +94,7 @@ def test_answers_in_any_order(line: Line) -> None:
 
 
 def test_no_answer_in_time(line: Line) -> None:
-    line.ask(Read(1, 10), bounded=False)
+    line.ask(Read(1, 10), answer_s=None)
     assert line.channel.next_deadline() is None
     late = line.ask(StatPath(b"trace"))
     line.now = 1.0
@@ -106,8 +108,43 @@ def test_no_answer_in_time(line: Line) -> None:
     assert line.answers == ["ETIMEDOUT"]
 
 
+def test_one_that_may_take_less_time_is_not_kept_waiting_by_others(line: Line) -> None:
+    first = line.ask(StatPath(b"trace"))
+    second = line.ask(Read(1, 10), answer_s=2.0)
+    assert line.channel.next_deadline() == 2.0
+    line.now = 2.0
+    line.channel.expire()
+    assert line.answers == ["ETIMEDOUT"]
+    assert line.channel.next_deadline() == ANSWER_S
+    assert line.silent == {line.channel}
+    line.say(encode_response(second, b"late") + encode_response(first, 1))
+    assert line.answers == ["ETIMEDOUT", 1] and not line.silent
+
+
+def test_what_ended_is_not_silent(line: Line) -> None:
+    line.ask(StatPath(b"trace"))
+    line.now = ANSWER_S
+    line.channel.expire()
+    assert line.silent
+    line.theirs.close()
+    line.channel.on_ready()
+    assert not line.silent
+
+
+def test_a_daemon_that_does_not_close_its_end(line: Line) -> None:
+    """Who opens the file next waits for it."""
+    msgid = line.ask(StatPath(b"trace"))
+    line.channel.finish(lambda: line.answers.append("finished"))
+    line.say(encode_response(msgid, 1))
+    assert line.waiting and line.channel.next_deadline() == ANSWER_S
+    line.now = ANSWER_S
+    line.channel.expire()
+    assert line.answers == [1, "finished"]
+    assert line.channel.closed and not line.waiting
+
+
 def test_cancel_asks_the_daemon_which_decides(line: Line) -> None:
-    msgid = line.ask(Read(1, 10), bounded=False)
+    msgid = line.ask(Read(1, 10), answer_s=None)
     line.channel.cancel(msgid)
     line.channel.cancel(4711)
     assert [(one.method, one.params) for one in line.asked()] == [("read", [1, 10]), ("cancel", [msgid])]
@@ -131,7 +168,7 @@ def test_what_the_socket_does_not_take_waits(line: Line) -> None:
 
 
 def test_the_end_of_the_daemon(line: Line) -> None:
-    line.ask(Read(1, 10), bounded=False)
+    line.ask(Read(1, 10), answer_s=None)
     line.ask(StatPath(b"trace"))
     line.theirs.close()
     line.channel.on_ready()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.client.mount.kernel import NIL, FakeChannel, FakeMemory, FakeSpace, Kernel
 from utracefs.mount.address_space import Enabler
+from utracefs.mount.data_connections import AWAY_S
 from utracefs.mount.enablers import Enablers
 from utracefs.mount.operation import Operation, Steps
 from utracefs_protocol.connection import Notification
@@ -358,6 +359,46 @@ def test_the_next_daemon_is_told_of_everything(world: World, daemon: Daemon) -> 
     assert [token for channel in world.channels for _, token in registered(channel)] == [
         enabler.token for enabler in enablers
     ]
+
+
+def test_who_was_born_without_a_daemon_is_told_of_the_next(world: World, daemon: Daemon) -> None:
+    world.connections.reconnects = True
+    parent = world.space(77)
+    world.add(parent, 0)
+    world.channels[0].end()
+    child = world.spaces.fork(parent, 78)
+    daemon.enabled = True
+    world.enablers.daemon_came()
+    world.kernel.pass_time(0.01)
+    assert (parent.word(WORD), child.word(WORD)) == (1, 1)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_bits_of_a_child_that_nobody_has_seen_are_cleared(
+    world: World, daemon: Daemon, is_known: bool
+) -> None:
+    """Whether the mount has noticed already that the daemon went, or not."""
+    world.connections.reconnects = True
+    parent = world.space(77)
+    daemon.enabled = True
+    world.add(parent, 0)
+    child = world.spaces.fork(parent, 78)
+    if is_known:
+        world.connections.is_away = True
+    else:
+        world.kernel.refused_connections = 1000
+    world.channels[0].end()
+    world.kernel.pass_time(0.1 if is_known else 2 * AWAY_S)
+    assert (parent.word(WORD), child.word(WORD)) == (0, 0)
+
+
+def test_so_they_are_at_the_end(world: World, daemon: Daemon) -> None:
+    parent = world.space(77)
+    daemon.enabled = True
+    world.add(parent, 0)
+    child = world.spaces.fork(parent, 78)
+    world.enablers.close()
+    assert (parent.word(WORD), child.word(WORD)) == (0, 0)
 
 
 def test_a_daemon_that_goes_while_it_is_told(world: World, daemon: Daemon) -> None:

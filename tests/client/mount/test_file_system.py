@@ -16,6 +16,7 @@ import pytest
 from tests.client.mount.kernel import FakeChannel, Kernel, poll_in, read_in, release_in, write_in
 from utracefs.mount import abi, file_system
 from utracefs.mount.abi import InitFlag, Opcode, OpenFlag
+from utracefs.mount.channel import ANSWER_S
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.tracefs import (
     Close,
@@ -320,8 +321,8 @@ class TestStreams:
         kernel.send(Opcode.READ, 2, read_in(fh, 0, 100))
         kernel.send(Opcode.READ, 2, read_in(fh, 0, 100, os.O_NONBLOCK | os.O_RDWR))
         waits, must_not = kernel.channels[0].asked.values()
-        assert (waits.params, waits.bounded) == (Read(101, 100, 0), False)
-        assert (must_not.params, must_not.bounded) == (Read(101, 100, os.O_NONBLOCK), True)
+        assert (waits.params, waits.answer_s) == (Read(101, 100, 0), None)
+        assert (must_not.params, must_not.answer_s) == (Read(101, 100, os.O_NONBLOCK), ANSWER_S)
 
     def test_reads_that_wait_are_limited(self, kernel: Kernel) -> None:
         fh = kernel.open(b"trace_pipe")
@@ -409,7 +410,7 @@ class TestPoll:
         assert self.poll(kernel, fh, ready=False) == 0
         assert self.poll(kernel, fh, ready=False) == 0
         [waiting] = kernel.channels[0].asked.values()
-        assert (waiting.params, waiting.bounded) == (Poll(101), False)
+        assert (waiting.params, waiting.answer_s) == (Poll(101), None)
         assert kernel.notices == []
         kernel.channels[0].answer(True)
         assert kernel.notices == [(abi.NOTIFY_POLL, abi.NOTIFY_POLL_OUT.pack(55))]

@@ -179,12 +179,14 @@ def test_threads_that_come_and_go_are_stopped_as_well(memory: Memory, canary: Ca
 
 
 def test_sleeping_calls_go_on_sleeping(memory: Memory, canary: Canary) -> None:
-    """epoll_wait would return EINTR after a stop."""
+    """epoll_wait would return EINTR after a stop, and so would calls on sockets with a timeout."""
     canary.say("sleep")
     memory.write(canary.at["private"], b"\x80")
     for i in range(200):
         assert set_bit(memory, canary, "private", 0, i % 2 == 0) == "stopped"
-    assert canary.say("wake") == "epoll=1/0 futex=0/0 read=1/0"
+    assert canary.say("wake") == (
+        "epoll=1/0 futex=0/0 read=1/0 timed-read=1/0 timed-write=1/0 timed-connect=0/0"
+    )
 
 
 def test_a_traced_process_is_written_to_without_stopping_it(memory: Memory, canary: Canary) -> None:
@@ -443,6 +445,53 @@ def test_a_32_bit_program(tmp_path: Path) -> None:
             assert memory.read(address, 4) == b"\0\0\0\xc0"
         assert process.stdin is not None
         process.stdin.close()
+
+
+LEADERLESS = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static volatile unsigned word = 2; /* in a page of the program's file */
+static void *stay(void *unused)
+{
+	char path[64], text[512];
+	FILE *file;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", getpid());
+	do {
+		file = fopen(path, "r");
+		fgets(text, sizeof(text), file);
+		fclose(file);
+	} while (!strstr(text, ") Z "));
+	printf("%d %lx\n", (int)syscall(SYS_gettid), (unsigned long)&word);
+	fflush(stdout);
+	getchar();
+	printf("%u\n", word);
+	exit(0);
+}
+int main(void)
+{
+	pthread_t thread;
+	pthread_create(&thread, NULL, stay, NULL);
+	pthread_exit(NULL);
+}
+"""
+
+
+def test_the_first_thread_has_ended(tmp_path: Path) -> None:
+    """Others of the process have its memory still."""
+    (tmp_path / "leaderless.c").write_text("#define _GNU_SOURCE\n#include <string.h>\n" + LEADERLESS)
+    program = tmp_path / "leaderless"
+    subprocess.run(["gcc", "-O1", "-w", "-pthread", tmp_path / "leaderless.c", "-o", program], check=True)
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        tid, address = process.stdout.readline().split()
+        with contextlib.closing(Memory(int(tid))) as memory:
+            assert WAYS[memory.set_bit(process.pid, int(address, 16), 4, 0, True)] == "stopped"
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.stdout.readline() == "3\n"
 
 
 def test_memory_that_hangs_holds_nobody_up(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.client.mount.kernel import FakeChannel
+from utracefs.mount.channel import ANSWER_S
 from utracefs.mount.operation import Ask, AskEach, Finish, Gate, Operation, Steps
 from utracefs_protocol.messages.tracefs import Open, Read, Seek
 
@@ -27,8 +28,8 @@ def channel() -> FakeChannel:
     return FakeChannel(lambda params: None)
 
 
-def asking(channel: Any, *requests: Any, bounded: bool = True) -> Steps:
-    data: bytes = yield Ask(channel, *requests, bounded=bounded)
+def asking(channel: Any, *requests: Any, answer_s: float | None = ANSWER_S) -> Steps:
+    data: bytes = yield Ask(channel, *requests, answer_s=answer_s)
     return data + b"!"
 
 
@@ -55,7 +56,7 @@ def test_of_several_requests_the_first_error_counts(channel: FakeChannel) -> Non
 
 
 def test_only_what_may_take_for_ever_is_interrupted(channel: FakeChannel) -> None:
-    read = Run(asking(channel, Read(1, 10), bounded=False))
+    read = Run(asking(channel, Read(1, 10), answer_s=None))
     opened = Run(asking(channel, Open(b"trace", 0)))
     read.operation.interrupt()
     opened.operation.interrupt()

@@ -15,7 +15,7 @@ import pytest
 from tests.client.mount.kernel import NIL, FakeSpace, Kernel, ioctl_in, poll_in, read_in, release_in, write_in
 from utracefs.mount import abi
 from utracefs.mount.abi import IoctlFlag, Opcode, OpenFlag
-from utracefs.mount.user_events_data import MAX_RECORD
+from utracefs.mount.user_events_data import MAX_RECORD, WRITE_S
 from utracefs.mount.user_reg import USER_REG, USER_UNREG
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import (
@@ -153,11 +153,12 @@ class TestFiles:
             [OpenFor(78, 5000, 1000, 0)],
         ]
 
-    def test_it_has_no_position(self, kernel: Kernel) -> None:
+    def test_it_has_no_position_and_writers_do_not_wait_for_each_other(self, kernel: Kernel) -> None:
         node = kernel.lookup(b"user_events_data")
         reply = kernel.call(Opcode.OPEN, node, abi.OPEN_IN.pack(os.O_RDWR, 0))
         flags = abi.OPEN_OUT.unpack(reply)[1]
-        assert flags == OpenFlag.DIRECT_IO | OpenFlag.STREAM | OpenFlag.NONSEEKABLE
+        streams = OpenFlag.STREAM | OpenFlag.NONSEEKABLE | OpenFlag.PARALLEL_DIRECT_WRITES
+        assert flags == OpenFlag.DIRECT_IO | streams
 
     def test_errors(self, kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
         program = Program(kernel, 0)
@@ -357,6 +358,26 @@ class TestWriting:
         fh = program.open()
         daemon.errors[Write] = number
         fails(number, lambda: program.write(fh, b"xyz"))
+
+    def test_a_daemon_that_does_not_answer(
+        self, kernel: Kernel, daemon: Daemon, program: Program, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """One write finds out; others, of whatever file, do not wait for the same."""
+        first, second = program.open(), program.open()
+        daemon.silent.add(Write)
+        unique = kernel.send(Opcode.WRITE, 2, write_in(first, record(0)))
+        [channel] = [one for one in kernel.data_channels if one.asked]
+        [asked] = channel.asked.values()
+        assert asked.answer_s == WRITE_S
+        channel.answer(error=errno.ETIMEDOUT)
+        kernel.silent.add(channel)  # type: ignore[arg-type]
+        assert kernel.replies.pop(unique) == (errno.EBADF, b"")
+        assert "does not answer" in caplog.text
+        for fh in (first, second):
+            fails(errno.EBADF, functools.partial(program.write, fh, record(0)))
+        daemon.silent.clear()
+        kernel.silent.clear()
+        assert program.write(second, record(0)) == 8
 
     def test_the_daemon_of_another_user(self, daemon: Daemon, program: Program) -> None:
         daemon.errors[OpenFor] = errno.EPERM

@@ -216,7 +216,7 @@ enum {
 
 struct rm_bit {
 	int mem, maps;
-	pid_t pid;	       /* of the process, its first thread's */
+	pid_t pid;	       /* of the process, its first thread's, or another's if that has ended */
 	uint64_t byte;	       /* address of the byte that has the bit */
 	unsigned char mask;    /* the bit in it */
 	unsigned char ours;    /* bits of that byte which nobody but this process changes */
@@ -229,6 +229,32 @@ struct rm_bit {
 /* How often a byte is read before its other bits are taken for unused: some 10 us. A program that changes
  * them all the time is caught, one that never did is not stopped for nothing. */
 #define RM_SAMPLES 12
+
+/* The first thread of a process may end before the others. It has no memory then, and no mappings: these are
+ * asked of one that lives. */
+static inline pid_t rm_living_thread(pid_t pid)
+{
+	struct dirent *entry;
+	pid_t found = pid;
+	unsigned flags;
+	char path[32];
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	while (tasks && (entry = readdir(tasks))) {
+		pid_t tid = atoi(entry->d_name);
+		char state = tid > 0 ? sp_state(dirfd(tasks), tid, &flags) : 0;
+
+		if (state && state != 'Z' && state != 'X') {
+			found = tid;
+			break;
+		}
+	}
+	if (tasks)
+		closedir(tasks);
+	return found;
+}
 
 /* Whether this is memory, as get_user_pages() has it, and not a device (VM_IO, VM_PFNMAP): of those `mem`
  * may well write the registers. process_vm_readv() refuses them. */
@@ -358,8 +384,11 @@ static inline int rm_set_bit(struct rm_bit *b)
 	error = rm_read_byte(b, &first);
 	if (error)
 		return error;
-	if (!rm_is_memory(b, &vma))
-		return -EFAULT;
+	if (!rm_is_memory(b, &vma)) {
+		b->pid = rm_living_thread(b->pid);
+		if (!rm_is_memory(b, &vma))
+			return -EFAULT;
+	}
 	b->way = RM_WAS_SO;
 	if (((first & b->mask) != 0) == (b->on != 0))
 		return 0;

@@ -22,8 +22,10 @@
  * after a stop as after a signal (signal(7)): epoll_wait and its like. Where the registers say that such a
  * call was interrupted, its result becomes -ERESTARTNOHAND: the kernel restarts it if no handler has to run,
  * and makes EINTR of it if one has. So it returns what it would have; only its timeout begins anew. On
- * x86-64; elsewhere those few may return EINTR once. A debugger that wants to attach in these microseconds
- * is told EPERM.
+ * x86-64; elsewhere those few may return EINTR once. What cannot be mended: a call that sleeps when a part of
+ * its data has been transferred (a large write to a pipe or socket, recv with MSG_WAITALL) returns that part,
+ * and a read that waits for a FUSE server is what that server makes of an interrupt, EINTR for most: as after
+ * any stop. A debugger that wants to attach in these microseconds is told EPERM.
  *
  * **What it costs.** A process of one thread that sleeps stands still for 30 us, some 20 us longer for each
  * other thread. One that runs must get a cpu to come to its stop: microseconds, or milliseconds on a busy
@@ -281,6 +283,9 @@ static inline int sp_is_not_restarted(long number)
 		SYS_recvfrom,	SYS_recvmsg,	 SYS_recvmmsg,	   SYS_accept,	     SYS_accept4,
 		SYS_sendto,	SYS_sendmsg,	 SYS_io_getevents, SYS_io_pgetevents, SYS_rt_sigtimedwait,
 		SYS_io_uring_enter,
+		/* Of sockets with a timeout. */
+		SYS_read,	SYS_readv,	 SYS_write,	   SYS_writev,	     SYS_sendmmsg,
+		SYS_connect,
 	};
 	unsigned i;
 
