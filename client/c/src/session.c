@@ -101,7 +101,8 @@ void ut_session_end(struct ut_session *s)
 		next = reg->next;
 		atomic_store(&reg->place, 0);
 		ut_reg_point(reg, &ut_off);
-		free_reg(reg);
+		if (!reg->events) /* what the program's events point at stays: they may be written for ever */
+			free_reg(reg);
 	}
 	s->regs = NULL;
 	if (s->ring)
