@@ -74,9 +74,7 @@ def measured(stack: contextlib.ExitStack, folder: str) -> Iterator[Row]:
     yield ratio_row("UTRACEFS_EMIT with a text of 19 bytes", best["text"], best["emit"], "two numbers", 2.0)
     yield ratio_row("utracefs_emit_iov of two pieces", best["iovec"], best["emit"], "UTRACEFS_EMIT", 1.5)
     yield ratio_row("writev with the preload library", best["writev"], best["emit"], "UTRACEFS_EMIT", 1.5)
-    yield at_most_row(
-        "UTRACEFS_EMIT of an event that is off", max(best["check"] - best["loop"], 0), 1, "ns"
-    )
+    yield at_most_row("UTRACEFS_EMIT of an event that is off", max(best["check"] - best["loop"], 0), 1, "ns")
 
 
 def ask(program: InC, what: str, count: int) -> float:
