@@ -219,7 +219,8 @@ void *ut_next_find(enum ut_next_name name)
 
 UT_HIDDEN int ut_behind_close(int fd);
 UT_HIDDEN int ut_behind_fcntl(int fd, int command, void *argument);
-UT_HIDDEN int ut_behind_fcntl64(int fd, int command, void *argument) __attribute__((alias("ut_behind_fcntl")));
+UT_HIDDEN int ut_behind_fcntl64(int fd, int command, void *argument)
+	__attribute__((alias("ut_behind_fcntl")));
 UT_HIDDEN long ut_behind_syscall(long number, long a, long b, long c, long d, long e, long f);
 
 int ut_behind_close(int fd)

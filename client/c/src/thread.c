@@ -14,7 +14,7 @@
 
 #include "core.h"
 
-/* It calls no library function that needs more; thread-local variables, which stand there too, come on top. */
+/* It calls no library function that needs more; thread-local variables, which stand there, too, are added. */
 #define STACK_BYTES (64u << 10)
 /* What the end of a process or of the library may take to send what is pending in rings of our own. */
 #define CLOSE_NS 500000000ull
