@@ -30,6 +30,10 @@
 #include <sys/uio.h>
 
 #ifdef __cplusplus
+/* What is said in C must not stop a program in C++ that has these on. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#pragma GCC diagnostic ignored "-Wshadow"
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
@@ -402,6 +406,8 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_EACH_23(use, i, f, ...) UTRACEFS_FIELD(use, i, f) UTRACEFS_EACH_22(use, 1, __VA_ARGS__)
 #define UTRACEFS_EACH_24(use, i, f, ...) UTRACEFS_FIELD(use, i, f) UTRACEFS_EACH_23(use, 1, __VA_ARGS__)
 
+#else
+#pragma GCC diagnostic pop
 #endif /* !__cplusplus */
 
 #endif

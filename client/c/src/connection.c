@@ -448,6 +448,7 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 	asked = s->asked[i];
 	s->nr_asked--;
 	memmove(&s->asked[i], &s->asked[i + 1], (s->nr_asked - i) * sizeof(asked));
+	ut_patience_for_answers = UT_ANSWER_NS;
 	switch (asked.about) {
 	case UT_ABOUT_STATUS:
 		return status_came(s, message);

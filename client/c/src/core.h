@@ -30,7 +30,10 @@ struct utracefs_event;
 #define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
 #define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so has the status file fewer bytes */
 
-#define UT_ANSWER_NS 2000000000ull /* what a caller waits for an answer */
+/* What callers wait for answers, all together until there is one: a daemon that is stopped must not hold up
+ * a program once for each of its events. Behind that, LATE each. */
+#define UT_ANSWER_NS 2000000000ull
+#define UT_LATE_ANSWER_NS 20000000ull
 
 /* The state of a session:
  *
@@ -158,6 +161,9 @@ int ut_reg_number(struct ut_reg *reg);
 /* Steps of the session until done(arg), or until `until` (ns) or nothing is to be expected soon: whether it
  * is done. The lock is given up while it waits. */
 int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
+/* The same for an answer of the daemon's, as long as it is worth waiting for one. */
+int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
+extern uint64_t ut_patience_for_answers;
 void ut_session_start_child(struct ut_session *session);
 void ut_session_end(struct ut_session *session);
 /* Have the block freed when many others came after it. */

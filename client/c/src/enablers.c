@@ -140,7 +140,7 @@ static void unregister(uint64_t token)
 	if (ut_ask(s, UT_ABOUT_CALL, &waiting))
 		return; /* without a connection there is nothing to forget */
 	ut_put_unregister(&s->out, s->asked[s->nr_asked - 1].msgid, token);
-	if (!ut_drive(s, is_done, &waiting, ut_clock_ns() + UT_ANSWER_NS))
+	if (!ut_await(s, is_done, &waiting))
 		ut_forget_asked(s, &waiting);
 }
 
@@ -171,7 +171,7 @@ static int add(const char *command, uint32_t flags, uintptr_t addr, uint8_t size
 	*find(addr, bit) = made;
 	if (enablers_session->state == UT_FORKED)
 		enablers_session->state = UT_NEW;
-	if (!ut_drive(enablers_session, is_answered, made, ut_clock_ns() + UT_ANSWER_NS))
+	if (!ut_await(enablers_session, is_answered, made))
 		error = enablers_session->state == UT_WAITING ? -ENOTCONN : -ETIMEDOUT;
 	else if (made->state == UT_REFUSED)
 		error = -made->error;

@@ -212,3 +212,28 @@ void *ut_next_find(enum ut_next_name name)
 	errno = saved;
 	return atomic_load_explicit(&ut_next_table[name], memory_order_relaxed);
 }
+
+/* ---- the same for the core (PAST_WRAPPERS in the Makefile) */
+
+#define UT_HIDDEN __attribute__((visibility("hidden")))
+
+UT_HIDDEN int ut_behind_close(int fd);
+UT_HIDDEN int ut_behind_fcntl(int fd, int command, void *argument);
+UT_HIDDEN int ut_behind_fcntl64(int fd, int command, void *argument)
+	__attribute__((alias("ut_behind_fcntl")));
+UT_HIDDEN long ut_behind_syscall(long number, long a, long b, long c, long d, long e, long f);
+
+int ut_behind_close(int fd)
+{
+	return NEXT(close)(fd);
+}
+
+int ut_behind_fcntl(int fd, int command, void *argument)
+{
+	return NEXT(fcntl)(fd, command, argument);
+}
+
+long ut_behind_syscall(long number, long a, long b, long c, long d, long e, long f)
+{
+	return NEXT(syscall)(number, a, b, c, d, e, f);
+}

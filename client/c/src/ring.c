@@ -9,7 +9,8 @@
 
 struct data_ring *ut_views;
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
-static uint32_t last_used;
+static uint32_t last_used, nr_in_use;
+static uint32_t range = 128; /* the numbers up to here are given out: twice as many as there are rings */
 
 int ut_rings_init(void)
 {
@@ -48,8 +49,10 @@ void ut_rings_start_child(void)
 /* A number that no ring has, the one that has been free for the longest time; 0: none. */
 static uint32_t free_number(void)
 {
-	for (uint32_t i = 0; i < UT_MAX_RINGS - 1; i++) {
-		uint32_t number = (last_used + i) % (UT_MAX_RINGS - 1) + 1;
+	if (nr_in_use > range / 2)
+		range = range * 2 < UT_MAX_RINGS ? range * 2 : UT_MAX_RINGS - 1;
+	for (uint32_t i = 0; i < range; i++) {
+		uint32_t number = (last_used + i) % range + 1;
 		struct ut_outlet *outlet = &ut_outlets[number];
 
 		if (outlet->in_use)
@@ -67,6 +70,7 @@ static uint32_t free_number(void)
 static int open_outlet(uint32_t number)
 {
 	ut_outlets[number].in_use = 1;
+	nr_in_use++;
 	ut_views[number] = ut_outlets[number].ring;
 	return (int)number;
 }
@@ -151,6 +155,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	ut_close(&outlet->doorbell);
 	ut_close(&outlet->memory);
 	outlet->in_use = 0;
+	nr_in_use--;
 }
 
 void ut_ring_wake(uint32_t number)

@@ -11,7 +11,8 @@
  * An emit reads a place and then writes into the ring, and no lock keeps it from being stopped in between
  * for as long as it likes. So a ring that is given up stays mapped: its memory is exchanged for memory of
  * nobody's in which head says that it is full. What was reserved before is filled in there and lost; what
- * comes later finds it full, and counts itself. A number is used again after all others were.
+ * comes later finds it full, and counts itself. A number is used again after many others were, and the
+ * room of its memory with it.
  *
  * ut_views is emptied by the kernel in a child, however that was forked (MADV_WIPEONFORK): whatever it
  * finds by a place of its parent's is no ring. So a child never writes into its parent's ring.

@@ -101,7 +101,8 @@ void ut_session_end(struct ut_session *s)
 		next = reg->next;
 		atomic_store(&reg->place, 0);
 		ut_reg_point(reg, &ut_off);
-		free_reg(reg);
+		if (!reg->events) /* what the program's events point at stays: they may be written for ever */
+			free_reg(reg);
 	}
 	s->regs = NULL;
 	if (s->ring)
@@ -206,6 +207,19 @@ int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 		}
 		ut_lock();
 	}
+}
+
+uint64_t ut_patience_for_answers = UT_ANSWER_NS;
+
+int ut_await(struct ut_session *s, int (*done)(void *), void *arg)
+{
+	uint64_t began = ut_clock_ns(), left = ut_patience_for_answers, taken;
+	int is_done = ut_drive(s, done, arg, began + (left > UT_LATE_ANSWER_NS ? left : UT_LATE_ANSWER_NS));
+
+	taken = ut_clock_ns() - began;
+	if (!is_done && s->state != UT_WAITING)
+		ut_patience_for_answers -= taken < ut_patience_for_answers ? taken : ut_patience_for_answers;
+	return is_done;
 }
 
 /* One that was forked connects with the next step; one that waits for its next attempt does, too, if
@@ -328,7 +342,7 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		errno = saved;
 		return -ENOMEM;
 	}
-	if (!ut_drive(s, is_answered, reg, ut_clock_ns() + UT_ANSWER_NS))
+	if (!ut_await(s, is_answered, reg))
 		error = s->state == UT_WAITING || s->state == UT_CLOSED ? -ENOTCONN : -ETIMEDOUT;
 	else if (reg->state == UT_REFUSED)
 		error = -reg->error;

@@ -18,8 +18,9 @@ struct ut_session;
 /* With UT_WAIT -ENOENT or -ECONNREFUSED without a daemon; -ENOMEM. */
 int ut_session_open(struct ut_session **session, unsigned flags);
 
-/* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s, -ENOTCONN without a daemon. An event that
- * the session has already keeps its write index. */
+/* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s (20 ms, if others waited in vain and there
+ * was no answer since), -ENOTCONN without a daemon. An event that the session has already keeps its write
+ * index. */
 int ut_session_register(struct ut_session *session, const char *command, uint16_t flags,
 			uint32_t *write_index);
 

@@ -1,6 +1,7 @@
 #include "thread.h"
 
 #include <limits.h>
+#include <link.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,7 +14,7 @@
 
 #include "core.h"
 
-/* It calls no library function that needs more; a program with large thread-local variables gets more. */
+/* It calls no library function that needs more; thread-local variables, which stand there, too, are added. */
 #define STACK_BYTES (64u << 10)
 /* What the end of a process or of the library may take to send what is pending in rings of our own. */
 #define CLOSE_NS 500000000ull
@@ -258,9 +259,29 @@ static void *run(void *unused)
 	return NULL;
 }
 
+static int add_variables(struct dl_phdr_info *object, size_t size, void *sum)
+{
+	(void)size;
+	for (int i = 0; i < object->dlpi_phnum; i++)
+		if (object->dlpi_phdr[i].p_type == PT_TLS)
+			*(size_t *)sum += object->dlpi_phdr[i].p_memsz + object->dlpi_phdr[i].p_align;
+	return 0;
+}
+
+/* What a stack needs: STACK_BYTES beside the thread-local variables of all that is loaded. pthread_create
+ * only refuses a stack on which these leave no room at all. */
+static size_t stack_bytes(void)
+{
+	size_t sum = STACK_BYTES + 4095;
+
+	dl_iterate_phdr(add_variables, &sum);
+	return sum & ~(size_t)4095;
+}
+
 int ut_thread_start(void)
 {
 	pthread_attr_t attr;
+	size_t least;
 	int error;
 
 	if (has_thread || is_ending || ut_process_is_guest())
@@ -272,7 +293,8 @@ int ut_thread_start(void)
 	if (error)
 		return -error;
 	/* The lock is held, so the thread inherits a mask in which signals are blocked. */
-	for (size_t bytes = STACK_BYTES; bytes <= 16 * STACK_BYTES; bytes *= 2) {
+	least = stack_bytes();
+	for (size_t bytes = least; bytes <= 16 * least; bytes *= 2) {
 		error = pthread_attr_setstacksize(&attr, bytes);
 		if (!error)
 			error = pthread_create(&thread, &attr, run, NULL);

@@ -224,6 +224,27 @@ static int many(int nr)
 	return 0;
 }
 
+/* Events are written after the end of the library, too. */
+static int closed(int nr)
+{
+	static struct utracefs_event *events[4096];
+	struct iovec iov = {(void *)"\0\0\0\0", 4};
+
+	for (int i = 0; i < nr; i++) {
+		char command[40];
+
+		snprintf(command, sizeof(command), "c_closed_%d u32 a", i);
+		events[i] = utracefs_declare(command, 0);
+	}
+	if (utracefs_flush(20000) || utracefs_emit_iov(events[0], &iov, 1))
+		return 1;
+	utracefs_close();
+	for (int i = 0; i < nr; i++)
+		if (utracefs_enabled(events[i]) || utracefs_emit_iov(events[i], &iov, 1) != -EBADF)
+			return 1;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *scenario = argc > 1 ? argv[1] : "";
@@ -296,6 +317,8 @@ int main(int argc, char **argv)
 		waitpid(child, &status, 0);
 		return status;
 	}
+	if (strcmp(scenario, "closed") == 0)
+		return closed(nr);
 	fprintf(stderr, "no scenario %s\n", scenario);
 	return 2;
 }

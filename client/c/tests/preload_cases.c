@@ -213,6 +213,20 @@ static void behind_our_back(int argc, char **argv)
 	CHECK(write(fd, &record, sizeof(record)) == 12);
 }
 
+/* The table has entries of descriptors that libc has closed, and the core gets their numbers. */
+static void closed_within_libc(int argc, char **argv)
+{
+	int fd = open_work(), other;
+
+	(void)argc, (void)argv;
+	CHECK(dup2(fd, 0) == 0 && dup2(fd, 1) == 1);
+	fclose(stdin);
+	fclose(stdout);
+	CHECK(close(fd) == 0);
+	CHECK((other = open(PATH, O_RDWR)) >= 0 && reg(other, WORK, 1) == 0);
+	CHECK(emit(other, 0, 15, 0) == 12);
+}
+
 /* ---- memory */
 
 static void wrong_pointers(int argc, char **argv)
@@ -477,10 +491,13 @@ static _Atomic unsigned handled;
 
 static void on_alarm(int number)
 {
+	const int saved = errno;
+
 	(void)number;
 	errno = 77;
 	if (handled < 200)
 		CHECK(emit(shared, 0, 11, handled++) == 12 && errno == 77);
+	errno = saved;
 }
 
 static void handlers(int argc, char **argv)
@@ -559,6 +576,7 @@ static const struct test_case cases[] = {
 	{ "by_number", by_number },
 	{ "streams", streams },
 	{ "behind_our_back", behind_our_back },
+	{ "closed_within_libc", closed_within_libc },
 	{ "wrong_pointers", wrong_pointers },
 	{ "words", words },
 	{ "children", children },

@@ -14,6 +14,7 @@
  *     set W HEX
  *     fork                    the child goes on, the parent waits for it
  *     close S
+ *     again N                 opens and closes N more, one after the other
  *
  * Errors are negative errno. Word 9 lies in memory that is read-only, word 8 in memory that is not there.
  */
@@ -118,6 +119,17 @@ int main(void)
 				_exit(0);
 			}
 			answer = getpid();
+		} else if (sscanf(line, "again %d", &s) == 1) {
+			struct ut_session *one;
+			uint32_t index;
+
+			for (answer = 0; s-- && !answer;) {
+				answer = ut_session_open(&one, UT_WAIT);
+				if (!answer) {
+					answer = ut_session_register(one, "again u32 a", 0, &index);
+					ut_session_close(one);
+				}
+			}
 		} else if (sscanf(line, "close %d", &s) == 1) {
 			ut_session_close(sessions[s]);
 			answer = 0;

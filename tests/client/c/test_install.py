@@ -194,7 +194,8 @@ def test_every_kind_of_field_in_cpp(
 ) -> None:
     source, program = tmp_path / "kinds.cpp", tmp_path / "kinds"
     source.write_text(CPP_KINDS)
-    compiler = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE / 'include'}"]
+    strict = ["-pedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wold-style-cast"]
+    compiler = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", *strict, f"-I{SOURCE / 'include'}"]
     call([*compiler, source, "-o", program, f"-L{built}", "-lutracefs", f"-Wl,-rpath,{built}"])
     call([program])
     first, second = lines(daemon, "c_cpp")

@@ -24,6 +24,7 @@ RECORDS: dict[str, dict[int, list[int]]] = {
     "threads": {who: list(range(2000)) for who in range(4)},
     "no_large_files": {13: [0]},
     "no_descriptors": {14: [0]},
+    "closed_within_libc": {15: [0]},
 }
 """Of each case, what the event "work" carries: who, and the numbers."""
 

@@ -31,6 +31,7 @@ race:ut_bell_open
         ("closefrom", 0, 200),
         ("dynamic", "c_dynamic u32 a; __rel_loc char[] s"),
         ("raw-fork",),
+        ("closed", 3000),
     ],
     ids=lambda scenario: scenario[0],
 )

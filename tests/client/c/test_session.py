@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +118,36 @@ def test_a_closed_session_gives_its_references_back(daemon: DaemonProcess, progr
         if session < 0:  # no more than 64 in this program
             break
         program.number(f"close {session}")
+
+
+def virtual_kb(pid: int) -> int:
+    [line] = [x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmSize:")]
+    return int(line.split()[1])
+
+
+def test_memory_is_used_again(program: Program) -> None:
+    """That of a ring stays mapped for a while after its end, some 2 MiB."""
+    assert program.number("again 200") == 0
+    before = virtual_kb(program.pid)
+    assert program.number("again 300") == 0
+    assert virtual_kb(program.pid) - before < 100_000
+
+
+def test_the_daemon_is_stopped(daemon: DaemonProcess, program: Program) -> None:
+    """A program waits for it, but not once for each of its events."""
+    assert program.number("register 0 0 foo u32 a") == 0
+    assert daemon.process
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for n in range(20):
+            assert program.number(f"register 0 0 foo{n} u32 a") == -errno.ETIMEDOUT
+            assert program.number(f"enable 0 4 {n} 0 foo u32 a") == -errno.ETIMEDOUT
+        assert time.monotonic() - began < 20  # and not 80
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: program.number("enable 0 4 30 0 foo u32 a") == 0)
+    assert program.number("register 0 0 bar u32 a") == 1
 
 
 def test_no_daemon(built: Path, directory: Path) -> None:

@@ -111,21 +111,25 @@ def test_there_is_little_of_something(daemon: DaemonProcess, built: Path, what: 
 LARGE = """
 #include <utracefs.h>
 #include <string.h>
-static __thread char large[500000];
+static __thread char large[LARGE];
 UTRACEFS_EVENT(c_large, (u64, n));
 int main(void)
 {
 	memset(large, 1, sizeof(large));
 	UTRACEFS_EMIT(c_large, large[5]);
-	return 0;
+	return utracefs_flush(20000) != 0;
 }
 """
 
 
-def test_threads_of_a_program_need_much_memory(daemon: DaemonProcess, built: Path, tmp_path: Path) -> None:
-    """Its thread-local variables stand on the stack of every thread."""
+@pytest.mark.parametrize("size", [55_000, 58_000, 59_000, 59_500, 124_000, 500_000])
+def test_threads_of_a_program_need_much_memory(
+    daemon: DaemonProcess, built: Path, tmp_path: Path, size: int
+) -> None:
+    """Its thread-local variables stand on the stack of every thread, and leave ours what it needs."""
     (tmp_path / "large.c").write_text(LARGE)
-    assert subprocess.run([compiled(tmp_path / "large.c", built)], check=False).returncode == 0
+    program = compiled(tmp_path / "large.c", built, f"-DLARGE={size}")
+    assert subprocess.run([program], check=False).returncode == 0
     assert lines(daemon, "c_large") == [" n=0x1 (1)"]
 
 
