@@ -26,17 +26,22 @@ import enum
 import mmap
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import attrs
 
 __all__ = [
+    "ALL_READ_FORMAT",
+    "COUNT_ALONE",
     "DEFAULT_SAMPLE_TYPE",
+    "MAX_SAMPLE_FREQ",
     "MMAP_PAGE_FIELDS",
     "PERF_RECORD_LOST",
     "PERF_RECORD_SAMPLE",
+    "Counts",
     "Lost",
     "PerfRingReader",
+    "ReadFormat",
     "Sample",
     "SampleType",
 ]
@@ -103,6 +108,50 @@ class SampleType(enum.IntFlag):
 
 DEFAULT_SAMPLE_TYPE: Final = SampleType(0x10587)
 """All of them."""
+
+
+class ReadFormat(enum.IntFlag):
+    """PERF_FORMAT_*: what `read` of a perf event gives behind the count, u64 each, in the order of the
+    bits."""
+
+    TOTAL_TIME_ENABLED = 0x1
+    """Nanoseconds in which it was enabled."""
+    TOTAL_TIME_RUNNING = 0x2
+    """Nanoseconds in which it counted: the same, since nothing is multiplexed here."""
+    ID = 0x4
+    LOST = 0x10
+    """Samples that found no room."""
+
+
+ALL_READ_FORMAT: Final = ReadFormat(0x17)
+"""All of them."""
+
+COUNT_ALONE: Final = ReadFormat(0)
+"""None of them."""
+
+MAX_SAMPLE_FREQ: Final = 100_000
+"""Samples a second that can be asked for; kernel.perf_event_max_sample_rate by default."""
+
+
+@attrs.frozen
+class Counts:
+    """What `read` of a perf event gave. A part that was not asked for is 0."""
+
+    count: int
+    time_enabled_ns: int = 0
+    time_running_ns: int = 0
+    id: int = 0
+    lost: int = 0
+
+    @classmethod
+    def from_bytes(cls, data: bytes, wanted: ReadFormat) -> Self:
+        """ValueError: it is shorter than what was asked for."""
+        values = [value for (value,) in struct.iter_unpack("<Q", data[: len(data) & ~7])]
+        parts = [part for part in ReadFormat if wanted & part]
+        if len(values) != 1 + len(parts):
+            raise ValueError(f"{len(data)} bytes from a perf event that was opened with {wanted!r}")
+        told = dict(zip(parts, values[1:], strict=True))
+        return cls(values[0], *(told.get(part, 0) for part in ReadFormat))
 
 
 @attrs.frozen
