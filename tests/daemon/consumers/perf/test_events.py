@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from utracefs_protocol.declaration import REG_MULTI_FORMAT
@@ -368,9 +368,9 @@ class ModelSampler:
             return
         self.left = self.period
         # 72: header, identifier, ip, pid and tid, time, cpu, period, size of raw and the raw entry.
-        # 64: header, identifier, number, and the trailer of 40 bytes. One byte stays free.
-        held = sum(72 if kind == "sample" else 64 for kind, _ in self.unread)
-        if held + 72 + (64 if self.untold else 0) >= 4096:
+        # 56: header, identifier, number, and the trailer of 32 bytes. One byte stays free.
+        held = sum(72 if kind == "sample" else 56 for kind, _ in self.unread)
+        if held + 72 + (56 if self.untold else 0) >= 4096:
             self.lost += 1
             self.untold += 1
             return
@@ -381,7 +381,7 @@ class ModelSampler:
         self.recorded += 1
 
     def filled(self, watermark: int) -> bool:
-        held = sum(72 if kind == "sample" else 64 for kind, _ in self.unread)
+        held = sum(72 if kind == "sample" else 56 for kind, _ in self.unread)
         return held >= (watermark or 2048) or self.untold > 0
 
 
@@ -412,17 +412,18 @@ STEPS = st.lists(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SAMPLERS, min_size=1, max_size=4), STEPS)
+@example([{"sample_period": 1}], [("burst", 100), ("read ring", 0, 1), ("burst", 100)])
 def test_samplers_on_one_event_do_as_the_model(
     table: EventTable, event: Event, wanted: list[dict[str, Any]], steps: list[tuple[Any, ...]]
 ) -> None:
     perf = PerfEvents(table, lambda: 0, nr_cpus=4)
     opened, models, rings, readers = [], [], [], []
-    for one in wanted:
-        attr = {"name": "test", "data_pages": 1, **{k: v for k, v in one.items() if k != "above"}}
-        if "above" in one:
-            attr["filter"] = f"a > {one['above']}"
+    for members in wanted:
+        attr = {"name": "test", "data_pages": 1, **{k: v for k, v in members.items() if k != "above"}}
+        if "above" in members:
+            attr["filter"] = f"a > {members['above']}"
         opened.append(opened_with(perf, attr, handle=next(HANDLES)))
-        models.append(ModelSampler(one, opened[-1].ioctl("ID")))
+        models.append(ModelSampler(members, opened[-1].ioctl("ID")))
         fd = opened[-1].descriptor()
         rings.append(mmap.mmap(fd, 0))
         os.close(fd)
