@@ -44,6 +44,7 @@ __all__ = [
     "ReadFormat",
     "Sample",
     "SampleType",
+    "parse_sample",
 ]
 
 PERF_RECORD_LOST: Final = 2
@@ -231,11 +232,29 @@ class PerfRingReader:
         ):
             words[0] = tail
 
-    def __iter__(self) -> Iterator[PerfRecord]:
+    def take(self) -> bytearray:
+        """All that is there, as it stands in the ring: whole records, not looked at."""
+        head, tail = self._counters()
+        data = bytearray(self._copy(tail, head - tail))
+        if data:
+            self._store_tail(head)
+        return data
+
+    @property
+    def filled(self) -> float:
+        """How much of the ring waits to be read: 0 to 1."""
+        head, tail = self._counters()
+        return (head - tail) / self._data_size if self._data_size else 0.0
+
+    def _counters(self) -> tuple[int, int]:
         head = self._load(_DATA_HEAD)
         tail = self._load(_DATA_TAIL)
         if head - tail > self._data_size or head < tail:
             raise ValueError(f"perf ring with data_head {head}, data_tail {tail} of {self._data_size} bytes")
+        return head, tail
+
+    def __iter__(self) -> Iterator[PerfRecord]:
+        head, tail = self._counters()
         while tail < head:
             kind, _, size = _HEADER.unpack(self._copy(tail, _HEADER.size))
             if size < _HEADER.size or size % 8 or size > head - tail:
@@ -245,7 +264,7 @@ class PerfRingReader:
             # the record is copied, so its room may be used again
             self._store_tail(tail)
             if kind == PERF_RECORD_SAMPLE:
-                yield self._sample(body)
+                yield parse_sample(body, self._sample_type)
             elif kind == PERF_RECORD_LOST:
                 if len(body) < _LOST.size:
                     raise ValueError(f"perf LOST record of {size} bytes at {tail - size}")
@@ -260,29 +279,30 @@ class PerfRingReader:
             data += bytes(self._mapping[self._data_offset : self._data_offset + size - first])
         return data
 
-    def _sample(self, body: bytes) -> Sample:
-        """The parts in the order of perf_output_sample()."""
-        wanted = self._sample_type
-        at = 0
 
-        def take(part: SampleType, layout: str) -> tuple[int, ...]:
-            nonlocal at
-            if not wanted & part:
-                return (0, 0)
-            values = struct.unpack_from("<" + layout, body, at)
-            at += struct.calcsize("<" + layout)
-            return values
+def parse_sample(body: bytes, wanted: SampleType = DEFAULT_SAMPLE_TYPE) -> Sample:
+    """The parts of a PERF_RECORD_SAMPLE behind its header, in the order of perf_output_sample(). ValueError:
+    too short."""
+    at = 0
 
-        try:
-            identifier, *_ = take(SampleType.IDENTIFIER, "Q")
-            ip, *_ = take(SampleType.IP, "Q")
-            pid, tid = take(SampleType.TID, "II")
-            time, *_ = take(SampleType.TIME, "Q")
-            cpu, _ = take(SampleType.CPU, "II")
-            period, *_ = take(SampleType.PERIOD, "Q")
-            size, *_ = take(SampleType.RAW, "I")
-        except struct.error:
-            raise ValueError(f"perf sample of {len(body)} bytes is too short for {wanted!r}") from None
-        if at + size > len(body):
-            raise ValueError(f"perf sample with {size} raw bytes, {len(body) - at} are there")
-        return Sample(identifier, ip, pid, tid, time, cpu, period, body[at : at + size])
+    def take(part: SampleType, layout: str) -> tuple[int, ...]:
+        nonlocal at
+        if not wanted & part:
+            return (0, 0)
+        values = struct.unpack_from("<" + layout, body, at)
+        at += struct.calcsize("<" + layout)
+        return values
+
+    try:
+        identifier, *_ = take(SampleType.IDENTIFIER, "Q")
+        ip, *_ = take(SampleType.IP, "Q")
+        pid, tid = take(SampleType.TID, "II")
+        time, *_ = take(SampleType.TIME, "Q")
+        cpu, _ = take(SampleType.CPU, "II")
+        period, *_ = take(SampleType.PERIOD, "Q")
+        size, *_ = take(SampleType.RAW, "I")
+    except struct.error:
+        raise ValueError(f"perf sample of {len(body)} bytes is too short for {wanted!r}") from None
+    if at + size > len(body):
+        raise ValueError(f"perf sample with {size} raw bytes, {len(body) - at} are there")
+    return Sample(identifier, ip, pid, tid, time, cpu, period, body[at : at + size])
