@@ -278,3 +278,21 @@ def test_counts_are_in_the_order_of_the_bits() -> None:
 def test_counts_of_another_length_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="bytes from a perf event"):
         Counts.from_bytes(data, COUNT_ALONE)
+
+
+def test_all_that_is_there_is_taken_at_once() -> None:
+    ring = Ring()
+    ring.start_at(4096 * 3 - 100)  # wraps
+    reader = PerfRingReader(ring.memory)
+    assert not reader.take()
+    assert reader.filled == 0.0
+    for _ in range(3):
+        ring.write(RPC)
+    assert reader.filled == 3 * len(RPC) / 4096
+    assert reader.take() == RPC * 3
+    assert ring.tail == ring.head
+    assert not reader.take()
+    ring.start_at(5)
+    struct.pack_into("<Q", ring.memory, 1032, 9)
+    with pytest.raises(ValueError, match="data_head 5"):
+        reader.take()

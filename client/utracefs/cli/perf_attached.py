@@ -85,6 +85,7 @@ class Attached:
         self._last: dict[EventName, int] = {}
         self._gone_since: float | None = None
         self._is_first = True
+        self._due = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +108,12 @@ class Attached:
                 self._open_new()
         except (ConnectionError, TimeoutError):
             self._lose()
+
+    def look_when_due(self) -> None:
+        """`look`, but not more often than every LOOK_S."""
+        if time.monotonic() >= self._due:
+            self.look()
+            self._due = time.monotonic() + LOOK_S
 
     def counts(self) -> dict[EventName, int]:
         """Records counted so far; after the daemon has gone what was counted at the last call."""

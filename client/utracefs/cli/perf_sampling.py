@@ -21,6 +21,8 @@ __all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace"]
 
 BUSY_AT = 0.25
 """A ring that was filled to this part is looked at again at once."""
+BUSY_S = 0.005
+"""When to look again at rings that held anything."""
 
 
 class Comms:
@@ -82,6 +84,10 @@ def _drained(attached: Attached) -> Iterator[tuple[Opened, float]]:
             yield one, one.reader.filled
 
 
+def _wait_s(filled: float) -> float:
+    return 0.0 if filled >= BUSY_AT else BUSY_S if filled else LOOK_S
+
+
 class PerfRecorder:
     """Writes what the rings hold to a perf.data: `step`, then `finish`."""
 
@@ -110,8 +116,8 @@ class PerfRecorder:
 
     def step(self) -> float:
         """Open what is new, write what is there; seconds until the next time."""
-        self._attached.look()
-        return 0.0 if self.drain() >= BUSY_AT else LOOK_S
+        self._attached.look_when_due()
+        return _wait_s(self.drain())
 
     def drain(self) -> float:
         """How full the fullest ring was."""
@@ -222,7 +228,7 @@ class PerfTop:
         """Since the beginning."""
 
     def step(self) -> float:
-        self._attached.look()
+        self._attached.look_when_due()
         fullest = 0.0
         for one, filled in _drained(self._attached):
             assert one.reader is not None
@@ -232,7 +238,7 @@ class PerfTop:
             for (pid, tid), count in tally.take_tasks().items():
                 self._counts[str(one.event), self._comms.name(tid), pid] += count
             fullest = max(fullest, filled)
-        return 0.0 if fullest >= BUSY_AT else LOOK_S
+        return _wait_s(fullest)
 
     def rows(self, took_s: float) -> list[list[str]]:
         """Of the samples since the last call, most first: names of the columns, then the rows."""

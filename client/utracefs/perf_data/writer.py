@@ -132,7 +132,11 @@ class PerfDataWriter:
         try:
             file = self._file
             identifier = contents.events[0].id if contents.events else 0
-            for (pid, tid), comm in contents.comms.items():
+            comms = dict(contents.comms)
+            if not comms and file.tell() == layout.HEADER_SIZE:
+                # perf takes a file without any record for one that was not completed.
+                comms[os.getpid(), os.getpid()] = b"utracefs"
+            for (pid, tid), comm in comms.items():
                 file.write(_comm_record(pid, tid, comm, identifier))
             data_end = file.tell()
             features = _features(contents)

@@ -131,10 +131,9 @@ def test_an_empty_recording(tmp_path: Path) -> None:
     with PerfDataWriter(path) as writer:
         writer.finish(Contents(events=EVENTS, header_page=HEADER_PAGE, header_event=b""))
     if shutil.which("perf"):
-        done = subprocess.run(
-            ["perf", "script", "-f", "-i", path], capture_output=True, timeout=60, check=False
-        )
-        assert done.stdout == b""
+        words = ["perf", "script", "-f", "-i", str(path)]
+        done = subprocess.run(words, capture_output=True, timeout=60, check=True)
+        assert (done.stdout, done.stderr) == (b"", b"")
 
 
 def test_targets_that_cannot_be(tmp_path: Path) -> None:
