@@ -18,6 +18,7 @@ NAMES = [
     "fork",
     "instances",
     "intake",
+    "perf",
     "report",
     "rings",
     "told",

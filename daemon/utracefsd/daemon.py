@@ -40,6 +40,7 @@ from utracefsd.connections.accepted import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
+from utracefsd.consumers.ftrace.filter import WriterNames
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
@@ -223,7 +224,7 @@ class Daemon:
             self.state = State(folder, self.table, self.instances, self.comms, self.rings, fired)
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
-        self.perf = PerfEvents(self.table, now_ns, nr_cpus)
+        self.perf = PerfEvents(self.table, now_ns, nr_cpus, WriterNames(self.comms.comm))
         self.plugins = Plugins(self.table, entry_points=offered)
         self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns, self._stats_text)
         self.data = Port(

@@ -26,19 +26,25 @@ import enum
 import mmap
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import attrs
 
 __all__ = [
+    "ALL_READ_FORMAT",
+    "COUNT_ALONE",
     "DEFAULT_SAMPLE_TYPE",
+    "MAX_SAMPLE_FREQ",
     "MMAP_PAGE_FIELDS",
     "PERF_RECORD_LOST",
     "PERF_RECORD_SAMPLE",
+    "Counts",
     "Lost",
     "PerfRingReader",
+    "ReadFormat",
     "Sample",
     "SampleType",
+    "parse_sample",
 ]
 
 PERF_RECORD_LOST: Final = 2
@@ -103,6 +109,50 @@ class SampleType(enum.IntFlag):
 
 DEFAULT_SAMPLE_TYPE: Final = SampleType(0x10587)
 """All of them."""
+
+
+class ReadFormat(enum.IntFlag):
+    """PERF_FORMAT_*: what `read` of a perf event gives behind the count, u64 each, in the order of the
+    bits."""
+
+    TOTAL_TIME_ENABLED = 0x1
+    """Nanoseconds in which it was enabled."""
+    TOTAL_TIME_RUNNING = 0x2
+    """Nanoseconds in which it counted: the same, since nothing is multiplexed here."""
+    ID = 0x4
+    LOST = 0x10
+    """Samples that found no room."""
+
+
+ALL_READ_FORMAT: Final = ReadFormat(0x17)
+"""All of them."""
+
+COUNT_ALONE: Final = ReadFormat(0)
+"""None of them."""
+
+MAX_SAMPLE_FREQ: Final = 100_000
+"""Samples a second that can be asked for; kernel.perf_event_max_sample_rate by default."""
+
+
+@attrs.frozen
+class Counts:
+    """What `read` of a perf event gave. A part that was not asked for is 0."""
+
+    count: int
+    time_enabled_ns: int = 0
+    time_running_ns: int = 0
+    id: int = 0
+    lost: int = 0
+
+    @classmethod
+    def from_bytes(cls, data: bytes, wanted: ReadFormat) -> Self:
+        """ValueError: it is shorter than what was asked for."""
+        values = [value for (value,) in struct.iter_unpack("<Q", data[: len(data) & ~7])]
+        parts = [part for part in ReadFormat if wanted & part]
+        if len(values) != 1 + len(parts):
+            raise ValueError(f"{len(data)} bytes from a perf event that was opened with {wanted!r}")
+        told = dict(zip(parts, values[1:], strict=True))
+        return cls(values[0], *(told.get(part, 0) for part in ReadFormat))
 
 
 @attrs.frozen
@@ -182,11 +232,29 @@ class PerfRingReader:
         ):
             words[0] = tail
 
-    def __iter__(self) -> Iterator[PerfRecord]:
+    def take(self) -> bytearray:
+        """All that is there, as it stands in the ring: whole records, not looked at."""
+        head, tail = self._counters()
+        data = bytearray(self._copy(tail, head - tail))
+        if data:
+            self._store_tail(head)
+        return data
+
+    @property
+    def filled(self) -> float:
+        """How much of the ring waits to be read: 0 to 1."""
+        head, tail = self._counters()
+        return (head - tail) / self._data_size if self._data_size else 0.0
+
+    def _counters(self) -> tuple[int, int]:
         head = self._load(_DATA_HEAD)
         tail = self._load(_DATA_TAIL)
         if head - tail > self._data_size or head < tail:
             raise ValueError(f"perf ring with data_head {head}, data_tail {tail} of {self._data_size} bytes")
+        return head, tail
+
+    def __iter__(self) -> Iterator[PerfRecord]:
+        head, tail = self._counters()
         while tail < head:
             kind, _, size = _HEADER.unpack(self._copy(tail, _HEADER.size))
             if size < _HEADER.size or size % 8 or size > head - tail:
@@ -196,7 +264,7 @@ class PerfRingReader:
             # the record is copied, so its room may be used again
             self._store_tail(tail)
             if kind == PERF_RECORD_SAMPLE:
-                yield self._sample(body)
+                yield parse_sample(body, self._sample_type)
             elif kind == PERF_RECORD_LOST:
                 if len(body) < _LOST.size:
                     raise ValueError(f"perf LOST record of {size} bytes at {tail - size}")
@@ -211,29 +279,30 @@ class PerfRingReader:
             data += bytes(self._mapping[self._data_offset : self._data_offset + size - first])
         return data
 
-    def _sample(self, body: bytes) -> Sample:
-        """The parts in the order of perf_output_sample()."""
-        wanted = self._sample_type
-        at = 0
 
-        def take(part: SampleType, layout: str) -> tuple[int, ...]:
-            nonlocal at
-            if not wanted & part:
-                return (0, 0)
-            values = struct.unpack_from("<" + layout, body, at)
-            at += struct.calcsize("<" + layout)
-            return values
+def parse_sample(body: bytes, wanted: SampleType = DEFAULT_SAMPLE_TYPE) -> Sample:
+    """The parts of a PERF_RECORD_SAMPLE behind its header, in the order of perf_output_sample(). ValueError:
+    too short."""
+    at = 0
 
-        try:
-            identifier, *_ = take(SampleType.IDENTIFIER, "Q")
-            ip, *_ = take(SampleType.IP, "Q")
-            pid, tid = take(SampleType.TID, "II")
-            time, *_ = take(SampleType.TIME, "Q")
-            cpu, _ = take(SampleType.CPU, "II")
-            period, *_ = take(SampleType.PERIOD, "Q")
-            size, *_ = take(SampleType.RAW, "I")
-        except struct.error:
-            raise ValueError(f"perf sample of {len(body)} bytes is too short for {wanted!r}") from None
-        if at + size > len(body):
-            raise ValueError(f"perf sample with {size} raw bytes, {len(body) - at} are there")
-        return Sample(identifier, ip, pid, tid, time, cpu, period, body[at : at + size])
+    def take(part: SampleType, layout: str) -> tuple[int, ...]:
+        nonlocal at
+        if not wanted & part:
+            return (0, 0)
+        values = struct.unpack_from("<" + layout, body, at)
+        at += struct.calcsize("<" + layout)
+        return values
+
+    try:
+        identifier, *_ = take(SampleType.IDENTIFIER, "Q")
+        ip, *_ = take(SampleType.IP, "Q")
+        pid, tid = take(SampleType.TID, "II")
+        time, *_ = take(SampleType.TIME, "Q")
+        cpu, _ = take(SampleType.CPU, "II")
+        period, *_ = take(SampleType.PERIOD, "Q")
+        size, *_ = take(SampleType.RAW, "I")
+    except struct.error:
+        raise ValueError(f"perf sample of {len(body)} bytes is too short for {wanted!r}") from None
+    if at + size > len(body):
+        raise ValueError(f"perf sample with {size} raw bytes, {len(body) - at} are there")
+    return Sample(identifier, ip, pid, tid, time, cpu, period, body[at : at + size])

@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utracefs_protocol.perf_ring import (
+    ALL_READ_FORMAT,
+    COUNT_ALONE,
     DEFAULT_SAMPLE_TYPE,
     MMAP_PAGE_FIELDS,
+    Counts,
     Lost,
     PerfRecord,
     PerfRingReader,
+    ReadFormat,
     Sample,
     SampleType,
 )
@@ -262,3 +266,33 @@ def test_table_of_the_metadata_page() -> None:
     assert offsets["data_head"] == 1024
     assert offsets["time_zero"] == 64
     assert DEFAULT_SAMPLE_TYPE == 0x10587 == sum(SampleType)
+
+
+def test_counts_are_in_the_order_of_the_bits() -> None:
+    assert Counts.from_bytes(struct.pack("<Q", 5), COUNT_ALONE) == Counts(5)
+    assert Counts.from_bytes(struct.pack("<5Q", 5, 4, 3, 2, 1), ALL_READ_FORMAT) == Counts(5, 4, 3, 2, 1)
+    assert Counts.from_bytes(struct.pack("<2Q", 5, 9), ReadFormat.ID) == Counts(5, id=9)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(7), bytes(16)])
+def test_counts_of_another_length_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="bytes from a perf event"):
+        Counts.from_bytes(data, COUNT_ALONE)
+
+
+def test_all_that_is_there_is_taken_at_once() -> None:
+    ring = Ring()
+    ring.start_at(4096 * 3 - 100)  # wraps
+    reader = PerfRingReader(ring.memory)
+    assert not reader.take()
+    assert reader.filled == 0.0
+    for _ in range(3):
+        ring.write(RPC)
+    assert reader.filled == 3 * len(RPC) / 4096
+    assert reader.take() == RPC * 3
+    assert ring.tail == ring.head
+    assert not reader.take()
+    ring.start_at(5)
+    struct.pack_into("<Q", ring.memory, 1032, 9)
+    with pytest.raises(ValueError, match="data_head 5"):
+        reader.take()

@@ -11,7 +11,7 @@
 | instance | instance create, remove, list |
 | events | reg, emit |
 | attach | attach |
-| perf | perf stat, perf record |
+| perf | perf stat, record, script, top, trace |
 | mount | mount |
 | doctor | doctor |
 | c_client | c-client |

@@ -1,44 +1,61 @@
-"""`utracefs perf stat` and `utracefs perf record`: count and sample events (status bit 1).
+"""`utracefs perf`: count and sample events as perf does, with its options (status bit 1).
+
+| command | does |
+|---|---|
+| stat | counts the records of a command, again and again with -r, as time goes with -I |
+| record | samples into a perf.data, which perf script and perf report read, too |
+| script | prints a perf.data |
+| top | who emits most, renewed |
+| trace | prints samples as they come |
 
 A perf event belongs to one event that exists. Events that a command registers while it runs are looked for
-and opened as they appear; what such an event emits in the LOOK_S before that is not counted.
+and opened as they appear; what such an event emits in the LOOK_S before that is not counted. All go on when
+the daemon is started again, and say what is missing (cli/perf_attached.py).
 """
 
-import contextlib
-import mmap
+import functools
+import math
 import os
-import struct
+import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import click
 
+from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
-    available_events,
     connect,
     directory_option,
     duration_option,
     echo,
     echo_json,
-    events_option,
     json_option,
+    seconds_option,
 )
 from utracefs.cli.launching import Launch, launch_options, launched
+from utracefs.cli.perf_attached import LOOK_S, Attached
+from utracefs.cli.perf_sampling import Line, PerfRecorder, PerfTop, PerfTrace
 from utracefs.cli.running import run_steps, signals_blocked
-from utracefs.event_names import ALL_USER_EVENTS, EventName, is_glob, select
-from utracefs.tracefs import PerfAttr, Tracefs
-from utracefs_protocol._event_printer import EventPrinter
-from utracefs_protocol.event_format import parse_format
-from utracefs_protocol.perf_ring import Lost, PerfRingReader, Sample
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs.cli.tables import table_lines
+from utracefs.cli.wanted import Wanted, WantedCommand, wanted_options
+from utracefs.event_names import ALL_USER_EVENTS, EventName
+from utracefs.perf_data import PerfDataReader, PerfDataWriter
+from utracefs.tracefs import PerfAttr
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
+from utracefs_protocol.perf_ring import MAX_SAMPLE_FREQ
+from utracefs_protocol.text import bytes_of
 
-__all__ = ["perf", "record", "stat"]
+__all__ = ["perf", "record", "script", "stat", "top", "trace"]
 
-LOOK_S = 0.02
-READ_S = 0.02
+DATA_FILE = "perf.data"
+
+_COMMAND_SETTINGS = {**COMMAND_SETTINGS, "allow_interspersed_args": False}
 
 
 @click.group(context_settings=COMMAND_SETTINGS)
@@ -46,7 +63,34 @@ def perf() -> None:
     """Count and sample events, as perf does."""
 
 
+@attrs.frozen
+class _Common:
+    """What the commands that attach have in common."""
+
+    directory: str | None
+    wanted: tuple[Wanted, ...]
+    pid: int | None
+    cpu: int | None
+    duration_s: float | None
+    launch: Launch
+    command: tuple[str, ...]
+
+    def attr(self, **more: Any) -> PerfAttr:
+        return PerfAttr(
+            pid=-1 if self.pid is None else self.pid, cpu=-1 if self.cpu is None else self.cpu, **more
+        )
+
+
 def _common_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The function is called with `common`."""
+
+    @functools.wraps(function)
+    def run(**options: Any) -> int:
+        common = {field.name: options.pop(field.name) for field in attrs.fields(_Common)}
+        common["wanted"] = common["wanted"] or (Wanted(ALL_USER_EVENTS),)
+        return function(common=_Common(**common), **options)
+
+    made: Any = run
     for option in (
         click.argument("command", nargs=-1, type=click.UNPROCESSED),
         launch_options,
@@ -61,261 +105,400 @@ def _common_options(function: Callable[..., int]) -> Callable[..., int]:
             type=click.IntRange(min=1),
             help="Only records of this process or thread.",
         ),
-        events_option("Events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]"),
+        wanted_options(
+            "Events: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]",
+            triggers=False,
+        ),
         directory_option,
     ):
-        function = option(function)
-    return function
+        made = option(made)
+    found: Callable[..., int] = made
+    return found
 
 
-@perf.command(
-    short_help="Count events of a command, or until Ctrl-C.",
-    context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False},
-)
-@_common_options
-@json_option
-def stat(
-    directory: str | None,
-    events: tuple[str, ...],
-    pid: int | None,
-    cpu: int | None,
-    duration_s: float | None,
-    as_json: bool,
-    launch: Launch,
-    command: tuple[str, ...],
-) -> int:
-    """Count the records of events while COMMAND runs, or until Ctrl-C."""
-    attr = PerfAttr(pid=-1 if pid is None else pid, cpu=-1 if cpu is None else cpu)
-    with (
-        connect(directory) as tree,
-        signals_blocked() as taken,
-        launched(launch, tree, command) as surroundings,
-    ):
-        opener = _Opener(tree, events, attr)
-        opener.look()
-        began = time.monotonic()
-        status = run_steps(
-            command, opener.look, taken=taken, surroundings=surroundings, duration_s=duration_s
-        )
-        took_s = time.monotonic() - began
-        counts = {
-            event: struct.unpack("<Q", tree.read(handle, 8)[:8])[0]
-            for event, (handle, _) in opener.opened.items()
+def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The function is called with `sampling`: members of a PerfAttr."""
+
+    @functools.wraps(function)
+    def run(*, period: int | None, freq: int | None, pages: int, **options: Any) -> int:
+        if period and freq:
+            raise click.UsageError("-c and -F exclude each other")
+        if pages & (pages - 1):
+            raise click.UsageError(f"{pages} is not a power of two")
+        sampling = {
+            "data_pages": pages,
+            "sample_freq": freq or 0,
+            "sample_period": 0 if freq else period or 1,
         }
-        missing = opener.missing()
-    if as_json:
-        echo_json(
-            {"seconds": round(took_s, 6), "events": {str(event): count for event, count in counts.items()}}
-        )
-        return status or int(bool(missing))
-    for event, count in counts.items():
-        echo(f"{count:>20,}  {event}")
-    for pattern in missing:
-        echo(f"{'<no such event>':>20}  {pattern}")
-    click.echo(f"\n{took_s:>20.6f}  seconds")
-    return status or int(bool(missing))
+        return function(sampling=sampling, **options)
+
+    made: Any = run
+    for option in (
+        click.option(
+            "-m",
+            "--mmap-pages",
+            "pages",
+            metavar="PAGES",
+            type=click.IntRange(min=1, max=MAX_PERF_DATA_PAGES),
+            default=128,
+            show_default=True,
+            help="Ring of each event, in pages of 4 KiB.",
+        ),
+        click.option(
+            "-F",
+            "--freq",
+            metavar="HZ",
+            type=click.IntRange(min=1, max=MAX_SAMPLE_FREQ),
+            help="So many samples a second, about.",
+        ),
+        click.option(
+            "-c",
+            "--count",
+            "period",
+            metavar="N",
+            type=click.IntRange(min=1, max=(1 << 63) - 1),
+            help="A sample every so many records. [default: 1]",
+        ),
+    ):
+        made = option(made)
+    found: Callable[..., int] = made
+    return found
+
+
+# perf stat.
 
 
 @perf.command(
-    short_help="Sample events, and print the samples.",
-    context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False},
+    cls=WantedCommand,
+    short_help="Count events of a command, or until Ctrl-C.",
+    context_settings=_COMMAND_SETTINGS,
 )
 @_common_options
 @click.option(
-    "-c",
-    "--count",
-    "period",
+    "-I",
+    "--interval-print",
+    "interval_ms",
+    type=click.IntRange(min=10),
+    help="Print every so many milliseconds what came in these.",
+)
+@click.option(
+    "-r",
+    "--repeat",
     metavar="N",
     type=click.IntRange(min=1),
-    help="A sample every so many records. [default: 1]",
+    default=1,
+    help="Run COMMAND so often; mean and deviation.",
 )
-@click.option(
-    "-F",
-    "--freq",
-    metavar="HZ",
-    type=click.IntRange(min=1, max=100_000),
-    help="So many samples a second, about.",
+@json_option
+def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -> int:
+    """Count the records of events while COMMAND runs, or until Ctrl-C."""
+    if repeat > 1 and not common.command:
+        raise click.UsageError("-r goes with a COMMAND")
+    if as_json and (repeat > 1 or interval_ms):
+        raise click.UsageError("--json goes with neither -r nor -I")
+    with (
+        connect(common.directory) as tree,
+        signals_blocked() as taken,
+        launched(common.launch, tree, common.command) as surroundings,
+        Attached(tree, common.wanted, common.attr()) as attached,
+    ):
+        attached.look()
+        runs: list[dict[EventName, int]] = []
+        times: list[float] = []
+        status = 0
+        counter = _Counter(attached, interval_ms)
+        for _ in range(repeat):
+            before = attached.counts()
+            began = time.monotonic()
+            status = run_steps(
+                common.command,
+                counter.step,
+                taken=taken,
+                surroundings=surroundings,
+                duration_s=common.duration_s,
+            )
+            times.append(time.monotonic() - began)
+            after = attached.counts()
+            runs.append({event: count - before.get(event, 0) for event, count in after.items()})
+            if status >= 128:  # a signal: Ctrl-C means all runs
+                break
+        counter.print()
+        missing = attached.missing()
+        status = status or attached.finish()
+    events = runs[-1]
+    if as_json:
+        counts = {str(event): count for event, count in events.items()}
+        echo_json({"seconds": round(times[-1], 6), "events": counts})
+        return status
+    if interval_ms is None:
+        for event in events:
+            mean, deviation = _mean([run.get(event, 0) for run in runs])
+            echo(f"{mean:>20,.{0 if mean == int(mean) else 2}f}  {event}{deviation}")
+        for pattern in missing:
+            echo(f"{'<no such event>':>20}  {pattern}")
+        mean, deviation = _mean(times)
+        click.echo(f"\n{mean:>20.6f}  seconds{deviation}")
+    return status
+
+
+def _mean(values: Sequence[float]) -> tuple[float, str]:
+    """The mean, and its standard error in percent of it; the text is empty for one value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, ""
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return mean, f"  ( +- {error / mean if mean else 0:.2%} )"
+
+
+class _Counter:
+    """Keeps the counts of `perf stat` up to date, and prints what came in each interval."""
+
+    def __init__(self, attached: Attached, interval_ms: int | None) -> None:
+        self._attached = attached
+        self._interval_s = math.inf if interval_ms is None else interval_ms / 1000
+        self._began = self._printed = time.monotonic()
+        self._before = attached.counts()
+
+    def step(self) -> float:
+        """Also read now and then what is counted: a daemon that goes takes what was not."""
+        self._attached.look()
+        now = time.monotonic()
+        if now - self._printed >= self._interval_s:
+            self.print()
+        else:
+            self._attached.counts()
+        return max(0.0, min(LOOK_S, self._printed + self._interval_s - time.monotonic()))
+
+    def print(self) -> None:
+        """A line an event; nothing without -I."""
+        if self._interval_s == math.inf:
+            return
+        counts = self._attached.counts()
+        self._printed = time.monotonic()
+        for event, count in counts.items():
+            echo(f"{self._printed - self._began:>12.6f} {count - self._before.get(event, 0):>18,}  {event}")
+        sys.stdout.flush()
+        self._before = counts
+
+
+# perf record, perf script.
+
+
+@perf.command(
+    cls=WantedCommand,
+    short_help="Sample events into a perf.data.",
+    context_settings=_COMMAND_SETTINGS,
 )
+@_common_options
+@_sampling_options
 @click.option(
-    "-m",
-    "--mmap-pages",
-    "pages",
-    metavar="PAGES",
-    type=click.IntRange(min=1),
-    default=128,
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=DATA_FILE,
     show_default=True,
-    help="Ring of each event.",
+    type=click.Path(),
+    help="One that is there becomes FILE.old.",
 )
-def record(
-    directory: str | None,
-    events: tuple[str, ...],
-    pid: int | None,
-    cpu: int | None,
-    duration_s: float | None,
-    period: int | None,
-    freq: int | None,
-    pages: int,
-    launch: Launch,
-    command: tuple[str, ...],
-) -> int:
+def record(common: _Common, sampling: dict[str, int], output: str) -> int:
+    """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report."""
+    if output == "-":
+        raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
+    attr = common.attr(**sampling)
+    with (
+        connect(common.directory) as tree,
+        signals_blocked() as taken,
+        _failing(PerfDataWriter, output) as writer,
+        launched(common.launch, tree, common.command) as surroundings,
+        Attached(
+            tree, common.wanted, attr, missed=lambda one, count: recorder.missed(one, count)
+        ) as attached,
+    ):
+        recorder = PerfRecorder(attached, writer, attr)
+        recorder.step()
+        status = run_steps(
+            common.command,
+            recorder.step,
+            taken=taken,
+            surroundings=surroundings,
+            duration_s=common.duration_s,
+        )
+        attached.look()
+        attached.disable()
+        recorder.drain()
+        try:
+            size = recorder.finish(sys.argv)
+        except OSError as error:
+            raise Failure(output, error.strerror or str(error)) from None
+        status = status or attached.finish()
+    click.echo(f"utracefs: {_summary(recorder.samples, recorder.lost)}; {output} has {size} bytes", err=True)
+    return status
+
+
+def _failing(function: Callable[[str], PerfDataWriter], path: str) -> PerfDataWriter:
+    try:
+        return function(path)
+    except OSError as error:
+        raise Failure(path, error.strerror or str(error)) from None
+
+
+def _summary(samples: int, lost: int) -> str:
+    return f"{'1 sample' if samples == 1 else f'{samples} samples'}, {lost or 'nothing'} lost"
+
+
+@perf.command(short_help="Print the samples of a perf.data.", context_settings=COMMAND_SETTINGS)
+@click.option(
+    "-i",
+    "--input",
+    "path",
+    metavar="FILE",
+    default=DATA_FILE,
+    show_default=True,
+    type=click.Path(),
+    help="What `utracefs perf record` wrote.",
+)
+@click.option("--ns", is_flag=True, help="Times with nanoseconds.")
+def script(path: str, ns: bool) -> int:
+    """Print the samples of a recording, in the order of time.
+
+    A line as perf script has it: comm, process/thread, cpu, time, event and fields.
+    """
+    try:
+        reader = PerfDataReader(path)
+    except OSError as error:
+        raise Failure(path, error.strerror or str(error)) from None
+    except ValueError as error:
+        raise Failure(path, str(error)) from None
+    with reader:
+        try:
+            lines = {
+                number: Line(_name(event.system, event.format), event.format, ns=ns)
+                for number, event in reader.events.items()
+            }
+            for sample in reader:
+                line = lines.get(int.from_bytes(sample.raw[:2], "little"))
+                if line is None:
+                    raise Failure(path, "is damaged: it has a record of an event without a format")
+                comm = reader.comms.get(sample.tid, f":{sample.tid}")
+                sys.stdout.buffer.write(bytes_of(line.text(sample, comm) + "\n"))
+        except (ValueError, TraceError) as error:
+            raise Failure(path, f"is damaged: {error}") from None
+        sys.stdout.buffer.flush()
+        lost = sum(one.count for one in reader.losses)
+        gaps = any(not one.count for one in reader.losses)
+    if lost:
+        click.echo(f"utracefs: {lost} samples were lost", err=True)
+    if gaps:
+        click.echo("utracefs: the daemon was away meanwhile; what came then is missing", err=True)
+    return 0
+
+
+def _name(system: str, format_text: bytes) -> str:
+    first = format_text.partition(b"\n")[0]
+    return f"{system}:{first.removeprefix(b'name: ').decode('utf-8', 'surrogateescape')}"
+
+
+# perf trace, perf top.
+
+
+@perf.command(
+    cls=WantedCommand,
+    short_help="Print samples as they come.",
+    context_settings=_COMMAND_SETTINGS,
+)
+@_common_options
+@_sampling_options
+def trace(common: _Common, sampling: dict[str, int]) -> int:
     """Sample events while COMMAND runs, or until Ctrl-C, and print the samples as they come.
 
     A line as perf script has it: comm, process/thread, cpu, time, event and fields.
     """
-    if period and freq:
-        raise click.UsageError("-c and -F exclude each other")
-    if pages & (pages - 1):
-        raise click.UsageError(f"{pages} is not a power of two")
-    attr = PerfAttr(
-        pid=-1 if pid is None else pid,
-        cpu=-1 if cpu is None else cpu,
-        data_pages=pages,
-        sample_freq=freq or 0,
-        sample_period=0 if freq else period or 1,
-    )
     with (
-        connect(directory) as tree,
+        connect(common.directory) as tree,
         signals_blocked() as taken,
-        launched(launch, tree, command) as surroundings,
+        launched(common.launch, tree, common.command) as surroundings,
+        Attached(tree, common.wanted, common.attr(**sampling)) as attached,
     ):
-        opener = _Opener(tree, events, attr)
-        sampler = _Sampler(tree, opener)
-        try:
-            sampler.step()
-            status = run_steps(
-                command, sampler.step, taken=taken, surroundings=surroundings, duration_s=duration_s
-            )
-            sampler.finish()
-        finally:
-            sampler.close()
-        missing = opener.missing()
-    for pattern in missing:
-        click.echo(f"utracefs: {pattern}: no such event came", err=True)
-    samples = "1 sample" if sampler.samples == 1 else f"{sampler.samples} samples"
-    click.echo(f"utracefs: {samples}, {sampler.lost or 'nothing'} lost", err=True)
-    return status or int(bool(missing))
+        printer = PerfTrace(attached)
+        printer.step()
+        status = run_steps(
+            common.command,
+            printer.step,
+            taken=taken,
+            surroundings=surroundings,
+            duration_s=common.duration_s,
+        )
+        attached.look()
+        attached.disable()
+        printer.print()
+        status = status or attached.finish()
+    click.echo(f"utracefs: {_summary(printer.samples, printer.lost)}", err=True)
+    return status
 
 
-class _Opener:
-    """Opens a perf event for each event that the patterns mean, as they appear."""
-
-    def __init__(self, tree: Tracefs, patterns: Sequence[str], attr: PerfAttr) -> None:
-        self._tree = tree
-        self._patterns = patterns or (ALL_USER_EVENTS,)
-        self._attr = attr
-        self.opened: dict[EventName, tuple[int, int | None]] = {}
-        """Handle, and descriptor of the ring."""
-
-    def look(self) -> float:
-        """Open what is new; seconds until it is worth looking again."""
-        for event in select(self._patterns, available_events(self._tree)):
-            if event not in self.opened:
-                with contextlib.suppress(FileNotFoundError):  # gone again
-                    attr = attrs.evolve(self._attr, name=bytes_of(str(event)))
-                    self.opened[event] = self._tree.perf_event_open(attr)
-        return LOOK_S
-
-    def missing(self) -> list[str]:
-        """Patterns that meant no event; a glob may."""
-        return [
-            pattern
-            for pattern in self._patterns
-            if not is_glob(pattern) and not select([pattern], self.opened)
-        ]
-
-
-@attrs.frozen
-class _Ring:
-    """One event's ring, mapped."""
-
-    event: EventName
-    handle: int
-    mapping: mmap.mmap
-    reader: PerfRingReader
-    printer: EventPrinter
+@perf.command(
+    cls=WantedCommand,
+    short_help="Show who emits most, renewed every 2 seconds.",
+    context_settings=_COMMAND_SETTINGS,
+)
+@_common_options
+@_sampling_options
+@seconds_option("-d", "delay_s", "Renew every S seconds. [default: 2]")
+def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
+    """Count samples by event and process while COMMAND runs, or until Ctrl-C, most first."""
+    with (
+        connect(common.directory) as tree,
+        signals_blocked() as taken,
+        launched(common.launch, tree, common.command) as surroundings,
+        Attached(tree, common.wanted, common.attr(**sampling)) as attached,
+    ):
+        view = _TopView(PerfTop(attached), delay_s or 2.0)
+        view.step()
+        status = run_steps(
+            common.command,
+            view.step,
+            taken=taken,
+            surroundings=surroundings,
+            duration_s=common.duration_s,
+        )
+        attached.look()
+        attached.disable()
+        view.finish()
+        return status or attached.finish()
 
 
-class _Sampler:
-    """Prints what the rings hold, in the order of time within each step."""
+class _TopView:
+    """Prints the table of `perf top` when it is due; on a terminal in place of the one before."""
 
-    def __init__(self, tree: Tracefs, opener: _Opener) -> None:
-        self._tree = tree
-        self._opener = opener
-        self._rings: dict[EventName, _Ring] = {}
-        self._comms: dict[int, str] = {}
-        self.samples = 0
-        """Printed."""
-        self.lost = 0
-        """Said to be lost by the rings."""
+    def __init__(self, counted: PerfTop, delay_s: float) -> None:
+        self._counted = counted
+        self._delay_s = delay_s
+        self._shown = time.monotonic()
 
     def step(self) -> float:
-        """Map new rings, print what is there."""
-        self._opener.look()
-        for event, (handle, fd) in self._opener.opened.items():
-            if event not in self._rings and fd is not None:
-                self._rings[event] = self._map(event, handle, fd)
-        self._print()
-        return READ_S
+        wait_s = self._counted.step()
+        if time.monotonic() - self._shown >= self._delay_s:
+            self._show()
+        return wait_s
 
     def finish(self) -> None:
-        """Stop sampling, print the rest."""
-        for ring in self._rings.values():
-            self._tree.perf_ioctl(ring.handle, "DISABLE")
-        self._print()
+        self._counted.step()
+        self._show()
 
-    def close(self) -> None:
-        for ring in self._rings.values():
-            ring.mapping.close()
-        self._rings.clear()
+    def _show(self) -> None:
+        now = time.monotonic()
+        rows = self._counted.rows(max(now - self._shown, 1e-6))
+        self._shown = now
+        is_terminal = sys.stdout.isatty()
+        if is_terminal:
+            rows = rows[: max(2, shutil.get_terminal_size().lines - 2)]
+            click.echo("\033[H\033[2J", nl=False)  # home, clear: ECMA-48 CUP and ED
+        for line in table_lines([[_printable(cell) for cell in row] for row in rows], left={3, 4}):
+            echo(line)
+        echo(f"{self._counted.lost or 'nothing'} lost" + ("" if is_terminal else os.linesep))
+        sys.stdout.flush()
 
-    def _map(self, event: EventName, handle: int, fd: int) -> _Ring:
-        try:
-            mapping = mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        finally:
-            os.close(fd)
-        text = self._tree.read_file(f"{event.directory}/format")
-        return _Ring(event, handle, mapping, PerfRingReader(mapping), EventPrinter(parse_format(text)))
 
-    def _print(self) -> None:
-        lines: list[tuple[int, str]] = []
-        for ring in self._rings.values():
-            last = 0
-            for record in ring.reader:
-                if isinstance(record, Sample):
-                    self.samples += 1
-                    last = record.time
-                    lines.append((last, self._line(ring, record)))
-                elif isinstance(record, Lost):
-                    self.lost += record.count
-                    lines.append((last, f"{ring.event}: LOST {record.count} SAMPLES"))
-        if lines:
-            lines.sort(key=lambda line: line[0])
-            text = "".join(f"{line}\n" for _, line in lines)
-            sys.stdout.buffer.write(bytes_of(text))
-            sys.stdout.buffer.flush()
-
-    def _line(self, ring: _Ring, sample: Sample) -> str:
-        time_s, rest_ns = divmod(sample.time, 1_000_000_000)
-        return (
-            f"{self._comm(sample.tid):>16} {sample.pid:>7}/{sample.tid:<7} [{sample.cpu:03d}] "
-            f"{time_s:5d}.{rest_ns // 1000:06d}: {ring.event}: {ring.printer.text(sample.raw)}"
-        )
-
-    def _comm(self, tid: int) -> str:
-        """Looked up once, while the task lives; the saved names of the daemon are for those that are gone."""
-        comm = self._comms.get(tid)
-        if comm is None:
-            try:
-                with open(f"/proc/{tid}/comm", "rb") as file:
-                    comm = text_of(file.read().rstrip(b"\n"))
-            except OSError:
-                comm = self._saved(tid)
-            self._comms[tid] = comm
-        return comm
-
-    def _saved(self, tid: int) -> str:
-        for line in text_of(self._tree.read_file("saved_cmdlines")).split("\n"):
-            number, _, comm = line.partition(" ")
-            if number == str(tid):
-                return comm
-        return f":{tid}"
+def _printable(text: str) -> str:
+    """Without what would move the cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text)

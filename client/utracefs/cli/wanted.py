@@ -114,23 +114,29 @@ def trigger_option(help_text: str) -> Callable[[F], F]:
     return click.option("-R", "--trigger", "triggers", metavar="TRIGGER", multiple=True, help=help_text)
 
 
-def wanted_options(help_text: str) -> Callable[[F], F]:
-    """`-e`, `--filter` and `--trigger` of a WantedCommand, which is called with `wanted`: a tuple of
-    Wanted."""
+def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]:
+    """`-e`, `--filter` and (unless not `triggers`) `--trigger` of a WantedCommand, which is called with
+    `wanted`: a tuple of Wanted."""
+    with_triggers = triggers
 
     def decorate(function: F) -> Any:
         @functools.wraps(function)
         def run(
-            *args: Any, events: Sequence[str], filters: Sequence[str], triggers: Sequence[str], **options: Any
+            *args: Any,
+            events: Sequence[str],
+            filters: Sequence[str],
+            triggers: Sequence[str] = (),
+            **options: Any,
         ) -> Any:
             order = click.get_current_context().meta[_ORDER]
             return function(*args, wanted=_in_order(order, events, filters, triggers), **options)
 
         made: Any = run
-        for option in (
-            trigger_option(
+        if with_triggers:
+            made = trigger_option(
                 "What the -e before it (or else every event) does: 'traceoff if status == 503', ..."
-            ),
+            )(made)
+        for option in (
             filter_option(
                 "Of the -e before it (or else of every event), only records with: 'status >= 500'."
             ),

@@ -40,7 +40,14 @@ from utracefs_protocol.messages.values import (
     wire_map,
     wire_text,
 )
-from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, SampleType
+from utracefs_protocol.perf_ring import (
+    ALL_READ_FORMAT,
+    COUNT_ALONE,
+    DEFAULT_SAMPLE_TYPE,
+    MAX_SAMPLE_FREQ,
+    ReadFormat,
+    SampleType,
+)
 from utracefs_protocol.text import text_of
 
 __all__ = [
@@ -66,8 +73,6 @@ __all__ = [
     "WriteFile",
     "Writer",
 ]
-
-_PERF_MAX_FREQ: Final = 100_000
 
 
 def _params(method: str, params: list[Any], *names: str) -> list[Any]:
@@ -447,6 +452,8 @@ class PerfAttr:
     """Begin without counting, until perf_ioctl ENABLE."""
     sample_type: SampleType = DEFAULT_SAMPLE_TYPE
     """Parts of a sample."""
+    read_format: ReadFormat = COUNT_ALONE
+    """What `read` gives behind the count."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
@@ -462,7 +469,7 @@ class PerfAttr:
                 errno.EINVAL, "attr must have either config (the event id) or name (user_events:NAME)"
             )
         period = wire_int(attr.get("sample_period") or 0, "sample_period")
-        freq = wire_int(attr.get("sample_freq") or 0, "sample_freq", 0, _PERF_MAX_FREQ)
+        freq = wire_int(attr.get("sample_freq") or 0, "sample_freq", 0, MAX_SAMPLE_FREQ)
         if period and freq:
             raise TraceError(errno.EINVAL, "attr has sample_period and sample_freq; choose one")
         pages = wire_int(attr.get("data_pages") or 0, "data_pages")
@@ -478,6 +485,12 @@ class PerfAttr:
                 errno.EINVAL,
                 f"sample_type {sample_type:#x}; at most {int(DEFAULT_SAMPLE_TYPE):#x} are available",
             )
+        read_format = wire_int(attr.get("read_format") or 0, "read_format")
+        if read_format & ~int(ALL_READ_FORMAT):
+            raise TraceError(
+                errno.EINVAL,
+                f"read_format {read_format:#x}; at most {int(ALL_READ_FORMAT):#x} are available",
+            )
         return cls(
             config=None if config is None else wire_int(config, "config", 0, 0xFFFF),
             name=None if name is None else text_bytes(name, "name"),
@@ -490,6 +503,7 @@ class PerfAttr:
             wakeup_watermark=wire_int(attr.get("wakeup_watermark") or 0, "wakeup_watermark", 0, 0xFFFF_FFFF),
             disabled=wire_bool(attr.get("disabled") or False, "disabled"),
             sample_type=SampleType(sample_type),
+            read_format=ReadFormat(read_format),
         )
 
     def to_params(self) -> list[Any]:

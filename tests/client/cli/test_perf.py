@@ -1,30 +1,34 @@
-"""`utracefs perf stat` and `perf record`."""
+"""`utracefs perf`: stat, record, script, top, trace."""
 
 import json
 import re
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, Eventually, interrupt
 from utracefs.cli import cli as cli_group
 
 REQUEST = "http_request u16 status; s32 usec; __rel_loc char[] path"
+COMMANDS = ["stat", "record", "script", "trace", "top"]
 
 
-@pytest.mark.parametrize("name", ["stat", "record"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_perf(name: str) -> None:
     result = CliRunner().invoke(cli_group, ["perf", name, "-h"])
     assert result.exit_code == 0
     assert f" perf {name} [OPTIONS]" in result.output
 
 
-def test_help_lists_both_commands() -> None:
+def test_help_lists_the_commands() -> None:
     for words in (["perf", "--help"], ["perf"]):
         lines = [line.split(maxsplit=1) for line in CliRunner().invoke(cli_group, words).output.splitlines()]
         assert ["stat", "Count events of a command, or until Ctrl-C."] in lines
-        assert ["record", "Sample events, and print the samples."] in lines
+        assert {line[0] for line in lines if line} >= set(COMMANDS)
 
 
 def test_perf_stat(traced: Cli) -> None:
@@ -44,16 +48,115 @@ def test_perf_stat(traced: Cli) -> None:
     assert traced.out("cat", "user_events_status") == "ev\n\nActive: 1\nBusy: 0\n"
 
 
-def test_perf_record(traced: Cli) -> None:
+def test_perf_stat_counts_what_each_filter_takes(traced: Cli) -> None:
+    traced.run("reg", "ev u32 a")
+    traced.run("reg", "other u32 b")
+    words = [*traced.command("emit", "ev"), "$n", ";", *traced.command("emit", "other"), "$n"]
+    loop = f"for n in 1 2 3; do {' '.join(words)}; done"
+    filters = ["-e", "ev", "--filter", "a >= 2", "-e", "other", "--filter", "b == 1"]
+    counted = json.loads(traced.out("perf", "stat", *filters, "--json", "--", "sh", "-c", loop))
+    assert counted["events"] == {"user_events:ev": 2, "user_events:other": 1}
+    error = traced.fails("perf", "stat", "-e", "ev", "--filter", "b == 1", "--", "true")
+    assert error.startswith("utracefs: user_events:ev: filter: Field not found at column 2")
+    assert "belongs to the -e before it" in traced.fails(
+        "perf", "stat", "--filter", "a == 1", "-e", "ev", status=2
+    )
+
+
+def test_perf_stat_repeats(traced: Cli) -> None:
+    traced.run("reg", "ev u32 a")
+    out = traced.out("perf", "stat", "-r", "2", "--", *traced.command("emit", "ev", "5"))
+    assert re.search(r"^ +1  user_events:ev  \( \+- 0.00% \)$", out, re.MULTILINE)
+    assert re.search(r"^ +[0-9.]+  seconds  \( \+- [0-9.]+% \)$", out, re.MULTILINE)
+    assert "goes with a COMMAND" in traced.fails("perf", "stat", "-r", "2", status=2)
+
+
+def test_perf_stat_prints_in_intervals(traced: Cli) -> None:
+    traced.run("reg", "ev u32 a")
+    emit = " ".join(traced.command("emit", "ev", "5"))
+    out = traced.out("perf", "stat", "-I", "50", "--", "sh", "-c", f"{emit}; sleep 0.3; {emit}")
+    rows = [line.split() for line in out.splitlines()]
+    assert all(row[2] == "user_events:ev" for row in rows)
+    assert [row[1] for row in rows].count("1") == 2
+    assert len(rows) >= 4
+    times = [float(row[0]) for row in rows]
+    assert times == sorted(times)
+
+
+def recorded(traced: Cli, *words: str) -> bytes:
+    return traced.run("perf", "record", *words).stderr
+
+
+def test_perf_record_and_script(traced: Cli) -> None:
     traced.run("reg", REQUEST)
     emit = traced.command("emit", "http_request", "200", "-5", "/a b")
-    out = traced.out("perf", "record", "-e", "http*", "--", *emit)
+    error = recorded(traced, "-e", "http*", "--", *emit)
+    assert re.fullmatch(rb"utracefs: 1 sample, nothing lost; perf.data has \d+ bytes\n", error)
+    line = (
+        r" +python\S* +(\d+)/\1 +\[\d{3}\] +\d+\.\d{6}: "
+        r"user_events:http_request: status=200 usec=-5 path=/a b\n"
+    )
+    assert re.fullmatch(line, traced.out("perf", "script"))
+    assert re.search(r"\.\d{9}: user_events", traced.out("perf", "script", "--ns", "-i", "perf.data"))
+    error = recorded(traced, "-F", "100", "--duration", "0.05", "-o", "other")
+    assert error.startswith(b"utracefs: 0 samples, nothing lost; other has ")
+    assert traced.out("perf", "script", "-i", "other") == ""
+    assert "No such file" in traced.fails("perf", "script", "-i", "none")
+    (traced.home / "bad").write_bytes(b"PERFILE2" + bytes(500))
+    assert "utracefs did not write" in traced.fails("perf", "script", "-i", "bad")
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
+def test_the_real_perf_reads_each_field(traced: Cli) -> None:
+    traced.run(
+        "reg", "fields u8 a; s8 b; u16 c; s16 d; u32 e; s32 f; u64 g; s64 h; char[8] i; __rel_loc char[] j"
+    )
+    traced.run("reg", "other u64 n")
+    program = (
+        "import utracefs\n"
+        "f = utracefs.event('fields u8 a; s8 b; u16 c; s16 d; u32 e; s32 f; u64 g; s64 h; char[8] i;"
+        " __rel_loc char[] j')\n"
+        "o = utracefs.event('other u64 n')\n"
+        "bool(f), bool(o)\n"
+        "for n in range(50):\n"
+        "    f.emit(n, -n, n * 9, -n * 9, n << 20, -n << 20, n << 50, -n << 50, str(n), 'x' * n)\n"
+        "    o.emit(n)\n"
+        "utracefs.flush(20)\n"
+    )
+    recorded(
+        traced, "-e", "fields", "-e", "other", "--filter", "n >= 40", "--", sys.executable, "-c", program
+    )
+    done = subprocess.run(
+        ["perf", "script", "-f", "-F", "event,trace", "-i", "perf.data"],
+        cwd=traced.home,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    expected = []
+    for n in range(50):
+        expected.append(
+            f"user_events:fields: a={n} b={-n} c={n * 9} d={-n * 9} e={n << 20} f={-n << 20} g={n << 50}"
+            f" h={-n << 50} i={n} j={'x' * n}".strip()
+        )
+        if n >= 40:
+            expected.append(f"user_events:other: n={n}")
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == expected
+    ours = [line.split(": ", 1)[1] for line in traced.out("perf", "script").splitlines()]
+    assert [line.strip() for line in ours] == expected
+
+
+def test_perf_trace(traced: Cli) -> None:
+    traced.run("reg", REQUEST)
+    emit = traced.command("emit", "http_request", "200", "-5", "/a b")
+    out = traced.out("perf", "trace", "-e", "http*", "--", *emit)
     assert re.fullmatch(
         r" +python\S* +(\d+)/\1 +\[\d{3}\] +\d+\.\d{6}: "
         r"user_events:http_request: status=200 usec=-5 path=/a b\n",
         out,
     )
-    done = traced.run("perf", "record", "-F", "100", "--duration", "0.05")
+    done = traced.run("perf", "trace", "-F", "100", "--duration", "0.05")
     assert (done.stdout, done.stderr) == (b"", b"utracefs: 0 samples, nothing lost\n")
 
 
@@ -67,9 +170,9 @@ utracefs.flush(20)
 """
 
 
-def test_perf_record_shows_what_was_lost(traced: Cli) -> None:
+def test_perf_trace_shows_what_was_lost(traced: Cli) -> None:
     traced.run("reg", "many u32 n")
-    words = ["perf", "record", "-e", "many", "-m", "1", "--", sys.executable, "-c", EMITTER, "20000"]
+    words = ["perf", "trace", "-e", "many", "-m", "1", "--", sys.executable, "-c", EMITTER, "20000"]
     lines = traced.out(*words).splitlines()
     samples = sum(": user_events:many: n=" in line for line in lines)
     lost = sum(
@@ -79,3 +182,63 @@ def test_perf_record_shows_what_was_lost(traced: Cli) -> None:
     emitted = int(re.findall(r"emitted: (\d+)", stats)[0])
     assert samples
     assert samples + lost <= emitted <= 20000
+
+
+def test_perf_record_takes_every_nth(traced: Cli) -> None:
+    traced.run("reg", "many u32 n")
+    error = recorded(traced, "-e", "many", "-c", "100", "--", sys.executable, "-c", EMITTER, "5000")
+    assert error.startswith(b"utracefs: 50 samples, nothing lost")
+    numbers = [int(line.rpartition("=")[2]) for line in traced.out("perf", "script").splitlines()]
+    assert numbers == list(range(99, 5000, 100))
+
+
+def test_perf_top(traced: Cli) -> None:
+    traced.run("reg", "many u32 n")
+    traced.run("reg", "ev u32 a")
+    emit = " ".join(traced.command("emit", "ev", "5"))
+    program = f"{emit}; {sys.executable} -c '{EMITTER}' 300"
+    out = traced.out("perf", "top", "-d", "60", "--", "sh", "-c", program)
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["OVERHEAD", "SAMPLES", "PER", "S", "EVENT", "COMMAND", "PID"]
+    assert rows[1][:2] == ["99.67%", "300"]
+    assert rows[1][3] == "user_events:many"
+    assert rows[2][:2] == ["0.33%", "1"]
+    assert rows[3] == ["nothing", "lost"]
+
+
+def test_ctrl_c_ends_a_recording_in_order(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "ev u32 a")
+    process = traced.start("perf", "record", "-o", "out.data")
+    eventually(lambda: "Used by perf" in traced.out("cat", "user_events_status"), "it is attached")
+    traced.run("emit", "ev", "7")
+    _, error = interrupt(process)
+    assert process.returncode == 0
+    assert error.startswith(b"utracefs: 1 sample, nothing lost; out.data has ")
+    assert "a=7" in traced.out("perf", "script", "-i", "out.data")
+    assert sorted(path.name for path in Path(traced.home).iterdir() if "data" in path.name) == ["out.data"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["record", "-o", "-"], "-o needs a file"),
+        (["record", "-m", "2048"], "2048"),
+        (["record", "-F", "100001"], "100001"),
+        (["stat", "-I", "1"], "-I"),
+        (["stat", "--json", "-I", "100"], "--json"),
+        (["top", "-d", "0"], "number of seconds"),
+    ],
+)
+def test_words_that_are_refused(cli: Cli, words: list[str], says: str) -> None:
+    assert says in cli.fails("perf", *words, status=2)
+
+
+def test_what_cannot_be_recorded(traced: Cli) -> None:
+    traced.run("reg", "ev u32 a")
+    assert (
+        "no such file or directory"
+        in traced.fails("perf", "record", "-o", "/no/such/x", "--", "true").lower()
+    )
+    assert "there is no process" in traced.fails("perf", "stat", "-p", "4194304", "--", "true")
+    traced.fails("perf", "record", "--", "/no/such/command", status=127)
+    assert not (traced.home / "perf.data.tmp").exists()

@@ -8,7 +8,7 @@ cdef class PerfSink:
     cdef readonly uint64_t count
     cdef readonly uint64_t lost
     cdef readonly uint64_t sample_type
-    cdef readonly uint64_t sample_freq
+    cdef public uint64_t sample_freq
     cdef uint64_t _period
     cdef uint64_t left                      # records until the next sample
     cdef uint64_t last_sample_ns

@@ -63,6 +63,7 @@ cdef class PerfSink:
     filter: Which records it counts and samples; None: all.
     enabled: Off: everything counts as filtered; the status bit stays.
     sample_period: A sample every so many records; 0 counts only. Settable (ioctl PERIOD).
+    sample_freq: Samples a second to aim at, by adapting the period; 0: the period stays. Settable.
     fd: memfd of the ring (sealed against resizing), owned by the sink, metadata page first; -1 without ring.
     """
 

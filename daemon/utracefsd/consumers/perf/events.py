@@ -4,7 +4,8 @@
 (docs/protocol.md, "Perf ring"). One perf event looks at one event, and is a probe on it from open to close:
 
     open ──> attached: status bit 1, the programs emit ──────────────────────────> close: detached
-                enabled   counts; every sample_period-th record becomes a sample
+                enabled   counts; every sample_period-th record becomes a sample; what its filter
+                          rejects is neither counted nor sampled
                 disabled  everything counts as filtered; the status bit stays
 
 So a disabled perf event keeps its event alive and its programs emitting, as in the kernel, where the
@@ -23,14 +24,17 @@ from typing import Any
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import PerfAttr
-from utracefs_protocol.messages.values import wire_int
+from utracefs_protocol.messages.values import text_bytes, wire_int
+from utracefs_protocol.perf_ring import COUNT_ALONE, MAX_SAMPLE_FREQ, ReadFormat
+from utracefsd.consumers.ftrace.filter import Filter, FilterError, WriterNames, parse_filter
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events.event import SYSTEM, Event
 from utracefsd.events.event_table import EventTable
 
 _MAX_PERIOD = (1 << 63) - 1  # perf_event_open(2): the highest bit of the period must be 0
-_COUNT = struct.Struct("<Q")
-_NO_FILTER = "perf events take no filter yet; filter in the reader, or use an ftrace instance"
+
+ParseFilter = Callable[[Event, bytes], Filter]
+"""TraceError(EINVAL): the text is no filter for records of the event."""
 
 
 class PerfEvent:
@@ -43,13 +47,21 @@ class PerfEvent:
         sink: PerfSink,
         handle: int,
         now_ns: Callable[[], int],
+        parse: ParseFilter,
+        *,
         wakeup_watermark: int = 0,
+        read_format: ReadFormat = COUNT_ALONE,
     ) -> None:
         self.handle = handle
         self.event = event
         self._table = table
         self._sink = sink
         self._now_ns = now_ns
+        self._parse = parse
+        self._read_format = read_format
+        self._enabled_ns = 0
+        """Of the time until `_enabled_since_ns`."""
+        self._enabled_since_ns = now_ns() if sink.enabled else None
         self._probe = PerfProbe(sink, f"perf:{handle}")
         self._closed = False
         size = sink.data_pages * 4096
@@ -61,8 +73,31 @@ class PerfEvent:
         return os.dup(self._sink.fd) if self._sink.fd >= 0 else -1
 
     def read(self) -> bytes:
-        """The count as one u64, which is perf's read format 0."""
-        return _COUNT.pack(self._sink.count)
+        """perf_read_one() of the kernel: u64 each, the count and what `read_format` asks for.
+
+        The time runs while it is enabled, whether or not the thread of its `pid` does. In the kernel that is
+        so for events of a cpu alone.
+        """
+        sink = self._sink
+        enabled_ns = self._time_enabled_ns()
+        parts = (
+            (ReadFormat.TOTAL_TIME_ENABLED, enabled_ns),
+            (ReadFormat.TOTAL_TIME_RUNNING, enabled_ns),
+            (ReadFormat.ID, sink.id),
+            (ReadFormat.LOST, sink.lost),
+        )
+        values = [sink.count, *(value for part, value in parts if self._read_format & part)]
+        return struct.pack(f"<{len(values)}Q", *values)
+
+    def _time_enabled_ns(self) -> int:
+        if self._enabled_since_ns is None:
+            return self._enabled_ns
+        return self._enabled_ns + self._now_ns() - self._enabled_since_ns
+
+    def _enable(self, enabled: bool) -> None:
+        self._enabled_ns = self._time_enabled_ns()
+        self._enabled_since_ns = self._now_ns() if enabled else None
+        self._sink.enabled = enabled
 
     def ready(self) -> bool:
         """Whether a watcher is to be woken: the ring holds `wakeup_watermark` bytes that its reader has not
@@ -84,25 +119,24 @@ class PerfEvent:
         |---|---|---|
         | ENABLE, DISABLE | ignored | nil |
         | RESET | ignored | nil; the count is 0 |
-        | PERIOD | the new sample_period | nil |
+        | PERIOD | the new sample_period, or sample_freq if it was opened with that | nil |
         | ID | ignored | the identifier in its samples |
-        | SET_FILTER | an expression | EOPNOTSUPP |
+        | SET_FILTER | an expression | nil |
 
-        Raises TraceError: EINVAL (PERIOD out of range, or of an event without a period), ENOTTY (another
+        Raises TraceError: EINVAL (PERIOD out of range, or of an event which only counts; no filter for this
+        event), EEXIST (it has a filter: ftrace_profile_set_filter() of the kernel takes one), ENOTTY (another
         name).
         """
         sink = self._sink
         match name:
             case "ENABLE" | "DISABLE":
-                sink.enabled = name == "ENABLE"
+                self._enable(name == "ENABLE")
             case "RESET":
                 sink.reset()
             case "PERIOD":
                 if sink.sample_freq:
-                    raise TraceError(
-                        errno.EINVAL, "it was opened with sample_freq; open another with sample_period"
-                    )
-                if sink.sample_period:
+                    sink.sample_freq = wire_int(arg, "sample_freq", 1, MAX_SAMPLE_FREQ)
+                elif sink.sample_period:
                     sink.sample_period = wire_int(arg, "sample_period", 1, _MAX_PERIOD)
                 else:
                     raise TraceError(
@@ -111,7 +145,10 @@ class PerfEvent:
             case "ID":
                 return sink.id
             case "SET_FILTER":
-                raise TraceError(errno.EOPNOTSUPP, _NO_FILTER)
+                text = text_bytes(arg, "filter")
+                if sink.filter is not None:
+                    raise TraceError(errno.EEXIST, "it has a filter, which stays; open another perf event")
+                sink.filter = self._parse(self.event, text)
             case _:
                 raise TraceError(
                     errno.ENOTTY,
@@ -128,11 +165,19 @@ class PerfEvent:
 
 
 class PerfEvents:
-    """The perf consumer: opens perf events. now_ns: the daemon's clock, asked when one is closed."""
+    """The perf consumer: opens perf events. now_ns: the daemon's clock, for the time that one was enabled.
+    names: for filters that ask for COMM; None: there is no such name."""
 
-    def __init__(self, table: EventTable, now_ns: Callable[[], int], nr_cpus: int | None = None) -> None:
+    def __init__(
+        self,
+        table: EventTable,
+        now_ns: Callable[[], int],
+        nr_cpus: int | None = None,
+        names: WriterNames | None = None,
+    ) -> None:
         self._table = table
         self._now_ns = now_ns
+        self._names = names
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
         self._last_id = 0
 
@@ -140,8 +185,8 @@ class PerfEvents:
         """perf_event_open; `handle` names the consumer in `stats` (`perf:HANDLE`), so no two open ones share
         it.
 
-        Raises TraceError: EINVAL (out of range), ENOENT (no such event), ESRCH (no such process), EOPNOTSUPP
-        (a filter), ENOMEM (no memory for the ring).
+        Raises TraceError: EINVAL (out of range), ENOENT (no such event), ESRCH (no such process), ENOMEM (no
+        memory for the ring).
         """
         if wanted.sample_period > _MAX_PERIOD:
             raise TraceError(errno.EINVAL, f"sample_period {wanted.sample_period}; at most {_MAX_PERIOD}")
@@ -151,11 +196,10 @@ class PerfEvents:
             )
         if wanted.pid == 0:
             raise TraceError(errno.EINVAL, "pid 0: give your own process id, or -1 for all")
-        if wanted.filter:
-            raise TraceError(errno.EOPNOTSUPP, _NO_FILTER)
         event = self._find(wanted)
         if wanted.pid > 0 and not os.path.exists(f"/proc/{wanted.pid}"):
             raise TraceError(errno.ESRCH, f"there is no process {wanted.pid}")
+        filter_ = None if wanted.filter is None else self._parse(event, wanted.filter)
         try:
             sink = PerfSink(
                 self._last_id + 1,
@@ -172,11 +216,29 @@ class PerfEvents:
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no perf ring: {error.strerror}") from error
         self._last_id += 1
+        sink.filter = filter_
         try:
-            return PerfEvent(self._table, event, sink, handle, self._now_ns, wanted.wakeup_watermark)
+            return PerfEvent(
+                self._table,
+                event,
+                sink,
+                handle,
+                self._now_ns,
+                self._parse,
+                wakeup_watermark=wanted.wakeup_watermark,
+                read_format=wanted.read_format,
+            )
         except BaseException:
             sink.close()
             raise
+
+    def _parse(self, event: Event, text: bytes) -> Filter:
+        """The kernel's error numbers for brackets and quotes say what calc_stack() returned by accident:
+        "no such process" for a quote that is missing. Here all are EINVAL."""
+        try:
+            return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self._names)
+        except FilterError as error:
+            raise TraceError(errno.EINVAL, f"filter: {error.text}") from error
 
     def _find(self, wanted: PerfAttr) -> Event:
         if wanted.config is not None:

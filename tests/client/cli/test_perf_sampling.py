@@ -1,0 +1,92 @@
+"""What is done with samples, over a restart of the daemon: in the file, on the screen."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.real_daemon import Utracefsd
+from utracefs.cli.perf_sampling import Comms, Line
+from utracefs.tracefs import Tracefs
+from utracefs_protocol.declaration import parse
+from utracefs_protocol.event_format import format_text
+from utracefs_protocol.perf_ring import Sample
+from utracefsd.server.runtime import locate
+
+PROGRAM = """
+import sys, time, utracefs
+e = utracefs.event("many u32 n")
+for line in sys.stdin:
+    first, last = map(int, line.split())
+    deadline = time.monotonic() + 20
+    while not e:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    for n in range(first, last):
+        e.emit(n)
+    utracefs.flush(20)
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("command", ["record", "trace"])
+def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: str) -> None:
+    daemon = Utracefsd(home / "d")
+    daemon.start()
+    cli = Cli(home, str(home / "d"))
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env=cli.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    process = cli.start("perf", command, "-e", "many")
+    try:
+        for begin in (0, 100):
+            program.stdin.write(f"{begin} {begin + 50}\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "done\n"
+            if begin == 0:
+                daemon.stop()
+                daemon.start()
+                eventually(
+                    lambda: "Used by perf" in cli.out("cat", "user_events_status"), "it is attached again"
+                )
+        out, error = interrupt(process)
+    finally:
+        process.kill()
+        process.communicate()
+        program.stdin.close()
+        program.wait(timeout=20)
+        program.stdout.close()
+        daemon.stop()
+        # What a daemon keeps for its successor; here none comes.
+        shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
+    assert process.returncode == 0, error
+    assert b"the daemon has gone" in error
+    assert re.search(rb"the daemon is back; [0-9.]+ s are missing", error)
+    text = cli.out("perf", "script") if command == "record" else out.decode()
+    numbers = [int(line.rpartition("=")[2]) for line in text.splitlines() if "n=" in line]
+    assert numbers == [*range(50), *range(100, 150)]
+    assert b"utracefs: 100 samples, nothing lost" in error
+
+
+def test_a_line() -> None:
+    line = Line("user_events:ev", format_text(b"ev", 1030, parse(b"ev u32 a").fields), ns=True)
+    sample = Sample(1, 0, 7, 8, 5_000_000_012, 3, 1, bytes(8) + b"\5\0\0\0")
+    assert line.text(sample, "it") == f"{'it':>16} {7:>7}/{8:<7} [003]     5.000000012: user_events:ev: a=5"
+
+
+def test_a_thread_that_nobody_knows() -> None:
+    def none() -> Tracefs:
+        raise FileNotFoundError
+
+    comms = Comms(none)
+    assert comms.name(1 << 30) == f":{1 << 30}"

@@ -1,0 +1,145 @@
+"""A perf.data that was written: what the real perf and our reader find in it."""
+
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from utracefs.perf_data import Contents, PerfDataEvent, PerfDataReader, PerfDataWriter
+from utracefs_protocol.declaration import parse
+from utracefs_protocol.event_format import format_text
+from utracefs_protocol.perf_ring import Lost, Sample
+
+HEADER_PAGE = (
+    b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"
+    b"\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n"
+    b"\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
+    b"\tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;\n"
+)
+
+
+def event(name: bytes, number: int, fields: bytes, **options: int) -> PerfDataEvent:
+    declaration = parse(name + b" " + fields)
+    text = format_text(name, number, declaration.fields)
+    return PerfDataEvent(b"user_events", name, number, number - 1000, text, **options)
+
+
+EVENTS = (
+    event(b"http", 1020, b"u16 status; s32 usec; char[8] path"),
+    event(b"work", 1021, b"u64 n", sample_freq=99),
+)
+
+
+def sample(identifier: int, raw: bytes, *, pid: int, tid: int, time: int, cpu: int) -> bytes:
+    raw += bytes(-(len(raw) + 4) % 8)
+    body = struct.pack("<QQIIQIIQI", identifier, 0, pid, tid, time, cpu, 0, 1, len(raw)) + raw
+    return struct.pack("<IHH", 9, 2, 8 + len(body)) + body
+
+
+def common(number: int, tid: int) -> bytes:
+    return struct.pack("<HBBi", number, 0, 0, tid)
+
+
+def http(time: int, status: int, usec: int, path: bytes, tid: int = 8) -> bytes:
+    raw = common(1020, tid) + struct.pack("<Hi8s", status, usec, path)
+    return sample(20, raw, pid=7, tid=tid, time=time, cpu=1)
+
+
+def work(time: int, n: int) -> bytes:
+    return sample(21, common(1021, 9) + struct.pack("<Q", n), pid=9, tid=9, time=time, cpu=0)
+
+
+def written(path: Path) -> None:
+    with PerfDataWriter(path) as writer:
+        writer.add(http(2_000_000_100, 200, -5, b"/a") + http(4_000_000_000, 503, 7, b"/b c"))
+        writer.add(work(1_000_000_000, 1) + work(3_000_000_000, (1 << 64) - 1))
+        writer.add_lost(21, 5, 3_000_000_001)
+        writer.finish(
+            Contents(
+                events=EVENTS,
+                header_page=HEADER_PAGE,
+                header_event=b"",
+                comms={(7, 8): b"server one", (9, 9): b"w"},
+                first_ns=1_000_000_000,
+                last_ns=4_000_000_000,
+                command=(b"utracefs", b"perf", b"record"),
+                version=b"1",
+            )
+        )
+
+
+def test_our_reader_finds_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "perf.data"
+    written(path)
+    with PerfDataReader(path) as reader:
+        assert len(reader) == 4
+        samples = list(reader)
+        assert [one.time for one in samples] == [1_000_000_000, 2_000_000_100, 3_000_000_000, 4_000_000_000]
+        raw = common(1021, 9) + struct.pack("<Q", 1)
+        assert samples[0] == Sample(21, 0, 9, 9, 1_000_000_000, 0, 1, raw + bytes(4))
+        assert reader.comms == {8: "server one", 9: "w"}
+        assert reader.losses == [Lost(21, 5)]
+        assert {number: (one.system, one.format) for number, one in reader.events.items()} == {
+            one.config: ("user_events", one.format) for one in EVENTS
+        }
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
+def test_perf_reads_every_field(tmp_path: Path) -> None:
+    path = tmp_path / "perf.data"
+    written(path)
+    done = subprocess.run(
+        ["perf", "script", "--ns", "-f", "-F", "comm,pid,tid,cpu,time,event,period,trace", "-i", path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines == [
+        "w 9/9 [000] 1.000000000: 1 user_events:work: n=1",
+        "server one 7/8 [001] 2.000000100: 1 user_events:http: status=200 usec=-5 path=/a",
+        "w 9/9 [000] 3.000000000: 1 user_events:work: n=18446744073709551615",
+        "server one 7/8 [001] 4.000000000: 1 user_events:http: status=503 usec=7 path=/b c",
+    ]
+    assert "lost 1 chunks" in done.stderr
+    names = subprocess.run(
+        ["perf", "evlist", "-f", "-i", path], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert names.stdout.split()[:2] == ["user_events:http", "user_events:work"]
+
+
+def test_a_file_that_is_there_becomes_old(tmp_path: Path) -> None:
+    path = tmp_path / "perf.data"
+    path.write_bytes(b"before")
+    written(path)
+    assert (tmp_path / "perf.data.old").read_bytes() == b"before"
+    assert sorted(os.listdir(tmp_path)) == ["perf.data", "perf.data.old"]
+
+
+def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+    with PerfDataWriter(tmp_path / "perf.data") as writer:
+        writer.add(work(1, 1))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_empty_recording(tmp_path: Path) -> None:
+    path = tmp_path / "perf.data"
+    with PerfDataWriter(path) as writer:
+        writer.finish(Contents(events=EVENTS, header_page=HEADER_PAGE, header_event=b""))
+    if shutil.which("perf"):
+        words = ["perf", "script", "-f", "-i", str(path)]
+        done = subprocess.run(words, capture_output=True, timeout=60, check=True)
+        assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_targets_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        PerfDataWriter(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no/such"):
+        PerfDataWriter("/no/such/folder")
+    with pytest.raises(OSError, match="not a regular file"):
+        PerfDataWriter("/dev/null")
