@@ -75,3 +75,6 @@ cdef class Records:
     cdef EventDecoder _selected(self, uint16_t id)
     cdef str comm(self, int32_t tid)
     cdef str instance(self, uint32_t buffer)
+
+cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
+cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept

@@ -70,6 +70,14 @@ class Recording:
         """All that the file describes, whether it has records of them or not."""
         return [self._name(event) for event in self._reader.formats.values()]
 
+    @property
+    def fields(self) -> dict[str, frozenset[str]]:
+        """Name of each event, without its system, to the names of its fields."""
+        return {
+            text_of(event.name): frozenset(text_of(field.name) for field in event.fields)
+            for event in self._reader.formats.values()
+        }
+
     def __enter__(self) -> Self:
         return self
 

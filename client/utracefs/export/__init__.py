@@ -1,0 +1,20 @@
+"""Recordings in the formats of other tools; one module each. All write as they read: memory does not grow
+with the recording.
+
+| module | format |
+|---|---|
+| json_lines | one JSON object a line |
+| csv_table | CSV, a column per field |
+| chrome | Chrome JSON, for Perfetto and chrome://tracing: points, slices, counters |
+| common | what they share |
+
+    with utracefs.open("trace.dat") as recording, open("trace.jsonl", "wb") as out:
+        utracefs.export.write_json_lines(recording, out)
+"""
+
+from utracefs.export.chrome import Slice, Tracks, write_chrome
+from utracefs.export.common import Exported
+from utracefs.export.csv_table import write_csv
+from utracefs.export.json_lines import write_json_lines
+
+__all__ = ["Exported", "Slice", "Tracks", "write_chrome", "write_csv", "write_json_lines"]
