@@ -17,8 +17,9 @@ Times are microseconds with three decimals, made from integers: nothing is round
 at most, so integers from 2^63 on are strings. Bytes are lower-case hex; U+FFFD stands for what is not UTF-8.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import attrs
 
@@ -79,8 +80,15 @@ class _Lines:
     def __init__(self, tracks: Tracks) -> None:
         self._names: dict[tuple[int, int], str] = {}
         self._processes: set[int] = set()
-        self._begins = {s.begin: s for s in tracks.slices}
-        self._ends = {s.end: s for s in tracks.slices}
+        # Names of events, fields and systems: as many as the file has formats.
+        self._clean = functools.cache(clean)
+        self._text = functools.cache(lambda text: json_text(clean(text)))
+        self._slices: list[tuple[str, dict[str, Slice]]] = []
+        if tracks.slices:
+            self._slices = [
+                ("b", {pair.begin: pair for pair in tracks.slices}),
+                ("e", {pair.end: pair for pair in tracks.slices}),
+            ]
         self._durations: dict[str, tuple[str, int]] = {
             event: (field, unit) for (event, field), unit in tracks.durations.items()
         }
@@ -89,7 +97,7 @@ class _Lines:
             self._counters.setdefault(event, []).append(field)
 
     def of(self, r: Record) -> Iterator[str]:
-        name = clean(r.name)
+        name = self._clean(r.name)
         if self._names.get((r.pid, r.tid)) != r.comm:
             yield from self._named(r)
         if r.lost:
@@ -98,13 +106,11 @@ class _Lines:
                 f'{{"ph":"i","s":"g","cat":"utracefs","name":"lost records","pid":{r.pid},"tid":{r.tid},'
                 f'"ts":{_us(r.time_ns)},"args":{{"number":{json_text(number)}}}}}'
             )
-        args: dict[str, Any] = {clean(field): _number(plain(value)) for field, value in r.fields.items()}
+        args = {self._clean(field): _argument(value) for field, value in r.fields.items()}
         args.setdefault("cpu", r.cpu)
         if r.instance:
             args.setdefault("instance", clean(r.instance))
-        about = (
-            f'"cat":{json_text(clean(r.system) or "-")},"pid":{r.pid},"tid":{r.tid},"args":{json_text(args)}'
-        )
+        about = f'"cat":{self._text(r.system)},"pid":{r.pid},"tid":{r.tid},"args":{json_text(args)}'
         yield f"{{{self._kind(r, name)},{about}}}"
         for field in self._counters.get(name, ()):
             value = r.fields.get(field)
@@ -116,7 +122,7 @@ class _Lines:
 
     def _kind(self, r: Record, name: str) -> str:
         """The members that say what it is, and when."""
-        for ph, pairs in (("b", self._begins), ("e", self._ends)):
+        for ph, pairs in self._slices:
             pair = pairs.get(name)
             if pair is not None and pair.key in r.fields:
                 key = f"{pair.key}={plain(r.fields[pair.key])}"
@@ -124,12 +130,13 @@ class _Lines:
                     f'"ph":"{ph}","id":{json_text(key)},"name":{json_text(clean(pair.begin))},'
                     f'"ts":{_us(r.time_ns)}'
                 )
-        field, unit = self._durations.get(name, ("", 0))
-        duration = r.fields.get(field)
-        if isinstance(duration, int) and duration >= 0:
-            ns = min(duration * unit, r.time_ns)
-            return f'"ph":"X","name":{json_text(name)},"ts":{_us(r.time_ns - ns)},"dur":{_us(ns)}'
-        return f'"ph":"i","s":"t","name":{json_text(name)},"ts":{_us(r.time_ns)}'
+        if name in self._durations:
+            field, unit = self._durations[name]
+            duration = r.fields.get(field)
+            if isinstance(duration, int) and duration >= 0:
+                ns = min(duration * unit, r.time_ns)
+                return f'"ph":"X","name":{json_text(name)},"ts":{_us(r.time_ns - ns)},"dur":{_us(ns)}'
+        return f'"ph":"i","s":"t","name":{self._text(name)},"ts":{_us(r.time_ns)}'
 
     def _named(self, r: Record) -> Iterator[str]:
         """A process is called as its first thread, or as the one seen first until that is known."""
@@ -145,5 +152,7 @@ def _us(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03}"
 
 
-def _number(value: int | str) -> int | str:
-    return str(value) if isinstance(value, int) and value >= 1 << 63 else value
+def _argument(value: int | str | bytes) -> int | str:
+    if isinstance(value, int):
+        return value if value < 1 << 63 else str(value)
+    return plain(value)

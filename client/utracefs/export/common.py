@@ -15,6 +15,7 @@ Progress: TypeAlias = Callable[[float], None]
 """Is told now and then which part of the recording was read, 0 to 1."""
 
 _RECORDS_A_REPORT: Final = 4096
+_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 @attrs.frozen
@@ -58,4 +59,4 @@ def plain(value: int | str | bytes) -> int | str:
 
 def json_text(value: Any) -> str:
     """ASCII, without spaces, and without a < that could end a <script> which it is put into."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return _encode(value).replace("<", "\\u003c")

@@ -6,7 +6,8 @@
 A column for each field of the events that have records, in the order in which they occur; events that have a
 field of the same name share its column, and a cell is empty where the event has none. A field that is called
 as one of the first columns gets `field_` in front. Bytes are lower-case hex; U+FFFD stands for what is not
-UTF-8. The file is read twice, first for the events that occur. Of lost records a table has nothing: see Exported.
+UTF-8. The file is read twice, first for the events that occur. Of lost records a table has nothing: see
+Exported.
 """
 
 import csv

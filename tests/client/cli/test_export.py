@@ -1,5 +1,5 @@
-"""`utracefs export`: which format, which records, where to; what it says when it cannot. What the formats look
-like: tests/client/export."""
+"""`utracefs export`: which format, which records, where to; what it says when it cannot. How each format
+looks: tests/client/export."""
 
 import csv
 import json
