@@ -71,6 +71,11 @@ class Recording:
         return [self._name(event) for event in self._reader.formats.values()]
 
     @property
+    def formats(self) -> list[tuple[str, EventFormat]]:
+        """System and format of all that the file describes."""
+        return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]
+
+    @property
     def fields(self) -> dict[str, frozenset[str]]:
         """Name of each event, without its system, to the names of its fields."""
         return {

@@ -3,6 +3,7 @@
 import contextlib
 import decimal
 import os
+import shutil
 import stat
 import sys
 import time
@@ -15,7 +16,7 @@ import utracefs
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option
 from utracefs.cli.report import CpuList
-from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_json_lines
+from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_ctf, write_json_lines
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
@@ -70,8 +71,8 @@ class _Words(TextType):
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "chrome"]),
-    help="Format: JSON lines, CSV, Chrome JSON.  [default: by the ending of OUT: .jsonl, .csv, .json]",
+    type=click.Choice(["jsonl", "csv", "chrome", "ctf"]),
+    help="Format: JSON lines, CSV, Chrome JSON, CTF.  [default: by the ending of OUT: .jsonl, .csv, .json]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -135,8 +136,14 @@ def export(
         recover=recover,
     ) as recording:
         _check(recording, tracks)
-        with _output(output, file) as out, _bar() as progress:
-            done = _write(kind, recording, out, tracks, progress)
+        if kind == "ctf":
+            if output is None:
+                raise click.UsageError("--to ctf needs -o DIRECTORY")
+            with _bar() as progress:
+                done = _write_directory(recording, output, progress)
+        else:
+            with _output(output, file) as out, _bar() as progress:
+                done = _write(kind, recording, out, tracks, progress)
     lost = f", {done.lost} lost" if done.lost else ""
     lost += ", more lost that were not counted" if done.lost_uncounted else ""
     if output:
@@ -188,6 +195,29 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
     if kind == "csv":
         return write_csv(recording, out, progress=progress)
     return write_chrome(recording, out, tracks=tracks, progress=progress)
+
+
+def _write_directory(recording: Recording, path: str, progress: Progress) -> Exported:
+    """It gets its name when it is complete, or complete up to what was broken."""
+    if os.path.lexists(path):
+        raise Failure(path, "exists; --to ctf makes a new directory")
+    real = os.path.realpath(path)
+    temporary = f"{real}.tmp"
+    try:
+        try:
+            done = write_ctf(recording, temporary, progress=progress)
+        except TraceError:
+            os.rename(temporary, real)
+            raise
+        os.rename(temporary, real)
+    except FileExistsError:
+        raise Failure(f"{path}.tmp", "is in the way; remove it") from None
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, path) from None
+        raise
+    return done
 
 
 @contextlib.contextmanager

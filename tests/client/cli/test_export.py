@@ -136,6 +136,26 @@ def test_to_a_pipe_whose_reader_goes_away(file: Path) -> None:
         assert process.wait(60) == 0
 
 
+def test_a_directory(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trace"
+    done = run(file, "--to", "ctf", "-o", out)
+    assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
+    assert sorted(path.name for path in out.iterdir()) == ["channel0_0", "channel0_1", "metadata"]
+    done = run(file, "--to", "ctf", "-o", out)
+    assert (done.exit_code, "makes a new directory" in done.output) == (1, True)
+    broken = break_first_page(write_pages(tmp_path / "broken.dat", [pages(CPU0)]))
+    done = run(broken, "--to", "ctf", "-o", tmp_path / "part")
+    assert (done.exit_code, "--recover" in done.output) == (1, True)
+    assert (tmp_path / "part" / "metadata").exists()
+    assert run(file, "--to", "ctf").exit_code == 2
+    done = run(file, "--to", "ctf", "-o", tmp_path / "nowhere" / "trace")
+    assert (done.exit_code, "No such file" in done.output) == (1, True)
+    (tmp_path / "other.tmp").mkdir()
+    done = run(file, "--to", "ctf", "-o", tmp_path / "other")
+    assert (done.exit_code, "is in the way" in done.output) == (1, True)
+    assert (tmp_path / "other.tmp").exists()
+
+
 def test_to_a_device(file: Path) -> None:
     assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
 
