@@ -16,7 +16,7 @@ import os
 import struct
 from typing import Final, Self
 
-from utracefs.perf_data._samples import Samples
+from utracefs.perf_samples._samples import Samples
 from utracefs.trace_dat import Cursor, TraceTexts, contents_of
 from utracefs_protocol.errors import TraceError
 
@@ -119,18 +119,23 @@ class PerfDataReader(TraceTexts):
             raise ValueError("attrs")
         if data_at + data_size > size:
             raise ValueError("data")
-        if not data_size and data_at + features.bit_count() * _PART.size < size:
-            # perf writes the size when it ends, and the formats of the events after that.
-            raise self._error("was not finished; without the formats of its events nothing can be read")
         self._data = (data_at, data_size)
         self._read_attrs(entry_size, attrs_at, attrs_size)
         if not features >> _TRACING_DATA & 1:
             raise self._error("has no formats of events (TRACING_DATA): its samples are not of tracepoints")
         place = data_at + data_size + (features & ((1 << _TRACING_DATA) - 1)).bit_count() * _PART.size
-        at, length = _PART.unpack_from(self._map, place)
-        if at + length > size:
-            raise ValueError("TRACING_DATA")
-        self._read_tracing_data(Cursor(self._map[at : at + length]))
+        try:
+            at, length = _PART.unpack_from(self._map, place)
+            if at + length > size:
+                raise ValueError("TRACING_DATA")
+            self._read_tracing_data(Cursor(self._map[at : at + length]))
+        except (struct.error, ValueError, OverflowError):
+            if data_size:
+                raise
+            # perf writes the size when it ends, and the formats of the events after that.
+            raise self._error(
+                "was not finished; without the formats of its events nothing can be read"
+            ) from None
 
     def _read_attrs(self, entry_size: int, at: int, size: int) -> None:
         kinds = set()

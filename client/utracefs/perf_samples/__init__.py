@@ -6,6 +6,6 @@
 | _samples | compiled: Samples, which finds and sorts them |
 """
 
-from utracefs.perf_data.reader import PerfDataReader
+from utracefs.perf_samples.reader import PerfDataReader
 
 __all__ = ["PerfDataReader"]

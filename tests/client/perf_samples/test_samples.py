@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.perf_data.example import SAMPLE_TYPE, comm, lost, record, sample
+from tests.client.perf_samples.example import SAMPLE_TYPE, comm, lost, record, sample
 from utracefs._records import EventDecoder, Record, Records
-from utracefs.perf_data._samples import Samples
+from utracefs.perf_samples._samples import Samples
 
 ENTRY = struct.pack("<HBBi", 1, 0, 0, 7)
 
@@ -44,6 +44,11 @@ def test_names_change_at_their_time() -> None:
         (10, "first", 3, 4),
         (30, "second", 3, 4),
     ]
+
+
+def test_names_of_the_beginning_may_stand_at_the_end() -> None:
+    data = sample(10, 0, 3, 4, ENTRY) + sample(20, 0, 3, 4, ENTRY) + comm(3, 4, b"name")
+    assert [r.comm for r in records(data, window=1)] == ["name", "name"]
 
 
 def test_lost_samples_are_told_at_their_time() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import utracefs
-from tests.client.perf_data.example import comm, sample, write
+from tests.client.perf_samples.example import comm, sample, write
 from tests.client.trace_dat.example import EVENTS
-from utracefs.perf_data import PerfDataReader
+from utracefs.perf_samples import PerfDataReader
 from utracefs_protocol.errors import TraceError
 
 RECORDS = [
@@ -28,6 +28,11 @@ RECORDS = [
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return write(tmp_path / "perf.data", EVENTS, RECORDS, b"11 alpha\n13 gamma\n")
+
+
+def test_a_file_without_samples(tmp_path: Path) -> None:
+    with utracefs.open(write(tmp_path / "perf.data", EVENTS, [])) as recording:
+        assert list(recording) == [] and len(recording.events) == 3
 
 
 def test_what_a_file_says(file: Path) -> None:

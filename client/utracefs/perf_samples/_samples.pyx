@@ -4,8 +4,9 @@
     struct perf_event_header     u32 type, u16 misc, u16 size; then the body (perf_event_open(2))
 
 Samples come from many ring buffers, so they are in order only roughly: a heap holds the next `window` records
-and gives the earliest, equal times in the order of the file. COMM and LOST wait for their turn in it, too.
-What comes later than `window` records after its time is given when it comes.
+and gives the earliest, equal times in the order of the file. COMM and LOST wait for their turn in it, too;
+names of time 0 are looked for before. What comes later than `window` records after its time is given when it
+comes.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -80,7 +81,7 @@ cdef class Samples(RecordSource):
 
     def __init__(
         self, file, uint64_t offset, uint64_t size, uint64_t sample_type, bint sample_id_all, *, comms,
-        size_t window=1 << 20, bint recover=False
+        size_t window=1 << 22, bint recover=False
     ):
         cdef size_t at = HEADER_SIZE
         if sample_type & NEEDED != NEEDED or sample_type & ~<uint64_t>KNOWN:
@@ -108,12 +109,14 @@ cdef class Samples(RecordSource):
         if sample_type & SAMPLE_PERIOD:
             at += 8
         self._raw_at = at
+        self._trailer_time = 0
         if sample_id_all:
             # struct sample_id: pid and tid, time, id, stream_id, cpu, identifier
             self._trailer_time = 16
             for bit in (SAMPLE_ID, SAMPLE_STREAM_ID, SAMPLE_IDENTIFIER):
                 if sample_type & <uint64_t>bit:
                     self._trailer_time += 8
+        self._take_first_comms()
 
     def __dealloc__(self):
         free(self._heap)
@@ -155,6 +158,27 @@ cdef class Samples(RecordSource):
                 self._lost = 0
                 return True
 
+    cdef int _take_first_comms(self) except -1:
+        """Names that were true from the beginning, time 0, may stand anywhere, behind all samples too."""
+        cdef const uint8_t *record
+        cdef uint64_t at = self._begin
+        cdef uint32_t size
+        while self._end - at >= HEADER_SIZE:
+            record = <const uint8_t *>self._file.buf + at
+            size = load32(record + 4) >> 16
+            if size < HEADER_SIZE or size > self._end - at:
+                break
+            if load32(record) == PERF_RECORD_COMM and size >= 24 and self._time_of(record, size, 1) == 0:
+                self._take_comm(record, size)
+            at += size
+        return 0
+
+    cdef uint64_t _time_of(self, const uint8_t *record, uint32_t size, uint64_t otherwise) noexcept:
+        """Of a record that is no sample, if it has a time."""
+        if self._trailer_time and size >= HEADER_SIZE + 8 + self._trailer_time + 8:
+            return load64(record + size - self._trailer_time)
+        return otherwise
+
     cdef int _take_comm(self, const uint8_t *record, size_t size) except -1:
         """u32 pid, u32 tid, the name up to a NUL."""
         cdef const void *nul = memchr(record + 16, 0, size - 16)
@@ -192,9 +216,9 @@ cdef class Samples(RecordSource):
         elif kind == PERF_RECORD_COMM or kind == PERF_RECORD_LOST or kind == PERF_RECORD_LOST_SAMPLES:
             if size < (16 if kind == PERF_RECORD_LOST_SAMPLES else 24):
                 return self._broken(f"of type {kind} has {size} bytes")
-            if self._trailer_time and size >= HEADER_SIZE + 8 + self._trailer_time + 8:
-                time = load64(record + size - self._trailer_time)
-            self._push(time)
+            time = self._time_of(record, size, self._latest)
+            if kind != PERF_RECORD_COMM or time:
+                self._push(time)
         self._at += size
         return 0
 
