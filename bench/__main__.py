@@ -14,6 +14,7 @@ NAMES = [
     "attack",
     "c_client",
     "core",
+    "export",
     "first_event",
     "fork",
     "instances",

@@ -11,7 +11,8 @@ Tracing that is missing is never an error: without a daemon the event is off, an
 appears. A wrong declaration is a ValueError at once.
 
 The functions of this module use one session per process, made by the first call; a library or a test that
-wants one of its own takes a `Session`. Importing this module starts nothing and changes nothing.
+wants one of its own takes a `Session`. `utracefs.open` reads recordings. Importing this module starts nothing
+and changes nothing.
 """
 
 from utracefs.available import CAN_TRACE
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from utracefs._event import Event
     from utracefs.logging_handler import LoggingHandler
+    from utracefs.recording import Record, Recording
+    from utracefs.recording import open as open
     from utracefs.session import Session
     from utracefs.totals import Stats
 
@@ -40,6 +43,8 @@ else:
 __all__ = [
     "Event",
     "LoggingHandler",
+    "Record",
+    "Recording",
     "Session",
     "Stats",
     "__version__",
@@ -52,6 +57,9 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Record": "utracefs.recording",
+    "Recording": "utracefs.recording",
+    "open": "utracefs.recording",  # not in __all__: `from utracefs import *` leaves the builtin as it is
     "LoggingHandler": "utracefs.logging_handler",
     "Session": "utracefs.session" if CAN_TRACE else "utracefs.without_tracing",
     "Stats": "utracefs.totals",

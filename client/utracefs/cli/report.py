@@ -14,7 +14,7 @@ from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_text
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["report"]
+__all__ = ["CpuList", "report"]
 
 _LINES_AT_ONCE = 2000
 
@@ -25,7 +25,7 @@ else:
     _CpusType = click.ParamType
 
 
-class _CpuList(_CpusType):
+class CpuList(_CpusType):
     """`0,2-5`, as everywhere in Linux."""
 
     name = "cpus"
@@ -46,7 +46,7 @@ class _CpuList(_CpusType):
 @click.argument("file", default="trace.dat", type=click.Path())
 @click.option("-i", "--input", "also_file", metavar="FILE", help="The same as FILE, as trace-cmd has it.")
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
-@click.option("--cpu", "cpus", metavar="LIST", type=_CpuList(), help="Only these cpus: 0,2-5.")
+@click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
 @json_option

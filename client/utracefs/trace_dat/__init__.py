@@ -4,11 +4,13 @@
 |---|---|
 | format | the layout: sections, options, and what they consist of |
 | writer | TraceDatWriter: pages and texts become a file, version 7 |
+| texts | TraceTexts: what describes the records, which perf.data has, too |
 | reader | TraceDatReader: a file, version 6 or 7, becomes records in the order of time |
 """
 
 from utracefs.trace_dat.format import CLOCKS_IN_NS, Buffer, Extent, clock_in_use
-from utracefs.trace_dat.reader import BufferRecord, TraceDatReader
+from utracefs.trace_dat.reader import BufferRecord, TraceDatReader, contents_of
+from utracefs.trace_dat.texts import Cursor, TraceTexts
 from utracefs.trace_dat.writer import Contents, TraceDatWriter
 
 __all__ = [
@@ -16,8 +18,11 @@ __all__ = [
     "Buffer",
     "BufferRecord",
     "Contents",
+    "Cursor",
     "Extent",
     "TraceDatReader",
     "TraceDatWriter",
+    "TraceTexts",
     "clock_in_use",
+    "contents_of",
 ]

@@ -21,6 +21,9 @@ cdef class Merge:
     cdef Stream **_heap       # the streams that have a record at hand; the first is the earliest
     cdef Py_ssize_t _count
     cdef bint _begun
+    cdef bint _recover
+    cdef readonly uint64_t size_bytes
+    cdef readonly uint64_t read_bytes
 
     cdef Stream *next(self) except? NULL
     cdef int _begin(self) except -1

@@ -29,14 +29,18 @@ cdef class Merge:
     that is handed back. The offset is that of the entry in the file. lost: records of this stream lost just
     before this one, -1 when they were not counted.
 
+    recover: what is behind a broken record on its page is left out, as records that were not counted.
+    size_bytes: of all pages. read_bytes: of those that were opened until now.
+
     ValueError: an extent that is not within the file or not of whole pages; while iterating, a broken page,
     after what came before it in its stream. Then the iteration is over.
     """
 
-    def __cinit__(self, file, extents):
+    def __cinit__(self, file, extents, *, bint recover=False):
         cdef Py_ssize_t i
         cdef Stream *stream
         extents = list(extents)
+        self._recover = recover
         PyObject_GetBuffer(file, &self._file, PyBUF_SIMPLE)
         self._streams = <Stream *>calloc(len(extents) + 1, sizeof(Stream))
         self._heap = <Stream **>calloc(len(extents) + 1, sizeof(Stream *))
@@ -53,6 +57,7 @@ cdef class Merge:
             stream.end = offset + size
             stream.page_size = page_size
             stream.order = i
+            self.size_bytes += size
 
     def __dealloc__(self):
         free(self._streams)
@@ -108,23 +113,32 @@ cdef class Merge:
         """Whether the stream has another record."""
         cdef Found found = END
         cdef int64_t missed
+        cdef bint after_broken = False
         cdef uint64_t at = stream.next_page - stream.page_size
         stream.lost = 0
         if stream.page.page != NULL:
             found = find_record(&stream.page)
-        try:
-            while found == END and stream.next_page < stream.end:
-                at = stream.next_page
-                open_page(&stream.page, <const uint8_t *>self._file.buf + at, stream.page_size)
-                stream.next_page += stream.page_size
-                missed = missed_before(&stream.page)
-                stream.lost = -1 if missed < 0 or stream.lost < 0 else stream.lost + missed
-                found = find_record(&stream.page)
-            if found > END:
-                broken(&stream.page, found)
-        except ValueError as error:
-            raise ValueError(f"cpu {stream.cpu}, page at {at}: {error}") from None
-        return found == RECORD
+        while True:
+            try:
+                while found == END and stream.next_page < stream.end:
+                    at = stream.next_page
+                    stream.next_page += stream.page_size
+                    self.read_bytes += stream.page_size
+                    open_page(&stream.page, <const uint8_t *>self._file.buf + at, stream.page_size)
+                    missed = missed_before(&stream.page)
+                    stream.lost = -1 if missed < 0 or stream.lost < 0 else stream.lost + missed
+                    found = find_record(&stream.page)
+                if found > END:
+                    broken(&stream.page, found)
+            except ValueError as error:
+                if not self._recover:
+                    raise ValueError(f"cpu {stream.cpu}, page at {at}: {error}") from None
+                after_broken = True
+                found = END
+                continue
+            if after_broken:
+                stream.lost = -1
+            return found == RECORD
 
     cdef void _sift_down(self, Py_ssize_t i) noexcept:
         cdef Stream *moved

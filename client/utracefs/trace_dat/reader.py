@@ -4,21 +4,25 @@ Nothing in a file is trusted: TraceError(EINVAL) says what is wrong with it and 
 """
 
 import contextlib
+import copy
 import errno
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final, NamedTuple, Self, TypeVar
+
+import attrs
 
 import utracefs.trace_dat.format as layout
 from utracefs.trace_dat._merge import Merge
+from utracefs.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.text import text_of
 
-__all__ = ["BufferRecord", "TraceDatReader"]
+__all__ = ["BufferRecord", "TraceDatReader", "contents_of"]
 
 READ_BYTES: Final = 1 << 30
 """Up to this size a file is read into memory, which takes no longer than mapping it. A larger one is mapped,
@@ -27,49 +31,11 @@ so that it need not fit: nobody may make it shorter then."""
 T = TypeVar("T")
 
 
-class _Cursor:
-    """Takes a file's parts one after the other; struct.error where it ends too early."""
-
-    def __init__(self, data: bytes | mmap.mmap, at: int = 0) -> None:
-        self._data = data
-        self._at = at
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-    def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise struct.error("ends too early")
-        data = self._data[self._at : self._at + size]
-        self._at += size
-        return data
-
-    def string(self) -> bytes:
-        """Up to a NUL, which is taken too."""
-        end = self._data.find(b"\0", self._at)
-        if end < 0:
-            raise struct.error("no NUL")
-        data = self._data[self._at : end]
-        self._at = end + 1
-        return data
-
-    def u32(self) -> int:
-        value: int = layout.U32.unpack(self.take(layout.U32.size))[0]
-        return value
-
-    def u64(self) -> int:
-        value: int = layout.U64.unpack(self.take(layout.U64.size))[0]
-        return value
-
-    def lstr(self) -> bytes:
-        return self.take(self.u64())
-
-
-def _contents(file: BinaryIO) -> mmap.mmap | bytes:
-    """All of a file. What is read at once stays as it is, whatever somebody does to the file meanwhile; a map
-    would end us by SIGBUS where he makes it shorter."""
-    if os.fstat(file.fileno()).st_size > READ_BYTES:
+def contents_of(file: BinaryIO, read_bytes: int | None = None) -> mmap.mmap | bytes:
+    """All of a file; mapped if it is larger than read_bytes (None: READ_BYTES). What is read at once stays as
+    it is, whatever somebody does to the file meanwhile; a map would end us by SIGBUS where he makes it
+    shorter."""
+    if os.fstat(file.fileno()).st_size > (READ_BYTES if read_bytes is None else read_bytes):
         with contextlib.suppress(ValueError, OSError):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return file.read()
@@ -88,28 +54,27 @@ class BufferRecord(NamedTuple):
     buffer: layout.Buffer
 
 
-class TraceDatReader:
+class TraceDatReader(TraceTexts):
     """Reads a trace.dat; a context manager that unmaps the file.
 
     OSError when the file cannot be opened; TraceError(EINVAL) when it is not a trace.dat, is broken, or is
     compressed.
+
+    read_bytes: a file above this size is mapped, not read. recover: read what there is of a file that is cut
+    off or broken. Where the options are lost (they stand at the end), the clock is taken to be `mono`, and
+    cpus are told apart by times that go back, and numbered in the order of the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
+    ) -> None:
         self._path = os.fspath(path)
         with open(path, "rb") as file:
-            self._map: mmap.mmap | bytes = _contents(file)
+            self._map: mmap.mmap | bytes = contents_of(file, read_bytes)
+        self._recover = recover
+        super().__init__()
         self.version = 0
         self.page_size = SUBBUF_SIZE
-        self.header_page = b""
-        self.formats: dict[int, EventFormat] = {}
-        """Event id to format, those of ftrace itself included."""
-        self.systems: dict[int, str] = {}
-        """Event id to system."""
-        self.cmdlines: dict[int, str] = {}
-        """Thread id to comm."""
-        self.kallsyms: dict[int, str] = {}
-        """Address to name."""
         self.buffers: list[layout.Buffer] = []
         self.nr_cpus = 0
         self.trace_clock = b""
@@ -153,23 +118,46 @@ class TraceDatReader:
         for ts, cpu, start, size, lost, buffer in self.merge(cpus):
             yield BufferRecord(ts, cpu, view[start : start + size], lost, self.buffers[buffer])
 
-    def merge(self, cpus: frozenset[int] | None = None) -> Merge:
-        """The same for compiled readers; `buffer` is the place of one in `buffers`."""
+    def merge(
+        self,
+        cpus: Collection[int] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> Merge:
+        """The same for compiled readers; `buffer` is the place of one in `buffers`. since, until: in units of
+        the clock, before offset_ns is added; pages that have only records before or after are left out."""
         return Merge(
             self._map,
             [
-                (number, extent.cpu, extent.offset, extent.size, buffer.page_size)
+                (number, extent.cpu, *self._between(extent, buffer.page_size, since, until), buffer.page_size)
                 for number, buffer in enumerate(self.buffers)
                 for extent in buffer.extents
                 if cpus is None or extent.cpu in cpus
             ],
+            recover=self._recover,
         )
+
+    def _between(
+        self, extent: layout.Extent, page_size: int, since: int | None, until: int | None
+    ) -> tuple[int, int]:
+        """Offset and size of the pages that may have records of these times: pages are in time order, and
+        begin with the time from which on they have records."""
+
+        def first_after(time: int) -> int:
+            return bisect_left(
+                range(pages), time, key=lambda n: layout.U64.unpack_from(self._map, at + n * page_size)[0]
+            )
+
+        at, pages = extent.offset, extent.size // page_size
+        first = 0 if since is None else max(first_after(since) - 1, 0)
+        last = pages if until is None else max(first_after(until), first)
+        return at + first * page_size, (last - first) * page_size
 
     def _error(self, text: str) -> TraceError:
         return TraceError(errno.EINVAL, f"{self._path}: {text}")
 
     def _read(self) -> None:
-        file = _Cursor(self._map)
+        file = Cursor(self._map)
         if self._map[: len(layout.MAGIC)] != layout.MAGIC:
             raise self._error("is not a trace.dat")
         file.take(len(layout.MAGIC))
@@ -184,10 +172,20 @@ class TraceDatReader:
         layout.check_page_size(self.page_size)
         if self.version == 6:
             self._read_v6(file)
+        elif self._recover:
+            begin = copy.copy(file)
+            try:
+                self._read_v7(file)
+            except (struct.error, IndexError, ValueError, OverflowError, TraceError):
+                super().__init__()
+                self.buffers.clear()
+                self._recover_v7(begin)
         else:
             self._read_v7(file)
         if not self.nr_cpus:
             self.nr_cpus = max((len(buffer.extents) for buffer in self.buffers), default=0)
+        if self._recover:
+            self.buffers = [self._clipped(buffer) for buffer in self.buffers]
         for buffer in self.buffers:
             for extent in buffer.extents:
                 if extent.offset + extent.size > len(self._map) or extent.size % buffer.page_size:
@@ -196,9 +194,19 @@ class TraceDatReader:
                         f"{len(self._map)}"
                     )
 
+    def _clipped(self, buffer: layout.Buffer) -> layout.Buffer:
+        """Only the whole pages that are in the file."""
+        size = len(self._map)
+        extents = []
+        for extent in buffer.extents:
+            offset = min(extent.offset, size)
+            there = min(extent.size, size - offset)
+            extents.append(layout.Extent(extent.cpu, offset, there - there % buffer.page_size))
+        return attrs.evolve(buffer, extents=tuple(extents))
+
     # Version 7: sections, found through the options.
 
-    def _read_v7(self, file: _Cursor) -> None:
+    def _read_v7(self, file: Cursor) -> None:
         compression = file.string()
         file.string()
         if compression not in layout.COMPRESSIONS:
@@ -206,24 +214,64 @@ class TraceDatReader:
             raise self._error(
                 f"is compressed ({name}); `trace-cmd convert --compression none` makes it readable"
             )
-        options = self._options(file.u64())
+        options_at = file.u64()
+        if not options_at:
+            raise self._error("was not finished: its writer was killed")
+        options = self._options(options_at)
         section_at = {
             layout.SECTIONS_BY_OPTION[number]: layout.U64.unpack(data)[0]
             for number, data in options
             if number in layout.SECTIONS_BY_OPTION
         }
-        read: Mapping[layout.Section, Callable[[_Cursor], None]] = {
-            layout.HEADERS: self._headers,
-            layout.FTRACE_EVENTS: self._ftrace_formats,
-            layout.EVENT_FORMATS: self._event_formats,
-            layout.KALLSYMS: self._kallsyms,
-            layout.CMDLINES: self._cmdlines,
-        }
-        for section, take_in in read.items():
+        for section, take_in in self._text_sections().items():
             if section in section_at:
-                take_in(_Cursor(self._section(section_at[section], section)))
+                take_in(Cursor(self._section(section_at[section], section)))
         self._take_options(options)
         self.buffers += map(self._buffer_v7, _values(options, layout.OPTION_BUFFER))
+
+    def _text_sections(self) -> Mapping[layout.Section, Callable[[Cursor], None]]:
+        return {
+            layout.HEADERS: self.read_headers,
+            layout.FTRACE_EVENTS: self.read_ftrace_formats,
+            layout.EVENT_FORMATS: self.read_event_formats,
+            layout.KALLSYMS: self.read_kallsyms,
+            layout.CMDLINES: self.read_cmdlines,
+        }
+
+    def _recover_v7(self, file: Cursor) -> None:
+        """Sections one behind the other, as the file has them, as far as it goes; their options are lost."""
+        if file.string() not in layout.COMPRESSIONS:
+            raise self._error("is compressed; nothing can be recovered from it")
+        file.string()
+        file.u64()
+        read = {section.id: take_in for section, take_in in self._text_sections().items()}
+        while file.left >= layout.SECTION_HEADER.size:
+            number, _, _, size = layout.SECTION_HEADER.unpack(file.take(layout.SECTION_HEADER.size))
+            at, size = file.at, min(size, file.left)
+            if number == layout.BUFFER.id:
+                padding = min(-at % self.page_size, size)
+                self.buffers.append(
+                    layout.Buffer("", "mono", self.page_size, self._found_extents(at + padding, at + size))
+                )
+            elif number in read:
+                with contextlib.suppress(struct.error, ValueError, OverflowError):
+                    read[number](Cursor(self._map[at : at + size]))
+            file.take(size)
+        if not self.formats:
+            raise self._error("has no formats of events: nothing can be recovered from it")
+
+    def _found_extents(self, begin: int, end: int) -> tuple[layout.Extent, ...]:
+        """The pages from `begin` on, a new cpu where the time goes back."""
+        extents: list[layout.Extent] = []
+        first, before = begin, 0
+        for at in range(begin, end - self.page_size + 1, self.page_size):
+            ts = layout.U64.unpack_from(self._map, at)[0]
+            if ts < before:
+                extents.append(layout.Extent(len(extents), first, at - first))
+                first = at
+            before = ts
+        whole = (end - first) // self.page_size * self.page_size
+        return (*extents, layout.Extent(len(extents), first, whole))
 
     def _section(self, offset: int, wanted: layout.Section) -> bytes:
         number, flags, _, size = layout.SECTION_HEADER.unpack_from(self._map, offset)
@@ -242,7 +290,7 @@ class TraceDatReader:
         seen: set[int] = set()
         while offset and offset not in seen:
             seen.add(offset)
-            file = _Cursor(self._section(offset, layout.OPTIONS))
+            file = Cursor(self._section(offset, layout.OPTIONS))
             offset = 0
             while file.left:
                 number, size = layout.OPTION_HEADER.unpack(file.take(layout.OPTION_HEADER.size))
@@ -255,7 +303,7 @@ class TraceDatReader:
 
     @staticmethod
     def _buffer_v7(data: bytes) -> layout.Buffer:
-        option = _Cursor(data)
+        option = Cursor(data)
         option.u64()
         name = text_of(option.string())
         clock = option.string().decode("ascii", "replace")
@@ -269,13 +317,13 @@ class TraceDatReader:
 
     # Version 6: one part after the other.
 
-    def _read_v6(self, file: _Cursor) -> None:
-        self._headers(file)
-        self._ftrace_formats(file)
-        self._event_formats(file)
-        self._kallsyms(file)
+    def _read_v6(self, file: Cursor) -> None:
+        self.read_headers(file)
+        self.read_ftrace_formats(file)
+        self.read_event_formats(file)
+        self.read_kallsyms(file)
         file.take(file.u32())  # printk
-        self._cmdlines(file)
+        self.read_cmdlines(file)
         nr_cpus = file.u32()
         if nr_cpus > layout.MAX_CPUS:
             raise ValueError("number of cpus")
@@ -289,59 +337,19 @@ class TraceDatReader:
         if kind != layout.KIND_FLYRECORD:
             raise self._error(f"holds no recording of this kind ({kind!r})")
         self.buffers.append(self._buffer_v6(file, "", nr_cpus))
-        for option in map(_Cursor, _values(options, layout.OPTION_BUFFER)):
-            instance = _Cursor(self._map, option.u64())
+        for option in map(Cursor, _values(options, layout.OPTION_BUFFER)):
+            instance = Cursor(self._map, option.u64())
             name = text_of(option.string())
             if instance.take(layout.KIND_SIZE) != layout.KIND_FLYRECORD:
                 raise ValueError("instance")
             self.buffers.append(self._buffer_v6(instance, name, nr_cpus))
 
-    def _buffer_v6(self, file: _Cursor, name: str, nr_cpus: int) -> layout.Buffer:
+    def _buffer_v6(self, file: Cursor, name: str, nr_cpus: int) -> layout.Buffer:
         extents = [
             layout.Extent(cpu, *layout.EXTENT.unpack(file.take(layout.EXTENT.size))) for cpu in range(nr_cpus)
         ]
         clock = file.lstr() if self.trace_clock else b"[local]"
         return layout.Buffer(name, layout.clock_in_use(clock), self.page_size, tuple(extents))
-
-    # Parts that both versions have.
-
-    def _headers(self, file: _Cursor) -> None:
-        if file.string() != b"header_page":
-            raise ValueError("header_page")
-        self.header_page = file.lstr()
-        if file.string() != b"header_event":
-            raise ValueError("header_event")
-        file.lstr()
-
-    def _ftrace_formats(self, file: _Cursor) -> None:
-        for _ in range(file.u32()):
-            self._add_format("ftrace", file.lstr())
-
-    def _event_formats(self, file: _Cursor) -> None:
-        for _ in range(file.u32()):
-            system = text_of(file.string())
-            for _ in range(file.u32()):
-                self._add_format(system, file.lstr())
-
-    def _add_format(self, system: str, text: bytes) -> None:
-        # One format that we cannot read makes its own records unreadable, not the file.
-        with contextlib.suppress(TraceError):
-            event = parse_format(text)
-            self.formats[event.id] = event
-            self.systems[event.id] = system
-
-    def _kallsyms(self, file: _Cursor) -> None:
-        for line in file.take(file.u32()).splitlines():
-            words = line.split(None, 2)
-            if len(words) == 3:
-                with contextlib.suppress(ValueError):
-                    self.kallsyms[int(words[0], 16)] = text_of(words[2].split(b"\t")[0])
-
-    def _cmdlines(self, file: _Cursor) -> None:
-        for line in file.lstr().split(b"\n"):
-            tid, _, comm = line.partition(b" ")
-            if tid.lstrip(b"-").isdigit():
-                self.cmdlines[int(tid)] = text_of(comm)
 
     def _take_options(self, options: Sequence[tuple[int, bytes]]) -> None:
         """What both versions say in options; of several the last one counts."""

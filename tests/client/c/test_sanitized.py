@@ -48,8 +48,8 @@ def test_addresses_and_undefined_behaviour(run: Run, scenario: tuple[object, ...
     ids=lambda scenario: scenario[0],
 )
 def test_races(run: Run, scenario: tuple[object, ...], way: str, tmp_path: Path) -> None:
-    """(The sanitizer knows no fork of a program with threads. It must remember far back, or it cannot name the
-    function that is suppressed.)"""
+    """(The sanitizer knows no fork of a program with threads. It must remember far back, or it cannot name
+    the function that is suppressed.)"""
     (tmp_path / "suppressed").write_text(SUPPRESSED)
     run(
         "emitting",

@@ -1,0 +1,52 @@
+"""Recordings as a library and in other formats: records a second of one process."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import utracefs
+from bench import report
+from bench.measure import Row, at_least_row
+from utracefs.export import write_chrome, write_csv, write_json_lines
+from utracefs.recording import Recording
+
+RUNS = 3
+
+
+def _objects(recording: Recording) -> None:
+    for _ in recording:
+        pass
+
+
+def _into(write: Callable[..., object]) -> Callable[[Recording], None]:
+    def export(recording: Recording) -> None:
+        with open("/dev/null", "wb") as out:
+            write(recording, out)
+
+    return export
+
+
+KINDS: dict[str, tuple[Callable[[Recording], None], float]] = {
+    "as Record objects": (_objects, 300_000),
+    "as JSON lines": (_into(write_json_lines), 300_000),
+    "as CSV": (_into(write_csv), 100_000),
+    "as Chrome JSON": (_into(write_chrome), 100_000),
+}
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder:
+        path = Path(folder) / "trace.dat"
+        report.make(path, *report.EVENTS["strings"])
+        for name, (run, least) in KINDS.items():
+            took = []
+            for _ in range(RUNS):
+                with utracefs.open(path) as recording:
+                    begin = time.perf_counter()
+                    run(recording)
+                    took.append(time.perf_counter() - begin)
+            figure = report.RECORDS / min(took)
+            yield at_least_row(f"1,000,000 records {name}", figure, least, "records/s")

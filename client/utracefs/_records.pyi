@@ -1,0 +1,49 @@
+from collections.abc import Callable, Collection, Iterable
+from typing import Self
+
+from utracefs.trace_dat._merge import Merge
+from utracefs_protocol.declaration import Field
+
+class RecordSource:
+    comms: dict[int, str]
+
+class MergedPages(RecordSource):
+    def __init__(self, merge: Merge, offset_ns: int = 0) -> None: ...
+
+class EventDecoder:
+    system: str
+    name: str
+    names: tuple[str, ...]
+    count: int
+    def __init__(self, system: str, name: str, fields: Iterable[Field]) -> None: ...
+
+class Record:
+    time_ns: int
+    cpu: int
+    pid: int
+    tid: int
+    lost: int
+    comm: str
+    system: str
+    name: str
+    instance: str
+    fields: dict[str, int | str | bytes]
+
+class Records:
+    count: int
+    lost: int
+    lost_uncounted: bool
+    def __init__(
+        self,
+        source: RecordSource,
+        find_event: Callable[[int], EventDecoder | None],
+        *,
+        instances: list[str] = ...,
+        pids: Collection[int] | None = None,
+        cpus: Collection[int] | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Record: ...
+    def events(self) -> list[EventDecoder]: ...

@@ -1,0 +1,49 @@
+"""CSV as RFC 4180 has it, in UTF-8, with a row of names: for spreadsheets and data frames.
+
+    time_ns,cpu,pid,tid,comm,system,name,method,latency_ns,status
+    100000000351,0,12,12,beta task,user_events,rpc,Get,1500,-2
+
+A column for each field of the events that have records, in the order in which they occur; events that have a
+field of the same name share its column, and a cell is empty where the event has none. A field that is called
+as one of the first columns gets `field_` in front. Bytes are lower-case hex; U+FFFD stands for what is not
+UTF-8. The file is read twice, first for the events that occur. Of lost records a table has nothing: see
+Exported.
+"""
+
+import csv
+import io
+from typing import BinaryIO, Final
+
+from utracefs.export.common import Exported, Progress, clean, plain, watched
+from utracefs.recording import Recording
+
+__all__ = ["write_csv"]
+
+_COLUMNS: Final = ("time_ns", "cpu", "pid", "tid", "comm", "system", "name")
+
+
+def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
+    """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written."""
+    fields = dict.fromkeys(name for event in recording.events_with_records() for name in event.names)
+    taken = set(_COLUMNS)
+    header = list(_COLUMNS)
+    for field in fields:
+        name = clean(field)
+        while name in taken:
+            name = f"field_{name}"
+        taken.add(name)
+        header.append(name)
+    text = io.TextIOWrapper(out, "utf-8", newline="", write_through=False)
+    reading = recording.reading()
+    try:
+        # RFC 4180 ends lines by CR LF; then a cell with either is quoted.
+        writer = csv.writer(text, lineterminator="\r\n")
+        writer.writerow(header)
+        for r in watched(reading, progress):
+            row = [r.time_ns, r.cpu, r.pid, r.tid, clean(r.comm), clean(r.system), clean(r.name)]
+            get = r.fields.get
+            writer.writerow(row + [plain(get(name, "")) for name in fields])
+    finally:
+        text.flush()
+        text.detach()
+    return Exported.of(reading)

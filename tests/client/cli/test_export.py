@@ -1,0 +1,179 @@
+"""`utracefs export`: which format, which records, where to; what it says when it cannot. How each format
+looks: tests/client/export."""
+
+import csv
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.client.export.example import ROWS, write
+from tests.client.test_recording import break_first_page
+from tests.client.trace_dat.example import CPU0, pages
+from tests.client.trace_dat.example import write as write_pages
+from utracefs.cli import cli
+from utracefs.cli import export as export_module
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "trace.dat", lost=3)
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["export", *map(str, words)])
+
+
+def test_json_lines_to_stdout(file: Path) -> None:
+    done = run(file, "-e", "begin")
+    assert done.exit_code == 0
+    assert [json.loads(line).get("fields") for line in done.stdout.splitlines()] == [
+        None,
+        {"key": 7, "size": 100},
+        {"key": 8, "size": 2**63},
+    ]
+    assert done.stderr == f"utracefs: {file}: 2 records, 3 lost\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "to"), [("jsonl", None), ("ndjson", None), ("csv", None), ("json", None), ("x", "csv")]
+)
+def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: str, to: str | None) -> None:
+    out = tmp_path / f"out.{ending}"
+    done = run(file, "-o", out, *(["--to", to] if to else []))
+    assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
+    text = out.read_text(encoding="utf-8")
+    if ending in ("jsonl", "ndjson"):
+        assert len([json.loads(line) for line in text.splitlines()]) == len(ROWS) + 1
+    elif ending == "json":
+        assert len(json.loads(text)["traceEvents"]) > len(ROWS)
+    else:
+        with out.open(encoding="utf-8", newline="") as rows:
+            assert len(list(csv.reader(rows))) == len(ROWS) + 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"trace.dat", out.name})
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        (["-P", "13"], [40, 3_000_000_999]),
+        (["--since", "1.000000351", "--until", "2"], [1_000_000_351]),
+        (["--cpu", "1", "-e", "user_events:t*"], [11, 13, 15, 17]),
+    ],
+)
+def test_selection(file: Path, words: list[str], times: list[int]) -> None:
+    lines = [json.loads(line) for line in run(file, *words).stdout.splitlines()]
+    assert [line["time_ns"] for line in lines if "time_ns" in line] == times
+
+
+def test_tracks(file: Path, tmp_path: Path) -> None:
+    words = ["--slice", "begin,done,key", "--duration", "done.usec:us", "--counter", "begin.size"]
+    out = tmp_path / "out.json"
+    assert run(file, "-o", out, *words).exit_code == 0
+    kinds = [event["ph"] for event in json.loads(out.read_text())["traceEvents"]]
+    assert (kinds.count("b"), kinds.count("e"), kinds.count("C")) == (2, 1, 2)
+    assert run(file, "-o", out, *words[2:]).exit_code == 0
+    assert [event["dur"] for event in json.loads(out.read_text())["traceEvents"] if "dur" in event] == [1500]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["nosuch.dat"], 1, "nosuch.dat: No such file or directory"),
+        (["FILE", "-e", "nosuch"], 1, "no such event: nosuch"),
+        (["FILE", "-o", "out.xyz"], 2, "which format?"),
+        (["FILE", "--to", "xml"], 2, "xml"),
+        (["FILE", "-o", "FILE", "--to", "csv"], 1, "is the input"),
+        (["FILE", "-o", "nowhere/out.csv"], 1, "nowhere/out.csv: No such file or directory"),
+        (["FILE", "--counter", "begin.size"], 2, "are for --to chrome"),
+        (["FILE", "--to", "chrome", "--counter", "size"], 2, "'size' is not EVENT.FIELD"),
+        (["FILE", "--to", "chrome", "--slice", "a,b"], 2, "'a,b' is not BEGIN,END,KEY"),
+        (
+            ["FILE", "--to", "chrome", "--slice", "begin,done,size"],
+            1,
+            "done.size: no such field; the event has key, usec",
+        ),
+        (["FILE", "--to", "chrome", "--counter", "nosuch.n"], 1, "nosuch: no such event in"),
+        (["FILE", "--to", "chrome", "--duration", "done.usec:h"], 2, "the unit is one of ns, us, ms, s"),
+        (["FILE", "--since", "yesterday"], 2, "'yesterday' is not a time in seconds"),
+        (["FILE", "--since", "1e400"], 2, "is not a time in seconds"),
+        (["FILE", "--until", "nan"], 2, "is not a time in seconds"),
+        (["FILE", "--cpu", "x"], 2, "list of cpus"),
+    ],
+)
+def test_mistakes_are_one_line(
+    file: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], status: int, says: str
+) -> None:
+    monkeypatch.chdir(file.parent)
+    before = sorted(file.parent.iterdir())
+    done = run(*[word.replace("FILE", file.name) for word in words])
+    assert (done.exit_code, done.stdout) == (status, "")
+    assert says in done.stderr and done.stderr.count("\n") == 1
+    assert sorted(file.parent.iterdir()) == before
+
+
+def test_a_broken_recording_is_saved_up_to_there(tmp_path: Path) -> None:
+    path = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
+    out = tmp_path / "out.jsonl"
+    done = run(path, "-o", out)
+    assert done.exit_code == 1 and done.output.count("\n") == 1 and "--recover" in done.output
+    assert out.read_text().count("\n") == 1
+    done = run(path, "-o", out, "--recover")
+    assert (done.exit_code, done.output) == (0, f"{out}: 1 records\n")
+
+
+def test_to_a_pipe_whose_reader_goes_away(file: Path) -> None:
+    words = [sys.executable, "-m", "utracefs.cli", "export", str(file)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_a_directory(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trace"
+    done = run(file, "--to", "ctf", "-o", out)
+    assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
+    assert sorted(path.name for path in out.iterdir()) == ["channel0_0", "channel0_1", "metadata"]
+    done = run(file, "--to", "ctf", "-o", out)
+    assert (done.exit_code, "makes a new directory" in done.output) == (1, True)
+    broken = break_first_page(write_pages(tmp_path / "broken.dat", [pages(CPU0)]))
+    done = run(broken, "--to", "ctf", "-o", tmp_path / "part")
+    assert (done.exit_code, "--recover" in done.output) == (1, True)
+    assert (tmp_path / "part" / "metadata").exists()
+    assert run(file, "--to", "ctf").exit_code == 2
+    done = run(file, "--to", "ctf", "-o", tmp_path / "nowhere" / "trace")
+    assert (done.exit_code, "No such file" in done.output) == (1, True)
+    (tmp_path / "other.tmp").mkdir()
+    done = run(file, "--to", "ctf", "-o", tmp_path / "other")
+    assert (done.exit_code, "is in the way" in done.output) == (1, True)
+    assert (tmp_path / "other.tmp").exists()
+
+
+def test_to_a_device(file: Path) -> None:
+    assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
+
+
+def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 0.5, 1.5, 2.5])
+    with export_module._bar(lambda: next(times)) as progress:
+        progress(0.1)  # no terminal: nothing is asked
+    assert next(times) == 0.0
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as shown:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        times = iter([0.0, 0.5, 1.5])
+        with export_module._bar(lambda: next(times)) as progress:
+            progress(0.1)
+            progress(0.5)
+            progress(0.7)
+        terminal.flush()
+        os.set_blocking(master, False)
+        assert b"export" in shown.read(1 << 16)

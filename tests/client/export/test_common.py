@@ -1,0 +1,26 @@
+"""What exporters share."""
+
+import io
+from pathlib import Path
+
+import utracefs
+from tests.client.export.example import ROWS, write
+from utracefs.export.common import Exported, clean, json_text, plain, watched
+from utracefs.export.json_lines import write_json_lines
+
+
+def test_values() -> None:
+    assert (plain(-5), plain(b"\x00\xff"), plain("a\udcffb"), clean("ö")) == (-5, "00ff", "a\ufffdb", "ö")
+    assert json_text({"a": "</script>\u2028"}) == '{"a":"\\u003c/script>\\u2028"}'
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    told: list[float] = []
+    with utracefs.open(write(tmp_path / "trace.dat")) as recording:
+        reading = recording.reading()
+        assert len(list(watched(reading, told.append))) == len(ROWS)
+        assert Exported.of(reading) == Exported(len(ROWS), 0, False)
+        assert len(told) == 1 and 0 <= told[0] <= 1
+        told.clear()
+        write_json_lines(recording, io.BytesIO(), progress=told.append)
+        assert told == [1.0]

@@ -1,0 +1,188 @@
+"""Every field of every record, read back by babeltrace2's Python binding."""
+
+import json
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import utracefs
+from tests.client.export.example import COMMS, EVENTS, ROWS, name, write
+from tests.client.perf_samples.example import sample
+from tests.client.perf_samples.example import write as write_perf_data
+from tests.client.recordings import Events
+from tests.client.test_recording import break_first_page
+from tests.client.trace_dat.example import CPU0, many_records, pages
+from tests.client.trace_dat.example import write as write_pages
+from utracefs.export import Exported, write_ctf
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import bytes_of
+
+READ = """
+import json, sys
+import bt2
+
+def value(field):
+    if isinstance(field, bt2._StringFieldConst):
+        return str(field).encode("utf-8", "surrogateescape").hex()
+    if isinstance(field, bt2._ArrayFieldConst):
+        return [int(item) for item in field]
+    return int(field)
+
+for message in bt2.TraceCollectionMessageIterator(sys.argv[1]):
+    if type(message) is not bt2._EventMessageConst:
+        continue
+    event = message.event
+    context = event.common_context_field
+    print(json.dumps([
+        message.default_clock_snapshot.value,
+        int(event.packet.context_field["cpu_id"]),
+        int(context["vpid"]),
+        int(context["vtid"]),
+        value(context["procname"]),
+        event.name,
+        {name: value(field) for name, field in event.payload_field.items()},
+    ]))
+"""
+
+
+def has_bt2() -> bool:
+    try:
+        return (
+            subprocess.run(
+                ["/usr/bin/python3", "-c", "import bt2"], capture_output=True, check=False
+            ).returncode
+            == 0
+        )
+    except OSError:
+        return False
+
+
+needs_bt2 = pytest.mark.skipif(not has_bt2(), reason="the Debian package python3-bt2 is the judge")
+
+
+def read(path: Path) -> list[list[Any]]:
+    done = subprocess.run(
+        ["/usr/bin/python3", "-c", READ, path], capture_output=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def as_read(event_id: int, values: dict[str, object], events: Events = EVENTS) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for field in events.declared[event_id].fields:
+        key = field.name.decode()
+        value = values[key]
+        if isinstance(value, bytes) and field.is_loc:
+            found[f"_{key}_length"] = len(value)
+        if isinstance(value, str):
+            found[key] = bytes_of(value).hex()
+        else:
+            found[key] = list(value) if isinstance(value, bytes) else value
+    return found
+
+
+@needs_bt2
+def test_all_records(tmp_path: Path) -> None:
+    with utracefs.open(write(tmp_path / "trace.dat")) as recording:
+        assert write_ctf(recording, tmp_path / "ctf") == Exported(len(ROWS), 0, False)
+    assert read(tmp_path / "ctf") == [
+        [
+            time,
+            number % 2,
+            tid,
+            tid,
+            bytes_of(COMMS.get(tid, "<...>" if tid else "<idle>"))[:15].hex(),
+            f"user_events:{name(event_id)}",
+            as_read(event_id, values),
+        ]
+        for number, (tid, event_id, time, values) in enumerate(ROWS)
+    ]
+
+
+@needs_bt2
+def test_many_packets(tmp_path: Path) -> None:
+    path = write_pages(tmp_path / "trace.dat", [pages(many_records(cpu, 3000)) for cpu in range(3)])
+    with utracefs.open(path) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+        expected = [[r.time_ns, r.cpu, f"user_events:{r.name}"] for r in recording]
+    assert (tmp_path / "ctf" / "channel0_0").stat().st_size > 128 << 10
+    assert sorted([row[0], row[1], row[5]] for row in read(tmp_path / "ctf")) == sorted(expected)
+
+
+@needs_bt2
+def test_names_that_a_format_stumbles_over(tmp_path: Path) -> None:
+    events = Events(
+        1,
+        b"event u32 string; u32 1st; u32 a-b; u32 a_b; u32 struct; __rel_loc u8[] x; u32 _x_length; "
+        b"u32 length",
+        b'quote"back\\slash u8 n',
+    )
+    path = write_perf_data(
+        tmp_path / "perf.data",
+        events,
+        [
+            sample(1, 0, 3, 4, events.entry(1, 4, 1, 2, 3, 4, 5, b"6", 7, 8)),
+            sample(2, 0, 3, 4, events.entry(2, 4, 9)),
+        ],
+    )
+    with utracefs.open(path) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    first, second = read(tmp_path / "ctf")
+    assert list(first[6].values()) == [1, 2, 3, 4, 5, 1, [ord("6")], 7, 8]
+    assert second[2:] == [3, 4, b"<...>".hex(), 'user_events:quote"back\\slash', {"n": 9}]
+
+
+def discarded(path: Path) -> list[int]:
+    """Of each packet of cpu 1."""
+    data = (path / "channel0_1").read_bytes()
+    found = []
+    while data:
+        head = struct.unpack_from("<I16sIIQQQQQQI", data)
+        found.append(head[9])
+        data = data[head[7] // 8 :]
+    return found
+
+
+@pytest.mark.parametrize(("lost", "counted"), [(0, 0), (7, 7), (-1, 1)])
+def test_lost_records_are_counted(tmp_path: Path, lost: int, counted: int) -> None:
+    with utracefs.open(write(tmp_path / "trace.dat", lost=lost)) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    assert discarded(tmp_path / "ctf") == [counted]
+
+
+@needs_bt2
+def test_a_record_that_is_too_short_is_discarded(tmp_path: Path) -> None:
+    events = Events(1, b"ev u64 n")
+    records = [sample(1, 1, 3, 4, events.entry(1, 4, 5)[:12]), sample(2, 1, 3, 4, events.entry(1, 4, 5))]
+    with utracefs.open(write_perf_data(tmp_path / "perf.data", events, records)) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    assert discarded(tmp_path / "ctf") == [1]
+    assert (
+        subprocess.run(["babeltrace2", tmp_path / "ctf"], capture_output=True, check=True).stdout.count(b"\n")
+        == 1
+    )
+
+
+@needs_bt2
+def test_no_records(tmp_path: Path) -> None:
+    with utracefs.open(write(tmp_path / "trace.dat"), pids=[999]) as recording:
+        assert write_ctf(recording, tmp_path / "ctf").records == 0
+    assert read(tmp_path / "ctf") == []
+
+
+@needs_bt2
+def test_a_broken_recording_makes_a_complete_trace(tmp_path: Path) -> None:
+    path = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
+    with utracefs.open(path) as recording, pytest.raises(TraceError, match="broken: cpu 0"):
+        write_ctf(recording, tmp_path / "ctf")
+    assert [row[0] for row in read(tmp_path / "ctf")] == [100000000001]
+
+
+def test_a_directory_that_exists_is_left_alone(tmp_path: Path) -> None:
+    with utracefs.open(write(tmp_path / "trace.dat")) as recording, pytest.raises(FileExistsError):
+        write_ctf(recording, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.dat"]
