@@ -266,6 +266,7 @@ def test_nobody_else_may(daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]
         "        print('opened')\n"
         "    except OSError as error:\n"
         "        print(error.errno)\n"
+        "sys.stdout.flush(); os._exit(0)  # nothing at exit, such as a report of coverage, is this user's\n"
     )
     process = process_of(sleeper.pid)
     asked = [(process["pid"], process["start_time"], uid) for uid in (0, 12345, 1)]
