@@ -15,8 +15,8 @@ import pytest
 from tests.left_over import LeftOver, watch
 from utracefsd.server.runtime import Runtime
 
-# A shell that runs something in the background lets it ignore SIGINT, and nohup SIGHUP; so would every program
-# that a test starts and interrupts.
+# A shell that runs something in the background lets it ignore SIGINT, and nohup SIGHUP; so would every
+# program that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
