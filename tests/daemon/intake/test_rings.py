@@ -408,7 +408,7 @@ def test_an_adopted_doorbell_may_hold_any_count(bells: Bells, flags: int, count:
         assert not bells.woken()
         bells.rings.drop(ring)
         del ring
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before  # what others sent may still be closing
     finally:
         os.close(doorbell)
 
