@@ -20,7 +20,9 @@ count after the hooks for the parent, so the threads are started by a pending ca
 when os.fork() has returned to the frame that called it, before the next instruction there. While that frame
 is not the current one, hooks of others are being run; then the call is put off, for some milliseconds at
 most. Pending calls are made by the main thread, which may wait for long while another one forks: then there
-are two threads anyway, the warning comes with or without ours, and it is started at once. Python 3.11 does
+are two threads anyway, the warning comes with or without ours, and it is started at once. So it is in a
+process that was forked by another than the main thread, and its children: Python 3.13.0 goes on asking the
+thread of the parent there for pending calls, so none is ever made. Python 3.11 does
 not warn, and must not have this: in a program that is traced (coverage, a debugger) it never comes back from
 a pending call that runs Python while another one waits (DO_TRACING in ceval.c).
 """
@@ -54,6 +56,13 @@ cdef extern from "native_thread.h" nogil:
         pass
     void ut_block_signals(sigset_t *before)
     void ut_restore_signals(const sigset_t *before)
+
+cdef extern from *:
+    """
+    /* Whether the main thread forks: of this thread, so that the child knows it of the one that it has. */
+    static __thread int is_main_thread_forking;
+    """
+    int is_main_thread_forking
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()
@@ -328,14 +337,16 @@ cdef class NativeThread:
 cdef int nr_forking = 0
 cdef void *forking_frame = NULL
 cdef int64_t forked_at_ns = 0
+cdef bint makes_pending_calls = PY_VERSION_HEX >= 0x030C0000
 cdef object call_before = None
 cdef object call_in_parent = None
 cdef object call_in_child = None
 
 
 def _before_fork():
-    global nr_forking, forking_frame
+    global nr_forking, forking_frame, is_main_thread_forking
     nr_forking += 1
+    is_main_thread_forking = gettid() == getpid()
     call_before()
     # Not held: it is only compared with.
     forking_frame = PyEval_GetFrame()
@@ -347,7 +358,7 @@ def _after_fork_in_parent():
     if nr_forking:
         return  # one fork of several threads: the last of them starts ours
     forked_at_ns = ut_monotonic_ns()
-    if PY_VERSION_HEX < 0x030C0000 or gettid() != getpid() or Py_AddPendingCall(start_again, NULL) != 0:
+    if not makes_pending_calls or gettid() != getpid() or Py_AddPendingCall(start_again, NULL) != 0:
         call_in_parent()
 
 
@@ -362,8 +373,10 @@ cdef int start_again(void *_) noexcept:
 
 
 def _after_fork_in_child():
-    global nr_forking
+    global nr_forking, makes_pending_calls
     nr_forking = 0
+    if PY_VERSION_HEX >= 0x030D0000 and not is_main_thread_forking:
+        makes_pending_calls = False
     call_in_child()
 
 

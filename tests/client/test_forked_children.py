@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -91,9 +90,6 @@ def test_children_with_threads_that_all_begin_at_once(work: Work) -> None:
     wait_for(lambda: work.numbers() == expected, what=lambda: work.numbers())
 
 
-@pytest.mark.xfail(
-    sys.version_info >= (3, 13), reason="a child or its flush takes 30 s there; not understood yet", run=False
-)
 def test_threads_that_fork_while_threads_emit_in_parent_and_child(work: Work) -> None:
     """And each child forks while its threads emit. Everybody is complete and in order."""
     counts = json.loads(
