@@ -46,10 +46,9 @@ from utracefs.cli.wanted import Wanted, WantedCommand, wanted_options
 from utracefs.event_names import ALL_USER_EVENTS, EventName
 from utracefs.perf_data import PerfDataReader, PerfDataWriter
 from utracefs.tracefs import PerfAttr
-from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
 from utracefs_protocol.perf_ring import MAX_SAMPLE_FREQ
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["perf", "record", "script", "stat", "top", "trace"]
 
@@ -355,7 +354,7 @@ def _summary(samples: int, lost: int) -> str:
     default=DATA_FILE,
     show_default=True,
     type=click.Path(),
-    help="What `utracefs perf record` wrote.",
+    help="What `utracefs perf record` or `perf record` wrote.",
 )
 @click.option("--ns", is_flag=True, help="Times with nanoseconds.")
 def script(path: str, ns: bool) -> int:
@@ -363,39 +362,27 @@ def script(path: str, ns: bool) -> int:
 
     A line as perf script has it: comm, process/thread, cpu, time, event and fields.
     """
-    try:
-        reader = PerfDataReader(path)
-    except OSError as error:
-        raise Failure(path, error.strerror or str(error)) from None
-    except ValueError as error:
-        raise Failure(path, str(error)) from None
-    with reader:
+    with PerfDataReader(path) as reader:
+        samples = reader.samples()
         try:
             lines = {
-                number: Line(_name(event.system, event.format), event.format, ns=ns)
-                for number, event in reader.events.items()
+                number: Line(str(EventName(reader.systems[number], text_of(event.name))), event, ns=ns)
+                for number, event in reader.formats.items()
             }
-            for sample in reader:
+            for sample in samples:
                 line = lines.get(int.from_bytes(sample.raw[:2], "little"))
                 if line is None:
                     raise Failure(path, "is damaged: it has a record of an event without a format")
-                comm = reader.comms.get(sample.tid, f":{sample.tid}")
+                comm = samples.comms.get(sample.tid, f":{sample.tid}")
                 sys.stdout.buffer.write(bytes_of(line.text(sample, comm) + "\n"))
-        except (ValueError, TraceError) as error:
+        except ValueError as error:
             raise Failure(path, f"is damaged: {error}") from None
         sys.stdout.buffer.flush()
-        lost = sum(one.count for one in reader.losses)
-        gaps = any(not one.count for one in reader.losses)
-    if lost:
-        click.echo(f"utracefs: {lost} samples were lost", err=True)
-    if gaps:
+    if samples.lost:
+        click.echo(f"utracefs: {samples.lost} samples were lost", err=True)
+    if samples.gaps:
         click.echo("utracefs: the daemon was away meanwhile; what came then is missing", err=True)
     return 0
-
-
-def _name(system: str, format_text: bytes) -> str:
-    first = format_text.partition(b"\n")[0]
-    return f"{system}:{first.removeprefix(b'name: ').decode('utf-8', 'surrogateescape')}"
 
 
 # perf trace, perf top.
