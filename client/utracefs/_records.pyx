@@ -3,7 +3,7 @@
 
     RecordSource                 the records of a file, in the order of time
     ├── MergedPages              of a trace.dat
-    └── perf_samples._samples       of a perf.data
+    └── perf_data._samples       of a perf.data
     Records                      those of them that were asked for ─▶ Record, or text (export._json_text)
 
 Where a field is says `_fields`, which checks it against the end of the record.

@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from utracefs._records import EventDecoder, MergedPages, Record, Records, RecordSource
 from utracefs.event_names import EventName, matches
-from utracefs.perf_samples.reader import MAGIC as PERF_MAGIC
-from utracefs.perf_samples.reader import PerfDataReader
+from utracefs.perf_data import PerfDataReader
+from utracefs.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.trace_dat import CLOCKS_IN_NS, TraceDatReader
 from utracefs.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
 from utracefs_protocol.errors import TraceError

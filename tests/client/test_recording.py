@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import utracefs
-from tests.client.perf_samples.example import sample
-from tests.client.perf_samples.example import write as write_perf_data
+from tests.client.perf_data.example import sample
+from tests.client.perf_data.example import write as write_perf_data
 from tests.client.trace_dat.example import CPU0, CPU1, EVENTS, many_records, pages, write
 from utracefs import Record, Recording
 from utracefs_protocol.errors import TraceError

@@ -13,6 +13,7 @@ and opened as they appear; what such an event emits in the LOOK_S before that is
 the daemon is started again, and say what is missing (cli/perf_attached.py).
 """
 
+import contextlib
 import functools
 import math
 import os
@@ -20,8 +21,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import click
@@ -38,7 +39,7 @@ from utracefs.cli.common import (
     seconds_option,
 )
 from utracefs.cli.launching import Launch, launch_options, launched
-from utracefs.cli.perf_attached import LOOK_S, Attached
+from utracefs.cli.perf_attached import LOOK_S, Attached, Opened
 from utracefs.cli.perf_sampling import Line, PerfRecorder, PerfTop, PerfTrace
 from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.cli.tables import table_lines
@@ -46,10 +47,9 @@ from utracefs.cli.wanted import Wanted, WantedCommand, wanted_options
 from utracefs.event_names import ALL_USER_EVENTS, EventName
 from utracefs.perf_data import PerfDataReader, PerfDataWriter
 from utracefs.tracefs import PerfAttr
-from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
 from utracefs_protocol.perf_ring import MAX_SAMPLE_FREQ
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = ["perf", "record", "script", "stat", "top", "trace"]
 
@@ -165,6 +165,38 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
     return found
 
 
+_Run: TypeAlias = Callable[[Callable[[], float]], int]
+"""run_steps, which is given the step and knows the rest."""
+
+
+@contextlib.contextmanager
+def _attached(
+    common: _Common, attr: PerfAttr, missed: Callable[[Opened, int], None] = lambda _one, _count: None
+) -> Iterator[tuple[Attached, _Run]]:
+    """What is wanted, not looked for yet; and how to run the command meanwhile."""
+    with (
+        connect(common.directory) as tree,
+        signals_blocked() as taken,
+        launched(common.launch, tree, common.command) as surroundings,
+        Attached(tree, common.wanted, attr, missed=missed) as attached,
+    ):
+        yield (
+            attached,
+            lambda step: run_steps(
+                common.command, step, taken=taken, surroundings=surroundings, duration_s=common.duration_s
+            ),
+        )
+
+
+def _sampled(attached: Attached, run: _Run, step: Callable[[], float]) -> int:
+    """Run to the end; the status. What the rings hold then is left to the caller."""
+    step()
+    status = run(step)
+    attached.look()
+    attached.disable()
+    return status
+
+
 # perf stat.
 
 
@@ -196,12 +228,7 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         raise click.UsageError("-r goes with a COMMAND")
     if as_json and (repeat > 1 or interval_ms):
         raise click.UsageError("--json goes with neither -r nor -I")
-    with (
-        connect(common.directory) as tree,
-        signals_blocked() as taken,
-        launched(common.launch, tree, common.command) as surroundings,
-        Attached(tree, common.wanted, common.attr()) as attached,
-    ):
+    with _attached(common, common.attr()) as (attached, run):
         attached.look()
         runs: list[dict[EventName, int]] = []
         times: list[float] = []
@@ -210,13 +237,7 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         for _ in range(repeat):
             before = attached.counts()
             began = time.monotonic()
-            status = run_steps(
-                common.command,
-                counter.step,
-                taken=taken,
-                surroundings=surroundings,
-                duration_s=common.duration_s,
-            )
+            status = run(counter.step)
             times.append(time.monotonic() - began)
             after = attached.counts()
             runs.append({event: count - before.get(event, 0) for event, count in after.items()})
@@ -306,40 +327,16 @@ def record(common: _Common, sampling: dict[str, int], output: str) -> int:
         raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
     attr = common.attr(**sampling)
     with (
-        connect(common.directory) as tree,
-        signals_blocked() as taken,
-        _failing(PerfDataWriter, output) as writer,
-        launched(common.launch, tree, common.command) as surroundings,
-        Attached(
-            tree, common.wanted, attr, missed=lambda one, count: recorder.missed(one, count)
-        ) as attached,
+        _attached(common, attr, lambda one, count: recorder.missed(one, count)) as (attached, run),
+        PerfDataWriter(output) as writer,
     ):
         recorder = PerfRecorder(attached, writer, attr)
-        recorder.step()
-        status = run_steps(
-            common.command,
-            recorder.step,
-            taken=taken,
-            surroundings=surroundings,
-            duration_s=common.duration_s,
-        )
-        attached.look()
-        attached.disable()
+        status = _sampled(attached, run, recorder.step)
         recorder.drain()
-        try:
-            size = recorder.finish(sys.argv)
-        except OSError as error:
-            raise Failure(output, error.strerror or str(error)) from None
+        size = recorder.finish(sys.argv)
         status = status or attached.finish()
     click.echo(f"utracefs: {_summary(recorder.samples, recorder.lost)}; {output} has {size} bytes", err=True)
     return status
-
-
-def _failing(function: Callable[[str], PerfDataWriter], path: str) -> PerfDataWriter:
-    try:
-        return function(path)
-    except OSError as error:
-        raise Failure(path, error.strerror or str(error)) from None
 
 
 def _summary(samples: int, lost: int) -> str:
@@ -355,7 +352,7 @@ def _summary(samples: int, lost: int) -> str:
     default=DATA_FILE,
     show_default=True,
     type=click.Path(),
-    help="What `utracefs perf record` wrote.",
+    help="What `utracefs perf record` or `perf record` wrote.",
 )
 @click.option("--ns", is_flag=True, help="Times with nanoseconds.")
 def script(path: str, ns: bool) -> int:
@@ -363,39 +360,27 @@ def script(path: str, ns: bool) -> int:
 
     A line as perf script has it: comm, process/thread, cpu, time, event and fields.
     """
-    try:
-        reader = PerfDataReader(path)
-    except OSError as error:
-        raise Failure(path, error.strerror or str(error)) from None
-    except ValueError as error:
-        raise Failure(path, str(error)) from None
-    with reader:
+    with PerfDataReader(path) as reader:
+        samples = reader.samples()
         try:
             lines = {
-                number: Line(_name(event.system, event.format), event.format, ns=ns)
-                for number, event in reader.events.items()
+                number: Line(str(EventName(reader.systems[number], text_of(event.name))), event, ns=ns)
+                for number, event in reader.formats.items()
             }
-            for sample in reader:
+            for sample in samples:
                 line = lines.get(int.from_bytes(sample.raw[:2], "little"))
                 if line is None:
                     raise Failure(path, "is damaged: it has a record of an event without a format")
-                comm = reader.comms.get(sample.tid, f":{sample.tid}")
+                comm = samples.comms.get(sample.tid, f":{sample.tid}")
                 sys.stdout.buffer.write(bytes_of(line.text(sample, comm) + "\n"))
-        except (ValueError, TraceError) as error:
+        except ValueError as error:
             raise Failure(path, f"is damaged: {error}") from None
         sys.stdout.buffer.flush()
-        lost = sum(one.count for one in reader.losses)
-        gaps = any(not one.count for one in reader.losses)
-    if lost:
-        click.echo(f"utracefs: {lost} samples were lost", err=True)
-    if gaps:
+    if samples.lost:
+        click.echo(f"utracefs: {samples.lost} samples were lost", err=True)
+    if samples.gaps:
         click.echo("utracefs: the daemon was away meanwhile; what came then is missing", err=True)
     return 0
-
-
-def _name(system: str, format_text: bytes) -> str:
-    first = format_text.partition(b"\n")[0]
-    return f"{system}:{first.removeprefix(b'name: ').decode('utf-8', 'surrogateescape')}"
 
 
 # perf trace, perf top.
@@ -413,23 +398,9 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 
     A line as perf script has it: comm, process/thread, cpu, time, event and fields.
     """
-    with (
-        connect(common.directory) as tree,
-        signals_blocked() as taken,
-        launched(common.launch, tree, common.command) as surroundings,
-        Attached(tree, common.wanted, common.attr(**sampling)) as attached,
-    ):
+    with _attached(common, common.attr(**sampling)) as (attached, run):
         printer = PerfTrace(attached)
-        printer.step()
-        status = run_steps(
-            common.command,
-            printer.step,
-            taken=taken,
-            surroundings=surroundings,
-            duration_s=common.duration_s,
-        )
-        attached.look()
-        attached.disable()
+        status = _sampled(attached, run, printer.step)
         printer.print()
         status = status or attached.finish()
     click.echo(f"utracefs: {_summary(printer.samples, printer.lost)}", err=True)
@@ -446,23 +417,9 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
 @seconds_option("-d", "delay_s", "Renew every S seconds. [default: 2]")
 def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int:
     """Count samples by event and process while COMMAND runs, or until Ctrl-C, most first."""
-    with (
-        connect(common.directory) as tree,
-        signals_blocked() as taken,
-        launched(common.launch, tree, common.command) as surroundings,
-        Attached(tree, common.wanted, common.attr(**sampling)) as attached,
-    ):
+    with _attached(common, common.attr(**sampling)) as (attached, run):
         view = _TopView(PerfTop(attached), delay_s or 2.0)
-        view.step()
-        status = run_steps(
-            common.command,
-            view.step,
-            taken=taken,
-            surroundings=surroundings,
-            duration_s=common.duration_s,
-        )
-        attached.look()
-        attached.disable()
+        status = _sampled(attached, run, view.step)
         view.finish()
         return status or attached.finish()
 

@@ -13,7 +13,7 @@ from utracefs.perf_data import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.perf_data._records import Tally
 from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol._event_printer import EventPrinter
-from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.perf_ring import Lost, Sample
 from utracefs_protocol.text import bytes_of, text_of
 
@@ -59,10 +59,9 @@ class Comms:
 class Line:
     """A sample as a line, as perf script has it: comm, process/thread, cpu, time, event and fields."""
 
-    def __init__(self, event: str, format_text: bytes, *, ns: bool = False) -> None:
-        """TraceError: that is no format."""
-        self._event = event
-        self._printer = EventPrinter(parse_format(format_text))
+    def __init__(self, name: str, event: EventFormat, *, ns: bool = False) -> None:
+        self._name = name
+        self._printer = EventPrinter(event)
         self._ns = ns
 
     def text(self, sample: Sample, comm: str) -> str:
@@ -70,7 +69,7 @@ class Line:
         rest = f"{rest_ns:09d}" if self._ns else f"{rest_ns // 1000:06d}"
         return (
             f"{comm:>16} {sample.pid:>7}/{sample.tid:<7} [{sample.cpu:03d}] "
-            f"{time_s:5d}.{rest}: {self._event}: {self._printer.text(sample.raw)}"
+            f"{time_s:5d}.{rest}: {self._name}: {self._printer.text(sample.raw)}"
         )
 
 
@@ -213,7 +212,7 @@ class PerfTrace:
     def _line(self, one: Opened) -> Line:
         key = (one.event, one.format)
         if key not in self._lines:
-            self._lines[key] = Line(str(one.event), one.format)
+            self._lines[key] = Line(str(one.event), parse_format(one.format))
         return self._lines[key]
 
 

@@ -4,8 +4,9 @@
 |---|---|
 | format | the layout: header, attributes, records, features |
 | writer | PerfDataWriter: what perf rings held, and texts, become a file |
-| reader | PerfDataReader: such a file becomes samples in the order of time |
-| _records | what is done once per record (compiled) |
+| reader | PerfDataReader: such a file, or one of perf's own, says what it is and gives its samples |
+| _samples | Samples: finds them and puts them in the order of time (compiled) |
+| _records | Tally: what is done once per record of a ring (compiled) |
 """
 
 from utracefs.perf_data.reader import PerfDataReader

@@ -17,9 +17,15 @@ Sources: include/uapi/linux/perf_event.h; tools/perf/Documentation/perf.data-fil
 import struct
 from typing import Final
 
+from utracefs.trace_dat.format import MAGIC as TRACING_MAGIC
+
 __all__ = [
     "ATTR",
+    "ATTR_HEAD",
     "ATTR_SIZE",
+    "ATTR_SIZE_LEAST",
+    "CLOCKID",
+    "CLOCKID_AT",
     "CLOCK_DATA",
     "CLOCK_MONOTONIC",
     "COMM_HEAD",
@@ -29,13 +35,18 @@ __all__ = [
     "FEATURES_AT",
     "FLAGS",
     "FLAG_FREQ",
+    "FLAG_SAMPLE_ID_ALL",
+    "FLAG_USE_CLOCKID",
     "HEADER",
     "HEADER_SIZE",
     "LOST_RECORD",
     "MAGIC",
+    "PERF_RECORD_COMM",
+    "PIPE_HEADER_SIZE",
     "READ_FORMAT_ID",
     "RECORD_HEADER",
     "TRACING_DATA_BEGIN",
+    "TRACING_MAGIC",
     "TYPE_TRACEPOINT",
     "U32",
     "U64",
@@ -49,25 +60,37 @@ HEADER: Final = struct.Struct("<8s8Q")
 of `event types` (unused). Behind it the features: 256 bits."""
 FEATURES_AT: Final = HEADER.size
 HEADER_SIZE: Final = HEADER.size + 32
+PIPE_HEADER_SIZE: Final = 16
+"""Magic and size of the header, all that a file has which went through a pipe."""
 
 EXTENT: Final = struct.Struct("<QQ")
 """Offset in the file, bytes."""
 U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 
+ATTR_HEAD: Final = struct.Struct("<IIQQQQQ")
+"""What every struct perf_event_attr has: type, size, config, sample_period or sample_freq, sample_type,
+read_format, flags."""
+ATTR_SIZE_LEAST: Final = 64
+"""PERF_ATTR_SIZE_VER0."""
+CLOCKID: Final = struct.Struct("<i")
+CLOCKID_AT: Final = 92
+"""In an attr that is long enough."""
 ATTR: Final = struct.Struct("<IIQQQQQ44xi16x")
-"""struct perf_event_attr: type, size, config, sample_period or sample_freq, sample_type, read_format, flags;
-clockid."""
+"""The same with clockid, as it is written here."""
 ATTR_SIZE: Final = ATTR.size
 TYPE_TRACEPOINT: Final = 2
 READ_FORMAT_ID: Final = 4
-FLAGS: Final = 1 << 5 | 1 << 18 | 1 << 25
-"""exclude_kernel (or perf warns of kernel symbols), sample_id_all, use_clockid."""
 FLAG_FREQ: Final = 1 << 10
+FLAG_SAMPLE_ID_ALL: Final = 1 << 18
+FLAG_USE_CLOCKID: Final = 1 << 25
+FLAGS: Final = 1 << 5 | FLAG_SAMPLE_ID_ALL | FLAG_USE_CLOCKID
+"""exclude_kernel (or perf warns of kernel symbols), and these two."""
 CLOCK_MONOTONIC: Final = 1
 
 RECORD_HEADER: Final = struct.Struct("<IHH")
 """Type, misc, bytes of all of it: a multiple of 8."""
+PERF_RECORD_COMM: Final = 3
 COMM_HEAD: Final = struct.Struct("<II")
 """Process, thread; then the name with a NUL and up to a multiple of 8, and COMM_TRAILER."""
 COMM_TRAILER: Final = struct.Struct("<IIQIIQ")
@@ -80,7 +103,7 @@ LOST_RECORD: Final = struct.Struct("<IHHQQIIQIIQ")
 CLOCK_DATA: Final = struct.Struct("<IIQQ")
 """Version 1, clock id, wall clock and that clock at one moment, in nanoseconds."""
 
-TRACING_DATA_BEGIN: Final = b"\x17\x08\x44tracing0.6\0\0\x08"
+TRACING_DATA_BEGIN: Final = TRACING_MAGIC + b"0.6\0\0\x08"
 """As of a trace.dat: magic, version, byte order, bytes of a long."""
 
 

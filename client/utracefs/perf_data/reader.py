@@ -1,61 +1,62 @@
-"""Reads a perf.data of ours: the samples in the order of time, the formats of their events, names of threads.
+"""Reads a perf.data of tracepoint samples: of `utracefs perf record`, and of `perf record -e SYSTEM:NAME`.
 
-Files of perf itself have other parts of samples, records of the kernel, and compression: they are refused,
-with a reason. What is read is checked against the size of the file; nothing of it is believed.
+    file header      PERFILE2, where the parts are, a bit for each feature
+    attrs            struct perf_event_attr of each event, and the ids of its samples
+    data             records: see _samples
+    features         u64 offset, u64 size of each set bit; TRACING_DATA has the formats of the events
 
-Memory: 16 bytes a sample while the order is made, 8 afterwards; the records stay in the file, which is
-mapped.
+Where those parts are says the header; the layout stands in `format`. Nothing in a file is trusted:
+TraceError(EINVAL) says what is wrong with it.
 """
 
+import contextlib
+import errno
 import mmap
 import os
-from collections.abc import Iterator
+import struct
 from typing import Final, Self
 
-import attrs
-
 import utracefs.perf_data.format as layout
-from utracefs.perf_data._records import sorted_samples
+from utracefs.perf_data._samples import Samples
 from utracefs.perf_data.format import Feature
-from utracefs_protocol.perf_ring import (
-    DEFAULT_SAMPLE_TYPE,
-    PERF_RECORD_LOST,
-    Lost,
-    Sample,
-    parse_sample,
-)
-from utracefs_protocol.text import text_of
+from utracefs.trace_dat import Cursor, TraceTexts, contents_of
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE
 
-__all__ = ["EventText", "PerfDataReader"]
+__all__ = ["PerfDataReader"]
 
-_PERF_RECORD_COMM: Final = 3
-_COMM_LEAST: Final = layout.RECORD_HEADER.size + layout.COMM_HEAD.size + 1
+_CLOCKS: Final = {0: "realtime", 1: "mono", 4: "mono_raw", 7: "boot", 11: "tai"}
 
 
-@attrs.frozen
-class EventText:
-    """What a file says about an event."""
+class PerfDataReader(TraceTexts):
+    """Reads a perf.data; a context manager that unmaps the file.
 
-    system: str
-    format: bytes
-    """events/SYSTEM/NAME/format."""
+    read_bytes: a file above this size is mapped, not read. recover: samples up to the first broken record.
 
-
-class PerfDataReader:
-    """A context manager that closes the file. OSError: it cannot be opened. ValueError, with the reason: it
-    is no perf.data, not one that can be read here, or damaged.
+    OSError when the file cannot be opened; TraceError(EINVAL) when it is not a perf.data, is broken, or has
+    samples that are not of tracepoints.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_bytes: int | None = None, recover: bool = False
+    ) -> None:
+        super().__init__()
+        self._path = os.fspath(path)
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < layout.HEADER_SIZE:
-                raise ValueError("is not a perf.data: it is shorter than a header")
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map: mmap.mmap | bytes = contents_of(file, read_bytes)
+        self._recover = recover
+        self.clock = "perf"
+        """The name of the samples' clock; all count nanoseconds."""
+        self._sample_type = int(DEFAULT_SAMPLE_TYPE)
+        self._sample_id_all = True
+        self._data = (0, 0)
         try:
             self._read()
+        except (struct.error, ValueError, OverflowError):
+            self.close()
+            raise self._error("perf.data is cut off or broken") from None
         except BaseException:
-            self._map.close()
+            self.close()
             raise
 
     def __enter__(self) -> Self:
@@ -65,133 +66,104 @@ class PerfDataReader:
         self.close()
 
     def close(self) -> None:
-        self._map.close()
+        """While samples are being read the file stays mapped."""
+        if isinstance(self._map, mmap.mmap):
+            with contextlib.suppress(BufferError):
+                self._map.close()
+
+    @property
+    def data_bytes(self) -> int:
+        """Of records."""
+        return self._data[1]
+
+    def samples(self) -> Samples:
+        """The samples in the order of time."""
+        try:
+            return Samples(
+                self._map,
+                *self._data,
+                self._sample_type,
+                self._sample_id_all,
+                comms=self.cmdlines,
+                recover=self._recover,
+            )
+        except ValueError as error:
+            raise self._error(str(error)) from None
+
+    def _error(self, text: str) -> TraceError:
+        return TraceError(errno.EINVAL, f"{self._path}: {text}")
 
     def _read(self) -> None:
-        magic, size, attr_size, attrs_at, attrs_size, self._data_at, self._data_size, *_ = (
+        size = len(self._map)
+        if size < layout.HEADER_SIZE:
+            raise self._error("is not a perf.data: it is shorter than a header")
+        magic, header_size, entry_size, attrs_at, attrs_size, data_at, data_size, *_ = (
             layout.HEADER.unpack_from(self._map)
         )
+        if magic == layout.MAGIC[::-1]:
+            raise self._error("was written on a big-endian machine")
         if magic != layout.MAGIC:
-            raise ValueError("is not a perf.data, or of another byte order")
-        if size != layout.HEADER_SIZE or attr_size != layout.ATTR.size + layout.EXTENT.size:
-            raise ValueError("is a perf.data that utracefs did not write; use `perf script`")
-        self._check(attrs_at, attrs_size)
-        self._check(self._data_at, self._data_size)
-        self._attrs(attrs_at, attrs_size)
+            raise self._error("is not a perf.data")
+        if header_size == layout.PIPE_HEADER_SIZE:
+            raise self._error("was written to a pipe (perf record -o -); that cannot be read")
+        if header_size != layout.HEADER_SIZE:
+            raise self._error("is a perf.data that utracefs did not write; use `perf script`")
         features = int.from_bytes(self._map[layout.FEATURES_AT : layout.HEADER_SIZE], "little")
-        self.events: dict[int, EventText] = {}
-        """By trace event id: common_type of a record."""
-        self.comms: dict[int, str] = {}
-        """Names by thread, as far as the file has them."""
-        at = self._data_at + self._data_size
-        for bit in range(256):
-            if features >> bit & 1:
-                self._check(at, layout.EXTENT.size)
-                start, length = layout.EXTENT.unpack_from(self._map, at)
-                self._check(start, length)
-                if bit == Feature.TRACING_DATA:
-                    self._tracing_data(_Cursor(self._map[start : start + length]))
-                at += layout.EXTENT.size
-        with (
-            memoryview(self._map) as whole,
-            whole[self._data_at : self._data_at + self._data_size] as data,
-        ):
-            self._samples, others, end = sorted_samples(data)
-        if end != self._data_size:
-            raise ValueError(f"is damaged: no record {end} bytes behind the begin of its data")
-        self.losses: list[Lost] = []
-        """What samplers lost."""
-        for offset in others:
-            self._other(offset)
+        least = layout.ATTR_SIZE_LEAST + layout.EXTENT.size
+        if entry_size < least or attrs_size % entry_size or attrs_at + attrs_size > size:
+            raise ValueError("attrs")
+        if data_at + data_size > size:
+            raise ValueError("data")
+        self._data = (data_at, data_size)
+        kinds = self._kinds(range(attrs_at, attrs_at + attrs_size, entry_size))
+        if not features >> Feature.TRACING_DATA & 1:
+            raise self._error("has no formats of events (TRACING_DATA): its samples are not of tracepoints")
+        before = features & ((1 << Feature.TRACING_DATA) - 1)
+        place = data_at + data_size + before.bit_count() * layout.EXTENT.size
+        try:
+            at, length = layout.EXTENT.unpack_from(self._map, place)
+            if at + length > size:
+                raise ValueError("TRACING_DATA")
+            self._read_tracing_data(Cursor(self._map[at : at + length]))
+        except (struct.error, ValueError, OverflowError):
+            if data_size:
+                raise
+            # perf writes the size when it ends, and the formats of the events after that.
+            raise self._error(
+                "was not finished; without the formats of its events nothing can be read"
+            ) from None
+        if not kinds and not self.formats:
+            return  # a recording of no event at all
+        if len(kinds) != 1:
+            raise self._error(
+                f"has samples of {len(kinds)} kinds; files whose events have the same can be read"
+            )
+        ((self._sample_type, self._sample_id_all),) = kinds
 
-    def _check(self, at: int, size: int) -> None:
-        if at > len(self._map) or size > len(self._map) - at:
-            raise ValueError("was cut off, or is damaged: it ends before what its header names")
+    def _kinds(self, attrs: range) -> set[tuple[int, bool]]:
+        """sample_type and sample_id_all of each event; also finds the clock."""
+        kinds = set()
+        for at in attrs:
+            _, attr_size, _, _, sample_type, _, flags = layout.ATTR_HEAD.unpack_from(self._map, at)
+            kinds.add((sample_type, bool(flags & layout.FLAG_SAMPLE_ID_ALL)))
+            if flags & layout.FLAG_USE_CLOCKID and attr_size >= layout.CLOCKID_AT + layout.CLOCKID.size:
+                (clock,) = layout.CLOCKID.unpack_from(self._map, at + layout.CLOCKID_AT)
+                self.clock = _CLOCKS.get(clock, f"clock {clock}")
+        return kinds
 
-    def _attrs(self, at: int, size: int) -> None:
-        step = layout.ATTR.size + layout.EXTENT.size
-        if size % step:
-            raise ValueError("is damaged: its attributes have no whole number")
-        for place in range(at, at + size, step):
-            kind, _, _, _, sample_type, *_ = layout.ATTR.unpack_from(self._map, place)
-            if kind != layout.TYPE_TRACEPOINT or sample_type != DEFAULT_SAMPLE_TYPE:
-                raise ValueError("has samples that utracefs did not write; use `perf script`")
-
-    def _tracing_data(self, file: "_Cursor") -> None:
-        if file.take(len(layout.TRACING_DATA_BEGIN)) != layout.TRACING_DATA_BEGIN:
-            raise ValueError("has formats that utracefs did not write; use `perf script`")
+    def _read_tracing_data(self, file: Cursor) -> None:
+        """As the head of a trace.dat of version 6; command lines from 0.6 on."""
+        if file.take(len(layout.TRACING_MAGIC)) != layout.TRACING_MAGIC:
+            raise ValueError("TRACING_DATA")
+        version = file.string()
+        if file.take(1) != b"\0":
+            raise self._error("has formats of a big-endian machine")
+        file.take(1)
         file.u32()
-        for _ in range(2):  # header_page, header_event
-            file.string()
-            file.lstr()
-        for _ in range(file.u32()):
-            file.lstr()
-        for _ in range(file.u32()):
-            system = text_of(file.string())
-            for _ in range(file.u32()):
-                text = file.lstr()
-                number = _id_of(text)
-                if number is not None:
-                    self.events[number] = EventText(system, text)
-        for _ in range(2):  # kallsyms, printk formats
-            file.take(file.u32())
-        for line in file.lstr().split(b"\n"):
-            tid, _, comm = line.partition(b" ")
-            if tid.isdigit():
-                self.comms[int(tid)] = text_of(comm)
-
-    def _other(self, offset: int) -> None:
-        kind, _, size = layout.RECORD_HEADER.unpack_from(self._map, self._data_at + offset)
-        body = self._map[self._data_at + offset + layout.RECORD_HEADER.size : self._data_at + offset + size]
-        if kind == PERF_RECORD_LOST:
-            self.losses.append(Lost(*layout.EXTENT.unpack_from(body)))
-        elif kind == _PERF_RECORD_COMM and size >= _COMM_LEAST:
-            _, tid = layout.COMM_HEAD.unpack_from(body)
-            self.comms[tid] = text_of(body[layout.COMM_HEAD.size :].partition(b"\0")[0])
-
-    def __len__(self) -> int:
-        """Samples."""
-        return len(self._samples)
-
-    def __iter__(self) -> Iterator[Sample]:
-        """Samples in the order of time. ValueError: one is damaged."""
-        for offset in self._samples:
-            at = self._data_at + offset
-            _, _, size = layout.RECORD_HEADER.unpack_from(self._map, at)
-            yield parse_sample(self._map[at + layout.RECORD_HEADER.size : at + size])
-
-
-def _id_of(text: bytes) -> int | None:
-    """The number in the line `ID: 20` of a format."""
-    for line in text.split(b"\n", 3)[:3]:
-        if line.startswith(b"ID: ") and line[4:].isdigit() and len(line) < 20:
-            return int(line[4:])
-    return None
-
-
-class _Cursor:
-    """Takes parts one after the other. ValueError: there is not so much."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, size: int) -> bytes:
-        if size > len(self._data) - self._at:
-            raise ValueError("is damaged: its formats end too early")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def u32(self) -> int:
-        return int(layout.U32.unpack(self.take(4))[0])
-
-    def lstr(self) -> bytes:
-        return self.take(layout.U64.unpack(self.take(8))[0])
-
-    def string(self) -> bytes:
-        end = self._data.find(b"\0", self._at)
-        if end < 0:
-            raise ValueError("is damaged: its formats end too early")
-        text = self._data[self._at : end]
-        self._at = end + 1
-        return text
+        self.read_headers(file)
+        self.read_ftrace_formats(file)
+        self.read_event_formats(file)
+        self.read_kallsyms(file)
+        file.take(file.u32())  # printk
+        if version >= b"0.6" and file.left:
+            self.read_cmdlines(file)

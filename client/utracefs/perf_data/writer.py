@@ -19,12 +19,10 @@ import attrs
 
 import utracefs.perf_data.format as layout
 from utracefs.perf_data.format import Feature
-from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE
+from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST
 
 __all__ = ["Contents", "PerfDataEvent", "PerfDataWriter"]
 
-_PERF_RECORD_COMM: Final = 3
-_PERF_RECORD_LOST: Final = 2
 _TEXT_STEP: Final = 64
 """perf pads the texts of features to this."""
 
@@ -113,7 +111,7 @@ class PerfDataWriter:
         """A LOST record of our own, for what no ring knew of."""
         self.add(
             layout.LOST_RECORD.pack(
-                _PERF_RECORD_LOST,
+                PERF_RECORD_LOST,
                 0,
                 layout.LOST_RECORD.size,
                 identifier,
@@ -188,7 +186,7 @@ def _comm_record(pid: int, tid: int, comm: bytes, identifier: int) -> bytes:
     name += bytes(8 - len(name) % 8)
     size = layout.RECORD_HEADER.size + layout.COMM_HEAD.size + len(name) + layout.COMM_TRAILER.size
     return (
-        layout.RECORD_HEADER.pack(_PERF_RECORD_COMM, 0, size)
+        layout.RECORD_HEADER.pack(layout.PERF_RECORD_COMM, 0, size)
         + layout.COMM_HEAD.pack(pid, tid)
         + name
         + layout.COMM_TRAILER.pack(pid, tid, 0, 0, 0, identifier)

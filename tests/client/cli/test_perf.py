@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.perf_data.test_writer import EVENTS, work
 from utracefs.cli import cli as cli_group
+from utracefs.perf_data import Contents, PerfDataWriter
 
 REQUEST = "http_request u16 status; s32 usec; __rel_loc char[] path"
 COMMANDS = ["stat", "record", "script", "trace", "top"]
@@ -104,6 +106,28 @@ def test_perf_record_and_script(traced: Cli) -> None:
     assert "No such file" in traced.fails("perf", "script", "-i", "none")
     (traced.home / "bad").write_bytes(b"PERFILE2" + bytes(500))
     assert "utracefs did not write" in traced.fails("perf", "script", "-i", "bad")
+
+
+def test_perf_script_tells_of_losses_and_of_damage(cli: Cli) -> None:
+    path = cli.home / "perf.data"
+    with PerfDataWriter(path) as writer:
+        writer.add(work(1_000_000_000, 1))
+        writer.add_lost(21, 5, 2_000_000_000)
+        writer.add_lost(21, 0, 3_000_000_000)
+        writer.finish(Contents(events=EVENTS, header_page=b"", header_event=b""))
+    line = f"{':9':>16} {9:>7}/{9:<7} [000]     1.000000: user_events:work: n=1\n".encode()
+    done = cli.run("perf", "script")
+    assert done.stdout == line
+    assert done.stderr.decode().splitlines() == [
+        "utracefs: 5 samples were lost",
+        "utracefs: the daemon was away meanwhile; what came then is missing",
+    ]
+    data = bytearray(path.read_bytes())
+    data[184 + 6 : 184 + 8] = b"\1\0"  # the size of the first LOST record
+    path.write_bytes(data)
+    done = cli.run("perf", "script", status=1)
+    assert done.stdout == line
+    assert done.stderr == b"utracefs: perf.data: is damaged: record at 184 has 1 bytes; 112 are left\n"
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")

@@ -13,7 +13,7 @@ from tests.client.real_daemon import Utracefsd
 from utracefs.cli.perf_sampling import Comms, Line
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import parse
-from utracefs_protocol.event_format import format_text
+from utracefs_protocol.event_format import format_text, parse_format
 from utracefs_protocol.perf_ring import Sample
 from utracefsd.server.runtime import locate
 
@@ -79,7 +79,8 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
 
 
 def test_a_line() -> None:
-    line = Line("user_events:ev", format_text(b"ev", 1030, parse(b"ev u32 a").fields), ns=True)
+    event = parse_format(format_text(b"ev", 1030, parse(b"ev u32 a").fields))
+    line = Line("user_events:ev", event, ns=True)
     sample = Sample(1, 0, 7, 8, 5_000_000_012, 3, 1, bytes(8) + b"\5\0\0\0")
     assert line.text(sample, "it") == f"{'it':>16} {7:>7}/{8:<7} [003]     5.000000012: user_events:ev: a=5"
 

@@ -10,9 +10,9 @@ import pytest
 
 import utracefs
 from tests.client.export.example import ROWS, comm, name, shown, write
-from tests.client.perf_samples.example import comm as comm_record
-from tests.client.perf_samples.example import sample
-from tests.client.perf_samples.example import write as write_perf_data
+from tests.client.perf_data.example import comm as comm_record
+from tests.client.perf_data.example import sample
+from tests.client.perf_data.example import write as write_perf_data
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, EVENTS, pages
 from tests.client.trace_dat.example import write as write_pages

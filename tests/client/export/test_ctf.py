@@ -10,8 +10,8 @@ import pytest
 
 import utracefs
 from tests.client.export.example import COMMS, EVENTS, ROWS, name, write
-from tests.client.perf_samples.example import sample
-from tests.client.perf_samples.example import write as write_perf_data
+from tests.client.perf_data.example import sample
+from tests.client.perf_data.example import write as write_perf_data
 from tests.client.recordings import Events
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, many_records, pages

@@ -10,8 +10,8 @@ import pytest
 
 from utracefs.perf_data import Contents, PerfDataEvent, PerfDataReader, PerfDataWriter
 from utracefs_protocol.declaration import parse
-from utracefs_protocol.event_format import format_text
-from utracefs_protocol.perf_ring import Lost, Sample
+from utracefs_protocol.event_format import format_text, parse_format
+from utracefs_protocol.perf_ring import Sample
 
 HEADER_PAGE = (
     b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n"
@@ -75,16 +75,15 @@ def test_our_reader_finds_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "perf.data"
     written(path)
     with PerfDataReader(path) as reader:
-        assert len(reader) == 4
-        samples = list(reader)
+        source = reader.samples()
+        samples = list(source)
         assert [one.time for one in samples] == [1_000_000_000, 2_000_000_100, 3_000_000_000, 4_000_000_000]
         raw = common(1021, 9) + struct.pack("<Q", 1)
         assert samples[0] == Sample(21, 0, 9, 9, 1_000_000_000, 0, 1, raw + bytes(4))
-        assert reader.comms == {8: "server one", 9: "w"}
-        assert reader.losses == [Lost(21, 5)]
-        assert {number: (one.system, one.format) for number, one in reader.events.items()} == {
-            one.config: ("user_events", one.format) for one in EVENTS
-        }
+        assert reader.cmdlines == source.comms == {8: "server one", 9: "w"}
+        assert (source.lost, source.gaps) == (5, 0)
+        assert reader.formats == {one.config: parse_format(one.format) for one in EVENTS}
+        assert reader.systems == {one.config: "user_events" for one in EVENTS}
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.client.perf_samples.example import SAMPLE_TYPE, comm, lost, record, sample
+from tests.client.perf_data.example import SAMPLE_TYPE, comm, lost, record, sample
 from utracefs._records import EventDecoder, Record, Records
-from utracefs.perf_samples._samples import Samples
+from utracefs.perf_data._samples import Samples
+from utracefs_protocol.perf_ring import Sample
 
 ENTRY = struct.pack("<HBBi", 1, 0, 0, 7)
 
@@ -63,6 +64,28 @@ def test_lost_samples_are_told_at_their_time() -> None:
     assert [r.lost for r in records(lost(2**64 - 1, 1) + sample(2, 0, 3, 4, ENTRY))] == [-1]
 
 
+def test_all_that_was_lost_is_counted_behind_the_last_sample_too() -> None:
+    data = lost(2, 20) + sample(10, 0, 3, 4, ENTRY) + lost(0, 30) + lost(2**64 - 1, 40)
+    samples = source(data)
+    assert len(list(samples)) == 1
+    assert (samples.lost, samples.gaps) == (2**64 + 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("at", "new"),
+    [(4, struct.pack("<HH", 2, 0xFFFF)), (4, struct.pack("<HH", 2, 16)), (56, b"\xff\xff\xff\xff")],
+    ids=["longer", "shorter", "raw data"],
+)
+def test_a_file_that_changes_while_it_is_read(at: int, new: bytes) -> None:
+    data = bytearray(sample(1, 0, 3, 4, ENTRY) + sample(2, 0, 3, 4, ENTRY))
+    samples = Samples(data, 0, len(data), SAMPLE_TYPE, True, comms={})  # type: ignore[arg-type]
+    assert next(samples).time == 1
+    at += len(data) // 2
+    data[at : at + len(new)] = new
+    with pytest.raises(ValueError, match="changes while it is read"):
+        next(samples)
+
+
 @pytest.mark.parametrize("kind", [SAMPLE_TYPE & ~2, SAMPLE_TYPE & ~0x400, SAMPLE_TYPE | 0x20, 1 << 63])
 def test_samples_of_another_kind_are_refused(kind: int) -> None:
     with pytest.raises(ValueError, match="samples of type"):
@@ -80,17 +103,23 @@ def test_every_combination_of_what_a_sample_may_have() -> None:
         bits = [1 << 16, 1, 8, 1 << 6, 1 << 9, 1 << 8]
         chosen = [bit for n, bit in enumerate(bits) if kind >> n & 1]
 
-        def part(bit: int, chosen: list[int] = chosen) -> bytes:
-            return bytes(8) if bit in chosen else b""
+        def value(bit: int, number: int, chosen: list[int] = chosen) -> int:
+            return number if bit in chosen else 0
 
-        body = part(1 << 16) + part(1) + struct.pack("<iiQ", 3, 4, 77)
-        body += part(8) + part(1 << 6) + part(1 << 9) + struct.pack("<II", 5, 0) + part(1 << 8)
+        def part(bit: int, number: int = 0, chosen: list[int] = chosen) -> bytes:
+            return struct.pack("<Q", number) if bit in chosen else b""
+
+        body = part(1 << 16, 9) + part(1, 8) + struct.pack("<iiQ", 3, 4, 77)
+        body += part(8) + part(1 << 6) + part(1 << 9) + struct.pack("<II", 5, 0) + part(1 << 8, 7)
         data = record(9, body + struct.pack("<I", len(ENTRY)) + ENTRY)
         found = Records(
             Samples(data, 0, len(data), 0x486 | sum(chosen), False, comms={4: "four"}),
             lambda _: EventDecoder("s", "ev", ()),
         )
         assert [(r.time_ns, r.cpu, r.pid, r.tid, r.comm) for r in found] == [(77, 5, 3, 4, "four")]
+        assert list(Samples(data, 0, len(data), 0x486 | sum(chosen), False, comms={})) == [
+            Sample(value(1 << 16, 9), value(1, 8), 3, 4, 77, 5, value(1 << 8, 7), ENTRY)
+        ]
 
 
 GOOD = sample(1, 0, 3, 4, ENTRY) + comm(3, 4, b"name", 2) + lost(3, 2) + sample(9, 0, 3, 4, ENTRY)
@@ -108,6 +137,11 @@ GOOD = sample(1, 0, 3, 4, ENTRY) + comm(3, 4, b"name", 2) + lost(3, 2) + sample(
         record(3, b""),
         record(2, bytes(8)),
         record(13, b""),
+        b"1234567",
+        struct.pack("<IHH", 9, 2, 56) + bytes(48),
+        struct.pack("<IHH", 2, 0, 16) + bytes(8),
+        struct.pack("<IHH", 99, 0, 0),
+        struct.pack("<IHH", 99, 0, 24) + bytes(8),
     ],
 )
 def test_what_is_before_a_broken_record_is_given(broken: bytes) -> None:

@@ -17,14 +17,16 @@ from libc.string cimport memchr, memcpy
 from utracefs._records cimport Raw, RecordSource
 from utracefs_protocol._line cimport load32, load64
 
+from utracefs.perf_data.format import PERF_RECORD_COMM
+from utracefs_protocol.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE, Sample
 from utracefs_protocol.text import text_of
 
+cdef uint32_t RECORD_LOST = PERF_RECORD_LOST
+cdef uint32_t RECORD_COMM = PERF_RECORD_COMM
+cdef uint32_t RECORD_SAMPLE = PERF_RECORD_SAMPLE
+
 cdef enum:
-    # enum perf_event_type
-    PERF_RECORD_LOST = 2
-    PERF_RECORD_COMM = 3
-    PERF_RECORD_SAMPLE = 9
-    PERF_RECORD_LOST_SAMPLES = 13
+    RECORD_LOST_SAMPLES = 13
     HEADER_SIZE = 8
     # enum perf_event_sample_format
     SAMPLE_IP = 1
@@ -51,10 +53,13 @@ cdef inline bint earlier(const Waiting *a, const Waiting *b) noexcept nogil:
 
 
 cdef class Samples(RecordSource):
-    """file: the whole file. offset, size: of its data. sample_type, sample_id_all: of all its attrs. comms:
+    """Iterates over each Sample; `comms` are as of the one at hand.
+
+    file: the whole file. offset, size: of its data. sample_type, sample_id_all: of all its attrs. comms:
     thread id to name at the beginning.
 
-    recover: end at the first broken record, without an error. read_bytes: of the data, until now.
+    recover: end at the first broken record, without an error. read_bytes: of the data, until now. lost: as
+    the records say that came until now. gaps: of these, records that do not know how many were lost.
 
     ValueError: sample_type has no time, thread, cpu or raw data, or something that stands in front of those
     and has no fixed size; while iterating, a broken record, after what came before it.
@@ -64,7 +69,10 @@ cdef class Samples(RecordSource):
     cdef uint64_t _begin
     cdef uint64_t _end
     cdef uint64_t _at
-    cdef size_t _tid_at          # offsets in a sample, its header included
+    cdef size_t _id_at           # offsets in a sample, its header included; 0: it has none
+    cdef size_t _ip_at
+    cdef size_t _period_at
+    cdef size_t _tid_at
     cdef size_t _time_at
     cdef size_t _cpu_at
     cdef size_t _raw_at
@@ -74,7 +82,9 @@ cdef class Samples(RecordSource):
     cdef bint _ended
     cdef object _error
     cdef uint64_t _latest
-    cdef int64_t _lost
+    cdef int64_t _lost           # since the sample before; -1: not counted
+    cdef readonly object lost
+    cdef readonly uint64_t gaps
     cdef Waiting *_heap
     cdef size_t _count
     cdef size_t _capacity
@@ -90,13 +100,16 @@ cdef class Samples(RecordSource):
         if offset > <uint64_t>self._file.len or size > <uint64_t>self._file.len - offset:
             raise ValueError(f"data of {size} bytes at {offset} of a file of {self._file.len}")
         self.comms = dict(comms)
+        self.lost = 0
         self._begin = self._at = offset
         self._end = offset + size
         self._window = window if window else 1
         self._recover = recover
         if sample_type & SAMPLE_IDENTIFIER:
+            self._id_at = at
             at += 8
         if sample_type & SAMPLE_IP:
+            self._ip_at = at
             at += 8
         self._tid_at = at
         self._time_at = at + 8
@@ -107,6 +120,7 @@ cdef class Samples(RecordSource):
         self._cpu_at = at
         at += 8
         if sample_type & SAMPLE_PERIOD:
+            self._period_at = at
             at += 8
         self._raw_at = at
         self._trailer_time = 0
@@ -126,6 +140,26 @@ cdef class Samples(RecordSource):
     def read_bytes(self):
         return self._at - self._begin
 
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Raw raw
+        cdef const uint8_t *record
+        if not self.next(&raw):
+            raise StopIteration
+        record = raw.entry - (self._raw_at + 4)
+        return Sample(
+            load64(record + self._id_at) if self._id_at else 0,
+            load64(record + self._ip_at) if self._ip_at else 0,
+            raw.pid,
+            raw.tid,
+            raw.time_ns,
+            raw.cpu,
+            load64(record + self._period_at) if self._period_at else 0,
+            (<const char *>raw.entry)[:raw.size],
+        )
+
     cdef bint next(self, Raw *raw) except -1:
         cdef Waiting first
         cdef const uint8_t *record
@@ -142,11 +176,16 @@ cdef class Samples(RecordSource):
             record = <const uint8_t *>self._file.buf + first.at
             kind = load32(record)
             size = load32(record + 4) >> 16
-            if kind == PERF_RECORD_COMM:
+            # It is read a second time: in a mapped file it may be another one by now.
+            if size > self._end - first.at or size < self._least(kind):
+                raise ValueError("the file changes while it is read")
+            if kind == RECORD_COMM:
                 self._take_comm(record, size)
-            elif kind != PERF_RECORD_SAMPLE:
-                self._take_lost(load64(record + (16 if kind == PERF_RECORD_LOST else 8)))
-            else:
+            elif kind == RECORD_LOST:
+                self._take_lost(load64(record + 16))
+            elif kind == RECORD_LOST_SAMPLES:
+                self._take_lost(load64(record + 8))
+            elif kind == RECORD_SAMPLE:
                 raw.time_ns = first.time
                 raw.lost = self._lost
                 raw.cpu = load32(record + self._cpu_at)
@@ -155,6 +194,8 @@ cdef class Samples(RecordSource):
                 raw.tid = <int>load32(record + self._tid_at + 4)
                 raw.size = load32(record + self._raw_at)
                 raw.entry = record + self._raw_at + 4
+                if raw.size > size - self._raw_at - 4:
+                    raise ValueError("the file changes while it is read")
                 self._lost = 0
                 return True
 
@@ -168,10 +209,18 @@ cdef class Samples(RecordSource):
             size = load32(record + 4) >> 16
             if size < HEADER_SIZE or size > self._end - at:
                 break
-            if load32(record) == PERF_RECORD_COMM and size >= 24 and self._time_of(record, size, 1) == 0:
+            if load32(record) == RECORD_COMM and size >= 24 and self._time_of(record, size, 1) == 0:
                 self._take_comm(record, size)
             at += size
         return 0
+
+    cdef size_t _least(self, uint32_t kind) noexcept:
+        """Bytes of a record from which is taken what is needed."""
+        if kind == RECORD_SAMPLE:
+            return self._raw_at + 4
+        if kind == RECORD_COMM or kind == RECORD_LOST:
+            return 24
+        return 16 if kind == RECORD_LOST_SAMPLES else HEADER_SIZE
 
     cdef uint64_t _time_of(self, const uint8_t *record, uint32_t size, uint64_t otherwise) noexcept:
         """Of a record that is no sample, if it has a time."""
@@ -186,11 +235,14 @@ cdef class Samples(RecordSource):
         self.comms[<int>load32(record + 12)] = text_of((<const char *>record + 16)[:length])
         return 0
 
-    cdef void _take_lost(self, uint64_t lost) noexcept:
+    cdef int _take_lost(self, uint64_t lost) except -1:
+        self.lost += lost
+        self.gaps += not lost
         if lost > <uint64_t>1 << 62 or self._lost < 0:
             self._lost = -1
         else:
             self._lost = min(self._lost + <int64_t>lost, <int64_t>1 << 62)
+        return 0
 
     cdef int _read_one(self) except -1:
         """The next record of the file, into the heap if it matters."""
@@ -207,17 +259,17 @@ cdef class Samples(RecordSource):
         size = load32(record + 4) >> 16
         if size < HEADER_SIZE or size > left:
             return self._broken(f"has {size} bytes; {left} are left")
-        if kind == PERF_RECORD_SAMPLE:
-            if size < self._raw_at + 4 or load32(record + self._raw_at) > size - self._raw_at - 4:
+        if kind == RECORD_SAMPLE:
+            if size < self._least(kind) or load32(record + self._raw_at) > size - self._raw_at - 4:
                 return self._broken("is a sample whose raw data is cut off")
             time = load64(record + self._time_at)
             self._latest = max(self._latest, time)
             self._push(time)
-        elif kind == PERF_RECORD_COMM or kind == PERF_RECORD_LOST or kind == PERF_RECORD_LOST_SAMPLES:
-            if size < (16 if kind == PERF_RECORD_LOST_SAMPLES else 24):
+        elif kind == RECORD_COMM or kind == RECORD_LOST or kind == RECORD_LOST_SAMPLES:
+            if size < self._least(kind):
                 return self._broken(f"of type {kind} has {size} bytes")
             time = self._time_of(record, size, self._latest)
-            if kind != PERF_RECORD_COMM or time:
+            if kind != RECORD_COMM or time:
                 self._push(time)
         self._at += size
         return 0

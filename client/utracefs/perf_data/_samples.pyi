@@ -1,9 +1,13 @@
 import mmap
+from typing import Self
 
 from utracefs._records import RecordSource
+from utracefs_protocol.perf_ring import Sample
 
 class Samples(RecordSource):
     read_bytes: int
+    lost: int
+    gaps: int
     def __init__(
         self,
         file: mmap.mmap | bytes,
@@ -16,3 +20,5 @@ class Samples(RecordSource):
         window: int = ...,
         recover: bool = False,
     ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Sample: ...
