@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.c.preload import CORE, compiled, environment, library, run
+from tests.client.c.building import SOURCE, preload_library
+from tests.client.c.preload import compiled, environment, run
 from tests.client.real_daemon import Work
 
 needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="Debian package strace")
@@ -47,12 +48,12 @@ def test_nothing_is_opened_or_started_before_there_is_a_file(work: Work, tmp_pat
     text = trace.read_text()
     assert not re.search(r"\b(socket|connect|clone3?|memfd_create|eventfd2|kill)\(", text)
     opened = re.findall(r'openat\(AT_FDCWD, "([^"]*)"', text)
-    assert [name for name in opened if "utracefs" in name] == [str(library())]
+    assert [name for name in opened if "utracefs" in name] == [str(preload_library())]
 
 
 def test_only_what_is_wrapped_is_visible() -> None:
-    wrapped = set(re.findall(r"^\t\t(\w+);", (CORE / "preload.map").read_text(), re.MULTILINE))
-    lines = run("nm", "-D", "--defined-only", library(), env=dict(os.environ)).splitlines()
+    wrapped = set(re.findall(r"^\t\t(\w+);", (SOURCE / "preload.map").read_text(), re.MULTILINE))
+    lines = run("nm", "-D", "--defined-only", preload_library(), env=dict(os.environ)).splitlines()
     assert {line.split()[-1] for line in lines} == wrapped
     assert {"open", "ioctl", "writev", "close", "syscall"} <= wrapped
 
