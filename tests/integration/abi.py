@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from tests.client.c.building import preload_library
+from tests.client.c.building import kernel_abi, preload_library
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mounting import MountProcess, mounted, must_mount
 
@@ -29,8 +29,8 @@ FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 def built(name: str, folder: Path, *flags: str) -> Path:
     """The program tests/abi/NAME.c, compiled into `folder`."""
     program = folder / name
-    header = [] if Path("/usr/include/linux/user_events.h").exists() else ["-I", str(PROGRAMS / "include")]
-    subprocess.run(["gcc", *FLAGS, *flags, *header, PROGRAMS / f"{name}.c", "-o", program], check=True)
+    source = PROGRAMS / f"{name}.c"
+    subprocess.run(["gcc", *FLAGS, *flags, *kernel_abi(), source, "-o", program], check=True)
     return program
 
 

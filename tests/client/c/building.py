@@ -1,4 +1,4 @@
-"""The C library, built by whoever asks first."""
+"""The C library, built by whoever asks first, and what programs of the kernel's ABI are compiled with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import functools
 import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[3] / "client" / "c"
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "client" / "c"
 
 
 @functools.cache
@@ -26,6 +27,12 @@ def build(*targets: str, sanitize: str = "") -> Path:
         )
     assert made.returncode == 0, made.stdout
     return folder
+
+
+def kernel_abi() -> list[str]:
+    """Flags with which a program finds <linux/user_events.h>: ours, where the system has none."""
+    has_one = Path("/usr/include/linux/user_events.h").exists()
+    return [] if has_one else ["-I", str(ROOT / "tests" / "abi" / "include")]
 
 
 def preload_library() -> Path:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.client.c.building import SOURCE, preload_library
+from tests.client.c.building import SOURCE, kernel_abi, preload_library
 
 # What is wrong on purpose in programs that hand wrong pointers and sizes over.
 FLAGS = "-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-nonnull -Wno-stringop-overflow -Wno-stringop-overread"
@@ -16,7 +16,16 @@ FLAGS = "-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-nonnull -Wno-stringop-over
 def compiled(name: str, folder: Path, *flags: str) -> Path:
     """client/c/tests/NAME as a program in `folder`."""
     program = folder / Path(name).stem
-    command = ["gcc", *FLAGS.split(), *flags, "-pthread", str(SOURCE / "tests" / name), "-o", str(program)]
+    command = [
+        "gcc",
+        *FLAGS.split(),
+        *kernel_abi(),
+        *flags,
+        "-pthread",
+        str(SOURCE / "tests" / name),
+        "-o",
+        str(program),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return program
