@@ -152,6 +152,17 @@ struct ut_session {
 	uint32_t next_msgid;
 };
 
+/* The registration of a number on the session; NULL: not given out. Without the lock. */
+static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_t number)
+{
+	_Atomic(struct ut_reg *) *chunk;
+
+	if (number >= UT_NR_CHUNKS * UT_CHUNK)
+		return NULL;
+	chunk = session->chunks[number / UT_CHUNK];
+	return chunk ? chunk[number % UT_CHUNK] : NULL;
+}
+
 /* ---- session.c: with the lock held */
 
 struct ut_session *ut_session_new(unsigned flags);
