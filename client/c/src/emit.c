@@ -228,10 +228,3 @@ __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const st
 	error = write_pieces(reg, &p, size - 4);
 	return error ? error : (ssize_t)size;
 }
-
-ssize_t ut_session_writev(struct ut_session *s, const struct iovec *iov, int n)
-{
-	ssize_t size = total(iov, n);
-
-	return size < 0 ? size : ut_session_write(s, iov, n, (size_t)size);
-}
