@@ -11,6 +11,9 @@
 
 #define UT_WAIT 1u /* ut_session_open: connect now */
 
+/* Bytes of a command string, or of a name to be deleted: MAX_EVENT_DESC of the kernel less its NUL. */
+#define UT_MAX_COMMAND 511u
+
 /* One data connection, which stands for one open file of user_events_data. It finds a daemon that was started
  * anew by itself, registers again what was registered, and keeps its write indexes. */
 struct ut_session;
