@@ -1,5 +1,7 @@
 /* The same record and the same loop as ring.c's, written as a program for the kernel does: open, ioctl and
  * writev on `user_events_data`, here with libutracefs-preload.so. A line of stdin, a line of figures. */
+#include "clock.h"
+
 #include <fcntl.h>
 #include <linux/user_events.h>
 #include <stdint.h>
@@ -7,18 +9,9 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 static uint32_t enabled;
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 int main(void)
 {
