@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from tests.client.c.building import build
 from tests.integration.conftest import DaemonProcess
-from utracefsd.server.runtime import locate
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +27,6 @@ def daemon(directory: Path) -> Iterator[DaemonProcess]:
         yield process
     finally:
         process.stop()
-        shutil.rmtree(locate(str(directory)).status_folder, ignore_errors=True)
     assert b"Traceback" not in process.log, process.log.decode(errors="replace")
 
 
