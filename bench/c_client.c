@@ -8,23 +8,16 @@
  *     d   a check of an event that is off
  *     n   the loop alone
  *     f   nothing: all that was emitted has been taken in */
+#include "clock.h"
+
 #include <utracefs.h>
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 UTRACEFS_EVENT(c_two, (u64, i), (u64, five));
 UTRACEFS_EVENT(c_text, (u64, i), (u64, five), (string, text));
 UTRACEFS_EVENT(off_two, (u64, i), (u64, five));
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Keeps the compiler from leaving the loop out. */
 #define TURN(i) __asm__ volatile("" ::"r"(i) : "memory")

@@ -15,6 +15,7 @@ from bench.measure import Row, at_most_row, daemon, in_turns, ratio_row
 from utracefs.tracefs import Tracefs
 
 CLIENT = Path(__file__).parents[1] / "client" / "c"
+KERNEL_ABI = Path(__file__).parents[1] / "tests" / "abi" / "include"
 COUNT = 100_000
 CHECKS = 10_000_000
 REPEATS = 15
@@ -37,7 +38,7 @@ def measured(stack: contextlib.ExitStack, folder: str) -> Iterator[Row]:
     client = InC([compiled(folder, "c_client.c", *flags)], [], environment)
     stack.callback(client.close)
     by_preload = environment | {"LD_PRELOAD": str(library / "libutracefs-preload.so")}
-    kernel = InC([compiled(folder, "preload.c")], [], by_preload)
+    kernel = InC([compiled(folder, "preload.c", f"-I{KERNEL_ABI}")], [], by_preload)
     stack.callback(kernel.close)
     lttng = stack.enter_context(lttng_in_c(folder))
     pid = int(os.environ["UTRACEFS_BENCH_DAEMON"])

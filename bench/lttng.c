@@ -1,20 +1,11 @@
 /* The same record and the same loop as ring.c's, into LTTng-UST: a line of stdin, a line of figures. */
 #define LTTNG_UST_TRACEPOINT_DEFINE
 #define LTTNG_UST_TRACEPOINT_CREATE_PROBES
+#include "clock.h"
 #include "lttng.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 int main(void)
 {

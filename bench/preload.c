@@ -1,34 +1,17 @@
 /* The same record and the same loop as ring.c's, written as a program for the kernel does: open, ioctl and
  * writev on `user_events_data`, here with libutracefs-preload.so. A line of stdin, a line of figures. */
+#include "clock.h"
+
 #include <fcntl.h>
-#include <linux/ioctl.h>
+#include <linux/user_events.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
-struct user_reg {
-	uint32_t size;
-	uint8_t enable_bit;
-	uint8_t enable_size;
-	uint16_t flags;
-	uint64_t enable_addr;
-	uint64_t name_args;
-	uint32_t write_index;
-} __attribute__((packed));
-
 static uint32_t enabled;
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 int main(void)
 {
@@ -37,7 +20,7 @@ int main(void)
 	int fd = open("/sys/kernel/tracing/user_events_data", O_RDWR);
 	char line[64];
 
-	if (fd < 0 || ioctl(fd, _IOWR('*', 0, struct user_reg *), &reg) < 0)
+	if (fd < 0 || ioctl(fd, DIAG_IOCSREG, &reg) < 0)
 		return 1;
 	while (fgets(line, sizeof(line), stdin)) {
 		uint64_t count = strtoull(line, NULL, 10);

@@ -5,16 +5,10 @@
  * wall clock, nanoseconds each record, and the records lost since the beginning. */
 #include "producer.h"
 
+#include "clock.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 int main(int argc, char **argv)
 {

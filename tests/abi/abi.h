@@ -61,9 +61,17 @@ struct fact {
 	void (*check)(void);
 };
 
-/* Of all facts those whose name begins with `wanted`, each with its line. Returns the status to end with. */
-static inline int check_facts(const struct fact *facts, size_t count, const char *wanted)
+/* A whole program, TREE [NAME]: of all facts those whose name begins so, each with its line. Returns the status
+ * to end with. */
+static inline int check_facts(const struct fact *facts, size_t count, int argc, char **argv)
 {
+	const char *wanted = argc > 2 ? argv[2] : "";
+
+	if (argc < 2) {
+		fprintf(stderr, "%s TREE [NAME]\n", argv[0]);
+		return 2;
+	}
+	tree = argv[1];
 	for (size_t i = 0; i < count; i++) {
 		int before = failures;
 

@@ -455,10 +455,5 @@ int main(int argc, char **argv)
 	    {"unknown_requests", unknown_requests},
 	};
 
-	if (argc < 2) {
-		fputs("facts TREE [NAME]\n", stderr);
-		return 2;
-	}
-	tree = argv[1];
-	return check_facts(facts, sizeof(facts) / sizeof(*facts), argc > 2 ? argv[2] : "");
+	return check_facts(facts, sizeof(facts) / sizeof(*facts), argc, argv);
 }

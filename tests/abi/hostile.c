@@ -452,10 +452,5 @@ int main(int argc, char **argv)
 	    {"reg_while_it_changes", reg_while_it_changes},
 	};
 
-	if (argc < 2) {
-		fputs("hostile TREE [NAME]\n", stderr);
-		return 2;
-	}
-	tree = argv[1];
-	return check_facts(facts, sizeof(facts) / sizeof(*facts), argc > 2 ? argv[2] : "");
+	return check_facts(facts, sizeof(facts) / sizeof(*facts), argc, argv);
 }

@@ -7,7 +7,6 @@ of the C library. The rest of the tree is the mount's both times.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -17,12 +16,12 @@ from typing import Any
 
 import attrs
 
+from tests.client.c.building import kernel_abi, preload_library
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mounting import MountProcess, mounted, must_mount
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "abi"
-CORE = ROOT / "client" / "c"
 VIA = ["mount", "preload"]
 FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
@@ -30,19 +29,9 @@ FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 def built(name: str, folder: Path, *flags: str) -> Path:
     """The program tests/abi/NAME.c, compiled into `folder`."""
     program = folder / name
-    header = [] if Path("/usr/include/linux/user_events.h").exists() else ["-I", str(PROGRAMS / "include")]
-    subprocess.run(["gcc", *FLAGS, *flags, *header, PROGRAMS / f"{name}.c", "-o", program], check=True)
+    source = PROGRAMS / f"{name}.c"
+    subprocess.run(["gcc", *FLAGS, *flags, *kernel_abi(), source, "-o", program], check=True)
     return program
-
-
-def preload_library() -> Path:
-    """Built once, whoever asks first; no two processes build at a time."""
-    folder = CORE / "build"
-    folder.mkdir(exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(["make", "-s", "-C", CORE], check=True, capture_output=True)
-    return folder / "libutracefs-preload.so"
 
 
 def run(

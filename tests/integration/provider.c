@@ -15,12 +15,11 @@
  *   exec                            -> the program anew
  *   send F                          -> to the socket that is descriptor 3; receive -> file F
  *   quit
- *
- * Written from the facts of include/uapi/linux/user_events.h, which many machines do not have.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/user_events.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,28 +31,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-struct user_reg {
-	uint32_t size;
-	uint8_t enable_bit;
-	uint8_t enable_size;
-	uint16_t flags;
-	uint64_t enable_addr;
-	uint64_t name_args;
-	uint32_t write_index;
-} __attribute__((__packed__));
-
-struct user_unreg {
-	uint32_t size;
-	uint8_t disable_bit;
-	uint8_t reserved;
-	uint16_t reserved2;
-	uint64_t disable_addr;
-} __attribute__((__packed__));
-
-#define DIAG_IOCSREG _IOWR('*', 0, struct user_reg *)
-#define DIAG_IOCSDEL _IOW('*', 1, char *)
-#define DIAG_IOCSUNREG _IOW('*', 2, struct user_unreg *)
 
 static int files[64];
 static int nr_files;

@@ -18,6 +18,7 @@ from typing import Self
 
 import pytest
 
+from tests.client.c.building import kernel_abi
 from tests.integration import test_mount_life as life
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mounting import has_tool, mounted, must_mount, wait_for
@@ -34,7 +35,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not has_tool("gcc"):
         pytest.skip("needs a compiler")
     path = tmp_path_factory.mktemp("bin") / "provider"
-    subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, SOURCE], check=True)
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", *kernel_abi()]
+    subprocess.run(["gcc", *flags, "-o", path, SOURCE], check=True)
     return path
 
 

@@ -30,7 +30,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 

@@ -14,16 +14,12 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
 
 #include "bin.h"
 #include "core.h"
 #include "thread.h"
 
-#define FIRST_BACK_OFF_NS 50000000ull
 #define LAST_BACK_OFF_NS 2000000000ull
 #define BUSY_NS 5000000ull /* until the next look at a daemon with too many programs before its door */
 #define MAX_FDS 3	   /* descriptors beside one byte */
@@ -85,7 +81,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	if (s->state == UT_WAITING)
 		s->patience = ut_settings.patience_ns;
 	if (!s->memory) {
-		void *at = mmap(NULL, UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1, PROT_READ | PROT_WRITE,
+		void *at = mmap(NULL, UT_MEMORY_BYTES, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 		if (at == MAP_FAILED) {
@@ -129,8 +125,9 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		ut_ask(s, UT_ABOUT_RING, NULL);
 }
 
-static void close_received(struct ut_session *s)
+void ut_close_connection(struct ut_session *s)
 {
+	ut_close(&s->socket);
 	ut_close(&s->status_fd);
 	while (s->nr_received)
 		ut_close(&s->received[--s->nr_received]);
@@ -185,8 +182,7 @@ void ut_disconnect(struct ut_session *s)
 	unmap_status(s);
 	count_unsent(s);
 	s->out.size = s->out_sent = 0;
-	ut_close(&s->socket);
-	close_received(s);
+	ut_close_connection(s);
 	fail_calls(s);
 	if (s->flags & UT_TOKENS)
 		ut_enablers_lost(s);
@@ -202,7 +198,7 @@ void ut_disconnect(struct ut_session *s)
 static void lose_connection(struct ut_session *s, uint64_t now, int error)
 {
 	if (s->has_answered)
-		s->back_off = FIRST_BACK_OFF_NS;
+		s->back_off = UT_FIRST_BACK_OFF_NS;
 	s->error = error;
 	ut_disconnect(s);
 	back_off(s, now);

@@ -30,6 +30,11 @@ struct utracefs_event;
 #define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
 #define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so has the status file fewer bytes */
 
+/* ut_session.memory: what came in, what goes out, one payload. */
+#define UT_MEMORY_BYTES (UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1)
+
+#define UT_FIRST_BACK_OFF_NS 50000000ull
+
 /* What callers wait for answers, all together until there is one: a daemon that is stopped must not hold up
  * a program once for each of its events. Behind that, LATE each. */
 #define UT_ANSWER_NS 2000000000ull
@@ -143,7 +148,7 @@ struct ut_session {
 	uint32_t local;	  /* of ours, where the daemon gives none. 0: none */
 	struct dr_consumer taker; /* of the local ring */
 
-	uint8_t *memory; /* UT_IN_BYTES of `in`, UT_OUT_BYTES of `out`, one payload */
+	uint8_t *memory; /* UT_MEMORY_BYTES; NULL before the first connection */
 	size_t in_size;
 	struct ut_out out;
 	size_t out_sent;
@@ -151,6 +156,17 @@ struct ut_session {
 	unsigned nr_asked;
 	uint32_t next_msgid;
 };
+
+/* The registration of a number on the session; NULL: not given out. Without the lock. */
+static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_t number)
+{
+	_Atomic(struct ut_reg *) *chunk;
+
+	if (number >= UT_NR_CHUNKS * UT_CHUNK)
+		return NULL;
+	chunk = session->chunks[number / UT_CHUNK];
+	return chunk ? chunk[number % UT_CHUNK] : NULL;
+}
 
 /* ---- session.c: with the lock held */
 
@@ -184,6 +200,8 @@ void ut_step(struct ut_session *session, uint64_t now);
 uint64_t ut_step_due(const struct ut_session *session);
 short ut_step_events(const struct ut_session *session);
 void ut_disconnect(struct ut_session *session);
+/* Closes what the connection has open. */
+void ut_close_connection(struct ut_session *session);
 int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 void ut_forget_asked(struct ut_session *session, const void *what);
 /* Points reg and its events at this byte. */

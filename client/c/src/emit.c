@@ -187,20 +187,9 @@ int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n)
 	return size < 0 ? (int)size : write_pieces(reg, &p, (size_t)size);
 }
 
-/* NULL: not given out. */
-static inline struct ut_reg *reg_of(struct ut_session *s, uint32_t index)
-{
-	_Atomic(struct ut_reg *) *chunk;
-
-	if (index >= UT_NR_CHUNKS * UT_CHUNK)
-		return NULL;
-	chunk = s->chunks[index / UT_CHUNK];
-	return chunk ? chunk[index % UT_CHUNK] : NULL;
-}
-
 int ut_session_judge(struct ut_session *s, int32_t write_index, size_t payload)
 {
-	struct ut_reg *reg = write_index < 0 ? NULL : reg_of(s, (uint32_t)write_index);
+	struct ut_reg *reg = write_index < 0 ? NULL : ut_reg_of(s, (uint32_t)write_index);
 
 	if (!reg)
 		return write_index < 0 ? -EINVAL : -ENOENT;
@@ -226,7 +215,7 @@ __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const st
 	index = ut_get_le32(word);
 	if (index > INT32_MAX)
 		return -EINVAL;
-	reg = reg_of(s, index);
+	reg = ut_reg_of(s, index);
 	if (!reg)
 		return -ENOENT;
 	/* The index may be a piece of its own. */
@@ -238,11 +227,4 @@ __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const st
 	}
 	error = write_pieces(reg, &p, size - 4);
 	return error ? error : (ssize_t)size;
-}
-
-ssize_t ut_session_writev(struct ut_session *s, const struct iovec *iov, int n)
-{
-	ssize_t size = total(iov, n);
-
-	return size < 0 ? size : ut_session_write(s, iov, n, (size_t)size);
 }

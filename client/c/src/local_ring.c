@@ -9,13 +9,6 @@ int ut_ring_has_records(const struct ut_session *s)
 	return s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail;
 }
 
-static struct ut_reg *reg_of(const struct ut_session *s, uint32_t number)
-{
-	_Atomic(struct ut_reg *) *chunk = number < s->nr_numbers ? s->chunks[number / UT_CHUNK] : NULL;
-
-	return chunk ? chunk[number % UT_CHUNK] : NULL;
-}
-
 void ut_take_records(struct ut_session *s)
 {
 	uint8_t *payload = s->memory + UT_IN_BYTES + UT_OUT_BYTES;
@@ -27,7 +20,7 @@ void ut_take_records(struct ut_session *s)
 			return; /* cannot be: nobody else has this memory */
 		while (UT_OUT_BYTES - s->out.size > 65536 + 64 &&
 		       dr_next(&s->taker, &taken, payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
-			struct ut_reg *reg = reg_of(s, taken.write_index);
+			struct ut_reg *reg = ut_reg_of(s, taken.write_index);
 			uint8_t *at = s->out.data + s->out.size;
 
 			if (reg && reg->state == UT_ANSWERED) {

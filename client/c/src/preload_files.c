@@ -156,7 +156,7 @@ static void replay(struct ut_session *session, const struct list *list)
 	if (end > LIST_SIZE)
 		end = LIST_SIZE;
 	for (index = 0;; index++) {
-		char command[512];
+		char command[UT_MAX_COMMAND + 1];
 		uint32_t got;
 		int found = 0;
 

@@ -43,7 +43,7 @@ struct user_unreg {
 _Static_assert(sizeof(struct user_reg) == 28 && sizeof(struct user_unreg) == 16, "the kernel's layout");
 
 #define FLAGS 0x3u /* USER_EVENT_REG_PERSIST, USER_EVENT_REG_MULTI_FORMAT */
-#define MAX_COMMAND 512u /* with NUL */
+#define COMMAND_BYTES (UT_MAX_COMMAND + 1) /* with NUL */
 #define MAX_STRUCT 4096u /* the kernel's: a page */
 
 /* As copy_struct_from_user: a struct that grew since is taken while what it grew by is 0. 0 or -errno. */
@@ -73,12 +73,12 @@ static int copy_string(char *to, const char *from)
 {
 	size_t done = 0;
 
-	while (done < MAX_COMMAND) {
+	while (done < COMMAND_BYTES) {
 		const uintptr_t at = (uintptr_t)from + done;
 		size_t size = UT_PAGE - at % UT_PAGE;
 
-		if (size > MAX_COMMAND - done)
-			size = MAX_COMMAND - done;
+		if (size > COMMAND_BYTES - done)
+			size = COMMAND_BYTES - done;
 		if (ut_copy_in(to + done, (const void *)at, size))
 			return -EFAULT;
 		if (memchr(to + done, '\0', size))
@@ -91,7 +91,7 @@ static int copy_string(char *to, const char *from)
 static long reg(struct ut_file *file, struct user_reg *user)
 {
 	struct ut_session *session = atomic_load(&file->session);
-	char command[MAX_COMMAND];
+	char command[COMMAND_BYTES];
 	struct user_reg asked;
 	uint32_t write_index;
 	const char *space;
@@ -141,7 +141,7 @@ static long unreg(const struct user_unreg *user)
 
 static long del(struct ut_file *file, const char *user)
 {
-	char name[MAX_COMMAND];
+	char name[COMMAND_BYTES];
 	const int error = copy_string(name, user);
 
 	return error ? error : ut_session_delete(atomic_load(&file->session), name);

@@ -69,7 +69,7 @@ struct ut_session *ut_session_new(unsigned flags)
 	if (!s)
 		return NULL;
 	s->flags = flags;
-	s->back_off = 50000000;
+	s->back_off = UT_FIRST_BACK_OFF_NS;
 	s->patience = ut_settings.patience_ns;
 	s->socket.fd = s->status_fd.fd = -1;
 	s->error = -EINPROGRESS;
@@ -116,7 +116,7 @@ void ut_session_end(struct ut_session *s)
 	}
 	s->nr_numbers = 0;
 	if (s->memory)
-		munmap(s->memory, UT_IN_BYTES + UT_OUT_BYTES + DR_MAX_PAYLOAD + 1);
+		munmap(s->memory, UT_MEMORY_BYTES);
 	s->memory = NULL;
 	s->next = ended;
 	ended = s;
@@ -458,10 +458,7 @@ void ut_session_start_child(struct ut_session *s)
 {
 	/* Closed, not shut down: the connection is the parent's. The rings' memory is exchanged when the child
 	 * makes one of its own: most children never do. */
-	ut_close(&s->socket);
-	ut_close(&s->status_fd);
-	while (s->nr_received)
-		ut_close(&s->received[--s->nr_received]);
+	ut_close_connection(s);
 	if (s->ring) {
 		ut_close(&ut_outlets[s->ring].doorbell);
 		ut_close(&ut_outlets[s->ring].memory);

@@ -11,6 +11,9 @@
 
 #define UT_WAIT 1u /* ut_session_open: connect now */
 
+/* Bytes of a command string, or of a name to be deleted: MAX_EVENT_DESC of the kernel less its NUL. */
+#define UT_MAX_COMMAND 511u
+
 /* One data connection, which stands for one open file of user_events_data. It finds a daemon that was started
  * anew by itself, registers again what was registered, and keeps its write indexes. */
 struct ut_session;
@@ -27,11 +30,9 @@ int ut_session_register(struct ut_session *session, const char *command, uint16_
 /* DIAG_IOCSDEL, waits as ut_session_register. */
 int ut_session_delete(struct ut_session *session, const char *name);
 
-/* A record as write(2) takes it, index first. Bytes taken, all of them, or what the kernel answers: -EFAULT
- * below 4 bytes, -EINVAL, -ENOENT, -EBADF while no consumer is attached, -EFAULT for location words that
- * lead outside. From signal handlers, too. The memory must be readable. */
-ssize_t ut_session_writev(struct ut_session *session, const struct iovec *iov, int n);
-/* The same for who has added up the lengths already. */
+/* A record as write(2) takes it, index first, of `size` bytes in all. Bytes taken, all of them, or what the
+ * kernel answers: -EFAULT below 4 bytes, -EINVAL, -ENOENT, -EBADF while no consumer is attached, -EFAULT for
+ * location words that lead outside. From signal handlers, too. The memory must be readable. */
 ssize_t ut_session_write(struct ut_session *session, const struct iovec *iov, int n, size_t size);
 
 /* What a write of so many payload bytes is answered before anything looks at them: 0, or as above. From

@@ -15,7 +15,6 @@
 #include <sys/types.h>
 
 #define UT_NO_TOKEN UINT64_MAX
-#define UT_MAX_COMMAND 511u /* bytes of a command string: MAX_EVENT_DESC of the kernel less its NUL */
 #define UT_MAX_LOCS 128u    /* more location words than 511 bytes can declare */
 
 struct ut_out {

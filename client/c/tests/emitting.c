@@ -11,6 +11,7 @@
  *     dynamic COMMAND     declares an event by text, emits 4 zero bytes, prints the error and its text
  *     busy                two threads emit until stdin ends; prints what was taken, and what of it is lost
  *     many N              declares N events, emits one record of each
+ *     closed N            declares N events, ends the library, and emits: events are off
  *     vfork N             N records, one of a child of vfork(2), and one more
  *     raw-fork            a child made by clone(2), past the handlers of fork, emits
  */
@@ -207,17 +208,24 @@ static int busy(void)
 	return 0;
 }
 
-static int many(int nr)
-{
-	static struct utracefs_event *events[4096];
-	struct iovec iov = {(void *)"\0\0\0\0", 4};
+static struct utracefs_event *events[4096];
 
+/* NAME_0 and so on, with a number. */
+static void declare(const char *name, int nr)
+{
 	for (int i = 0; i < nr; i++) {
 		char command[40];
 
-		snprintf(command, sizeof(command), "c_many_%d u32 a", i);
+		snprintf(command, sizeof(command), "%s_%d u32 a", name, i);
 		events[i] = utracefs_declare(command, 0);
 	}
+}
+
+static int many(int nr)
+{
+	struct iovec iov = {(void *)"\0\0\0\0", 4};
+
+	declare("c_many", nr);
 	for (int i = 0; i < nr; i++)
 		if (!utracefs_enabled(events[i]) || utracefs_emit_iov(events[i], &iov, 1))
 			return 1;
@@ -227,15 +235,9 @@ static int many(int nr)
 /* Events are written after the end of the library, too. */
 static int closed(int nr)
 {
-	static struct utracefs_event *events[4096];
 	struct iovec iov = {(void *)"\0\0\0\0", 4};
 
-	for (int i = 0; i < nr; i++) {
-		char command[40];
-
-		snprintf(command, sizeof(command), "c_closed_%d u32 a", i);
-		events[i] = utracefs_declare(command, 0);
-	}
+	declare("c_closed", nr);
 	if (utracefs_flush(20000) || utracefs_emit_iov(events[0], &iov, 1))
 		return 1;
 	utracefs_close();

@@ -1,5 +1,5 @@
-/* What programs of the tests of the preload library share: the kernel's ABI as a program sees it, and
- * checks that say where they failed. */
+/* What programs of the tests of the preload library share: registering as the kernel's ABI has it, and checks
+ * that say where they failed. */
 #ifndef PRELOAD_CASES_H
 #define PRELOAD_CASES_H
 
@@ -8,6 +8,7 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/user_events.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,25 +21,6 @@
 
 #define PATH "/sys/kernel/tracing/user_events_data"
 #define WORK "work u32 who; u32 number"
-
-#define DIAG_IOCSREG 0xC0082A00ul
-#define DIAG_IOCSDEL 0x40082A01ul
-#define DIAG_IOCSUNREG 0x40082A02ul
-
-struct user_reg {
-	uint32_t size;
-	uint8_t enable_bit, enable_size;
-	uint16_t flags;
-	uint64_t enable_addr, name_args;
-	uint32_t write_index;
-} __attribute__((packed));
-
-struct user_unreg {
-	uint32_t size;
-	uint8_t disable_bit, reserved;
-	uint16_t reserved2;
-	uint64_t disable_addr;
-} __attribute__((packed));
 
 #define CHECK(what)                                                                                   \
 	do {                                                                                          \

@@ -69,7 +69,7 @@ static long write_record(int s, int index, const char *hex, int split)
 	if (split)
 		for (n = 0; n < (int)size; n++)
 			iov[n] = (struct iovec){record + n, 1};
-	return ut_session_writev(sessions[s], iov, n);
+	return ut_session_write(sessions[s], iov, n, size);
 }
 
 int main(void)

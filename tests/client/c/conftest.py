@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.client.c.building import build
 from tests.integration.conftest import DaemonProcess
-from utracefsd.server.runtime import locate
-
-SOURCE = Path(__file__).parents[3] / "client" / "c"
-
-
-def build(*targets: str, sanitize: str = "") -> Path:
-    """The folder that the library and its test programs are built in; no two processes build at a time."""
-    folder = SOURCE / (f"build-{sanitize.replace(',', '-')}" if sanitize else "build")
-    folder.mkdir(exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        made = subprocess.run(
-            ["make", "-s", "-C", SOURCE, f"SANITIZE={sanitize}", *targets],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-    assert made.returncode == 0, made.stdout
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +27,6 @@ def daemon(directory: Path) -> Iterator[DaemonProcess]:
         yield process
     finally:
         process.stop()
-        shutil.rmtree(locate(str(directory)).status_folder, ignore_errors=True)
     assert b"Traceback" not in process.log, process.log.decode(errors="replace")
 
 

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-CORE = ROOT / "client" / "c"
+from tests.client.c.building import SOURCE, kernel_abi, preload_library
+
 # What is wrong on purpose in programs that hand wrong pointers and sizes over.
 FLAGS = "-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-nonnull -Wno-stringop-overflow -Wno-stringop-overread"
-
-
-def library() -> Path:
-    """Built by whoever asks first."""
-    with open(CORE / "Makefile", "rb") as makefile:
-        fcntl.flock(makefile, fcntl.LOCK_EX)
-        done = subprocess.run(["make", "-s", "-C", CORE], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return CORE / "build" / "libutracefs-preload.so"
 
 
 def compiled(name: str, folder: Path, *flags: str) -> Path:
     """client/c/tests/NAME as a program in `folder`."""
     program = folder / Path(name).stem
-    command = ["gcc", *FLAGS.split(), *flags, "-pthread", str(CORE / "tests" / name), "-o", str(program)]
+    command = [
+        "gcc",
+        *FLAGS.split(),
+        *kernel_abi(),
+        *flags,
+        "-pthread",
+        str(SOURCE / "tests" / name),
+        "-o",
+        str(program),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return program
@@ -35,7 +34,7 @@ def compiled(name: str, folder: Path, *flags: str) -> Path:
 def environment(*before: str, **others: str) -> dict[str, str]:
     """With the library, behind those that must stand before it. Without what coverage would start."""
     here = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
-    return {**here, "LD_PRELOAD": ":".join([*before, str(library())]), **others}
+    return {**here, "LD_PRELOAD": ":".join([*before, str(preload_library())]), **others}
 
 
 def run(*command: object, env: Mapping[str, str] | None = None, input: str = "") -> str:

@@ -143,7 +143,6 @@ def test_the_daemon_comes_late(directory: Path, built: Path, patience: None) -> 
             assert values(daemon) == [5]
         finally:
             daemon.stop()
-            shutil.rmtree(locate(str(directory)).status_folder, ignore_errors=True)
 
 
 def test_the_directory_of_an_environment(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.c.conftest import SOURCE
+from tests.client.c.building import SOURCE
 from tests.client.c.test_emit import lines
 from tests.integration.conftest import DaemonProcess
 

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.c.preload import CORE, compiled, environment, library, run
+from tests.client.c.building import SOURCE, preload_library
+from tests.client.c.preload import compiled, environment, run
 from tests.client.real_daemon import Work
 
 needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="Debian package strace")
+
+
+def without_library(env: dict[str, str]) -> dict[str, str]:
+    return {k: v for k, v in env.items() if k != "LD_PRELOAD"}
 
 
 def system_calls(program: Path, folder: Path, env: dict[str, str]) -> list[str]:
@@ -31,8 +36,7 @@ def system_calls(program: Path, folder: Path, env: dict[str, str]) -> list[str]:
 @needs_strace
 def test_the_same_system_calls(work: Work, tmp_path: Path) -> None:
     program = compiled("preload_ordinary.c", tmp_path)
-    without = {k: v for k, v in environment().items() if k != "LD_PRELOAD"}
-    calls = system_calls(program, tmp_path, without)
+    calls = system_calls(program, tmp_path, without_library(environment()))
     assert len(calls) > 30
     assert system_calls(program, tmp_path, environment()) == calls
 
@@ -47,12 +51,12 @@ def test_nothing_is_opened_or_started_before_there_is_a_file(work: Work, tmp_pat
     text = trace.read_text()
     assert not re.search(r"\b(socket|connect|clone3?|memfd_create|eventfd2|kill)\(", text)
     opened = re.findall(r'openat\(AT_FDCWD, "([^"]*)"', text)
-    assert [name for name in opened if "utracefs" in name] == [str(library())]
+    assert [name for name in opened if "utracefs" in name] == [str(preload_library())]
 
 
 def test_only_what_is_wrapped_is_visible() -> None:
-    wrapped = set(re.findall(r"^\t\t(\w+);", (CORE / "preload.map").read_text(), re.MULTILINE))
-    lines = run("nm", "-D", "--defined-only", library(), env=dict(os.environ)).splitlines()
+    wrapped = set(re.findall(r"^\t\t(\w+);", (SOURCE / "preload.map").read_text(), re.MULTILINE))
+    lines = run("nm", "-D", "--defined-only", preload_library(), env=dict(os.environ)).splitlines()
     assert {line.split()[-1] for line in lines} == wrapped
     assert {"open", "ioctl", "writev", "close", "syscall"} <= wrapped
 
@@ -75,7 +79,7 @@ def test_programs_do_what_they_do(work: Work, command: list[str]) -> None:
         done = subprocess.run(command, env=env, input=makefile, capture_output=True, check=False, timeout=60)
         return done.returncode, done.stdout, done.stderr
 
-    assert outcome(environment()) == outcome({k: v for k, v in environment().items() if k != "LD_PRELOAD"})
+    assert outcome(environment()) == outcome(without_library(environment()))
 
 
 OPEN = """
@@ -91,9 +95,8 @@ for path in ("/sys/kernel/tracing/user_events_data", "/nowhere/user_events_data"
 def test_without_a_daemon_all_is_passed_on(tmp_path: Path) -> None:
     """The kernel's file where there is one, and its error where not."""
     env = environment(UTRACEFS_DIR=str(tmp_path))
-    without = {k: v for k, v in env.items() if k != "LD_PRELOAD"}
     answer = run(sys.executable, "-c", OPEN, env=env)
-    assert answer == run(sys.executable, "-c", OPEN, env=without)
+    assert answer == run(sys.executable, "-c", OPEN, env=without_library(env))
     assert answer.endswith("ENOENT\n")
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.c.conftest import Run, build
+from tests.client.c.building import build
+from tests.client.c.conftest import Run
 from tests.client.c.test_emit import WAYS, of_way
 
 pytestmark = pytest.mark.usefixtures("events_on")

@@ -216,12 +216,10 @@ def test_bits_outlive_the_daemon(daemon: DaemonProcess, program: Program, direct
     enable(daemon, "foo")
     wait_for(lambda: program.ask("word 0") == "8")
     daemon.stop(kill=True)
-    while program.ask("word 0") != "0":
-        pass  # nobody wants the event where there is no daemon
+    # Nobody wants the event where there is no daemon.
+    wait_for(lambda: program.ask("word 0") == "0", timeout_s=30)
     daemon.start()
-    while program.ask("word 0") != "8":
-        pass
-    while program.number("write 0 0 07000000") != 8:
-        pass
+    wait_for(lambda: program.ask("word 0") == "8", timeout_s=30)
+    wait_for(lambda: program.number("write 0 0 07000000") == 8, timeout_s=30)
     enable(daemon, "foo", 0)
     wait_for(lambda: program.ask("word 0") == "0")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.c.conftest import SOURCE, Run
+from tests.client.c.building import SOURCE
+from tests.client.c.conftest import Run
 from tests.client.c.test_emit import WAYS, lines, numbers, of_way
 from tests.integration.conftest import DaemonProcess
 
