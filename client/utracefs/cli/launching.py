@@ -107,8 +107,11 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
 
 def _must_be_trusted(directory: str) -> None:
     """Failure where the daemon takes no records from us on behalf of other processes."""
-    with open("/proc/self/stat", "rb") as file:
-        start_time = int(file.read().rpartition(b")")[2].split()[19])
+    from utracefs.mount.procfs import start_time_of
+
+    start_time = start_time_of(os.getpid())
+    if start_time is None:
+        raise Failure("/proc/self/stat", "cannot be read")
     ourselves = OpenFor(os.getpid(), start_time, os.geteuid(), os.getegid())
     try:
         with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
