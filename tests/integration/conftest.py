@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +91,20 @@ def daemon(directory: str) -> Iterator[DaemonProcess]:
     finally:
         process.stop()
     assert b"Traceback" not in process.log, process.log.decode(errors="replace")
+
+
+@pytest.fixture
+def page_folder() -> Iterator[Path]:
+    """For a page that is played (console.py), with a short name: sockets lie below."""
+    made = Path(tempfile.mkdtemp(prefix="ut-", dir="/tmp"))
+    try:
+        yield made
+    finally:
+        log = made / "daemon.log"
+        found = re.search(r"/dev/shm/utracefs-[0-9a-f]{16}", log.read_text() if log.exists() else "")
+        if found:
+            shutil.rmtree(found[0], ignore_errors=True)
+        shutil.rmtree(made)
 
 
 @pytest.fixture
