@@ -115,6 +115,8 @@ COMMANDS = [
     ["hist", "ev", "a", "--"],
     ["perf", "stat", "--"],
     ["perf", "record", "--"],
+    ["perf", "trace", "--"],
+    ["perf", "top", "--"],
     ["attach", "tally", "--"],
 ]
 
