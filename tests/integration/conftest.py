@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.integration.mounting import mounted, must_mount
 from utracefs.tracefs import Tracefs
 from utracefsd.server.runtime import locate
 
@@ -70,8 +74,8 @@ class DaemonProcess:
         return Tracefs(self.directory)
 
 
-@pytest.fixture
-def directory() -> Iterator[str]:
+@contextlib.contextmanager
+def _directory() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
         try:
             yield path
@@ -81,7 +85,13 @@ def directory() -> Iterator[str]:
 
 
 @pytest.fixture
-def daemon(directory: str) -> Iterator[DaemonProcess]:
+def directory() -> Iterator[str]:
+    with _directory() as path:
+        yield path
+
+
+@contextlib.contextmanager
+def _daemon(directory: str) -> Iterator[DaemonProcess]:
     process = DaemonProcess(directory)
     process.start()
     try:
@@ -89,6 +99,46 @@ def daemon(directory: str) -> Iterator[DaemonProcess]:
     finally:
         process.stop()
     assert b"Traceback" not in process.log, process.log.decode(errors="replace")
+
+
+@pytest.fixture
+def daemon(directory: str) -> Iterator[DaemonProcess]:
+    with _daemon(directory) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def shared_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """One daemon and one mount for all tests of a file that leave them alone: directory of its sockets,
+    mountpoint."""
+    must_mount(tmp_path_factory.mktemp("probe"))
+    with (
+        _directory() as directory,
+        _daemon(directory),
+        mounted(directory, tmp_path_factory.mktemp("tree")) as mount,
+    ):
+        yield directory, mount.path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """For a mount."""
+    must_mount(tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def page_folder() -> Iterator[Path]:
+    """For a page that is played (console.py), with a short name: sockets lie below."""
+    made = Path(tempfile.mkdtemp(prefix="ut-", dir="/tmp"))
+    try:
+        yield made
+    finally:
+        log = made / "daemon.log"
+        found = re.search(r"/dev/shm/utracefs-[0-9a-f]{16}", log.read_text() if log.exists() else "")
+        if found:
+            shutil.rmtree(found[0], ignore_errors=True)
+        shutil.rmtree(made)
 
 
 @pytest.fixture

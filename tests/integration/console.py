@@ -14,13 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
 import attrs
 
-__all__ = ["Shell", "Step", "as_pattern", "files", "steps"]
+__all__ = ["Shell", "Step", "as_pattern", "files", "prepare", "steps"]
 
 END = "=== the end of the output ==="
 ANSWER_S = 60
@@ -67,6 +67,17 @@ def as_pattern(expected: str) -> str:
     return pattern
 
 
+def prepare(page: str, folder: Path) -> dict[str, str]:
+    """Put its programs into the folder; returns the environment of who reads it."""
+    for name, text in files(page).items():
+        (folder / name).write_text(text)
+    (folder / "run").mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith("UTRACEFS_")}
+    env["XDG_RUNTIME_DIR"] = str(folder / "run")
+    env["UTRACEFS_PATIENCE_S"] = "60"  # a reader of the page has a machine for himself
+    return env
+
+
 class Shell:
     """One bash for all commands, with job control; a context manager that ends what it started."""
 
@@ -107,6 +118,15 @@ class Shell:
                 return "".join(lines).removesuffix("\n")
             lines.append(text)
         raise AssertionError(f"the shell ended at {command!r}: {''.join(lines)}")
+
+    def play(self, page: str, found: Iterable[Step]) -> None:
+        """Each prints what is expected; one in the background is a daemon."""
+        for step in found:
+            said = self.run(step.command)
+            where = f"{page}:{step.line}: {step.command}\nprinted:\n{said}"
+            assert re.fullmatch(as_pattern(step.expected), said), where
+            if step.command.endswith("&"):
+                self.wait_for("utracefs ls")
 
     def wait_for(self, command: str) -> None:
         """Until it succeeds."""

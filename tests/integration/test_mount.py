@@ -7,46 +7,26 @@ import fcntl
 import mmap
 import os
 import select
-import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import mounted, must_mount, run, wait_for
-from utracefsd.server.runtime import locate
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """One daemon and one mount for all tests here: directory of its sockets, mountpoint."""
-    must_mount(tmp_path_factory.mktemp("probe"))
-    with tempfile.TemporaryDirectory(prefix="utracefs-test-") as directory:
-        process = DaemonProcess(directory)
-        process.start()
-        try:
-            with mounted(directory, tmp_path_factory.mktemp("tree")) as mount:
-                yield directory, mount.path
-        finally:
-            process.stop()
-            shutil.rmtree(locate(directory).status_folder, ignore_errors=True)
-    assert b"Traceback" not in process.log, process.log.decode(errors="replace")
+from tests.integration.mounting import run, wait_for
 
 
 @pytest.fixture
-def tree(shared: tuple[str, Path]) -> Path:
+def tree(shared_mount: tuple[str, Path]) -> Path:
     """The mount, with nothing of earlier tests in it."""
-    _, path = shared
+    _, path = shared_mount
     for name in os.listdir(path / "instances"):
         os.rmdir(path / "instances" / name)
     if os.path.exists(path / "events/user_events"):

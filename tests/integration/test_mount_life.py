@@ -21,18 +21,11 @@ from tests.integration.mounting import (
     MountProcess,
     has_tool,
     mounted,
-    must_mount,
     run,
     wait_for,
 )
 from utracefs.mount.attaching import detach, is_attached
 from utracefsd.server.runtime import locate
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    must_mount(tmp_path / "tree")
-    return tmp_path / "tree"
 
 
 def listing(path: Path) -> list[str]:

@@ -40,36 +40,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One daemon and one mount for all tests that leave them alone."""
-    must_mount(tmp_path_factory.mktemp("probe"))
-    with tempfile.TemporaryDirectory(prefix="utracefs-test-") as directory:
-        process = DaemonProcess(directory)
-        process.start()
-        try:
-            with mounted(directory, tmp_path_factory.mktemp("tree")) as mount:
-                yield mount.path
-        finally:
-            process.stop()
-            shutil.rmtree(locate(directory).status_folder, ignore_errors=True)
-    assert b"Traceback" not in process.log, process.log.decode(errors="replace")
-
-
 @pytest.fixture
-def tree(shared: Path) -> Path:
+def tree(shared_mount: tuple[str, Path]) -> Path:
     """The mount; no event is enabled, and nothing recorded."""
-    if (shared / "events/user_events").exists():
-        put(shared / "events/enable", "0")
-    wait_for(lambda: not events(shared), "events of the test before went")
-    put(shared / "trace", "\n")
-    return shared
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    must_mount(tmp_path / "tree")
-    return tmp_path / "tree"
+    _, path = shared_mount
+    if (path / "events/user_events").exists():
+        put(path / "events/enable", "0")
+    wait_for(lambda: not events(path), "events of the test before went")
+    put(path / "trace", "\n")
+    return path
 
 
 def put(path: Path, text: str) -> None:
@@ -139,6 +118,19 @@ class Provider:
         value = self.call(f"word {number}")
         assert isinstance(value, int)
         return value
+
+
+@pytest.fixture
+def pair(tree: Path, program: Path) -> Iterator[tuple[Provider, Provider]]:
+    """Two, with a socket over which one may `send` a descriptor and the other `receive` it."""
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        Provider(program, tree, passing=ours) as first,
+        Provider(program, tree, passing=theirs) as second,
+    ):
+        yield first, second
 
 
 class TestScenario:
@@ -256,30 +248,24 @@ class TestDescriptors:
             provider.call("close 1")
             assert provider.call("write 2 0") == 4
 
-    def test_passed_to_another_program(self, tree: Path, program: Path) -> None:
+    def test_passed_to_another_program(self, tree: Path, pair: tuple[Provider, Provider]) -> None:
         """The index is the file's; the enabler, and the record, of who uses it."""
-        ours, theirs = socket.socketpair()
-        with (
-            ours,
-            theirs,
-            Provider(program, tree, passing=ours) as first,
-            Provider(program, tree, passing=theirs) as second,
-        ):
-            first.call("open")
-            assert first.call("reg 0 0 0 4 0 shop") == 0
-            first.call("send 0")
-            assert second.call("receive") == 0
-            assert second.call("reg 0 0 1 4 0 shop") == 0
-            put(tree / "events/user_events/shop/enable", "1")
-            assert (first.word(), second.word()) == (1, 2)
-            assert second.call("write 0 0") == 4
-            assert first.call("unreg 0 0 1") == "ENOENT"
-            assert lines(tree)[0].lstrip().startswith(f"provider-{second.pid} ")
-            first.process.kill()
-            first.process.wait()
-            assert second.call("write 0 0") == 4
-            put(tree / "events/user_events/shop/enable", "0")
-            assert second.word() == 0
+        first, second = pair
+        first.call("open")
+        assert first.call("reg 0 0 0 4 0 shop") == 0
+        first.call("send 0")
+        assert second.call("receive") == 0
+        assert second.call("reg 0 0 1 4 0 shop") == 0
+        put(tree / "events/user_events/shop/enable", "1")
+        assert (first.word(), second.word()) == (1, 2)
+        assert second.call("write 0 0") == 4
+        assert first.call("unreg 0 0 1") == "ENOENT"
+        assert lines(tree)[0].lstrip().startswith(f"provider-{second.pid} ")
+        first.process.kill()
+        first.process.wait()
+        assert second.call("write 0 0") == 4
+        put(tree / "events/user_events/shop/enable", "0")
+        assert second.word() == 0
 
 
 class TestProcesses:
@@ -323,24 +309,18 @@ class TestProcesses:
             provider.process.wait()
             wait_for(lambda: events(tree) == [], "the event is gone")
 
-    def test_the_end_is_noticed_though_others_have_the_file(self, tree: Path, program: Path) -> None:
-        ours, theirs = socket.socketpair()
-        with (
-            ours,
-            theirs,
-            Provider(program, tree, passing=ours) as first,
-            Provider(program, tree, passing=theirs) as second,
-        ):
-            first.call("open")
-            second.call("open")
-            first.call("send 0")
-            assert second.call("receive") == 1
-            first.call("reg 0 0 0 4 1 kept")
-            assert second.call("del 0 kept") == "EBUSY"
-            first.process.kill()
-            first.process.wait()
-            second.call("close 1")
-            assert second.call("del 0 kept") == 0
+    def test_the_end_is_noticed_though_others_have_the_file(self, pair: tuple[Provider, Provider]) -> None:
+        first, second = pair
+        first.call("open")
+        second.call("open")
+        first.call("send 0")
+        assert second.call("receive") == 1
+        first.call("reg 0 0 0 4 1 kept")
+        assert second.call("del 0 kept") == "EBUSY"
+        first.process.kill()
+        first.process.wait()
+        second.call("close 1")
+        assert second.call("del 0 kept") == 0
 
 
 class TestDaemons:

@@ -1,31 +1,13 @@
 """docs/tutorial.md: every command that it shows is run, and prints what it shows."""
 
-import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.console import Shell, as_pattern, files, steps
+from tests.integration.console import Shell, as_pattern, files, prepare, steps
 
 PAGE = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """With a short name: sockets lie below."""
-    made = Path(tempfile.mkdtemp(prefix="ut-", dir="/tmp"))
-    try:
-        yield made
-    finally:
-        log = made / "daemon.log"
-        found = re.search(r"/dev/shm/utracefs-[0-9a-f]{16}", log.read_text() if log.exists() else "")
-        if found:
-            shutil.rmtree(found[0], ignore_errors=True)
-        shutil.rmtree(made)
 
 
 def test_how_a_page_is_read() -> None:
@@ -41,21 +23,10 @@ def test_how_a_page_is_read() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_every_command_of_the_tutorial(folder: Path) -> None:
-    for name, text in files(PAGE).items():
-        (folder / name).write_text(text)
-    (folder / "run").mkdir()
-    env = {k: v for k, v in os.environ.items() if not k.startswith("UTRACEFS_")}
-    env["XDG_RUNTIME_DIR"] = str(folder / "run")
-    env["UTRACEFS_DIR"] = str(folder / "d")
-    env["UTRACEFS_PATIENCE_S"] = "60"  # a reader of the page has a machine for himself
+def test_every_command_of_the_tutorial(page_folder: Path) -> None:
+    env = {**prepare(PAGE, page_folder), "UTRACEFS_DIR": str(page_folder / "d")}
     found = steps(PAGE)
     assert len(found) > 40
-    with Shell(folder, env) as shell:
-        for step in found:
-            said = shell.run(step.command)
-            where = f"docs/tutorial.md:{step.line}: {step.command}\nprinted:\n{said}"
-            assert re.fullmatch(as_pattern(step.expected), said), where
-            if step.command.endswith("&"):
-                shell.wait_for("utracefs ls")
+    with Shell(page_folder, env) as shell:
+        shell.play("docs/tutorial.md", found)
         shell.wait_for("test ! -e d/tracefs")  # the last command ends the daemon

@@ -81,6 +81,13 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
     """What to start `command` in, for as long as it runs. Failure: that cannot be; nothing was done yet."""
     preload = launch.preload and not launch.kernel_abi
     found = obstacle(command[0]) if preload and command else None
+    library = c_client.preload_library()
+    if preload and command and library and not _fits(library):
+        text = (
+            f"utracefs: {library}: LD_PRELOAD cannot name it, for a blank or colon in its path; if"
+            f" {command[0]} uses the kernel's user_events, try --kernel-abi"
+        )
+        click.echo(text.encode("utf-8", "backslashreplace"), err=True)
     env = environment(tree.directory, preload=preload and not (found and found.ends_program))
     if not launch.kernel_abi:
         yield Surroundings(env, hint=f"{command[0]} {found.text}" if found else "")
@@ -100,8 +107,11 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
 
 def _must_be_trusted(directory: str) -> None:
     """Failure where the daemon takes no records from us on behalf of other processes."""
-    with open("/proc/self/stat", "rb") as file:
-        start_time = int(file.read().rpartition(b")")[2].split()[19])
+    from utracefs.mount.procfs import start_time_of
+
+    start_time = start_time_of(os.getpid())
+    if start_time is None:
+        raise Failure("/proc/self/stat", "cannot be read")
     ourselves = OpenFor(os.getpid(), start_time, os.geteuid(), os.getegid())
     try:
         with Rpc(DATA_SOCKET, directory, timeout_s=HELLO_S) as data:
@@ -116,9 +126,15 @@ def _must_be_trusted(directory: str) -> None:
         ) from None
 
 
+def _fits(library: str) -> bool:
+    """Into LD_PRELOAD, whose names end at colons and blanks, however they are quoted (ld.so(8))."""
+    return " " not in library and ":" not in library
+
+
 def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
     """Ours, and where the command finds the daemon; with room for what it emits, and patience, unless that is
-    set. preload: the library first, and what else was in LD_PRELOAD; where it was not built, without.
+    set. preload: the library first, and what else was in LD_PRELOAD; without it where it was not built, or
+    cannot be named.
 
     A program built with AddressSanitizer ends at its start when a library was loaded before the sanitizer's,
     whatever that library does; its option for that is set.
@@ -127,9 +143,9 @@ def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
     env = {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
     library = c_client.preload_library()
     before = env.pop("LD_PRELOAD", "")
-    # ld.so(8): separated by colons or blanks. Inside another recording ours is there already.
+    # Inside another recording ours is there already.
     libraries = [word for word in before.replace(":", " ").split() if word != library]
-    if preload and library and " " not in library and ":" not in library:
+    if preload and library and _fits(library):
         libraries.insert(0, library)
         options = [env["ASAN_OPTIONS"]] if env.get("ASAN_OPTIONS") else []
         env["ASAN_OPTIONS"] = ":".join(["verify_asan_link_order=0", *options])

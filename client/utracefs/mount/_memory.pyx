@@ -75,6 +75,13 @@ cdef OSError os_error(int number):
     return OSError(number, strerror(number).decode())
 
 
+cdef deed *new_deed(deed_work work, size_t size) except NULL:
+    cdef deed *d = deed_new(work, size)
+    if d == NULL:
+        raise MemoryError
+    return d
+
+
 cdef class Memory:
     """The memory of the address space that thread `tid` has now, until `close`.
 
@@ -87,9 +94,7 @@ cdef class Memory:
 
     def __cinit__(self, pid_t tid):
         self.mem = self.maps = -1
-        cdef deed *d = deed_new(deed_open, 16)
-        if d == NULL:
-            raise MemoryError
+        cdef deed *d = new_deed(deed_open, 16)
         d.tid = tid
         try:
             self.perform(d)
@@ -147,8 +152,8 @@ cdef class Memory:
         raise OSError(EFAULT, "the memory of the process does not answer")
 
     cdef int use(self, deed *d) except -1:
-        """As `perform`, with our descriptors; `d` is kept if it hangs, and let go by the caller if it does
-        not."""
+        """As `perform`, with our descriptors. OSError also when it failed; then `d` is not the caller's any
+        more: it is kept if it hangs, or let go."""
         if self.mem < 0 or self.hangs:
             deed_let_go(d)
             raise OSError(ESRCH if self.mem < 0 else EFAULT, "the memory of the process does not answer")
@@ -162,6 +167,10 @@ cdef class Memory:
             else:
                 self.hanging = d
             raise
+        number = -d.result
+        if number > 0:
+            deed_let_go(d)
+            raise os_error(number)
         return 0
 
     def read(self, uint64_t address, size_t size):
@@ -169,14 +178,10 @@ cdef class Memory:
         space is gone."""
         if size > <size_t>MAX_BYTES:
             raise os_error(EINVAL)
-        cdef deed *d = deed_new(deed_read, size)
-        if d == NULL:
-            raise MemoryError
+        cdef deed *d = new_deed(deed_read, size)
         d.address = address
         self.use(d)
         try:
-            if d.result < 0:
-                raise os_error(-d.result)
             return PyBytes_FromStringAndSize(d.data, size)
         finally:
             deed_let_go(d)
@@ -185,14 +190,10 @@ cdef class Memory:
         """The bytes before the first NUL, at most `limit`. OSError: as `read`; EINVAL, there are more."""
         if limit >= <size_t>MAX_BYTES:
             raise os_error(EINVAL)
-        cdef deed *d = deed_new(deed_read_string, limit + 1)
-        if d == NULL:
-            raise MemoryError
+        cdef deed *d = new_deed(deed_read_string, limit + 1)
         d.address = address
         self.use(d)
         try:
-            if d.result < 0:
-                raise os_error(-d.result)
             return PyBytes_FromStringAndSize(d.data, d.result)
         finally:
             deed_let_go(d)
@@ -203,17 +204,11 @@ cdef class Memory:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         if size > MAX_BYTES:
             raise os_error(EINVAL)
-        cdef deed *d = deed_new(deed_write, size)
-        if d == NULL:
-            raise MemoryError
+        cdef deed *d = new_deed(deed_write, size)
         d.address = address
         memcpy(d.data, PyBytes_AS_STRING(data), size)
         self.use(d)
-        try:
-            if d.result < 0:
-                raise os_error(-d.result)
-        finally:
-            deed_let_go(d)
+        deed_let_go(d)
 
     def set_bit(
         self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on, *, int ours=0, bint
@@ -235,9 +230,7 @@ cdef class Memory:
         """
         if bit >= 8 * size:
             raise os_error(EINVAL)
-        cdef deed *d = deed_new(deed_set_bit, 0)
-        if d == NULL:
-            raise MemoryError
+        cdef deed *d = new_deed(deed_set_bit, 0)
         d.bit.pid = pid
         d.bit.byte = rm_byte_of(address, size, bit)
         d.bit.mask = 1 << bit % 8
@@ -245,14 +238,11 @@ cdef class Memory:
         d.bit.on = on
         d.bit.neighbours = neighbours
         self.use(d)
-        try:
-            self.in_use = d.bit.neighbours
-            self.stopped_ns = d.bit.stopped_ns
-            if d.result < 0:
-                raise os_error(-d.result)
-            return d.bit.way
-        finally:
-            deed_let_go(d)
+        self.in_use = d.bit.neighbours
+        self.stopped_ns = d.bit.stopped_ns
+        way = d.bit.way
+        deed_let_go(d)
+        return way
 
     def __reduce__(self):
         raise TypeError("a memory belongs to one process")

@@ -21,8 +21,8 @@ _OR_PRELOAD: Final = "or start the program with libutracefs-preload.so, which ne
 
 
 def status_of(pid: int | str) -> dict[str, list[int]]:
-    """Tgid, Uid, Gid (real, effective, saved, file system) and the masks CapPrm, CapEff of a thread, from
-    /proc/PID/status. OSError: ESRCH."""
+    """Tgid, Uid, Gid (real, effective, saved, file system) and the masks SigPnd, CapPrm, CapEff of a thread,
+    from /proc/PID/status. OSError: ESRCH."""
     found = {}
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
@@ -32,7 +32,7 @@ def status_of(pid: int | str) -> dict[str, list[int]]:
         name, _, value = line.partition(b":")
         if name in (b"Tgid", b"Uid", b"Gid"):
             found[name.decode()] = [int(number) for number in value.split()]
-        elif name in (b"CapPrm", b"CapEff"):
+        elif name in (b"SigPnd", b"CapPrm", b"CapEff"):
             found[name.decode()] = [int(value, 16)]
     if "CapEff" not in found:  # it ended while this was read
         raise OSError(errno.ESRCH, f"there is no process {pid}")

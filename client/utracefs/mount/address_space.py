@@ -45,6 +45,7 @@ import attrs
 
 from utracefs.mount._memory import WAYS, Memory, ended, same_memory, with_start_stack
 from utracefs.mount.access import status_of, why_not
+from utracefs.mount.procfs import Stat, stat_of
 
 __all__ = ["MAX_ADDRESS_SPACES", "MAX_ENABLERS", "AddressSpace", "AddressSpaces", "Enabler"]
 
@@ -89,18 +90,6 @@ class Enabler:
     """Of user_reg."""
     token: int = 0
     """The name of it that the daemon knows; 0: none yet."""
-
-
-@attrs.frozen
-class Process:
-    """What /proc/PID/stat says of a process."""
-
-    pid: int
-    ppid: int
-    start_time: int
-    """Field 22, clock ticks since boot. With the pid it names a process for good."""
-    start_stack: int
-    """Where the stack began at the last exec; a forked child has its parent's. 0: we may not know."""
 
 
 @attrs.define(eq=False)
@@ -269,7 +258,7 @@ class AddressSpaces:
         self.discover()
         status = status_of(tid)
         pid, uid, gid = status["Tgid"][0], status["Uid"][1], status["Gid"][1]
-        process, thread = _process(pid), _process(tid)
+        process, thread = stat_of(pid), stat_of(tid)
         if process is None or thread is None:
             raise OSError(errno.ESRCH, f"there is no process {pid}")
         # Of the thread: the first one of the process may have ended before it.
@@ -321,7 +310,7 @@ class AddressSpaces:
         found = []
         for pid in pids:
             self.on_pause()
-            process = _process(pid)
+            process = stat_of(pid)
             if process is None:
                 _, times = self._again.pop(pid, (now, 0))
                 if times < len(_AGAIN_S):
@@ -388,7 +377,7 @@ class AddressSpaces:
                 errno.EMFILE, f"more than {MAX_OF_USER} address spaces with enablers of user id {uid}"
             )
 
-    def _meet(self, process: Process, unmet: dict[int, Process]) -> None:
+    def _meet(self, process: Stat, unmet: dict[int, Stat]) -> None:
         """A new process that may be related; its parent first, if that is new, too."""
         # A loop: a chain of such parents may be long.
         chain = [process]
@@ -398,7 +387,7 @@ class AddressSpaces:
             unmet.pop(one.pid, None)
             self._meet_one(one)
 
-    def _meet_one(self, process: Process) -> None:
+    def _meet_one(self, process: Stat) -> None:
         if (process.pid, process.start_time) in self._by_process:
             return
         try:
@@ -418,7 +407,7 @@ class AddressSpaces:
         else:
             memory.close()
 
-    def _take_in(self, process: Process, uid: int, gid: int, memory: Memory) -> AddressSpace:
+    def _take_in(self, process: Stat, uid: int, gid: int, memory: Memory) -> AddressSpace:
         """One that has not been known, with what it inherits."""
         key = (process.pid, process.start_time)
         family = self._families.get(memory.fingerprint)
@@ -448,9 +437,9 @@ class AddressSpaces:
             self.on_born(space, parent)
         return space
 
-    def _parent(self, process: Process, family: Family) -> AddressSpace | None:
+    def _parent(self, process: Stat, family: Family) -> AddressSpace | None:
         """That of its parent process, if it is a member; notes that it is not one."""
-        parent = _process(process.ppid)
+        parent = stat_of(process.ppid)
         if parent is None:
             return None
         space = self._by_process.get((parent.pid, parent.start_time))
@@ -501,32 +490,12 @@ def _eldest(family: Family) -> AddressSpace | None:
     return min(family.members, key=lambda member: (member.start_time, member.pid), default=None)
 
 
-def _process(pid: int) -> Process | None:
-    """Also of one thread. None: there is none. One that has ended and waits for its parent has no
-    `start_stack`."""
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, ProcessLookupError):  # it may end while it is looked up
-        return None
-    try:
-        text = os.read(fd, 1024)
-    except ProcessLookupError:
-        return None
-    finally:
-        os.close(fd)
-    # The name may have any characters, so fields are counted from behind it: the first is field 3.
-    fields = text[text.rfind(b")") + 2 :].split(maxsplit=26)
-    if len(fields) < 26:
-        return None
-    return Process(pid, int(fields[1]), int(fields[19]), int(fields[25]))
-
-
 def _is_there(key: tuple[int, int]) -> bool:
-    process = _process(key[0])
+    process = stat_of(key[0])
     return process is not None and process.start_time == key[1]
 
 
-def _has_relatives(process: Process, fingerprint: bytes) -> bool:
+def _has_relatives(process: Stat, fingerprint: bytes) -> bool:
     """Whether another process that there is now stems from the same exec."""
     for pid in with_start_stack(process.start_stack):
         if pid == process.pid:

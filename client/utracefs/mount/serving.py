@@ -34,12 +34,14 @@ from typing import Any, Final, Self
 from utracefs import runtime_dir
 from utracefs.mount import attaching
 from utracefs.mount.abi import Header
+from utracefs.mount.access import status_of
 from utracefs.mount.address_space import AddressSpaces
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import DataConnections, Process
 from utracefs.mount.file_system import REQUEST_BYTES, FileSystem
 from utracefs.mount.memory_thread import MemoryThread
 from utracefs.mount.nodes import Nodes
+from utracefs.mount.procfs import start_time_of
 from utracefs.mount.timers import Timers
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs_protocol.connection import Notification
@@ -176,7 +178,7 @@ class Mount:
             nodes=Nodes(uid=os.geteuid(), gid=os.getegid() if gid is None else gid, time_s=int(time.time())),
             connect=self._connect,
             reply=self._reply,
-            start_time_of=_start_time,
+            start_time_of=start_time_of,
             is_killed=_is_killed,
             data=self._data,
         )
@@ -347,8 +349,10 @@ class Mount:
 
 def _process_of(header: Header) -> Process:
     """Of the thread that asks, which waits. OSError(ESRCH): /proc does not show it."""
-    pid = int(_status(header.pid, b"Tgid:") or 0)
-    start_time = _start_time(pid) if pid else None
+    start_time = None
+    with contextlib.suppress(OSError):
+        pid = status_of(header.pid)["Tgid"][0]
+        start_time = start_time_of(pid)
     if start_time is None:
         raise OSError(errno.ESRCH, f"/proc does not show process {header.pid}")
     return Process(pid, start_time, header.uid, header.gid)
@@ -356,22 +360,7 @@ def _process_of(header: Header) -> Process:
 
 def _is_killed(tid: int) -> bool:
     """Whether SIGKILL waits for that thread; killing one kills all of a process."""
-    return bool(int(_status(tid, b"SigPnd:") or b"0", 16) & 1 << signal.SIGKILL - 1)
-
-
-def _status(tid: int, member: bytes) -> bytes | None:
-    """One of /proc/TID/status, None where that does not tell."""
     try:
-        with open(f"/proc/{tid}/status", "rb") as file:
-            return next(line for line in file if line.startswith(member)).split()[1]
-    except (OSError, StopIteration):
-        return None
-
-
-def _start_time(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b") ")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
+        return bool(status_of(tid)["SigPnd"][0] & 1 << signal.SIGKILL - 1)
+    except OSError:
+        return False

@@ -56,6 +56,7 @@ def test_a_recorded_command_waits_longer_for_the_daemon(monkeypatch: pytest.Monk
         (None, "a.so", True, "a.so"),
         (None, None, True, None),
         ("/with blank/ours.so", None, True, None),
+        ("/with:colon/ours.so", "a.so", True, "a.so"),
     ],
 )
 def test_what_is_preloaded(
@@ -72,6 +73,36 @@ def test_what_is_preloaded(
     assert environment(".", preload=preload).get("LD_PRELOAD") == after
 
 
+@pytest.mark.parametrize(
+    ("library", "launch", "command", "is_told"),
+    [
+        ("/with blank/ours.so", Launch(), ["true"], True),
+        ("/with:colon/ours.so", Launch(), ["true"], True),
+        ("/with blank/ours.so", Launch(preload=False), ["true"], False),
+        ("/with blank/ours.so", Launch(), [], False),
+        ("/lib/ours.so", Launch(), ["true"], False),
+        (None, Launch(), ["true"], False),
+    ],
+)
+def test_a_library_that_ld_preload_cannot_name(
+    library: str | None,
+    launch: Launch,
+    command: list[str],
+    is_told: bool,
+    traced: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(c_client, "preload_library", lambda: library)
+    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, launched(launch, tree, command):
+        pass
+    said = (
+        f"utracefs: {library}: LD_PRELOAD cannot name it, for a blank or colon in its path; if true uses the"
+        " kernel's user_events, try --kernel-abi\n"
+    )
+    assert capsys.readouterr().err == (said if is_told else "")
+
+
 def test_the_address_sanitizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c_client, "preload_library", lambda: "/lib/ours.so")
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
@@ -84,6 +115,8 @@ COMMANDS = [
     ["hist", "ev", "a", "--"],
     ["perf", "stat", "--"],
     ["perf", "record", "--"],
+    ["perf", "trace", "--"],
+    ["perf", "top", "--"],
     ["attach", "tally", "--"],
 ]
 

@@ -22,6 +22,7 @@ from tests.client.fake_daemon import wait_for
 from tests.client.mount.canary import Canary
 from utracefs.mount import address_space
 from utracefs.mount.address_space import AddressSpace, AddressSpaces, Enabler
+from utracefs.mount.procfs import stat_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -394,25 +395,13 @@ def test_a_pid_is_given_out_before_its_process_is_there(
     spaces = listener.spaces
     spaces.of_caller(canary.pid).add(canary.at["private"], 31, enabler())
     [child] = canary.fork()
-    real = address_space._process
     with monkeypatch.context() as patched:
-        patched.setattr(address_space, "_process", lambda pid: None if pid == child else real(pid))
+        patched.setattr(address_space, "stat_of", lambda pid: None if pid == child else stat_of(pid))
         spaces.settle()
         assert listener.take() == []
     listener.now += 0.01
     spaces.settle()
     assert listener.take() == [("born", child, canary.pid)]
-
-
-@pytest.mark.parametrize("call", ["open", "read"])
-def test_a_process_ends_while_it_is_looked_up(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def ended(*_: object) -> bytes:
-        raise ProcessLookupError(errno.ESRCH, "No such process")
-
-    assert address_space._process(os.getpid()) is not None
-    with monkeypatch.context() as patched:
-        patched.setattr(os, call, ended)
-        assert address_space._process(os.getpid()) is None
 
 
 def test_a_number_that_nobody_has(spaces: AddressSpaces) -> None:

@@ -25,11 +25,14 @@
 /* The largest frames are rm_find_in_text's 16 KiB and those of the C library's opendir. */
 #define DEED_STACK_BYTES (96u << 10)
 
+struct deed;
+typedef void (*deed_work)(struct deed *);
+
 struct deed {
 	uint32_t done;
 	uint32_t owners;
 	uint32_t given_up; /* nobody waits any more */
-	void (*work)(struct deed *);
+	deed_work work;
 	int result;   /* 0 or -errno; of read_string the length */
 	pid_t tid;    /* of opening: any thread of the process */
 	pid_t thread; /* that does it */
@@ -44,7 +47,7 @@ struct deed {
 	char data[];
 };
 
-static inline struct deed *deed_new(void (*work)(struct deed *), size_t size)
+static inline struct deed *deed_new(deed_work work, size_t size)
 {
 	struct deed *d = calloc(1, sizeof(*d) + size);
 

@@ -7,28 +7,22 @@
 #define _GNU_SOURCE
 #endif
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
-#include <unistd.h>
+
+#include "proc_file.h"
 
 /* Field 28 of /proc/PID/stat; 0 when there is no such process, or it may not be known. */
 static inline uint64_t pl_start_stack(int proc, const char *pid)
 {
 	char path[32], text[1024], *at;
-	ssize_t got;
-	int fd, field;
+	int field;
 
 	snprintf(path, sizeof(path), "%.20s/stat", pid);
-	fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	got = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	text[got < 0 ? 0 : got] = 0;
+	pf_read(proc, path, text, sizeof(text));
 	at = strrchr(text, ')'); /* a name may have any characters; it is field 2 */
 	for (field = 2; at && field < 28; field++)
 		at = strchr(at + 1, ' ');

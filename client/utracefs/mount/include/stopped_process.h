@@ -54,6 +54,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proc_file.h"
+
 #define SP_PATIENCE_NS 2000000
 /* For late ones that were asleep to come to their stop, where their calls are mended. The others run by
  * then. */
@@ -88,18 +90,9 @@ static inline int64_t sp_now_ns(void)
 static inline char sp_state(int tasks, pid_t tid, unsigned *flags)
 {
 	char path[32], text[512], *after, state = 0;
-	ssize_t got = -1;
-	int fd;
 
 	snprintf(path, sizeof(path), "%d/stat", tid);
-	fd = openat(tasks, path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	got = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	if (got <= 0)
-		return 0;
-	text[got] = 0;
+	pf_read(tasks, path, text, sizeof(text));
 	after = strrchr(text, ')'); /* a name may have any characters */
 	if (!after || sscanf(after + 1, " %c %*d %*d %*d %*d %*d %u", &state, flags) != 2)
 		return 0;
@@ -130,16 +123,9 @@ static inline struct sp_thread *sp_find(struct sp_process *p, pid_t tid)
 static inline int sp_is_traced_by_us(int tasks, pid_t tid)
 {
 	char path[32], text[1024], *found;
-	ssize_t got;
-	int fd;
 
 	snprintf(path, sizeof(path), "%d/status", tid);
-	fd = openat(tasks, path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	got = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	text[got < 0 ? 0 : got] = 0;
+	pf_read(tasks, path, text, sizeof(text));
 	found = strstr(text, "\nTracerPid:");
 	return found && atoi(found + 11) == (pid_t)syscall(SYS_gettid);
 }

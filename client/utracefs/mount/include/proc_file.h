@@ -1,0 +1,23 @@
+/* The small text files of /proc, each read at once. */
+#ifndef UTRACEFS_PROC_FILE_H
+#define UTRACEFS_PROC_FILE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <fcntl.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* Its first `size` - 1 bytes, and a NUL; nothing where it is not there, or may not be read. */
+static inline void pf_read(int dir, const char *path, char *text, size_t size)
+{
+	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
+
+	if (fd >= 0)
+		close(fd);
+	text[got < 0 ? 0 : got] = 0;
+}
+
+#endif
