@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.daemon.stepping import Stepper
+from tests.daemon.stepping import stepping
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -146,25 +146,18 @@ def stepped_through(
     assert world.ring is not None
     producer = Producer(world.ring.fd)
     files = [mmap.mmap(os.open(folder / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in names]
-    stepper = Stepper(lambda: world.intake.take_in())
     judged = 0
-    seen: tuple[bytes, ...] = ()
-    try:
-        going = True
-        while going:
-            going = stepper.step()
-            # The data ring itself is the matter of test_journal.py.
-            now = tuple(memory[:] for memory in files)
-            if now != seen:
-                seen = now
-                judged += 1
-                contents = dict(zip(names, now, strict=True))
-                for second_death in (False, True):
-                    found = judge(make, after, producer.memory[:], contents, world.kept, second_death)
-                    assert found == want, f"{judged}, {second_death}"
-    finally:
-        stepper.end()
-    (tail,) = struct.unpack_from("<Q", seen[list(names).index("journal")], SLOT + 24)
+    # The data ring itself is the matter of test_journal.py.
+    with stepping(world.intake.take_in, lambda: [memory[:] for memory in files]) as states:
+        for state in states:
+            if state is None:
+                continue
+            judged += 1
+            contents = dict(zip(names, state, strict=True))
+            for second_death in (False, True):
+                found = judge(make, after, producer.memory[:], contents, world.kept, second_death)
+                assert found == want, f"{judged}, {second_death}"
+    (tail,) = struct.unpack_from("<Q", contents["journal"], SLOT + 24)
     assert tail == producer.u64(HEAD)
     return judged
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
 from tests.daemon.intake.dying import Kept, Producer, judge, open_ring, record
-from tests.daemon.stepping import Stepper
+from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
@@ -95,19 +95,13 @@ def test_killed_at_any_instruction(folder: Path) -> None:
     producer = Producer(world.ring.fd)
     producer.emit(b"".join(record(n) for n in NUMBERS))
     files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in FILES]
-    stepper = Stepper(lambda: world.intake.take_in())
     steps = under_way = whole = 0
     found: dict[str, Any] = {}
-    seen: tuple[bytes, ...] = ()
-    try:
-        going = True
-        while going:
-            going = stepper.step()
+    with stepping(world.intake.take_in, lambda: [memory[:] for memory in files]) as states:
+        for state in states:
             steps += 1
-            now = tuple(memory[:] for memory in files)
-            if now != seen:
-                seen = now
-                contents = dict(zip(FILES, now, strict=True))
+            if state is not None:
+                contents = dict(zip(FILES, state, strict=True))
                 found = judge(World, folder / "after", producer.memory[:], contents, world.kept, False)
                 made, lost = found["made"], found["lost"]
                 assert found["hits"] == len(NUMBERS)
@@ -115,8 +109,6 @@ def test_killed_at_any_instruction(folder: Path) -> None:
                 assert len(MADE) - len(made) <= lost <= 2, found
                 whole += not lost
             under_way += found["lost"] > 0
-    finally:
-        stepper.end()
     assert found == {"hits": len(NUMBERS), "made": MADE, "lost": 0}
     assert whole > 20 and 0 < under_way < steps, "states of both kinds were seen"
 
