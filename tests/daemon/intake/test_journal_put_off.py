@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
-from tests.daemon.intake.dying import Kept, Producer, judge, open_ring, record
+from tests.daemon.intake.dying import Kept, Producer, judge, open_buffers, open_ring, record
 from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable
 from utracefsd.consumers.ftrace.hist._triggers import HistTrigger
@@ -21,7 +20,6 @@ from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
-from utracefsd.intake._journal import Journal
 
 EVENT = parse(b"seen u64 number")
 FILES = ["0/cpu0", "1/cpu0", "journal", "cells", "table"]
@@ -42,15 +40,7 @@ class World:
         self.kept: Kept = dict(kept or {})
         self.cells = Cells(folder / "cells")
         self.lost = self.cells.lost_put_off
-        folders = [folder / "0", folder / "1"]
-        if new:
-            for one in folders:
-                one.mkdir()
-            self.buffers = [RingBuffer(1, 64, folder=str(one)) for one in folders]
-            self.journal = Journal(folder / "journal", cells=self.cells)
-        else:
-            self.buffers = [RingBuffer.adopt(str(one)) for one in folders]
-            self.journal = Journal(folder / "journal", dict(enumerate(self.buffers)), self.cells, fired or {})
+        self.buffers, self.journal = open_buffers(folder, 2, self.cells, new, fired)
         tracepoint = Tracepoint(20, b"seen", EVENT.fields)
         made = Tracepoint(21, b"made", EVENT.fields)
         made.attach(FtraceProbe(FtraceSink(self.buffers[1], 1, self.cells)))
