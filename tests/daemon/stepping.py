@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
 PTRACE_TRACEME, PTRACE_SINGLESTEP = 0, 9
+
+Seen = TypeVar("Seen")
+
+
+@contextlib.contextmanager
+def stepping(work: Callable[[], object], look: Callable[[], Seen]) -> Iterator[Iterator[Seen | None]]:
+    """Run `work` so: what `look` sees after each instruction, None where it is the same as before. The child
+    does not outlive the block."""
+    stepper = Stepper(work)
+    try:
+        yield _steps(stepper, look)
+    finally:
+        stepper.end()
+
+
+def _steps(stepper: Stepper, look: Callable[[], Seen]) -> Iterator[Seen | None]:
+    before: Seen | None = None
+    going = True
+    while going:
+        going = stepper.step()
+        now = look()
+        yield now if now != before else None
+        before = now
 
 
 class Stepper:

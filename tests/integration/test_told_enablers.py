@@ -6,9 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +21,6 @@ from tests.integration.conftest import DaemonProcess
 from tests.soak.plain import PlainConnection
 from utracefs.tracefs import Tracefs
 from utracefsd.machine.procfs import read_task
-from utracefsd.server.runtime import locate
 
 ENABLE = "events/user_events/told/enable"
 
@@ -287,23 +284,16 @@ def test_nobody_else_may(daemon: DaemonProcess, sleeper: subprocess.Popen[bytes]
             mount.call("DIAG_IOCSREG", {"name_args": "kept u32 a", "flags": 1})
 
 
-def raw(directory: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(10)
-    sock.connect(os.path.join(directory, "user_events_data"))
-    return sock
-
-
 @pytest.mark.parametrize("seq", [0, 7, 1 << 63])
 def test_nonsense_costs_only_who_says_it(daemon: DaemonProcess, seq: Any) -> None:
     with (
         contextlib.closing(told(daemon.directory)) as other,
         daemon.tree() as tree,
-        raw(daemon.directory) as bad,
+        contextlib.closing(PlainConnection(daemon.directory, timeout_s=10)) as bad,
     ):
-        bad.sendall(msgpack.packb([0, 1, "notify_enablers", [{}]]))
-        bad.sendall(msgpack.packb([2, "enablers_written", [seq]]))
-        data = b"".join(iter(lambda: bad.recv(4096), b""))
+        bad.sock.sendall(msgpack.packb([0, 1, "notify_enablers", [{}]]))
+        bad.sock.sendall(msgpack.packb([2, "enablers_written", [seq]]))
+        data = b"".join(iter(lambda: bad.sock.recv(4096), b""))
         unpacker = msgpack.Unpacker()
         unpacker.feed(data)
         answer, last = unpacker
@@ -313,9 +303,3 @@ def test_nonsense_costs_only_who_says_it(daemon: DaemonProcess, seq: Any) -> Non
         with contextlib.closing(Loop([other])) as loop:
             took_s(tree, True)
             assert list(loop.state.values()) == [1]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(directory: str) -> Iterator[None]:
-    yield
-    shutil.rmtree(locate(directory).status_folder, ignore_errors=True)

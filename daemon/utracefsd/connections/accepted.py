@@ -45,7 +45,8 @@ class Connection(Protocol):
 
     @property
     def held(self) -> bool:
-        """What was received has to wait: nothing is carried out until `Port.go_on`."""
+        """What was received has to wait, nothing is carried out until `Port.go_on`; or, after `last_answers`,
+        an answer is to come yet."""
 
     @property
     def waiting(self) -> bool:

@@ -181,6 +181,8 @@ class DataConnection:
         self._kept_until_ns: int | None = None
         self._syncs: list[int] = []
         """msgids of those that wait until rings are taken in from."""
+        self._at_end = False
+        """The peer sends no more."""
         self._refused = RefusedRecords()
         self._closed = False
         table.process_connected(peer)
@@ -206,7 +208,9 @@ class DataConnection:
 
     @property
     def held(self) -> bool:
-        """Records stand next that have to wait."""
+        """Records stand next that have to wait, or the end, and a `sync` waits."""
+        if self._at_end and self._syncs and self._waits_for_rings():
+            return True
         return self._held and self._must_wait()
 
     def _must_wait(self) -> bool:
@@ -268,7 +272,9 @@ class DataConnection:
         yield from self._take_outgoing()
 
     def last_answers(self) -> Outgoing:
-        """None is withheld."""
+        """None is withheld. A `sync` that waits is not answered before its time; until then this is
+        `held`."""
+        self._at_end = True
         return []
 
     def pass_over_requests(self) -> None:

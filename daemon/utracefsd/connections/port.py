@@ -591,8 +591,11 @@ class Port:
     # Ending
 
     def _end_of_file(self, accepted: Accepted) -> None:
-        """The peer sends no more. It may still read (shutdown(2)), so responses that wait get a moment."""
+        """The peer sends no more. It may still read (shutdown(2)), so responses that wait get a moment; one
+        that is held while it waits for an answer reads its end again after that."""
         self._send_last_answers(accepted)
+        if accepted.connection.held and accepted.gone_ns is None:
+            return
         if accepted.link.flush():
             self._close(accepted)
         else:

@@ -304,12 +304,9 @@ class TracefsConnection:
         """The connection is gone: requests that wait are forgotten, every handle is closed."""
         self.closing = True
         self._waiting.clear()
-        while self._withheld:
-            change, replies = self._withheld.popleft()
-            change.forget()
-            for reply in replies:
-                for fd in reply.fds:
-                    os.close(fd)
+        for reply in self.last_answers():
+            for fd in reply.fds:
+                os.close(fd)
         for handle in list(self._handles):
             try:
                 self._handles.pop(handle).close()

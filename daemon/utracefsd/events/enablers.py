@@ -115,14 +115,13 @@ class EnablerTable:
         self._shares = shares
         self._enablers: dict[tuple[int, int, int, int], Enabler] = {}
         self._pages: dict[tuple[int, int, int], _Page] = {}
-        self._nr_notified = 0
         self._by_event: dict[Event, dict[Enabler | NotifiedEnabler, None]] = {}
         self._by_process: dict[tuple[int, int | None], dict[Enabler, None]] = {}
         self._held: dict[tuple[int, int | None], int] = {}
         self._leaving: list[Enabler | NotifiedEnabler] = []
 
     def __len__(self) -> int:
-        return len(self._enablers) + self._nr_notified
+        return sum(map(len, self._by_event.values()))
 
     def check(self, fd: int, asked: messages.Enabler) -> Place:
         """Check what a registration asks for, as far as its own numbers do not tell
@@ -192,7 +191,6 @@ class EnablerTable:
         enabler = notifier.enablers[token] = NotifiedEnabler(token, event, peer.share, notifier)
         self._by_event.setdefault(event, {})[enabler] = None
         self._shares.add(Resource.ENABLERS, peer.share)
-        self._nr_notified += 1
 
     def remove_notified(self, notifier: Notifier, token: int, now_ns: int) -> Event:
         """Unregister: returns the event, whose reference the caller drops. TraceError(ENOENT): no such
@@ -201,7 +199,7 @@ class EnablerTable:
         if enabler is None:
             raise TraceError(errno.ENOENT, f"token {token} is not registered on this connection")
         notifier.forget(token, now_ns)
-        self._forget_notified(enabler)
+        self._forget_at_event(enabler)
         return enabler.event
 
     def close_notifier(self, notifier: Notifier, now_ns: int) -> list[Event]:
@@ -245,7 +243,7 @@ class EnablerTable:
         while self._leaving and len(events) < PIECE:
             enabler = self._leaving.pop()
             if isinstance(enabler, NotifiedEnabler):
-                self._forget_notified(enabler)
+                self._forget_at_event(enabler)
                 events.append(enabler.event)
             elif self._enablers.get(enabler.place.key) is enabler:  # not unregistered meanwhile
                 self._forget(enabler)
@@ -283,10 +281,6 @@ class EnablerTable:
             page.words.close()
             del self._pages[place.page]
             self._shares.drop(Resource.ENABLER_PAGES, page.uid)
-
-    def _forget_notified(self, enabler: NotifiedEnabler) -> None:
-        self._forget_at_event(enabler)
-        self._nr_notified -= 1
 
     def _forget_at_event(self, enabler: Enabler | NotifiedEnabler) -> None:
         of_event = self._by_event[enabler.event]

@@ -95,19 +95,8 @@ LOC_STRING: Final = 2
 _MAX_PID: Final = (1 << 31) - 1
 _MAX_ID: Final = (1 << 32) - 2  # -1 is nobody
 
-_REG_MEMBERS: Final = frozenset(
-    (
-        "size",
-        "enable_bit",
-        "enable_size",
-        "flags",
-        "enable_addr",
-        "enable_fd",
-        "enable_token",
-        "name_args",
-    )
-)
 _WORD_MEMBERS: Final = ("enable_fd", "enable_addr", "enable_bit", "enable_size")
+_REG_MEMBERS: Final = frozenset(("size", "flags", "enable_token", "name_args", *_WORD_MEMBERS))
 _UNREG_MEMBERS: Final = frozenset(
     (
         "size",

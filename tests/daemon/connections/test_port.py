@@ -488,6 +488,34 @@ def test_what_was_withheld_is_said_when_nothing_more_is_asked(around: Around) ->
     assert read_all(other) == b"withheld"
 
 
+def test_one_that_sends_no_more_is_kept_while_it_is_held(
+    around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for an answer that cannot be had yet."""
+    client = around.connect()
+    around.turn()
+    made = around.made[0]
+
+    def hold() -> list[tuple[bytes, Sequence[int]]]:
+        made.held = made.waiting
+        return []
+
+    monkeypatch.setattr(made, "last_answers", hold)
+    made.waiting = True
+    around.port.speak_up(made)
+    client.shutdown(socket.SHUT_WR)
+    around.turn()
+    assert (made.closed_ns, around.idle()) == ([], True)
+    around.port.answer_waiting()
+    assert made.said
+    made.held = False
+    around.port.answer_waiting()
+    made.waiting = False
+    around.turn()
+    assert read_all(client) == b"due"
+    assert made.closed_ns
+
+
 def test_one_that_is_gone_may_speak_up(around: Around) -> None:
     client = around.connect()
     around.turn()

@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.daemon.stepping import Stepper
+from tests.daemon.stepping import stepping
+from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 
-__all__ = ["Kept", "World", "judge", "killed_again_and_again", "open_ring", "stepped_through"]
+__all__ = ["Kept", "World", "judge", "killed_again_and_again", "open_buffers", "open_ring", "stepped_through"]
 
 SIZE = 64 << 10
 SLOT = 128
@@ -81,6 +83,22 @@ def copy_ring(memory: bytes) -> int:
     os.write(fd, memory)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     return fd
+
+
+def open_buffers(
+    folder: Path, count: int, cells: Cells, new: bool, fired: dict[Any, Any] | None
+) -> tuple[list[RingBuffer], Journal]:
+    """The ring buffers of so many instances and the journal: new ones, or those that the daemon before left
+    in `folder`."""
+    folders = [folder / str(number) for number in range(count)]
+    if new:
+        for one in folders:
+            one.mkdir()
+        return [RingBuffer(1, 64, folder=str(one)) for one in folders], Journal(
+            folder / "journal", cells=cells
+        )
+    buffers = [RingBuffer.adopt(str(one)) for one in folders]
+    return buffers, Journal(folder / "journal", dict(enumerate(buffers)), cells, fired or {})
 
 
 def open_ring(
@@ -146,25 +164,18 @@ def stepped_through(
     assert world.ring is not None
     producer = Producer(world.ring.fd)
     files = [mmap.mmap(os.open(folder / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in names]
-    stepper = Stepper(lambda: world.intake.take_in())
     judged = 0
-    seen: tuple[bytes, ...] = ()
-    try:
-        going = True
-        while going:
-            going = stepper.step()
-            # The data ring itself is the matter of test_journal.py.
-            now = tuple(memory[:] for memory in files)
-            if now != seen:
-                seen = now
-                judged += 1
-                contents = dict(zip(names, now, strict=True))
-                for second_death in (False, True):
-                    found = judge(make, after, producer.memory[:], contents, world.kept, second_death)
-                    assert found == want, f"{judged}, {second_death}"
-    finally:
-        stepper.end()
-    (tail,) = struct.unpack_from("<Q", seen[list(names).index("journal")], SLOT + 24)
+    # The data ring itself is the matter of test_journal.py.
+    with stepping(world.intake.take_in, lambda: [memory[:] for memory in files]) as states:
+        for state in states:
+            if state is None:
+                continue
+            judged += 1
+            contents = dict(zip(names, state, strict=True))
+            for second_death in (False, True):
+                found = judge(make, after, producer.memory[:], contents, world.kept, second_death)
+                assert found == want, f"{judged}, {second_death}"
+    (tail,) = struct.unpack_from("<Q", contents["journal"], SLOT + 24)
     assert tail == producer.u64(HEAD)
     return judged
 

@@ -30,7 +30,7 @@ from tests.daemon.intake.dying import (
     killed_again_and_again,
     record,
 )
-from tests.daemon.stepping import Stepper
+from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
@@ -144,30 +144,20 @@ def test_killed_at_any_instruction(folder: Path, extra: int, count: int, instanc
     producer.emit(record(99, index=5))  # refused: nothing is recorded, but it is consumed
     parts = ("cpu0", "cpu0.b", "spare") if spare else ("cpu0",)
     names = [*(f"{number}/{part}" for number in range(instances) for part in parts), "journal"]
-    files = [(name, mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ)) for name in names]
+    files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in names]
     in_use = DATA + producer.u64(HEAD) + 64
-    stepper = Stepper(lambda: world.take_in_and_swap() if spare else world.intake.take_in())
-    judged, steps = 0, 0
-    seen: tuple[bytes, ...] = ()
-    try:
-        going = True
-        while going:
-            going = stepper.step()
-            steps += 1
-            now = (producer.memory[:in_use], *(memory[:] for _, memory in files))
-            if now != seen:
-                seen = now
-                judged += 1
-                judge(
-                    folder / "after",
-                    producer.memory[:],
-                    dict(zip(names, now[1:], strict=True)),
-                    count,
-                    instances,
-                    spare,
-                )
-    finally:
-        stepper.end()
+    judged = 0
+
+    def look() -> list[bytes]:
+        return [producer.memory[:in_use], *(memory[:] for memory in files)]
+
+    with stepping(world.take_in_and_swap if spare else world.intake.take_in, look) as states:
+        for state in states:
+            if state is None:
+                continue
+            judged += 1
+            contents = dict(zip(names, state[1:], strict=True))
+            judge(folder / "after", producer.memory[:], contents, count, instances, spare)
     assert judged > 5 * count, "the states of the way were not seen"
 
 

@@ -19,6 +19,7 @@ from tests.daemon.intake.dying import (
     Kept,
     Producer,
     killed_again_and_again,
+    open_buffers,
     open_ring,
     record,
     stepped_through,
@@ -36,7 +37,6 @@ from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
-from utracefsd.intake._journal import Journal
 
 EVENT = parse(b"seen u64 n")
 KEYS = 128
@@ -82,14 +82,9 @@ class World:
         self.folder = folder
         self.kept: Kept = dict(kept or {})
         self.cells = Cells(folder / "cells")
+        (self.buffer,), self.journal = open_buffers(folder, 1, self.cells, new, fired)
         if new:
-            (folder / "0").mkdir()
-            self.buffer = RingBuffer(1, 64, folder=str(folder / "0"))
             self.buffer.add_spare()
-            self.journal = Journal(folder / "journal", cells=self.cells)
-        else:
-            self.buffer = RingBuffer.adopt(str(folder / "0"))
-            self.journal = Journal(folder / "journal", {0: self.buffer}, self.cells, fired or {})
         self.tracepoint = Tracepoint(20, b"seen", EVENT.fields)
         self.tables: dict[str, HistTable] = {}
         probe = FtraceProbe(FtraceSink(self.buffer, 0, self.cells))

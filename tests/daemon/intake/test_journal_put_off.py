@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon.consumers.ftrace.hist.defining import defined
-from tests.daemon.intake.dying import Kept, Producer, judge, open_ring, record
-from tests.daemon.stepping import Stepper
+from tests.daemon.intake.dying import Kept, Producer, judge, open_buffers, open_ring, record
+from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable
 from utracefsd.consumers.ftrace.hist._triggers import HistTrigger
@@ -21,7 +20,6 @@ from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
-from utracefsd.intake._journal import Journal
 
 EVENT = parse(b"seen u64 number")
 FILES = ["0/cpu0", "1/cpu0", "journal", "cells", "table"]
@@ -42,15 +40,7 @@ class World:
         self.kept: Kept = dict(kept or {})
         self.cells = Cells(folder / "cells")
         self.lost = self.cells.lost_put_off
-        folders = [folder / "0", folder / "1"]
-        if new:
-            for one in folders:
-                one.mkdir()
-            self.buffers = [RingBuffer(1, 64, folder=str(one)) for one in folders]
-            self.journal = Journal(folder / "journal", cells=self.cells)
-        else:
-            self.buffers = [RingBuffer.adopt(str(one)) for one in folders]
-            self.journal = Journal(folder / "journal", dict(enumerate(self.buffers)), self.cells, fired or {})
+        self.buffers, self.journal = open_buffers(folder, 2, self.cells, new, fired)
         tracepoint = Tracepoint(20, b"seen", EVENT.fields)
         made = Tracepoint(21, b"made", EVENT.fields)
         made.attach(FtraceProbe(FtraceSink(self.buffers[1], 1, self.cells)))
@@ -95,19 +85,13 @@ def test_killed_at_any_instruction(folder: Path) -> None:
     producer = Producer(world.ring.fd)
     producer.emit(b"".join(record(n) for n in NUMBERS))
     files = [mmap.mmap(os.open(before / name, os.O_RDWR), 0, prot=mmap.PROT_READ) for name in FILES]
-    stepper = Stepper(lambda: world.intake.take_in())
     steps = under_way = whole = 0
     found: dict[str, Any] = {}
-    seen: tuple[bytes, ...] = ()
-    try:
-        going = True
-        while going:
-            going = stepper.step()
+    with stepping(world.intake.take_in, lambda: [memory[:] for memory in files]) as states:
+        for state in states:
             steps += 1
-            now = tuple(memory[:] for memory in files)
-            if now != seen:
-                seen = now
-                contents = dict(zip(FILES, now, strict=True))
+            if state is not None:
+                contents = dict(zip(FILES, state, strict=True))
                 found = judge(World, folder / "after", producer.memory[:], contents, world.kept, False)
                 made, lost = found["made"], found["lost"]
                 assert found["hits"] == len(NUMBERS)
@@ -115,8 +99,6 @@ def test_killed_at_any_instruction(folder: Path) -> None:
                 assert len(MADE) - len(made) <= lost <= 2, found
                 whole += not lost
             under_way += found["lost"] > 0
-    finally:
-        stepper.end()
     assert found == {"hits": len(NUMBERS), "made": MADE, "lost": 0}
     assert whole > 20 and 0 < under_way < steps, "states of both kinds were seen"
 

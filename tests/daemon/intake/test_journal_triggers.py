@@ -21,6 +21,7 @@ from tests.daemon.intake.dying import (
     Kept,
     Producer,
     killed_again_and_again,
+    open_buffers,
     open_ring,
     record,
     stepped_through,
@@ -39,7 +40,6 @@ from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
-from utracefsd.intake._journal import Journal
 
 COUNT = 1_000_000
 
@@ -60,19 +60,12 @@ class World:
         ring: tuple[int, int] | None = None,
         fired: dict[Any, Any] | None = None,
     ) -> None:
-        self.kept: Kept = {} if kept is None else dict(kept)
-        folders = [folder / "0", folder / "1"]
+        new = kept is None
+        self.kept: Kept = dict(kept or {})
         self.cells = Cells(folder / "cells")
-        if kept is None:
-            for one in folders:
-                one.mkdir()
-            self.buffers = [RingBuffer(1, 64, folder=str(one)) for one in folders]
+        self.buffers, self.journal = open_buffers(folder, 2, self.cells, new, fired)
+        if new:
             self.buffers[0].add_spare()
-            self.journal = Journal(folder / "journal", cells=self.cells)
-        else:
-            self.buffers = [RingBuffer.adopt(str(one)) for one in folders]
-            buffers = dict(enumerate(self.buffers))
-            self.journal = Journal(folder / "journal", buffers, self.cells, fired or {})
         declaration = parse(b"seen u64 n")
         self.fields = declaration.fields
         self.a = Tracepoint(20, b"a", declaration.fields)
@@ -108,16 +101,7 @@ class World:
         self._set(b1, off1=lambda **how: TracingSwitch(other, False, COUNT, **how))
         self.cells.drop_the_rest()
         self.intake = Intake(4)
-        self.ring = open_ring(
-            (
-                self.a,
-                self.b,
-            ),
-            self.journal,
-            self.intake,
-            kept is None,
-            ring,
-        )
+        self.ring = open_ring((self.a, self.b), self.journal, self.intake, new, ring)
 
     def _cell(self, name: str, value: int) -> int:
         if name in self.kept:

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.consumers.ftrace.hist.defining import defined, hist_of
-from tests.daemon.stepping import Stepper
+from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.layout import Layout
 from utracefsd.consumers.ftrace.hist._entries import Entries
@@ -298,16 +298,11 @@ def test_killed_at_any_instruction(folder: Path) -> None:
             hist.count(record, who=1, serial=serial)
         hist.table.clear()
 
-    stepper = Stepper(work)
-    seen, judged, reached = b"", 0, 0
-    try:
-        going = True
-        while going:
-            going = stepper.step()
-            now = memory[:]
-            if now == seen:
+    judged, reached = 0, 0
+    with stepping(work, lambda: memory[:]) as states:
+        for now in states:
+            if now is None:
                 continue
-            seen = now
             judged += 1
             copy = folder / "copy"
             copy.write_bytes(now)
@@ -326,8 +321,6 @@ def test_killed_at_any_instruction(folder: Path) -> None:
             again = HistTable.adopt(*shape, str(copy))
             assert (contents(again), (again.hits, again.drops)) == found
             copy.unlink()
-    finally:
-        stepper.end()
         memory.close()
     assert reached == len(wanted) - 1
     assert judged > 60

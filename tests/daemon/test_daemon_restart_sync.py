@@ -1,0 +1,133 @@
+"""A `sync` that waits for rings of the daemon before this one, and who sends no more behind it."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgpack
+import pytest
+
+from tests.daemon.intake.producing import Producer
+from tests.daemon.restarting import ROOT, Clock, daemon_in, die, finish, read, register, write
+from utracefs_protocol.connection import encode_request
+from utracefs_protocol.declaration import REG_PERSIST
+from utracefsd.connections.data_connection import DataConnection
+from utracefsd.daemon import GATHER_NS, Daemon
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.machine.procfs import read_task
+
+
+class Program:
+    """One with a data ring that holds a record, at the other end of a connection to the data socket."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        ours, self.sock = socket.socketpair()
+        self.sock.setblocking(False)
+        accepted = daemon.data.add(ours)
+        assert accepted is not None
+        assert isinstance(accepted.connection, DataConnection)
+        self.send("DIAG_IOCSREG", {"name_args": "a u32 n"})
+        self.send("mmap_ring", {"size": 1 << 16})
+        assert [error for _, _, error, _ in self.heard()] == [None, None]
+        ring = accepted.connection._ring
+        assert ring is not None
+        self.producer = Producer(ring)
+        self.producer.emit(0, struct.pack("<I", 7), 1)
+
+    def send(self, method: str, *params: Any) -> None:
+        self.sock.sendall(encode_request(1, method, list(params)))
+
+    def turn(self) -> None:
+        while ready := self.daemon.data.ready():
+            for accepted in ready:
+                self.daemon.data.pump(accepted)
+                self.daemon.hand_on()
+
+    def is_idle(self) -> bool:
+        return not self.daemon.data.has_more and not select.select([self.daemon.data], [], [], 0)[0]
+
+    def heard(self) -> list[Any]:
+        """What has come until now; None in the end if that has come, too."""
+        self.turn()
+        unpacker, data = msgpack.Unpacker(), b"?"
+        try:
+            while data := self.sock.recv(1 << 16):
+                unpacker.feed(data)
+        except BlockingIOError:
+            pass
+        return [*unpacker, *([] if data else [None])]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def program(folder: Path, clock: Clock) -> Iterator[Program]:
+    """Connected to a daemon while the ring of another program may still come back."""
+    before = daemon_in(folder, clock)
+    register(before, b"a u32 n", REG_PERSIST)
+    write(before, b"events/user_events/a/enable", b"1")
+    task = read_task(os.getppid())
+    assert before.rings is not None
+    assert task is not None
+    other = attrs.evolve(ROOT, pid=os.getppid(), start_time=task.start_time)
+    before.rings.create(IndexTable(), other, 1 << 16, lambda error: None)
+    before.save()
+    die(before)
+    daemon = daemon_in(folder, clock)
+    made = Program(daemon)
+    assert daemon.gathering
+    yield made
+    made.sock.close()
+    made.producer.close()
+    finish(daemon)
+
+
+def pass_time(program: Program, clock: Clock) -> None:
+    clock.now += GATHER_NS
+    program.daemon.on_time(clock.now)
+    assert not program.daemon.gathering
+
+
+def test_who_sends_no_more_is_answered_when_it_is_so(program: Program, clock: Clock) -> None:
+    program.send("sync")
+    program.sock.shutdown(socket.SHUT_WR)
+    assert program.heard() == []
+    assert program.is_idle(), "its end is not reported again and again"
+    assert b" a: n=0x7" not in read(program.daemon, b"trace")
+    pass_time(program, clock)
+    assert program.heard() == [[1, 1, None, None], None]
+    assert b" a: n=0x7" in read(program.daemon, b"trace")
+    assert len(program.daemon.data) == 0
+
+
+def test_who_sends_no_more_and_then_goes(program: Program, clock: Clock) -> None:
+    program.send("sync")
+    program.sock.shutdown(socket.SHUT_WR)
+    program.turn()
+    program.sock.close()
+    program.turn()
+    assert program.is_idle()
+    pass_time(program, clock)
+    program.turn()
+    assert len(program.daemon.data) == 0
+    assert b" a: n=0x7" in read(program.daemon, b"trace")
+
+
+def test_who_is_gone_is_let_go_of(program: Program, clock: Clock) -> None:
+    program.send("sync")
+    program.sock.close()
+    program.turn()
+    assert len(program.daemon.data) == 0
+    pass_time(program, clock)
+    assert b" a: n=0x7" in read(program.daemon, b"trace")
