@@ -7,7 +7,7 @@ with the recording.
 | csv_table | CSV, a column per field |
 | chrome | Chrome JSON, for chrome://tracing and Perfetto: points, slices, counters |
 | perfetto | Perfetto's TrackEvent, for ui.perfetto.dev and its trace processor: the same |
-| tracks | which records are slices and counters; placing: which of them stand on one track |
+| tracks | which records are slices and counters |
 | ctf | CTF 1.8, for babeltrace2 and Trace Compass |
 | common | what they share |
 

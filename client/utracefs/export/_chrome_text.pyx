@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, uint64_t
 
 from utracefs._records cimport EventDecoder, Raw
 from utracefs.export._json_text cimport JsonCache, json_keys, put_fields
+from utracefs.export._placing cimport PROCESS_TRACK, THREAD_TRACK, Track
 from utracefs.export._record_writer cimport put_bytes
 from utracefs.export._track_writer cimport (
     BEGIN_PART,
@@ -18,10 +19,6 @@ from utracefs.export._track_writer cimport (
 )
 from utracefs_protocol._line cimport Line, put_char, put_decimal, put_signed
 
-from utracefs.export.placing import Track
-
-cdef object PROCESS = Track.PROCESS
-cdef object THREAD = Track.THREAD
 
 
 cdef class _EventText:
@@ -62,8 +59,9 @@ cdef class ChromeText(TrackWriter):
 
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
         cdef _EventText text = self.plan.text
+        cdef Track track
         for track in self.new:
-            if track.kind == PROCESS or track.kind == THREAD:
+            if track.kind == PROCESS_TRACK or track.kind == THREAD_TRACK:
                 self._put_name(line, track)
         if raw.lost:
             self._put_lost(line, raw)
@@ -105,7 +103,7 @@ cdef class ChromeText(TrackWriter):
         else:
             put_bytes(line, b',\n{"ph":"e"' if is_end else b',\n{"ph":"b"')
             put_bytes(line, b',"id2":{"local":"')
-            put_decimal(line, part.number, 0, c' ')
+            put_decimal(line, part.track.number, 0, c' ')
             put_bytes(line, b'"}')
         put_bytes(line, b',"cat":')
         put_bytes(line, text.category if part.system is None else self._cache.json(part.system))
@@ -130,7 +128,7 @@ cdef class ChromeText(TrackWriter):
         put_bytes(line, b"}}")
         if part.kind == SPAN_PART and not part.on_thread:
             put_bytes(line, b',\n{"ph":"e","id2":{"local":"')
-            put_decimal(line, part.number, 0, c' ')
+            put_decimal(line, part.track.number, 0, c' ')
             put_bytes(line, b'"},"cat":')
             put_bytes(line, text.category)
             put_bytes(line, b',"name":')
@@ -181,8 +179,8 @@ cdef class ChromeText(TrackWriter):
         put_bytes(line, b"}}")
         return 0
 
-    cdef int _put_name(self, Line *line, track) except -1:
-        if track.kind == PROCESS:
+    cdef int _put_name(self, Line *line, Track track) except -1:
+        if track.kind == PROCESS_TRACK:
             put_bytes(line, b',\n{"ph":"M","name":"process_name","pid":')
             put_signed(line, track.pid)
         else:

@@ -22,6 +22,7 @@ from utracefs._records cimport (
     signed_value,
     unsigned_value,
 )
+from utracefs.export._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
 from utracefs.export._record_writer cimport put_bytes
 from utracefs.export._track_writer cimport (
     BEGIN_PART,
@@ -37,11 +38,7 @@ from utracefs_protocol._fields cimport find_bytes
 from utracefs_protocol._line cimport Line, put, put_char, put_decimal, put_hex_pairs
 
 from utracefs.export.common import clean
-from utracefs.export.placing import Track
 
-cdef object PROCESS = Track.PROCESS
-cdef object THREAD = Track.THREAD
-cdef object COUNTER = Track.COUNTER
 
 # Names and numbers are those of protos/perfetto/trace, as `tests/client/export/perfetto_reader.py` reads them
 # too. A tag is number << 3 | type.
@@ -172,6 +169,7 @@ cdef class PerfettoPackets(TrackWriter):
 
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
         cdef _EventText text = self.plan.text
+        cdef Track track
         for packet in self._interned:
             put_bytes(line, packet)
         for track in self.new:
@@ -180,7 +178,8 @@ cdef class PerfettoPackets(TrackWriter):
             self._put_lost(line, raw)
         if self.parts is None:
             self._put_event(
-                line, event, text, text.name, TYPE_INSTANT, self.thread.number, raw.time_ns, raw, with_fields
+                line, event, text, text.name, TYPE_INSTANT, self.thread.track.number, raw.time_ns, raw,
+                with_fields
             )
         else:
             for part in self.parts:
@@ -196,23 +195,23 @@ cdef class PerfettoPackets(TrackWriter):
             name = tagged(EVENT_NAME, self._id(INTERNED_EVENT, part.name))
         if part.kind == POINT_PART:
             self._put_event(
-                line, event, text, name, TYPE_INSTANT, part.number, part.begin_ns, raw, with_fields
+                line, event, text, name, TYPE_INSTANT, part.track.number, part.begin_ns, raw, with_fields
             )
         elif part.kind == BEGIN_PART or part.kind == SPAN_PART:
             self._put_event(
-                line, event, text, name, TYPE_SLICE_BEGIN, part.number, part.begin_ns, raw, with_fields,
+                line, event, text, name, TYPE_SLICE_BEGIN, part.track.number, part.begin_ns, raw, with_fields,
                 part.kind == BEGIN_PART
             )
         elif part.kind == END_PART:
             self._put_event(
-                line, event, text, b"", TYPE_SLICE_END, part.number, part.begin_ns, raw, with_fields,
+                line, event, text, b"", TYPE_SLICE_END, part.track.number, part.begin_ns, raw, with_fields,
                 True, raw.pid != part.track.pid
             )
         if part.kind == SPAN_PART:
-            packet, body = begin_event(line, part.end_ns, TYPE_SLICE_END, part.number)
+            packet, body = begin_event(line, part.end_ns, TYPE_SLICE_END, part.track.number)
             end_event(line, packet, body)
         elif part.kind == COUNT_PART:
-            packet, body = begin_event(line, part.begin_ns, TYPE_COUNTER, part.number)
+            packet, body = begin_event(line, part.begin_ns, TYPE_COUNTER, part.track.number)
             if part.value < 1 << 63:
                 put_tagged(line, EVENT_COUNTER, <uint64_t><int64_t>part.value)
             else:
@@ -294,7 +293,7 @@ cdef class PerfettoPackets(TrackWriter):
     cdef int _put_lost(self, Line *line, const Raw *raw) except -1:
         cdef size_t packet, body
         cdef bytes number = self._annotation("number")
-        packet, body = begin_event(line, raw.time_ns, TYPE_INSTANT, self._lost.number)
+        packet, body = begin_event(line, raw.time_ns, TYPE_INSTANT, self.lost.number)
         put_tagged(line, EVENT_CATEGORY, self._id(INTERNED_CATEGORY, "utracefs"))
         put_tagged(line, EVENT_NAME, self._id(INTERNED_EVENT, "lost records"))
         if raw.lost > 0:
@@ -334,21 +333,21 @@ cdef bytes SEQUENCE = tagged(PACKET_SEQUENCE, 1) + tagged(PACKET_FLAGS, FLAG_NEE
 cdef bytes FIRST_OF_SEQUENCE = tagged(PACKET_SEQUENCE, 1) + tagged(PACKET_FLAGS, FLAG_CLEARED)
 
 
-cdef bytes descriptor(track):
+cdef bytes descriptor(Track track):
     """The packet that describes a track."""
     cdef bytes name = utf8(track.name)
     cdef bytes pid = tagged(PROCESS_PID, <uint64_t><int64_t>track.pid)
     cdef bytes about = tagged(TRACK_UUID, track.number)
     if track.parent is not None:
         about += tagged(TRACK_PARENT, track.parent.number)
-    if track.kind == PROCESS:
+    if track.kind == PROCESS_TRACK:
         about += message(TRACK_PROCESS, pid + message(PROCESS_NAME, name))
-    elif track.kind == THREAD:
+    elif track.kind == THREAD_TRACK:
         tid = tagged(THREAD_TID, <uint64_t><int64_t>track.tid)
         about += message(TRACK_THREAD, pid + tid + message(THREAD_NAME, name))
     else:
         about += message(TRACK_NAME, name)
-        if track.kind == COUNTER:
+        if track.kind == COUNTER_TRACK:
             about += message(TRACK_COUNTER, b"")
     return message(TRACE_PACKET, SEQUENCE + message(PACKET_TRACK, about))
 

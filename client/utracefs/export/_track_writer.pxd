@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, uint64_t
 
 from utracefs._records cimport EventDecoder, Raw
+from utracefs.export._placing cimport Nesting, OpenSlices, Track, TrackKind
 from utracefs.export._record_writer cimport RecordWriter
 
 cdef enum PartKind:
@@ -23,8 +24,7 @@ cdef struct ThreadSlot:
 
 cdef class Part:
     cdef PartKind kind
-    cdef object track
-    cdef uint64_t number          # of the track
+    cdef Track track
     cdef uint64_t begin_ns        # the moment of all that is no span
     cdef uint64_t end_ns
     cdef str name
@@ -34,16 +34,19 @@ cdef class Part:
 
 
 cdef class Thread:
-    cdef object track
-    cdef object process
-    cdef uint64_t number          # of its track
+    cdef Track track
+    cdef Track process
     cdef str comm
-    cdef object nesting
+    cdef Nesting nesting
     cdef list lanes
 
 
 cdef class EventPlan:
-    cdef object roles             # Roles, None: points and nothing else
+    cdef bint is_point            # and nothing else
+    cdef list ends                # (number of the Slice, places of its keys)
+    cdef list begins              # (number of the Slice, places of its keys, name)
+    cdef list durations           # (place of the field, nanoseconds, name)
+    cdef list counters            # (place of the field, name)
     cdef str cpu                  # names of arguments that are no fields
     cdef str tid
     cdef str pid
@@ -56,12 +59,13 @@ cdef class EventPlan:
 cdef class TrackWriter(RecordWriter):
     cdef public Py_ssize_t max_threads
     cdef object _tracks
-    cdef object _open
+    cdef OpenSlices _open
     cdef dict _plans
     cdef dict _threads
     cdef dict _processes
     cdef dict _counters
-    cdef object _lost
+    cdef readonly uint64_t ends_without_begin
+    cdef Track lost
     cdef uint64_t _made           # tracks
     cdef uint64_t _latest_ns      # of all records when threads were forgotten
     cdef uint64_t _seen_ns
@@ -75,10 +79,11 @@ cdef class TrackWriter(RecordWriter):
 
     cdef object text_of_event(self, EventDecoder event, EventPlan plan)
     cdef EventPlan _plan(self, EventDecoder event)
+    cdef int _plan_roles(self, EventPlan plan, EventDecoder event) except -1
     cdef int _find_thread(self, const Raw *raw) except -1
     cdef int _name_thread(self, const Raw *raw, str comm) except -1
     cdef list _place(self, EventDecoder event, const Raw *raw)
-    cdef int _place_span(self, list parts, one, str name, uint64_t begin_ns, uint64_t end_ns) except -1
-    cdef object _value(self, EventDecoder event, const Raw *raw, str field)
-    cdef object _key(self, EventDecoder event, const Raw *raw, keys)
-    cdef object _track(self, int kind, str name, parent, int32_t pid, int32_t tid)
+    cdef int _place_spans(self, list parts, EventDecoder event, const Raw *raw) except -1
+    cdef int _place_span(self, list parts, str name, uint64_t begin_ns, uint64_t end_ns) except -1
+    cdef tuple _key(self, EventDecoder event, const Raw *raw, number, tuple places)
+    cdef Track _track(self, TrackKind kind, str name, Track parent, int32_t pid, int32_t tid)

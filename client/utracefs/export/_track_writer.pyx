@@ -8,27 +8,31 @@ For each record `prepare` leaves behind
     thread     whose record it is
     plan       what is the same for all records of the event
 
-and a format writes them. Most records are points; those cost no Python object. `placing` says on which lane a
-slice goes.
+and a format writes them. Most records are points; those cost no Python object. `_placing` says on which lane
+a slice goes.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from utracefs._records cimport EventDecoder, Raw, value_of
+from utracefs.export._placing cimport (
+    COUNTER_TRACK,
+    LANE_TRACK,
+    LOST_TRACK,
+    PROCESS_TRACK,
+    THREAD_TRACK,
+    Nesting,
+    Open,
+    OpenSlices,
+    Track,
+    TrackKind,
+)
 from utracefs.export._record_writer cimport RecordWriter
 from utracefs_protocol._fields cimport find_bytes
 
 from utracefs.event_names import EventName
 from utracefs.export.common import clean
-from utracefs.export.placing import Nesting, Open, OpenSlices, Track
-
-cdef int PROCESS = Track.PROCESS
-cdef int THREAD = Track.THREAD
-cdef int LANE = Track.LANE
-cdef int COUNTER = Track.COUNTER
-cdef int LOST = Track.LOST
-
 
 cdef class Part:
     """One thing that a record becomes."""
@@ -63,10 +67,6 @@ cdef class TrackWriter(RecordWriter):
         """Slices that began, and whose end was not among the records so far."""
         return self._open.begins_without_end
 
-    @property
-    def ends_without_begin(self):
-        return self._open.ends_without_begin
-
     cdef object text_of_event(self, EventDecoder event, EventPlan plan):
         """What the format keeps for an event, as plan.text."""
         raise NotImplementedError
@@ -76,12 +76,12 @@ cdef class TrackWriter(RecordWriter):
         self.plan = self._plan(event)
         self._find_thread(raw)
         self.instance = self._records.instance(raw.buffer)
-        if raw.lost and self._lost is None:
-            self._lost = self._track(LOST, "lost records", None, 0, 0)
+        if raw.lost and self.lost is None:
+            self.lost = self._track(LOST_TRACK, "lost records", None, 0, 0)
         if raw.time_ns > self._seen_ns:
             self._seen_ns = raw.time_ns
         self.parts = None
-        if self.plan.roles is not None and event.fits(raw):
+        if not self.plan.is_point and event.fits(raw):
             self.parts = self._place(event, raw)
         return 0
 
@@ -89,7 +89,7 @@ cdef class TrackWriter(RecordWriter):
         cdef EventPlan plan = self._plans.get(event)
         if plan is None:
             plan = self._plans[event] = EventPlan.__new__(EventPlan)
-            plan.roles = self._tracks.roles(EventName(event.system, event.name), event.names)
+            self._plan_roles(plan, event)
             taken = set()
             plan.names = tuple([free_name(clean(name), taken) for name in event.names])
             plan.cpu = free_name("cpu", taken)
@@ -99,6 +99,26 @@ cdef class TrackWriter(RecordWriter):
             plan.end = free_name("end", taken)
             plan.text = self.text_of_event(event, plan)
         return plan
+
+    cdef int _plan_roles(self, EventPlan plan, EventDecoder event) except -1:
+        roles = self._tracks.roles(EventName(event.system, event.name), event.names)
+        place = {name: i for i, name in enumerate(event.names)}
+        numbers = {one: number for number, one in enumerate(self._tracks.slices)}
+        plan.is_point = roles is None
+        if roles is None:
+            return 0
+        plan.ends = [(numbers[one], tuple([place[key] for key in one.keys])) for one in roles.ends]
+        plan.begins = [
+            (numbers[one], tuple([place[key] for key in one.keys]), one.name or event.name)
+            for one in roles.begins
+        ]
+        plan.durations = [
+            (place[one.field], one.unit_ns, one.name or event.name) for one in roles.durations
+        ]
+        plan.counters = [
+            (place[one.field], one.name or f"{event.name}.{one.field}") for one in roles.counters
+        ]
+        return 0
 
     cdef int _find_thread(self, const Raw *raw) except -1:
         cdef ThreadSlot *slot = &self._slots[(raw.tid ^ raw.pid << 4) & (THREAD_SLOTS - 1)]
@@ -123,18 +143,17 @@ cdef class TrackWriter(RecordWriter):
         """A process is called as its first thread, or as the one seen first where that is not known."""
         cdef Thread thread = self.thread
         cdef str main = self._records.comm(raw.pid)
-        process = self._processes.get(raw.pid)
+        cdef Track process = self._processes.get(raw.pid)
         name = clean(comm if main == "<...>" else main)
         if process is None:
-            process = self._processes[raw.pid] = self._track(PROCESS, name, None, raw.pid, raw.pid)
+            process = self._processes[raw.pid] = self._track(PROCESS_TRACK, name, None, raw.pid, raw.pid)
         elif main != "<...>" and process.name != name:
             process.name = name
             self.new.append(process)
         thread.comm = comm
         if thread.track is None:
             thread.process = process
-            thread.track = self._track(THREAD, clean(comm), process, raw.pid, raw.tid)
-            thread.number = thread.track.number
+            thread.track = self._track(THREAD_TRACK, clean(comm), process, raw.pid, raw.tid)
         else:
             thread.track.name = clean(comm)
             self.new.append(thread.track)
@@ -151,92 +170,102 @@ cdef class TrackWriter(RecordWriter):
 
     cdef list _place(self, EventDecoder event, const Raw *raw):
         cdef list parts = []
-        cdef uint64_t ns, longest
         cdef Thread thread = self.thread
-        for one in self.plan.roles.ends:
-            key = self._key(event, raw, one.keys)
-            begun = self._open.end(one, key, raw.pid, raw.tid, raw.time_ns)
-            if begun is None:
-                self._open.ends_without_begin += 1
+        cdef Open one
+        cdef Track track
+        cdef Part part
+        for number, places in self.plan.ends:
+            one = self._open.end(self._key(event, raw, number, places), raw.pid, raw.tid, raw.time_ns)
+            if one is None:
+                self.ends_without_begin += 1
             else:
-                parts.append(part_of(END_PART, begun.track, raw.time_ns, begun.name, begun.system))
-        for one in self.plan.roles.begins:
-            name = one.name or event.name
-            begun = Open(
-                one, self._key(event, raw, one.keys), name, event.system, raw.pid, raw.tid, raw.time_ns
-            )
-            if self._open.begin(begun) is None:
-                begun.track = self._track(LANE, clean(name), thread.process, raw.pid, raw.tid)
-            parts.append(part_of(BEGIN_PART, begun.track, raw.time_ns, name, event.system))
-        spans = []
-        for one in self.plan.roles.durations:
-            value = self._value(event, raw, one.field)
-            if isinstance(value, int) and value >= 0:
-                spans.append((max(0, raw.time_ns - value * one.unit_ns), one.name or event.name, one))
-        # The inner one first, as when they come one by one.
-        for begin, name, one in sorted(spans, key=lambda span: -span[0]):
-            self._place_span(parts, one, name, begin, raw.time_ns)
+                parts.append(part_of(END_PART, one.track, raw.time_ns, one.name, one.system))
+        for number, places, name in self.plan.begins:
+            key = self._key(event, raw, number, places)
+            one = Open(key, name, event.system, raw.pid, raw.tid, raw.time_ns)
+            track = self._open.free_lane(name, raw.pid, raw.time_ns)
+            if track is None:
+                track = self._track(LANE_TRACK, clean(name), thread.process, raw.pid, raw.tid)
+            self._open.begin(one, track)
+            parts.append(part_of(BEGIN_PART, track, raw.time_ns, name, event.system))
+        if self.plan.durations:
+            self._place_spans(parts, event, raw)
         if not parts:
             parts.append(part_of(POINT_PART, thread.track, raw.time_ns, event.name, event.system))
-        for one in self.plan.roles.counters:
-            value = self._value(event, raw, one.field)
+        for place, name in self.plan.counters:
+            value = value_at(event, raw, place)
             if isinstance(value, int):
-                name = one.name or f"{event.name}.{one.field}"
                 track = self._counters.get((raw.pid, name))
                 if track is None:
-                    track = self._track(COUNTER, clean(name), thread.process, raw.pid, raw.tid)
+                    track = self._track(COUNTER_TRACK, clean(name), thread.process, raw.pid, raw.tid)
                     self._counters[raw.pid, name] = track
                 part = part_of(COUNT_PART, track, raw.time_ns, name, event.system)
-                (<Part>part).value = value
+                part.value = value
                 parts.append(part)
         return parts
 
-    cdef int _place_span(self, list parts, one, str name, uint64_t begin_ns, uint64_t end_ns) except -1:
+    cdef int _place_spans(self, list parts, EventDecoder event, const Raw *raw) except -1:
+        cdef list spans = []
+        for place, unit_ns, name in self.plan.durations:
+            value = value_at(event, raw, place)
+            if isinstance(value, int) and value >= 0:
+                spans.append((max(0, raw.time_ns - value * unit_ns), name))
+        if len(spans) > 1:
+            # The inner one first, as when they come one by one.
+            spans.sort(key=lambda span: -span[0])
+        for begin_ns, name in spans:
+            self._place_span(parts, name, begin_ns, raw.time_ns)
+        return 0
+
+    cdef int _place_span(self, list parts, str name, uint64_t begin_ns, uint64_t end_ns) except -1:
         cdef Thread thread = self.thread
+        cdef Track track
         cdef Part part
+        cdef int lane
         if thread.nesting is None:
             thread.nesting = Nesting(self._latest_ns)
             thread.lanes = [thread.track]
         lane = thread.nesting.lane(begin_ns, end_ns)
-        if lane is None or lane == len(thread.lanes):
-            track = self._track(LANE, "overlapping", thread.track, thread.track.pid, thread.track.tid)
-            if lane is not None:
-                thread.lanes.append(track)
+        if 0 <= lane < len(thread.lanes):
+            track = <Track>thread.lanes[lane]
         else:
-            track = thread.lanes[lane]
+            track = self._track(LANE_TRACK, "overlapping", thread.track, thread.track.pid, thread.track.tid)
+            if lane >= 0:
+                thread.lanes.append(track)
         part = part_of(SPAN_PART, track, begin_ns, name, None)
         part.end_ns = end_ns
         part.on_thread = track is thread.track
         parts.append(part)
         return 0
 
-    cdef object _value(self, EventDecoder event, const Raw *raw, str field):
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0
-        cdef Py_ssize_t i
-        for i in range(event.count):
-            if event.names[i] == field:
-                find_bytes(&event.getters[i].place, raw.entry, raw.size, &data, &length)
-                return value_of(event.getters[i].kind, data, length)
-        return None
+    cdef tuple _key(self, EventDecoder event, const Raw *raw, number, tuple places):
+        """The number of the Slice, and what is to be equal."""
+        if not places:
+            return (number, raw.pid, raw.tid)
+        if len(places) == 1:
+            return (number, value_at(event, raw, places[0]))
+        return (number, *[value_at(event, raw, place) for place in places])
 
-    cdef object _key(self, EventDecoder event, const Raw *raw, keys):
-        if not keys:
-            return (raw.pid, raw.tid)
-        return tuple([self._value(event, raw, key) for key in keys])
-
-    cdef object _track(self, int kind, str name, parent, int32_t pid, int32_t tid):
+    cdef Track _track(self, TrackKind kind, str name, Track parent, int32_t pid, int32_t tid):
+        cdef Track track
         self._made += 1
-        track = Track(self._made, kind, name, parent, pid, tid)
+        track = Track(kind, self._made, name, parent, pid, tid)
         self.new.append(track)
         return track
 
 
-cdef Part part_of(PartKind kind, track, uint64_t ns, str name, str system):
+cdef object value_at(EventDecoder event, const Raw *raw, Py_ssize_t place):
+    """Of a record that fits."""
+    cdef const uint8_t *data = NULL
+    cdef size_t length = 0
+    find_bytes(&event.getters[place].place, raw.entry, raw.size, &data, &length)
+    return value_of(event.getters[place].kind, data, length)
+
+
+cdef Part part_of(PartKind kind, Track track, uint64_t ns, str name, str system):
     cdef Part part = Part.__new__(Part)
     part.kind = kind
     part.track = track
-    part.number = track.number
     part.begin_ns = part.end_ns = ns
     part.name = name
     part.system = system

@@ -23,7 +23,7 @@ In a file they are TOML, a table each:
     event = "queue"
     field = "length"
 
-Events are named as everywhere: `SYSTEM:NAME`, `NAME`, or globs of either. `placing` says where slices go.
+Events are named as everywhere: `SYSTEM:NAME`, `NAME`, or globs of either. `_placing` says where slices go.
 """
 
 import errno
