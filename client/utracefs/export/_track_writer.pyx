@@ -172,7 +172,7 @@ cdef class TrackWriter(RecordWriter):
         cdef list parts = []
         cdef Thread thread = self.thread
         cdef Open one
-        cdef Track track
+        cdef Track owner, track
         cdef Part part
         for number, places in self.plan.ends:
             one = self._open.end(self._key(event, raw, number, places), raw.pid, raw.tid, raw.time_ns)
@@ -182,10 +182,11 @@ cdef class TrackWriter(RecordWriter):
                 parts.append(part_of(END_PART, one.track, raw.time_ns, one.name, one.system))
         for number, places, name in self.plan.begins:
             key = self._key(event, raw, number, places)
-            one = Open(key, name, event.system, raw.pid, raw.tid, raw.time_ns)
-            track = self._open.free_lane(name, raw.pid, raw.time_ns)
+            owner = thread.process if places else thread.track
+            one = Open(key, name, event.system, owner, raw.pid, raw.tid, raw.time_ns)
+            track = self._open.free_lane(one)
             if track is None:
-                track = self._track(LANE_TRACK, clean(name), thread.process, raw.pid, raw.tid)
+                track = self._track(LANE_TRACK, clean(name), owner, raw.pid, raw.tid)
             self._open.begin(one, track)
             parts.append(part_of(BEGIN_PART, track, raw.time_ns, name, event.system))
         if self.plan.durations:
