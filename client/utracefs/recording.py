@@ -5,14 +5,17 @@ with utracefs.open("trace.dat", events=["http_*"]) as recording:
         print(record.time_ns, record.comm, record.name, record.fields)
 
 file ─▶ TraceDatReader, PerfDataReader ─▶ RecordSource ─▶ Records ─▶ Record
+                                                                 ─▶ Batch ─▶ Arrow, pandas, polars
 """
 
 import builtins
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable
-from typing import Final, Self
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 
+from utracefs import columns
+from utracefs._columns import Batch, ColumnBatches
 from utracefs._records import EventDecoder, MergedPages, Record, Records, RecordSource
 from utracefs.event_names import EventName, matches
 from utracefs.perf_data import PerfDataReader
@@ -23,7 +26,14 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import EventFormat
 from utracefs_protocol.text import text_of
 
-__all__ = ["Record", "Recording", "open"]
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = ["Batch", "Record", "Recording", "open"]
+
+T = TypeVar("T")
 
 _READ_BYTES: Final = 16 << 20
 """Larger files are mapped: memory does not grow with the file."""
@@ -96,13 +106,13 @@ class Recording:
     def __iter__(self) -> "Reading":
         return self.reading()
 
-    def reading(self) -> "Reading":
-        """An iterator over the records, which says how far it is."""
+    def reading(self, event: EventDecoder | None = None) -> "Reading":
+        """An iterator over the records that says how far it is. event: only its records; see `find_event`."""
         source, progress = self._source()
         instances = [] if isinstance(self._reader, PerfDataReader) else [b.name for b in self._reader.buffers]
         records = Records(
             source,
-            self._decoder,
+            self._decoder if event is None else lambda n: event if self._decoder(n) is event else None,
             instances=instances,
             pids=self._pids,
             cpus=self._cpus,
@@ -115,6 +125,107 @@ class Recording:
         """The selected events of which there are records, in the order of the first ones. Reads all of the
         file; of a broken one up to the broken place."""
         return self.reading().events()
+
+    # Columns. Each event has a table of its own: utracefs.columns.COMMON_COLUMNS, then its fields.
+
+    def batches(self, event: str | None = None, *, text_as_bytes: bool = False) -> Iterator[Batch]:
+        """The records as columns, batch by batch, without any other library; those of different events as
+        they come. event: only this one, `SYSTEM:NAME` or `NAME`.
+
+        text_as_bytes: texts stay as they are; else they are UTF-8, with U+FFFD for what is not.
+        TraceError(ENOENT): there is no such event; EINVAL: several have the name, or a place is broken.
+        """
+        found = None if event is None else self.find_event(event)
+        yield from self.reading(found).batches(text_as_bytes=text_as_bytes)
+
+    def arrow_reader(self, event: str, *, text_as_bytes: bool = False) -> "pyarrow.RecordBatchReader":
+        """The table of one event, batch by batch, as it is asked for. Errors and parameters as `batches`."""
+        found = self.find_event(event)
+        schema = columns.arrow_schema(Batch(found, text_as_bytes=text_as_bytes), self.metadata)
+        batches = self.reading(found).batches(text_as_bytes=text_as_bytes)
+        return columns.library("pyarrow").RecordBatchReader.from_batches(
+            schema, (columns.arrow_batch(batch, schema) for batch in batches)
+        )
+
+    @overload
+    def to_arrow(self, event: str, *, text_as_bytes: bool = ...) -> "pyarrow.Table": ...
+    @overload
+    def to_arrow(self, event: None = None, *, text_as_bytes: bool = ...) -> dict[str, "pyarrow.Table"]: ...
+    def to_arrow(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "pyarrow.Table | dict[str, pyarrow.Table]":
+        """The table of one event; without `event` those of all events that have records, by `SYSTEM:NAME`.
+        ImportError: pyarrow is missing. Other errors and parameters as `batches`.
+
+        Types: integers as they were declared, texts `string` (with text_as_bytes `binary`), arrays and
+        structs `binary`; `time_ns` is int64. The clock is in the schema's metadata, `utracefs.clock`.
+        """
+        return self._tables(event, text_as_bytes, lambda table: table)
+
+    @overload
+    def to_pandas(self, event: str, *, text_as_bytes: bool = ...) -> "pandas.DataFrame": ...
+    @overload
+    def to_pandas(
+        self, event: None = None, *, text_as_bytes: bool = ...
+    ) -> dict[str, "pandas.DataFrame"]: ...
+    def to_pandas(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "pandas.DataFrame | dict[str, pandas.DataFrame]":
+        """As `to_arrow`; integers keep their size and sign also where some are absent. The metadata are in
+        `attrs`."""
+        return self._tables(event, text_as_bytes, columns.pandas_table)
+
+    @overload
+    def to_polars(self, event: str, *, text_as_bytes: bool = ...) -> "polars.DataFrame": ...
+    @overload
+    def to_polars(
+        self, event: None = None, *, text_as_bytes: bool = ...
+    ) -> dict[str, "polars.DataFrame"]: ...
+    def to_polars(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "polars.DataFrame | dict[str, polars.DataFrame]":
+        """As `to_arrow`; polars has no place for the metadata."""
+        return self._tables(event, text_as_bytes, columns.library("polars").from_arrow)
+
+    def _tables(
+        self, event: str | None, text_as_bytes: bool, convert: Callable[["pyarrow.Table"], T]
+    ) -> T | dict[str, T]:
+        pa = columns.library("pyarrow")
+        if event is not None:
+            return convert(self.arrow_reader(event, text_as_bytes=text_as_bytes).read_all())
+        schemas: dict[EventDecoder, pyarrow.Schema] = {}
+        found: dict[EventDecoder, list[pyarrow.RecordBatch]] = {}
+        for batch in self.batches(text_as_bytes=text_as_bytes):
+            decoder = batch.event
+            if decoder not in found:
+                schemas[decoder] = columns.arrow_schema(batch, self.metadata)
+                found[decoder] = []
+            found[decoder].append(columns.arrow_batch(batch, schemas[decoder]))
+        tables: dict[str, T] = {}
+        for decoder, batches in found.items():
+            name = str(EventName(decoder.system, decoder.name))
+            # A file may describe one event twice.
+            while name in tables:
+                name += "'"
+            tables[name] = convert(pa.Table.from_batches(batches, schemas[decoder]))
+        return tables
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What tables say of the recording."""
+        return {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
+
+    def find_event(self, event: str) -> EventDecoder:
+        """The selected event that is called `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none;
+        EINVAL: there are several."""
+        named = [n for n, e in self._reader.formats.items() if event in (text_of(e.name), str(self._name(e)))]
+        found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise TraceError(errno.ENOENT, f"{self.path}: no such event: {event}")
+        names = ", ".join(f"{decoder.system}:{decoder.name}" for decoder in found)
+        raise TraceError(errno.EINVAL, f"{self.path}: several events are called {event}: {names}")
 
     def _source(self) -> tuple[RecordSource, Callable[[], float]]:
         if isinstance(self._reader, PerfDataReader):
@@ -166,6 +277,13 @@ class Reading:
     def __next__(self) -> Record:
         try:
             return next(self.records)
+        except ValueError as error:
+            raise self.broken(error) from None
+
+    def batches(self, *, text_as_bytes: bool = False) -> Iterator[Batch]:
+        """What is left as columns; see Recording.batches."""
+        try:
+            yield from ColumnBatches(self.records, text_as_bytes=text_as_bytes)
         except ValueError as error:
             raise self.broken(error) from None
 
