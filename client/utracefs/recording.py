@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 from utracefs import columns
 from utracefs._columns import Batch, ColumnBatches
 from utracefs._records import EventDecoder, MergedPages, Record, Records, RecordSource
+from utracefs.event_filters import EventFilters
 from utracefs.event_names import EventName, matches
 from utracefs.perf_data import PerfDataReader
 from utracefs.perf_data.format import MAGIC as PERF_MAGIC
@@ -24,7 +25,7 @@ from utracefs.trace_dat import CLOCKS_IN_NS, TraceDatReader
 from utracefs.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import EventFormat
-from utracefs_protocol.text import text_of
+from utracefs_protocol.text import bytes_of, text_of
 
 if TYPE_CHECKING:
     import pandas
@@ -56,6 +57,7 @@ class Recording:
         cpus: Collection[int] | None = None,
         since_ns: int | None = None,
         until_ns: int | None = None,
+        filter: str | bytes | None = None,
     ) -> None:
         self.path: Final = path
         self._reader = reader
@@ -74,6 +76,12 @@ class Recording:
         missing = [pattern for pattern in self._patterns if not any(matches(pattern, e) for e in self.events)]
         if missing:
             raise TraceError(errno.ENOENT, f"{path}: no such event: {missing[0]}")
+        self._filters: EventFilters | None = None
+        if filter is not None:
+            text = bytes_of(filter) if isinstance(filter, str) else filter
+            nr_cpus = 0 if isinstance(reader, PerfDataReader) else reader.nr_cpus
+            selected = [event for event in reader.formats.values() if self._is_wanted(event)]
+            self._filters = EventFilters(text, selected, nr_cpus)
 
     @property
     def events(self) -> list[EventName]:
@@ -250,10 +258,16 @@ class Recording:
         """None for an event that was not asked for. One without a format has a name that says so."""
         if event_id not in self._decoders:
             event = self._reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
-            name = self._name(event)
-            wanted = not self._patterns or any(matches(pattern, name) for pattern in self._patterns)
-            self._decoders[event_id] = EventDecoder(*name, event.fields) if wanted else None
+            decoder = EventDecoder(*self._name(event), event.fields) if self._is_wanted(event) else None
+            if decoder is not None and self._filters is not None:
+                decoder.filter = self._filters.of(event)
+                decoder = decoder if decoder.filter is not None else None
+            self._decoders[event_id] = decoder
         return self._decoders[event_id]
+
+    def _is_wanted(self, event: EventFormat) -> bool:
+        name = self._name(event)
+        return not self._patterns or any(matches(pattern, name) for pattern in self._patterns)
 
 
 def _clock(reader: TraceDatReader | PerfDataReader) -> str:
@@ -311,6 +325,7 @@ def open(
     cpus: Collection[int] | None = None,
     since_ns: int | None = None,
     until_ns: int | None = None,
+    filter: str | bytes | None = None,
     recover: bool = False,
 ) -> Recording:
     """Open a trace.dat (version 6 or 7, not compressed) or a perf.data of tracepoint samples.
@@ -318,11 +333,13 @@ def open(
     events: `SYSTEM:NAME`, `NAME`, or globs of either; empty: all.
     pids: process or thread ids. cpus: their numbers.
     since_ns, until_ns: from the first time on, before the second; in nanoseconds of the recording's clock.
+    filter: an expression as the filter file of an event takes it, `status >= 500 && comm == "nginx"`; of an
+    event that it does not fit, since there is no such field, say, no record is given.
     recover: give what can be saved of a file that is cut off or broken; `lost` is -1 where a page is missing.
     Nobody may make the file shorter while it is open: it is mapped (SIGBUS), unless it is small.
 
     OSError: the file cannot be opened. TraceError(EINVAL): it is no such file, or its head is broken; ENOENT:
-    it has no event that one of `events` means.
+    it has no event that one of `events` means; FilterError: the filter fits none of them.
     """
     name = os.fspath(path)
     with builtins.open(name, "rb") as file:
@@ -343,6 +360,7 @@ def open(
             cpus=cpus,
             since_ns=since_ns,
             until_ns=until_ns,
+            filter=filter,
         )
     except BaseException:
         reader.close()

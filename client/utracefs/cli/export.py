@@ -15,7 +15,9 @@ import click
 import utracefs
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option
+from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.report import CpuList
+from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_ctf, write_json_lines
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
@@ -82,6 +84,7 @@ class _Words(TextType):
 )
 @click.option("--since", "since_ns", metavar="S", type=_Time(), help="From this time on (see report -t).")
 @click.option("--until", "until_ns", metavar="S", type=_Time(), help="Before this time.")
+@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",
@@ -116,6 +119,7 @@ def export(
     pids: tuple[int, ...],
     since_ns: int | None,
     until_ns: int | None,
+    filters: tuple[str, ...],
     recover: bool,
     slices: tuple[str, ...],
     durations: tuple[str, ...],
@@ -126,15 +130,19 @@ def export(
     tracks = _tracks(slices, durations, counters)
     if tracks != Tracks() and kind != "chrome":
         raise click.UsageError("--slice, --duration and --counter are for --to chrome")
-    with utracefs.open(
-        file,
-        events=events,
-        cpus=cpus,
-        pids=pids or None,
-        since_ns=since_ns,
-        until_ns=until_ns,
-        recover=recover,
-    ) as recording:
+    text = all_filters(filters)
+    with about_the_filter(file, text):
+        recording = utracefs.open(
+            file,
+            events=events,
+            cpus=cpus,
+            pids=pids or None,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            filter=text or None,
+            recover=recover,
+        )
+    with recording:
         _check(recording, tracks)
         if kind == "ctf":
             if output is None:

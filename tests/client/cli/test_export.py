@@ -64,6 +64,7 @@ def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: st
         (["-P", "13"], [40, 3_000_000_999]),
         (["--since", "1.000000351", "--until", "2"], [1_000_000_351]),
         (["--cpu", "1", "-e", "user_events:t*"], [11, 13, 15, 17]),
+        (["--filter", "key == 7", "-f", "comm == '<idle>'"], [1_000_000_351]),
     ],
 )
 def test_selection(file: Path, words: list[str], times: list[int]) -> None:
@@ -177,3 +178,10 @@ def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyP
         terminal.flush()
         os.set_blocking(master, False)
         assert b"export" in shown.read(1 << 16)
+
+
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_a_filter_that_fits_nothing(file: Path, command: str) -> None:
+    done = CliRunner().invoke(cli, [command, str(file), "--filter", "stauts >= 500"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (f"utracefs: {file}: filter: Field not found\n  stauts >= 500\n         ^\n")
