@@ -78,6 +78,7 @@ cdef class Records:
     cdef bint _none          # until_ns is before all times
     cdef int64_t _pending
     cdef readonly uint64_t count
+    cdef readonly uint64_t last_ns
     cdef readonly uint64_t lost
     cdef readonly bint lost_uncounted
 

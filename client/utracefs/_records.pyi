@@ -44,6 +44,7 @@ class Record:
 
 class Records:
     count: int
+    last_ns: int
     lost: int
     lost_uncounted: bool
     def __init__(

@@ -260,8 +260,9 @@ cdef class Records:
     find_event: event id to EventDecoder, None for an event that was not asked for; asked once per id.
     instances: names of the buffers. pids: process or thread ids, cpus: numbers, None: all.
     since_ns, until_ns: times from the first and before the second, None: all.
-    count: records handed out. lost: of which the file knows that they were lost, within the selected cpus
-    and times, of whatever event; lost_uncounted: there are more, nobody knows how many.
+    count: records handed out. last_ns: time of the last one.
+    lost: records of which the file knows that they were lost, within the selected cpus and times, of whatever
+    event; lost_uncounted: there are more, nobody knows how many.
 
     ValueError at what is broken, after all before it.
     """
@@ -348,6 +349,7 @@ cdef class Records:
             raw.lost = self._pending
             self._pending = 0
             self.count += 1
+            self.last_ns = raw.time_ns
             return event
         return None
 

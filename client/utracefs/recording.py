@@ -219,6 +219,20 @@ class Recording:
         return tables
 
     @property
+    def host(self) -> str:
+        """The name of the machine; empty where the file does not say it."""
+        if isinstance(self._reader, PerfDataReader):
+            return self._reader.host
+        return "".join(self._reader.uname.split(" ")[1:2])
+
+    @property
+    def unix_offset_ns(self) -> int | None:
+        """What added to a time gives nanoseconds since 1970; None where the file does not say it."""
+        if isinstance(self._reader, PerfDataReader):
+            return self._reader.unix_offset_ns
+        return 0 if self.clock == "realtime" else None
+
+    @property
     def metadata(self) -> Mapping[str, str]:
         """What tables say of the recording."""
         return {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}

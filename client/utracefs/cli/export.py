@@ -14,11 +14,22 @@ import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option
+from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option, with_extras
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.report import CpuList
 from utracefs.cli.wanted import all_filters, filter_option
-from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_ctf, write_json_lines
+from utracefs.columns import library
+from utracefs.export import (
+    Exported,
+    Slice,
+    Tracks,
+    write_chrome,
+    write_csv,
+    write_ctf,
+    write_json_lines,
+    write_parquet,
+    write_parquet_file,
+)
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
@@ -30,7 +41,13 @@ else:
 
 __all__ = ["export"]
 
-_ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "chrome"}
+_ENDINGS: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".json": "chrome",
+    ".parquet": "parquet",
+}
 _UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _QUIET_S: Final = 1.0
 """What takes no longer needs no progress bar."""
@@ -73,8 +90,9 @@ class _Words(TextType):
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "chrome", "ctf"]),
-    help="Format: JSON lines, CSV, Chrome JSON, CTF.  [default: by the ending of OUT: .jsonl, .csv, .json]",
+    type=click.Choice(["jsonl", "csv", "chrome", "ctf", "parquet"]),
+    help="Format: JSON lines, CSV, Chrome JSON, CTF, Parquet.  [default: by the ending of OUT: .jsonl, .csv, "
+    ".json, .parquet]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -144,11 +162,14 @@ def export(
         )
     with recording:
         _check(recording, tracks)
-        if kind == "ctf":
-            if output is None:
-                raise click.UsageError("--to ctf needs -o DIRECTORY")
+        if kind in ("ctf", "parquet") and output is None:
+            raise click.UsageError(f"--to {kind} needs -o DIRECTORY")
+        if kind == "ctf" and output is not None:
             with _bar() as progress:
-                done = _write_directory(recording, output, progress)
+                done = _write_directory(kind, write_ctf, recording, output, progress)
+        elif kind == "parquet" and output is not None:
+            with with_extras(), _bar() as progress:
+                done = _write_parquet(recording, output, progress)
         else:
             with _output(output, file) as out, _bar() as progress:
                 done = _write(kind, recording, out, tracks, progress)
@@ -205,15 +226,32 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
     return write_chrome(recording, out, tracks=tracks, progress=progress)
 
 
-def _write_directory(recording: Recording, path: str, progress: Progress) -> Exported:
+def _write_parquet(recording: Recording, path: str, progress: Progress) -> Exported:
+    """A file where the path ends so, else a directory."""
+    library("pyarrow.parquet")
+    if not path.endswith(".parquet"):
+        return _write_directory("parquet", write_parquet, recording, path, progress)
+    events = [str(event) for event in recording.events]
+    if len(events) != 1:
+        events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+    if len(events) != 1:
+        reason = f"a file has one event, and there are records of {len(events)} events"
+        raise Failure(path, f"{reason}; name one by -e, or give -o DIRECTORY")
+    with _output(path, recording.path) as out:
+        return write_parquet_file(recording, out, event=events[0], progress=progress)
+
+
+def _write_directory(
+    kind: str, write: Callable[..., Exported], recording: Recording, path: str, progress: Progress
+) -> Exported:
     """It gets its name when it is complete, or complete up to what was broken."""
     if os.path.lexists(path):
-        raise Failure(path, "exists; --to ctf makes a new directory")
+        raise Failure(path, f"exists; --to {kind} makes a new directory")
     real = os.path.realpath(path)
     temporary = f"{real}.tmp"
     try:
         try:
-            done = write_ctf(recording, temporary, progress=progress)
+            done = write(recording, temporary, progress=progress)
         except TraceError:
             os.rename(temporary, real)
             raise

@@ -7,6 +7,7 @@ with the recording.
 | csv_table | CSV, a column per field |
 | chrome | Chrome JSON, for Perfetto and chrome://tracing: points, slices, counters |
 | ctf | CTF 1.8, for babeltrace2 and Trace Compass |
+| parquet | Apache Parquet, for DuckDB and data frames; needs pyarrow |
 | common | what they share |
 
     with utracefs.open("trace.dat") as recording, open("trace.jsonl", "wb") as out:
@@ -18,5 +19,16 @@ from utracefs.export.common import Exported
 from utracefs.export.csv_table import write_csv
 from utracefs.export.ctf import write_ctf
 from utracefs.export.json_lines import write_json_lines
+from utracefs.export.parquet import write_parquet, write_parquet_file
 
-__all__ = ["Exported", "Slice", "Tracks", "write_chrome", "write_csv", "write_ctf", "write_json_lines"]
+__all__ = [
+    "Exported",
+    "Slice",
+    "Tracks",
+    "write_chrome",
+    "write_csv",
+    "write_ctf",
+    "write_json_lines",
+    "write_parquet",
+    "write_parquet_file",
+]
