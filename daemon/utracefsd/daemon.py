@@ -40,7 +40,7 @@ from utracefsd.connections.accepted import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
-from utracefsd.consumers.ftrace.filter import WriterNames
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances

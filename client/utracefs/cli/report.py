@@ -9,6 +9,8 @@ import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
+from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.event_names import EventName, select
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_text
@@ -48,6 +50,7 @@ class CpuList(_CpusType):
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
 @click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
+@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
 @json_option
 def report(
@@ -56,6 +59,7 @@ def report(
     full_ns: bool,
     cpus: frozenset[int] | None,
     events: tuple[str, ...],
+    filters: tuple[str, ...],
     show_stat: bool,
     as_json: bool,
 ) -> None:
@@ -68,7 +72,8 @@ def report(
         if show_stat:
             _write(line for text in reader.cpu_stats for line in text.splitlines())
             return
-        options = ReportOptions(full_ns, cpus, events)
+        text = all_filters(filters)
+        options = ReportOptions(full_ns, cpus, events, bytes_of(text) if text else None)
         there = [
             EventName(reader.systems.get(number, ""), text_of(event.name))
             for number, event in reader.formats.items()
@@ -77,13 +82,14 @@ def report(
             if not select([pattern], there):
                 raise Failure(pattern, f"no such event in {path}")
         try:
-            if as_json:
-                _write(json_lines(reader, options))
-            else:
-                out = sys.stdout.buffer
-                for piece in report_text(reader, options):
-                    out.write(piece)
-                    out.flush()
+            with about_the_filter(path, text):
+                if as_json:
+                    _write(json_lines(reader, options))
+                else:
+                    out = sys.stdout.buffer
+                    for piece in report_text(reader, options):
+                        out.write(piece)
+                        out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}") from None
 

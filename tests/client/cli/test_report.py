@@ -108,3 +108,9 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
             process.stdout.close()
             assert process.stderr.read() == b""
             assert process.wait() == 0
+
+
+def test_a_filter(file: Path) -> None:
+    assert numbers(file, "--filter", "n > 2", "-f", "n != 4") == [3, 5]
+    lines = report(file, "-f", "n == 4").stdout.splitlines()
+    assert (len(lines), lines[1].split()[-1]) == (2, "n=4")

@@ -13,8 +13,8 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
-from utracefsd.consumers.ftrace.filter import WriterNames
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.trigger._cells import Cells
