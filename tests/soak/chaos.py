@@ -42,7 +42,15 @@ from tests.soak.honest import (
     python_producer,
 )
 from tests.soak.house import House
-from tests.soak.judging import Told, judge_order, judge_records, lines_of, stats_of, told_lost
+from tests.soak.judging import (
+    Told,
+    judge_order,
+    judge_records,
+    late_events,
+    lines_of,
+    stats_of,
+    told_lost,
+)
 from tests.soak.plain import PlainConnection
 from tests.soak.report import Found, Report
 from utracefs.tracefs import PerfAttr, Tracefs
@@ -328,13 +336,17 @@ class _Epoch:
     def _judge_trace(self, instance: str) -> None:
         events = {producer.event: producer for producer in self.producers}
         with self.house.tree(60) as tree:
-            cpus = [f"{instance}per_cpu/{name}/stats" for name, _ in tree.list_dir(f"{instance}per_cpu")]
-            overrun = b"".join(tree.read_file(path) for path in cpus)
+            cpus = [name for name, _ in tree.list_dir(f"{instance}per_cpu")]
+            stats = {int(name[3:]): tree.read_file(f"{instance}per_cpu/{name}/stats") for name in cpus}
             text = b"".join(_whole(tree, f"{instance}trace"))
         context = f"{instance or 'the top instance'}\n{self._context()}\n{self.house.log_tail()}"
         lines, unreadable = lines_of(text, events)
         self.report.check("conservation", self.label, not unreadable, "\n".join(unreadable[:5]))
-        lost = [line for line in overrun.split(b"\n") if line.startswith((b"overrun", b"dropped"))]
+        lost = [
+            line
+            for line in b"".join(stats.values()).split(b"\n")
+            if line.startswith((b"overrun", b"dropped"))
+        ]
         if any(not line.endswith(b": 0") for line in lost):
             self.report.tell("conservation", self.label, f"the buffer was large enough: {lost}\n{context}")
         came: dict[str, dict[int, list[int]]] = {event: defaultdict(list) for event in events}
@@ -347,7 +359,9 @@ class _Epoch:
             self.report.counts["records that producers lost"] += producer.told().lost
             for fault in judge_records(came[event], producer.told()):
                 self.report.tell("conservation", self.label, f"{producer.member.name}: {fault}\n{context}")
-        if faults := judge_order(lines):
+        late = {cpu: late_events(text) for cpu, text in stats.items()}
+        self.report.counts["records that came late"] += sum(late.values())
+        if faults := judge_order(lines, late):
             self.report.tell("order", self.label, "\n".join([*faults, context]))
 
     def _counters(self, tree: Tracefs) -> dict[str, int]:
