@@ -141,6 +141,10 @@ class Daemon:
             return [point for point in installed() if plugins is None or point.name in plugins]
 
         self.now_ns = now_ns
+        folder = self._folder = None if state_folder is None else StateFolder(state_folder)
+        self._has_room = False
+        if folder is not None:
+            folder.give_room()
         self.status_file = StatusFile(status_path, status_pages)
         # Whoever takes the last index from all others, an administrator finds one.
         room = min(self.status_file.capacity, user_events_max)
@@ -153,7 +157,6 @@ class Daemon:
         )
         self.comms = make_comm_table()
         nr_cpus = possible_cpus()
-        folder = None if state_folder is None else StateFolder(state_folder)
         taken = None
         restored: list[Event] = []
         journal = None
@@ -171,6 +174,7 @@ class Daemon:
             journal = self._journal(folder, taken)
             with self._made(folder.log):
                 log_file = folder.open_log()
+            self._keep_room()
         self.cells = cells = Cells() if journal is None else journal.cells
         tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
         self.instances = Instances(
@@ -338,6 +342,7 @@ class Daemon:
         if self._hold_records and not self.gathering:
             self._hold_records = False
             self.data.go_on()
+            self._keep_room()  # programs that are back do not map the former status file any more
         self.save()
 
     @property
@@ -376,7 +381,13 @@ class Daemon:
             held, self._held = self._held, []
             self.table.release_all(held, now_ns)
         self.table.reap(now_ns)
+        self._keep_room()
         self.hand_on()
+
+    def _keep_room(self) -> None:
+        """For the start of a successor, where there is any."""
+        if self._folder is not None and not self._has_room:
+            self._has_room = self._folder.keep_room(self.status_file.size)
 
     @property
     def gathering(self) -> bool:

@@ -11,6 +11,8 @@ The folder of the status file (server/runtime.py: ours alone, mode 0700, locked 
     cells                  what triggers change from within a record (consumers/ftrace/trigger/include/)
     hist.N                 the table of a histogram (consumers/ftrace/hist/include/hist_table.h)
     journal                how far each data ring is consumed (intake/include/journal.h)
+    room                   the pages that a successor's status file needs: programs may still map the one
+                           before, whose own are not free then. Removed at a start, and made again
     set-aside/             the last state that a daemon could not use
 
 Whether a buffer folder is in use is for the log to say. A new one is filled, named in the log, and only then
@@ -45,6 +47,7 @@ logger = logging.getLogger("utracefsd")
 LOG = "state"
 JOURNAL = "journal"
 CELLS = "cells"
+ROOM = "room"
 SET_ASIDE = "set-aside"
 _BUFFER = "buffer."
 _BUFFER_LINE = 64
@@ -66,6 +69,27 @@ class StateFolder:
         """TraceError when the log cannot take so many bytes."""
         self._buffers: dict[int, BufferFolders] = {}
         self._warned = False
+
+    def give_room(self) -> None:
+        """A daemon starts: it may have what was kept for it."""
+        with contextlib.suppress(OSError):
+            (self.path / ROOM).unlink()
+
+    def keep_room(self, nr_bytes: int) -> bool:
+        """So much for the start of a successor. False: there is no room."""
+        path = self.path / ROOM
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, nr_bytes)
+            finally:
+                os.close(fd)
+        except FileExistsError:
+            return True
+        except OSError:
+            self.give_room()
+            return False
+        return True
 
     def take_over(self, nr_cpus: int) -> Taken | None:
         """What a daemon before this one left. None: nothing, or nothing of use; then that is set aside and
@@ -152,6 +176,7 @@ class StateFolder:
         """The daemon ends and hands nothing over."""
         self._buffers.clear()
         self.remove_former_state()
+        self.give_room()
         for name in (LOG, JOURNAL, CELLS):
             remove(self.path / name)
             remove(self.path / f"{name}.new")

@@ -138,7 +138,7 @@ def test_expanding_goes_on_in_memory(
     write(old, b"buffer_size_kb", b"2048")
     assert contents(old) == before
     assert read(old, b"buffer_size_kb") == b"2051\n"
-    assert files(folder) == ["cells", "journal", "state", "user_events_status"]
+    assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
     taken = parse_log(logged(folder))
     assert taken.instances[0].buffer_folder == ""
     assert taken.instances[0].settings["in_memory"] == (4096, *[2051] * old.instances.top.nr_cpus)
@@ -207,7 +207,7 @@ def test_each_operation_that_needs_room(
     operation(daemon)
     assert daemon.instances.top.buffer.folder is None
     assert log.text.count(WARNING) == 1
-    assert files(folder) == ["cells", "journal", "state", "user_events_status"]
+    assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
     finish(daemon)
 
 
