@@ -51,7 +51,7 @@ from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.status_file import StatusFile
+from utracefsd.events.status_file import PAGE_SIZE, StatusFile
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._journal import Journal
 from utracefsd.intake.rings import DescriptorStore, Rings
@@ -144,7 +144,7 @@ class Daemon:
         folder = self._folder = None if state_folder is None else StateFolder(state_folder)
         self._has_room = False
         if folder is not None:
-            folder.give_room()
+            folder.give_room(status_pages * PAGE_SIZE)
         self.status_file = StatusFile(status_path, status_pages)
         # Whoever takes the last index from all others, an administrator finds one.
         room = min(self.status_file.capacity, user_events_max)

@@ -122,10 +122,10 @@ def late_events(stats: bytes) -> int:
     return int(told[1]) if told else 0
 
 
-def judge_order(lines: Iterable[Line], late: Mapping[int, int] | None = None) -> list[str]:
+def judge_order(lines: Iterable[Line], late: Counter[int] | None = None) -> list[str]:
     """Time on a cpu, and numbers of a thread, only grow. late: by cpu, records that are told to have come
-    late there, and may stand behind later ones of other cpus; so many, and no more."""
-    told = Counter(late or {})
+    late there, and may stand behind later ones of other cpus; so many, and no more: it is counted down."""
+    told = Counter[int]() if late is None else late
     faults = []
     time_of: dict[int, int] = {}
     last: dict[tuple[str, int], Line] = {}

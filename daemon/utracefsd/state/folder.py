@@ -11,8 +11,8 @@ The folder of the status file (server/runtime.py: ours alone, mode 0700, locked 
     cells                  what triggers change from within a record (consumers/ftrace/trigger/include/)
     hist.N                 the table of a histogram (consumers/ftrace/hist/include/hist_table.h)
     journal                how far each data ring is consumed (intake/include/journal.h)
-    room                   the pages that a successor's status file needs: programs may still map the one
-                           before, whose own are not free then. Removed at a start, and made again
+    room                   pages for the status files of successors: programs may still map the one before,
+                           whose own are not free then
     set-aside/             the last state that a daemon could not use
 
 Whether a buffer folder is in use is for the log to say. A new one is filled, named in the log, and only then
@@ -50,6 +50,8 @@ CELLS = "cells"
 ROOM = "room"
 SET_ASIDE = "set-aside"
 _BUFFER = "buffer."
+_STARTS = 8
+"""In a full /dev/shm, of which some program maps each status file for ever."""
 _BUFFER_LINE = 64
 """Bytes in the log that name one."""
 
@@ -70,25 +72,25 @@ class StateFolder:
         self._buffers: dict[int, BufferFolders] = {}
         self._warned = False
 
-    def give_room(self) -> None:
-        """A daemon starts: it may have what was kept for it."""
+    def give_room(self, nr_bytes: int) -> None:
+        """A daemon starts, which needs so much: it may have that of what was kept."""
         with contextlib.suppress(OSError):
-            (self.path / ROOM).unlink()
+            path = self.path / ROOM
+            os.truncate(path, max(0, path.lstat().st_size - nr_bytes))
 
     def keep_room(self, nr_bytes: int) -> bool:
-        """So much for the start of a successor. False: there is no room."""
-        path = self.path / ROOM
+        """So much for each of some starts to come. False: there is no room for all of that."""
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, nr_bytes)
-            finally:
-                os.close(fd)
-        except FileExistsError:
-            return True
+            fd = os.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
-            self.give_room()
             return False
+        try:
+            for at in range(os.fstat(fd).st_size, _STARTS * nr_bytes, nr_bytes):
+                os.posix_fallocate(fd, at, nr_bytes)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
         return True
 
     def take_over(self, nr_cpus: int) -> Taken | None:
@@ -136,7 +138,7 @@ class StateFolder:
 
     def _make_way(self) -> None:
         """Move what is no file and stands where one of ours belongs."""
-        for name in (LOG, JOURNAL, CELLS, f"{LOG}.new", f"{JOURNAL}.new", f"{CELLS}.new"):
+        for name in (LOG, JOURNAL, CELLS, ROOM, f"{LOG}.new", f"{JOURNAL}.new", f"{CELLS}.new"):
             path = self.path / name
             try:
                 if stat.S_ISREG(path.lstat().st_mode):
@@ -176,8 +178,7 @@ class StateFolder:
         """The daemon ends and hands nothing over."""
         self._buffers.clear()
         self.remove_former_state()
-        self.give_room()
-        for name in (LOG, JOURNAL, CELLS):
+        for name in (LOG, JOURNAL, CELLS, ROOM):
             remove(self.path / name)
             remove(self.path / f"{name}.new")
 
