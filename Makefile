@@ -44,6 +44,11 @@ test-tools: tools
 	$(call need,command -v g++,g++)
 	$(call need,command -v cmake,cmake)
 	$(call need,command -v pkg-config,pkg-config)
+	$(call need,command -v chromium,chromium)
+	$(call need,command -v kernelshark,kernelshark)
+	$(call need,command -v Xvfb,xvfb)
+	$(call need,command -v xwininfo,x11-utils)
+	$(call need,command -v import,imagemagick)
 	$(call need,command -v systemd-analyze,systemd)
 	$(call need,command -v systemd-socket-activate,systemd)
 

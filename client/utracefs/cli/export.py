@@ -1,54 +1,24 @@
 """`utracefs export`: a recording in the formats of other tools."""
 
-import contextlib
-import decimal
 import os
 import shutil
-import stat
-import sys
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import click
 
 import utracefs
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option
-from utracefs.cli.report import CpuList
+from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
 from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_ctf, write_json_lines
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
 
-if TYPE_CHECKING:
-    _TimeType = click.ParamType[int]
-else:
-    _TimeType = click.ParamType
-
 __all__ = ["export"]
 
 _ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "chrome"}
 _UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_QUIET_S: Final = 1.0
-"""What takes no longer needs no progress bar."""
-
-
-class _Time(_TimeType):
-    """Seconds of the recording's clock, as `utracefs report -t` prints them; in nanoseconds."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            seconds = decimal.Decimal(str(value))
-            if not 0 <= seconds < 1 << 34:  # 2^64 ns
-                raise decimal.InvalidOperation
-        except decimal.InvalidOperation:
-            self.fail(f"{value!r} is not a time in seconds", param, ctx)
-        return int(seconds * 10**9)
 
 
 class _Words(TextType):
@@ -80,8 +50,8 @@ class _Words(TextType):
 @click.option(
     "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
 )
-@click.option("--since", "since_ns", metavar="S", type=_Time(), help="From this time on (see report -t).")
-@click.option("--until", "until_ns", metavar="S", type=_Time(), help="Before this time.")
+@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see report -t).")
+@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",
@@ -139,17 +109,12 @@ def export(
         if kind == "ctf":
             if output is None:
                 raise click.UsageError("--to ctf needs -o DIRECTORY")
-            with _bar() as progress:
+            with progress_bar() as progress:
                 done = _write_directory(recording, output, progress)
         else:
-            with _output(output, file) as out, _bar() as progress:
+            with output_file(output, file) as out, progress_bar() as progress:
                 done = _write(kind, recording, out, tracks, progress)
-    lost = f", {done.lost} lost" if done.lost else ""
-    lost += ", more lost that were not counted" if done.lost_uncounted else ""
-    if output:
-        click.echo(f"{output}: {done.records} records{lost}", err=True)
-    elif lost:
-        click.echo(f"utracefs: {file}: {done.records} records{lost}", err=True)
+    said(done, file, output)
 
 
 def _kind_of(output: str | None) -> str:
@@ -218,66 +183,3 @@ def _write_directory(recording: Recording, path: str, progress: Progress) -> Exp
             raise OSError(error.errno, error.strerror, path) from None
         raise
     return done
-
-
-@contextlib.contextmanager
-def _output(path: str | None, source: str) -> Iterator[BinaryIO]:
-    """Where to write. A file gets its name when it is complete, or complete up to what was broken."""
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if os.path.exists(path) and os.path.samefile(path, source):
-        raise Failure(path, "is the input")
-    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-        with open(path, "wb") as out:
-            yield out
-        return
-    real = os.path.realpath(path)
-    temporary = f"{real}.tmp"
-    try:
-        with open(temporary, "wb") as out:
-            try:
-                yield out
-            except TraceError:
-                out.close()
-                os.rename(temporary, real)
-                raise
-        os.rename(temporary, real)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
-
-
-@contextlib.contextmanager
-def _bar(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """A progress bar on stderr, if that is a terminal, after a second."""
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    begin = clock()
-    with contextlib.ExitStack() as stack:
-        update: Progress | None = None
-
-        def progress(done: float) -> None:
-            nonlocal update
-            if update is None:
-                if clock() - begin < _QUIET_S:
-                    return
-                update = stack.enter_context(_shown_bar())
-            update(done)
-
-        yield progress
-
-
-@contextlib.contextmanager
-def _shown_bar() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("export", total=1.0)
-        yield lambda done: bar.update(task, completed=done)
