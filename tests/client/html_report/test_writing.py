@@ -301,6 +301,21 @@ def test_a_search_that_makes_no_sense(page: Page, text: str, says: str) -> None:
     assert page.value("document.getElementById('search').getAttribute('aria-invalid')") is None
 
 
+def test_fields_are_of_an_event_that_was_found(page: Page) -> None:
+    page.search("length>=0")
+    page.key("Escape")
+    assert page.value("document.getElementById('search').value") == "length>=0"
+    settle(page)
+    chosen = "document.getElementById('fields-event').selectedOptions[0].text"
+    assert page.value(chosen) == "queue_length"
+    page.value(
+        "((s) => { s.selectedIndex = [...s.options].findIndex((o) => o.text === 'big');"
+        " s.dispatchEvent(new Event('change')); })(document.getElementById('fields-event'))"
+    )
+    settle(page)
+    assert page.value(chosen) == "big" and page.texts(".card h3 .quiet") == ["0 values", "0 values"]
+
+
 def test_events_are_hidden_and_shown(page: Page, records: list[Record]) -> None:
     counts = Counter(record.name for record in records)
     assert page.texts("#events .name") == [name for name, _ in counts.most_common()]

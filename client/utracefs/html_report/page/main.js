@@ -190,7 +190,9 @@ class App {
 		document.addEventListener("keydown", (event) => {
 			if (event.ctrlKey || event.altKey || event.metaKey || help.open) return;
 			if (event.target === input) {
-				if (event.key === "Escape") input.blur();
+				if (event.key !== "Escape") return;
+				event.preventDefault(); // which would empty it
+				input.blur();
 				return;
 			}
 			if (event.target.tagName === "SELECT") return;

@@ -60,7 +60,7 @@ function showLosses(app) {
 	const panel = document.getElementById("losses");
 	const total = BigInt(head.lost);
 	if (!total && !head.lost_uncounted) {
-		panel.append(make("p", "hint", "Nothing that the recording knows of."));
+		panel.append(make("p", "hint", "None that the recording knows of."));
 	} else {
 		const where = losses.length ? ` at ${plural(losses.length, "place")}` : "";
 		const more = head.lost_uncounted ? ", and more that were not counted" : "";
@@ -136,7 +136,25 @@ class Cards {
 		const best = app.report.byCount.find((event) => event.fields.some((f) => !f.isText))
 			|| app.report.byCount.find((event) => event.fields.length);
 		if (best) this.choice.value = best.number;
-		this.choice.addEventListener("change", () => this.refresh());
+		this.chosen = false; // by the user; else it is an event that has records in view
+		this.choice.addEventListener("change", () => {
+			this.chosen = true;
+			this.refresh();
+		});
+	}
+
+	// Where nobody has chosen: the event with most records among those that meet the search.
+	async choose(stopped) {
+		const { report, rows, view } = this.app;
+		if (this.chosen || !rows) return;
+		const counts = new Uint32Array(report.events.length);
+		const begin = report.rowAt(view.from, rows);
+		await inSlices(begin, report.rowAt(view.to, rows), (low, high) => {
+			for (let n = low; n < high; n++) counts[report.event[rows[n]]]++;
+		}, stopped);
+		if (counts[Number(this.choice.value)]) return;
+		const most = report.byCount.filter((event) => event.fields.length && counts[event.number]);
+		if (most.length) this.choice.value = most.sort((a, b) => counts[b.number] - counts[a.number])[0].number;
 	}
 
 	// The rows of the event, among its own, that are in view and meet the search
@@ -145,7 +163,9 @@ class Cards {
 		if (!rows) {
 			const from = report.rowAt(view.from, event.rows);
 			const to = report.rowAt(view.to, event.rows);
-			return Uint32Array.from({ length: to - from }, (_, n) => from + n);
+			const found = new Uint32Array(to - from);
+			for (let n = 0; n < found.length; n++) found[n] = from + n;
+			return found;
 		}
 		const begin = report.rowAt(view.from, rows);
 		const end = report.rowAt(view.to, rows);
@@ -162,6 +182,8 @@ class Cards {
 		const job = ++this.job;
 		const stopped = () => job !== this.job;
 		this.panel.setAttribute("aria-busy", "true");
+		await this.choose(stopped);
+		if (stopped()) return;
 		const event = this.app.report.events[Number(this.choice.value)];
 		if (!event || !this.choice.value) {
 			this.panel.replaceChildren(make("p", "hint card", "No event has fields."));
@@ -173,7 +195,7 @@ class Cards {
 		if (!rows || stopped()) return;
 		const cards = [];
 		for (const field of event.fields) {
-			const card = await (field.isText ? this.textCard : this.numberCard).call(this, field, rows, stopped);
+			const card = await (field.isText ? this.textCard : this.numberCard).call(this, field, rows, stopped, event);
 			if (!card || stopped()) return;
 			cards.push(card);
 		}
@@ -190,7 +212,7 @@ class Cards {
 		return card;
 	}
 
-	async numberCard(field, rows, stopped) {
+	async numberCard(field, rows, stopped, event) {
 		const found = await statistics(field.column, rows, stopped);
 		if (!found) return null;
 		const card = this.head(field, plural(found.count, "value"));
@@ -202,7 +224,7 @@ class Cards {
 			const label = `Histogram of ${plain(field.name)} ${reach}: ${most}`;
 			const canvas = make("canvas", "", "", { role: "img", "aria-label": label });
 			card.append(canvas);
-			card.draw = () => drawHistogram(canvas, bins, this.app.timeline);
+			card.draw = () => drawHistogram(canvas, bins, this.app.timeline, event.color);
 		}
 		const list = card.appendChild(make("dl"));
 		const add = (name, value) => {
@@ -217,7 +239,7 @@ class Cards {
 		add("mean", Math.abs(found.mean) < 1e6 ? grouped.format(rounded) : brief(found.mean));
 		const longest = Math.max(String(found.least).length, String(found.most).length);
 		if (longest > 15) card.classList.add("wide");
-		else if (longest > 4) list.style.gridTemplateColumns = "repeat(2, minmax(0, 1fr))";
+		else if (longest > 3) list.style.gridTemplateColumns = "repeat(2, minmax(0, 1fr))";
 		return card;
 	}
 
@@ -237,7 +259,7 @@ class Cards {
 	}
 }
 
-function drawHistogram(canvas, bins, timeline) {
+function drawHistogram(canvas, bins, timeline, color) {
 	const ratio = window.devicePixelRatio || 1;
 	const width = canvas.clientWidth;
 	const height = canvas.clientHeight;
@@ -248,7 +270,7 @@ function drawHistogram(canvas, bins, timeline) {
 	const base = height - 14;
 	const most = Math.max(...bins.counts);
 	const wide = width / bins.counts.length;
-	context.fillStyle = timeline.palette[0];
+	context.fillStyle = timeline.palette[color];
 	bins.counts.forEach((n, i) => {
 		if (!n) return;
 		const high = Math.max((n / most) * (base - 2), 1);
