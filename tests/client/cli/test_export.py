@@ -3,8 +3,6 @@ looks: tests/client/export."""
 
 import csv
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +17,6 @@ from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
 from tests.client.trace_dat.example import write as write_pages
 from utracefs.cli import cli
-from utracefs.cli import export as export_module
 
 
 @pytest.fixture
@@ -225,25 +222,6 @@ def test_a_directory(file: Path, tmp_path: Path) -> None:
 
 def test_to_a_device(file: Path) -> None:
     assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
-
-
-def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 0.5, 1.5, 2.5])
-    with export_module._bar(lambda: next(times)) as progress:
-        progress(0.1)  # no terminal: nothing is asked
-    assert next(times) == 0.0
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as shown:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setenv("TERM", "xterm")
-        times = iter([0.0, 0.5, 1.5])
-        with export_module._bar(lambda: next(times)) as progress:
-            progress(0.1)
-            progress(0.5)
-            progress(0.7)
-        terminal.flush()
-        os.set_blocking(master, False)
-        assert b"export" in shown.read(1 << 16)
 
 
 @pytest.mark.parametrize("command", ["export", "report"])
