@@ -1,21 +1,19 @@
 """`utracefs export`: a recording in the formats of other tools."""
 
-import contextlib
-import decimal
 import os
 import shutil
-import stat
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, events_option
-from utracefs.cli.report import CpuList
+from utracefs.cli.common import COMMAND_SETTINGS, events_option, with_extras
+from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.wanted import all_filters, filter_option
+from utracefs.columns import library
 from utracefs.export import (
     Counter,
     Duration,
@@ -26,6 +24,8 @@ from utracefs.export import (
     write_csv,
     write_ctf,
     write_json_lines,
+    write_parquet,
+    write_parquet_file,
     write_perfetto,
 )
 from utracefs.export.common import Progress
@@ -33,10 +33,9 @@ from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
 
 if TYPE_CHECKING:
-    _TimeType = click.ParamType[int]
     _AnyType = click.ParamType[object]
 else:
-    _TimeType = _AnyType = click.ParamType
+    _AnyType = click.ParamType
 
 __all__ = ["export"]
 
@@ -45,6 +44,7 @@ _ENDINGS: Final = {
     ".ndjson": "jsonl",
     ".csv": "csv",
     ".json": "chrome",
+    ".parquet": "parquet",
     ".pftrace": "perfetto",
     ".perfetto-trace": "perfetto",
 }
@@ -52,25 +52,6 @@ _TIMELINES: Final = {"chrome": write_chrome, "perfetto": write_perfetto}
 """Formats with slices and counters."""
 _TRACKS_BYTES: Final = 1 << 20
 """Of a file with slices and counters."""
-_QUIET_S: Final = 1.0
-"""What takes no longer needs no progress bar."""
-
-
-class _Time(_TimeType):
-    """Seconds of the recording's clock, as `utracefs report -t` prints them; in nanoseconds."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            seconds = decimal.Decimal(str(value))
-            if not 0 <= seconds < 1 << 34:  # 2^64 ns
-                raise decimal.InvalidOperation
-        except decimal.InvalidOperation:
-            self.fail(f"{value!r} is not a time in seconds", param, ctx)
-        return int(seconds * 10**9)
 
 
 class _TrackType(_AnyType):
@@ -92,9 +73,9 @@ class _TrackType(_AnyType):
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "perfetto", "chrome", "ctf"]),
-    help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF.  [default: by the ending of OUT: "
-    ".jsonl, .csv, .pftrace, .json]",
+    type=click.Choice(["jsonl", "csv", "perfetto", "chrome", "ctf", "parquet"]),
+    help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF, Parquet.  [default: by the ending of "
+    "OUT: .jsonl, .csv, .pftrace, .json, .parquet]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -102,8 +83,9 @@ class _TrackType(_AnyType):
 @click.option(
     "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
 )
-@click.option("--since", "since_ns", metavar="S", type=_Time(), help="From this time on (see report -t).")
-@click.option("--until", "until_ns", metavar="S", type=_Time(), help="Before this time.")
+@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see report -t).")
+@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
+@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",
@@ -147,6 +129,7 @@ def export(
     pids: tuple[int, ...],
     since_ns: int | None,
     until_ns: int | None,
+    filters: tuple[str, ...],
     recover: bool,
     slices: tuple[Slice, ...],
     durations: tuple[Duration, ...],
@@ -158,36 +141,34 @@ def export(
     tracks = Tracks(slices, durations, counters)
     if (tracks or tracks_file) and kind not in _TIMELINES:
         raise click.UsageError("--slice, --duration, --counter and --tracks are for --to perfetto or chrome")
-    with utracefs.open(
-        file,
-        events=events,
-        cpus=cpus,
-        pids=pids or None,
-        since_ns=since_ns,
-        until_ns=until_ns,
-        recover=recover,
-    ) as recording:
+    text = all_filters(filters)
+    with about_the_filter(file, text):
+        recording = utracefs.open(
+            file,
+            events=events,
+            cpus=cpus,
+            pids=pids or None,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            filter=text or None,
+            recover=recover,
+        )
+    with recording:
         if tracks_file is not None:
             tracks += _tracks_of(tracks_file, recording)
         tracks.check(recording)
-        if kind == "ctf":
-            if output is None:
-                raise click.UsageError("--to ctf needs -o DIRECTORY")
-            with _bar() as progress:
-                done = _write_directory(recording, output, progress)
+        if kind in ("ctf", "parquet") and output is None:
+            raise click.UsageError(f"--to {kind} needs -o DIRECTORY")
+        if kind == "ctf" and output is not None:
+            with progress_bar() as progress:
+                done = _write_directory(kind, write_ctf, recording, output, progress)
+        elif kind == "parquet" and output is not None:
+            with with_extras(), progress_bar() as progress:
+                done = _write_parquet(recording, output, progress)
         else:
-            with _output(output, file) as out, _bar() as progress:
+            with output_file(output, file) as out, progress_bar() as progress:
                 done = _write(kind, recording, out, tracks, progress)
-    lost = f", {done.lost} lost" if done.lost else ""
-    lost += ", more lost that were not counted" if done.lost_uncounted else ""
-    if done.begins_without_end:
-        lost += f", slices without an end: {done.begins_without_end}"
-    if done.ends_without_begin:
-        lost += f", ends without a begin: {done.ends_without_begin}"
-    if output:
-        click.echo(f"{output}: {done.records} records{lost}", err=True)
-    elif lost:
-        click.echo(f"utracefs: {file}: {done.records} records{lost}", err=True)
+    said(done, file, output)
 
 
 def _kind_of(output: str | None) -> str:
@@ -223,15 +204,32 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
     return _TIMELINES[kind](recording, out, tracks=tracks, progress=progress)
 
 
-def _write_directory(recording: Recording, path: str, progress: Progress) -> Exported:
+def _write_parquet(recording: Recording, path: str, progress: Progress) -> Exported:
+    """A file where the path ends so, else a directory."""
+    library("pyarrow.parquet")
+    if not path.endswith(".parquet"):
+        return _write_directory("parquet", write_parquet, recording, path, progress)
+    events = [str(event) for event in recording.events]
+    if len(events) != 1:
+        events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+    if len(events) != 1:
+        reason = f"a file has one event, and there are records of {len(events)} events"
+        raise Failure(path, f"{reason}; name one by -e, or give -o DIRECTORY")
+    with output_file(path, recording.path) as out:
+        return write_parquet_file(recording, out, event=events[0], progress=progress)
+
+
+def _write_directory(
+    kind: str, write: Callable[..., Exported], recording: Recording, path: str, progress: Progress
+) -> Exported:
     """It gets its name when it is complete, or complete up to what was broken."""
     if os.path.lexists(path):
-        raise Failure(path, "exists; --to ctf makes a new directory")
+        raise Failure(path, f"exists; --to {kind} makes a new directory")
     real = os.path.realpath(path)
     temporary = f"{real}.tmp"
     try:
         try:
-            done = write_ctf(recording, temporary, progress=progress)
+            done = write(recording, temporary, progress=progress)
         except TraceError:
             os.rename(temporary, real)
             raise
@@ -244,66 +242,3 @@ def _write_directory(recording: Recording, path: str, progress: Progress) -> Exp
             raise OSError(error.errno, error.strerror, path) from None
         raise
     return done
-
-
-@contextlib.contextmanager
-def _output(path: str | None, source: str) -> Iterator[BinaryIO]:
-    """Where to write. A file gets its name when it is complete, or complete up to what was broken."""
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if os.path.exists(path) and os.path.samefile(path, source):
-        raise Failure(path, "is the input")
-    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-        with open(path, "wb") as out:
-            yield out
-        return
-    real = os.path.realpath(path)
-    temporary = f"{real}.tmp"
-    try:
-        with open(temporary, "wb") as out:
-            try:
-                yield out
-            except TraceError:
-                out.close()
-                os.rename(temporary, real)
-                raise
-        os.rename(temporary, real)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
-
-
-@contextlib.contextmanager
-def _bar(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """A progress bar on stderr, if that is a terminal, after a second."""
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    begin = clock()
-    with contextlib.ExitStack() as stack:
-        update: Progress | None = None
-
-        def progress(done: float) -> None:
-            nonlocal update
-            if update is None:
-                if clock() - begin < _QUIET_S:
-                    return
-                update = stack.enter_context(_shown_bar())
-            update(done)
-
-        yield progress
-
-
-@contextlib.contextmanager
-def _shown_bar() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("export", total=1.0)
-        yield lambda done: bar.update(task, completed=done)

@@ -3,22 +3,20 @@ looks: tests/client/export."""
 
 import csv
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.client.export.example import ROWS, write
+from tests.client.export.example import EVENTS, ROWS, write
 from tests.client.export.perfetto_reader import read as read_perfetto
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
 from tests.client.trace_dat.example import write as write_pages
 from utracefs.cli import cli
-from utracefs.cli import export as export_module
 
 
 @pytest.fixture
@@ -77,6 +75,7 @@ def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: st
         (["-P", "13"], [40, 3_000_000_999]),
         (["--since", "1.000000351", "--until", "2"], [1_000_000_351]),
         (["--cpu", "1", "-e", "user_events:t*"], [11, 13, 15, 17]),
+        (["--filter", "key == 7", "-f", "comm == '<idle>'"], [1_000_000_351]),
     ],
 )
 def test_selection(file: Path, words: list[str], times: list[int]) -> None:
@@ -225,20 +224,40 @@ def test_to_a_device(file: Path) -> None:
     assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
 
 
-def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 0.5, 1.5, 2.5])
-    with export_module._bar(lambda: next(times)) as progress:
-        progress(0.1)  # no terminal: nothing is asked
-    assert next(times) == 0.0
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as shown:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setenv("TERM", "xterm")
-        times = iter([0.0, 0.5, 1.5])
-        with export_module._bar(lambda: next(times)) as progress:
-            progress(0.1)
-            progress(0.5)
-            progress(0.7)
-        terminal.flush()
-        os.set_blocking(master, False)
-        assert b"export" in shown.read(1 << 16)
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_a_filter_that_fits_nothing(file: Path, command: str) -> None:
+    done = CliRunner().invoke(cli, [command, str(file), "--filter", "stauts >= 500"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (f"utracefs: {file}: filter: Field not found\n  stauts >= 500\n         ^\n")
+
+
+def test_parquet(file: Path, tmp_path: Path) -> None:
+    done = run(file, "--to", "parquet", "-o", tmp_path / "out")
+    assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost\n")
+    folders = {folder.name for folder in (tmp_path / "out").iterdir()}
+    assert folders == {f"event=user_events:{e.name.decode()}" for e in EVENTS.declared.values()}
+    assert run(file, "-e", "begin", "-o", tmp_path / "begin.parquet").exit_code == 0
+    assert pq.read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [7, 8]
+    assert run(file, "-P", "13", "--since", "3", "-o", tmp_path / "done.parquet").exit_code == 0
+
+
+def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "o.parquet"
+    done = run(file, "-o", out)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"utracefs: {out}: a file has one event, and there are records of 6 events; "
+        + "name one by -e, or give -o DIRECTORY\n",
+    )
+    assert run(file, "--to", "parquet").exit_code == 2
+    (tmp_path / "there").mkdir()
+    assert (
+        "there: exists; --to parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
+    )
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run(file, "-e", "begin", "-o", out)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "utracefs: pyarrow is not installed: pip install 'utracefs[arrow]'\n",
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "trace.dat"]
