@@ -12,7 +12,7 @@ and a format writes them. Most records are points; those cost no Python object. 
 a slice goes.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from utracefs._records cimport EventDecoder, Raw, value_of
@@ -121,7 +121,7 @@ cdef class TrackWriter(RecordWriter):
         return 0
 
     cdef int _find_thread(self, const Raw *raw) except -1:
-        cdef ThreadSlot *slot = &self._slots[(raw.tid ^ raw.pid << 4) & (THREAD_SLOTS - 1)]
+        cdef ThreadSlot *slot = &self._slots[(<uint32_t>raw.tid ^ <uint32_t>raw.pid << 4) & (THREAD_SLOTS - 1)]
         cdef str comm = self._records.comm(raw.tid)
         cdef Thread thread
         if slot.thread == NULL or slot.tid != raw.tid or slot.pid != raw.pid:
