@@ -237,6 +237,10 @@ class Recording:
         """What tables say of the recording."""
         return {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
 
+    def decoders(self) -> list[EventDecoder]:
+        """Of all selected events that the file describes."""
+        return [d for number in self._reader.formats if (d := self._decoder(number)) is not None]
+
     def find_event(self, event: str) -> EventDecoder:
         """The selected event that is called `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none;
         EINVAL: there are several."""

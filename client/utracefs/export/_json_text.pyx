@@ -121,7 +121,7 @@ cdef class JsonText:
             put_bytes(&line, comm)
             put_bytes(&line, text.head)
             if with_fields:
-                self._put_fields(&line, event, text, raw)
+                put_fields(&line, event, text.keys, raw)
             put_char(&line, c'}')
             if instance:
                 put(&line, b',"instance":', 12)
@@ -136,56 +136,6 @@ cdef class JsonText:
         self._used = line.p - self._text
         return 0
 
-    cdef int _put_fields(self, Line *line, EventDecoder event, _EventText text, const Raw *raw) except -1:
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0
-        cdef const void *nul
-        cdef Py_ssize_t i
-        cdef Getter *getter
-        for i in range(event.count):
-            if line.full:
-                break
-            getter = &event.getters[i]
-            find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
-            put_bytes(line, <bytes>text.keys[i])
-            if getter.kind == SIGNED_VALUE:
-                put_signed(line, signed_value(data, length))
-            elif getter.kind == UNSIGNED_VALUE:
-                put_decimal(line, unsigned_value(data, length), 0, c' ')
-            elif getter.kind == TEXT_VALUE:
-                nul = memchr(data, 0, length) if length else NULL
-                self._put_text(line, data, <const uint8_t *>nul - data if nul != NULL else length)
-            else:
-                put_char(line, c'"')
-                put_hex_pairs(line, data, length)
-                put_char(line, c'"')
-        return 0
-
-    cdef int _put_text(self, Line *line, const uint8_t *text, size_t size) except -1:
-        cdef size_t i, begin = 0
-        cdef uint8_t c
-        for i in range(size):
-            if text[i] >= 0x80:
-                put_bytes(line, as_json((<const char *>text)[:size]))
-                return 0
-        put_char(line, c'"')
-        for i in range(size):
-            c = text[i]
-            if c >= 0x20 and c != c'"' and c != c'\\' and c != c'<':
-                continue
-            put(line, text + begin, i - begin)
-            begin = i + 1
-            if c == c'"' or c == c'\\':
-                put_char(line, c'\\')
-                put_char(line, c)
-            else:
-                put(line, b"\\u00", 4)
-                put_char(line, HEX_DIGITS[c >> 4])
-                put_char(line, HEX_DIGITS[c & 15])
-        put(line, text + begin, size - begin)
-        put_char(line, c'"')
-        return 0
-
     cdef bytes _json(self, str text):
         found = self._texts.get(text)
         if found is None:
@@ -197,9 +147,7 @@ cdef class JsonText:
     cdef _EventText _event_text(self, EventDecoder event):
         cdef _EventText text = _EventText.__new__(_EventText)
         text.head = b',"system":%s,"name":%s,"fields":{' % (self._json(event.system), self._json(event.name))
-        text.keys = [
-            (b"," if i else b"") + as_json(bytes_of(name)) + b":" for i, name in enumerate(event.names)
-        ]
+        text.keys = json_keys(event.names)
         return text
 
     cdef int _grow(self) except -1:
@@ -210,6 +158,64 @@ cdef class JsonText:
         self._text = <char *>text
         self._capacity = capacity
         return 0
+
+
+cdef list json_keys(names):
+    """`"a":`, `,"b":`, ..."""
+    return [(b"," if i else b"") + as_json(bytes_of(name)) + b":" for i, name in enumerate(names)]
+
+
+cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw) except -1:
+    """The members of an object, of a record that fits."""
+    cdef const uint8_t *data = NULL
+    cdef size_t length = 0
+    cdef const void *nul
+    cdef Py_ssize_t i
+    cdef Getter *getter
+    for i in range(event.count):
+        if line.full:
+            break
+        getter = &event.getters[i]
+        find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
+        put_bytes(line, <bytes>keys[i])
+        if getter.kind == SIGNED_VALUE:
+            put_signed(line, signed_value(data, length))
+        elif getter.kind == UNSIGNED_VALUE:
+            put_decimal(line, unsigned_value(data, length), 0, c' ')
+        elif getter.kind == TEXT_VALUE:
+            nul = memchr(data, 0, length) if length else NULL
+            put_text(line, data, <const uint8_t *>nul - data if nul != NULL else length)
+        else:
+            put_char(line, c'"')
+            put_hex_pairs(line, data, length)
+            put_char(line, c'"')
+    return 0
+
+
+cdef int put_text(Line *line, const uint8_t *text, size_t size) except -1:
+    cdef size_t i, begin = 0
+    cdef uint8_t c
+    for i in range(size):
+        if text[i] >= 0x80:
+            put_bytes(line, as_json((<const char *>text)[:size]))
+            return 0
+    put_char(line, c'"')
+    for i in range(size):
+        c = text[i]
+        if c >= 0x20 and c != c'"' and c != c'\\' and c != c'<':
+            continue
+        put(line, text + begin, i - begin)
+        begin = i + 1
+        if c == c'"' or c == c'\\':
+            put_char(line, c'\\')
+            put_char(line, c)
+        else:
+            put(line, b"\\u00", 4)
+            put_char(line, HEX_DIGITS[c >> 4])
+            put_char(line, HEX_DIGITS[c & 15])
+    put(line, text + begin, size - begin)
+    put_char(line, c'"')
+    return 0
 
 
 cdef bytes as_json(bytes text):
