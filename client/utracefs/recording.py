@@ -89,6 +89,21 @@ class Recording:
         return [self._name(event) for event in self._reader.formats.values()]
 
     @property
+    def cpu_stats(self) -> list[str]:
+        """What the buffers counted meanwhile, as `report --stat` prints it; none in a perf.data."""
+        return [] if isinstance(self._reader, PerfDataReader) else self._reader.cpu_stats
+
+    @property
+    def selection(self) -> list[str]:
+        """What was selected, for people; empty: all."""
+        found = [f"event {pattern}" for pattern in self._patterns]
+        for what, numbers in (("process", self._pids), ("cpu", self._cpus)):
+            found += [] if numbers is None else [f"{what} {', '.join(map(str, sorted(numbers)))}"]
+        for what, time_ns in (("from", self._since_ns), ("before", self._until_ns)):
+            found += [] if time_ns is None else [f"{what} {time_ns / 10**9:.9f} s"]
+        return found + ([] if self._filters is None else [f"filter {text_of(self._filters.text)}"])
+
+    @property
     def formats(self) -> list[tuple[str, EventFormat]]:
         """System and format of all that the file describes."""
         return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]

@@ -83,7 +83,7 @@ cdef class AllRecords:
         cdef Line line
         cdef list keys = self._keys.get(event)
         if keys is None:
-            keys = self._keys[event] = json_keys(event.names)
+            keys = self._keys[event] = json_keys(event.names, True)
         comm = self._names.clean(self._records.comm(raw.tid))
         batch.put_common(raw, comm, self._names.clean(self._records.instance(raw.buffer)))
         (<Column>columns[COMMONS]).put_object(self._names.clean(event.system))
@@ -97,7 +97,7 @@ cdef class AllRecords:
             line.end = self._text + self._capacity
             line.full = False
             put_char(&line, c'{')
-            put_fields(&line, event, keys, raw)
+            put_fields(&line, event, keys, raw, False)
             put_char(&line, c'}')
             if not line.full or self._capacity > LONGEST:
                 break
