@@ -42,6 +42,7 @@ comma := ,
 test-tools: tools
 	$(call need,command -v trace-cmd,trace-cmd)
 	$(call need,command -v fusermount3,fuse3)
+	$(call need,command -v node,nodejs)
 	$(call need,command -v g++,g++)
 	$(call need,command -v cmake,cmake)
 	$(call need,command -v pkg-config,pkg-config)

@@ -10,7 +10,16 @@ from pathlib import Path
 import utracefs
 from bench import report
 from bench.measure import Row, at_least_row
-from utracefs.export import write_chrome, write_csv, write_json_lines
+from utracefs.export import (
+    Counter,
+    Duration,
+    Tracks,
+    write_chrome,
+    write_csv,
+    write_json_lines,
+    write_perfetto,
+)
+from utracefs.html_report import write_html
 from utracefs.recording import Recording
 
 RUNS = 3
@@ -21,19 +30,24 @@ def _objects(recording: Recording) -> None:
         pass
 
 
-def _into(write: Callable[..., object]) -> Callable[[Recording], None]:
+def _into(write: Callable[..., object], **options: object) -> Callable[[Recording], None]:
     def export(recording: Recording) -> None:
         with open("/dev/null", "wb") as out:
-            write(recording, out)
+            write(recording, out, **options)
 
     return export
 
 
+TRACKS = Tracks(durations=(Duration("request", "usec", 1),), counters=(Counter("request", "usec"),))
+
 KINDS: dict[str, tuple[Callable[[Recording], None], float]] = {
     "as Record objects": (_objects, 300_000),
     "as JSON lines": (_into(write_json_lines), 300_000),
+    "as an HTML page": (_into(write_html), 300_000),
     "as CSV": (_into(write_csv), 100_000),
-    "as Chrome JSON": (_into(write_chrome), 100_000),
+    "as Chrome JSON": (_into(write_chrome), 300_000),
+    "as Perfetto": (_into(write_perfetto), 1_000_000),
+    "as Perfetto, all slices and counters": (_into(write_perfetto, tracks=TRACKS), 300_000),
 }
 
 

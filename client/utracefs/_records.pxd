@@ -78,3 +78,4 @@ cdef class Records:
 
 cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
 cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept
+cdef value_of(ValueKind kind, const uint8_t *data, size_t length)

@@ -68,6 +68,10 @@ def said(done: "Exported", source: str, output: str | None) -> None:
     """Tell what was written, on stderr; None: to stdout, and only what is missing there."""
     lost = f", {done.lost} lost" if done.lost else ""
     lost += ", more lost that were not counted" if done.lost_uncounted else ""
+    if done.begins_without_end:
+        lost += f", slices without an end: {done.begins_without_end}"
+    if done.ends_without_begin:
+        lost += f", ends without a begin: {done.ends_without_begin}"
     if output:
         click.echo(f"{output}: {done.records} records{lost}", err=True)
     elif lost:

@@ -2,38 +2,64 @@
 
 import os
 import shutil
-from typing import BinaryIO, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option
+from utracefs.cli.common import COMMAND_SETTINGS, events_option
 from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
-from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_ctf, write_json_lines
+from utracefs.export import (
+    Counter,
+    Duration,
+    Exported,
+    Slice,
+    Tracks,
+    write_chrome,
+    write_csv,
+    write_ctf,
+    write_json_lines,
+    write_perfetto,
+)
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
 
+if TYPE_CHECKING:
+    _AnyType = click.ParamType[object]
+else:
+    _AnyType = click.ParamType
+
 __all__ = ["export"]
 
-_ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "chrome"}
-_UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_ENDINGS: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".json": "chrome",
+    ".pftrace": "perfetto",
+    ".perfetto-trace": "perfetto",
+}
+_TIMELINES: Final = {"chrome": write_chrome, "perfetto": write_perfetto}
+"""Formats with slices and counters."""
+_TRACKS_BYTES: Final = 1 << 20
+"""Of a file with slices and counters."""
 
 
-class _Words(TextType):
-    """Several words with something between them."""
+class _TrackType(_AnyType):
+    """One slice or counter, as `utracefs.export.tracks` spells it."""
 
-    def __init__(self, example: str, separator: str, least: int, most: int) -> None:
-        self.name = example
-        self._separator = separator
-        self._least, self._most = least, most
+    def __init__(self, parse: Callable[[str], object]) -> None:
+        self.name = "track"
+        self._parse = parse
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        words = str(value).split(self._separator)
-        if not self._least <= len(words) <= self._most or not all(words):
-            self.fail(f"{value!r} is not {self.name}", param, ctx)
-        return str(value)
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        try:
+            return self._parse(str(value)) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -41,8 +67,9 @@ class _Words(TextType):
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "chrome", "ctf"]),
-    help="Format: JSON lines, CSV, Chrome JSON, CTF.  [default: by the ending of OUT: .jsonl, .csv, .json]",
+    type=click.Choice(["jsonl", "csv", "perfetto", "chrome", "ctf"]),
+    help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF.  [default: by the ending of OUT: "
+    ".jsonl, .csv, .pftrace, .json]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -56,26 +83,35 @@ class _Words(TextType):
 @click.option(
     "--slice",
     "slices",
-    metavar="BEGIN,END,KEY",
-    type=_Words("BEGIN,END,KEY: two events and a field that both have", ",", 3, 3),
+    metavar="BEGIN,END[,KEY]",
+    type=_TrackType(Slice.parse),
     multiple=True,
-    help="chrome: two events with the same value of a field are a slice.",
+    help="perfetto, chrome: from an event BEGIN to an event END (or END/END) with the same value of the "
+    "field KEY is a slice; without KEY of the same thread.",
 )
 @click.option(
     "--duration",
     "durations",
     metavar="EVENT.FIELD[:UNIT]",
-    type=_Words("EVENT.FIELD[:UNIT]", ".", 2, 2),
+    type=_TrackType(Duration.parse),
     multiple=True,
-    help="chrome: a record ends a slice, which took what the field says; UNIT: ns (default), us, ms, s.",
+    help="perfetto, chrome: a record ends a slice, which took what the field says; UNIT: ns (default), us, "
+    "ms, s.",
 )
 @click.option(
     "--counter",
     "counters",
     metavar="EVENT.FIELD",
-    type=_Words("EVENT.FIELD", ".", 2, 2),
+    type=_TrackType(Counter.parse),
     multiple=True,
-    help="chrome: a track of the field's values.",
+    help="perfetto, chrome: a curve of the field's values.",
+)
+@click.option(
+    "--tracks",
+    "tracks_file",
+    metavar="FILE",
+    type=click.Path(),
+    help="perfetto, chrome: slices and counters from a TOML file (see docs/exports.md).",
 )
 def export(
     file: str,
@@ -87,15 +123,16 @@ def export(
     since_ns: int | None,
     until_ns: int | None,
     recover: bool,
-    slices: tuple[str, ...],
-    durations: tuple[str, ...],
-    counters: tuple[str, ...],
+    slices: tuple[Slice, ...],
+    durations: tuple[Duration, ...],
+    counters: tuple[Counter, ...],
+    tracks_file: str | None,
 ) -> None:
     """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools."""
     kind = kind or _kind_of(output)
-    tracks = _tracks(slices, durations, counters)
-    if tracks != Tracks() and kind != "chrome":
-        raise click.UsageError("--slice, --duration and --counter are for --to chrome")
+    tracks = Tracks(slices, durations, counters)
+    if (tracks or tracks_file) and kind not in _TIMELINES:
+        raise click.UsageError("--slice, --duration, --counter and --tracks are for --to perfetto or chrome")
     with utracefs.open(
         file,
         events=events,
@@ -105,7 +142,9 @@ def export(
         until_ns=until_ns,
         recover=recover,
     ) as recording:
-        _check(recording, tracks)
+        if tracks_file is not None:
+            tracks += _tracks_of(tracks_file, recording)
+        tracks.check(recording)
         if kind == "ctf":
             if output is None:
                 raise click.UsageError("--to ctf needs -o DIRECTORY")
@@ -126,32 +165,20 @@ def _kind_of(output: str | None) -> str:
     return kind
 
 
-def _tracks(slices: tuple[str, ...], durations: tuple[str, ...], counters: tuple[str, ...]) -> Tracks:
-    lengths: dict[tuple[str, str], int] = {}
-    for text in durations:
-        place, _, unit = text.partition(":")
-        if (unit or "ns") not in _UNITS:
-            raise click.UsageError(f"--duration {text}: the unit is one of {', '.join(_UNITS)}")
-        event, _, field = place.partition(".")
-        lengths[event, field] = _UNITS[unit or "ns"]
-    return Tracks(
-        tuple(Slice(*text.split(",")) for text in slices),
-        lengths,
-        frozenset((event, field) for event, _, field in (text.partition(".") for text in counters)),
-    )
-
-
-def _check(recording: Recording, tracks: Tracks) -> None:
-    """Failure for an event or field that the file does not have."""
-    fields = recording.fields
-    wanted = [*tracks.durations, *tracks.counters]
-    wanted += [(name, pair.key) for pair in tracks.slices for name in (pair.begin, pair.end)]
-    for event, field in wanted:
-        if event not in fields:
-            raise Failure(event, f"no such event in {recording.path}")
-        if field not in fields[event]:
-            there = ", ".join(sorted(fields[event])) or "none"
-            raise Failure(f"{event}.{field}", f"no such field; the event has {there}")
+def _tracks_of(path: str, recording: Recording) -> Tracks:
+    """Those of a file. It may name more events than a recording has; that is said."""
+    with open(path, "rb") as file:
+        data = file.read(_TRACKS_BYTES + 1)
+    try:
+        if len(data) > _TRACKS_BYTES:
+            raise ValueError(f"has more than {_TRACKS_BYTES >> 20} MiB")
+        tracks = Tracks.from_toml(data)
+    except ValueError as error:
+        raise Failure(path, str(error)) from None
+    missing = tracks.missing(recording)
+    if missing:
+        click.echo(f"utracefs: {path}: not in {recording.path}: {', '.join(missing)}", err=True)
+    return tracks.without(missing)
 
 
 def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progress: Progress) -> Exported:
@@ -159,7 +186,7 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
         return write_json_lines(recording, out, progress=progress)
     if kind == "csv":
         return write_csv(recording, out, progress=progress)
-    return write_chrome(recording, out, tracks=tracks, progress=progress)
+    return _TIMELINES[kind](recording, out, tracks=tracks, progress=progress)
 
 
 def _write_directory(recording: Recording, path: str, progress: Progress) -> Exported:

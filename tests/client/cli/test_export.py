@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.client.export.example import ROWS, write
+from tests.client.export.perfetto_reader import read as read_perfetto
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
 from tests.client.trace_dat.example import write as write_pages
@@ -38,12 +39,24 @@ def test_json_lines_to_stdout(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "to"), [("jsonl", None), ("ndjson", None), ("csv", None), ("json", None), ("x", "csv")]
+    ("ending", "to"),
+    [
+        ("jsonl", None),
+        ("ndjson", None),
+        ("csv", None),
+        ("json", None),
+        ("pftrace", None),
+        ("perfetto-trace", None),
+        ("x", "csv"),
+    ],
 )
 def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: str, to: str | None) -> None:
     out = tmp_path / f"out.{ending}"
     done = run(file, "-o", out, *(["--to", to] if to else []))
     assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
+    if ending in ("pftrace", "perfetto-trace"):
+        assert len(read_perfetto(out.read_bytes()).events) == len(ROWS) + 1
+        return
     text = out.read_text(encoding="utf-8")
     if ending in ("jsonl", "ndjson"):
         assert len([json.loads(line) for line in text.splitlines()]) == len(ROWS) + 1
@@ -68,14 +81,64 @@ def test_selection(file: Path, words: list[str], times: list[int]) -> None:
     assert [line["time_ns"] for line in lines if "time_ns" in line] == times
 
 
+WORDS = ["--slice", "begin,done,key", "--duration", "done.usec:us", "--counter", "user_events:begin.size"]
+TOML = """
+[[slice]]
+begin = "begin"
+end = ["done", "failed"]
+key = "key"
+[[duration]]
+event = "done"
+field = "usec"
+unit = "us"
+[[counter]]
+event = "begin"
+field = "size"
+[[counter]]
+event = "nosuch"
+field = "n"
+"""
+
+
 def test_tracks(file: Path, tmp_path: Path) -> None:
-    words = ["--slice", "begin,done,key", "--duration", "done.usec:us", "--counter", "begin.size"]
     out = tmp_path / "out.json"
-    assert run(file, "-o", out, *words).exit_code == 0
-    kinds = [event["ph"] for event in json.loads(out.read_text())["traceEvents"]]
+    done = run(file, "-o", out, *WORDS)
+    assert (done.exit_code, "3 lost, slices without an end: 1\n" in done.stderr) == (0, True)
+    events = json.loads(out.read_text())["traceEvents"]
+    assert [event["dur"] for event in events if "dur" in event] == [1500]
+    kinds = [event["ph"] for event in events]
     assert (kinds.count("b"), kinds.count("e"), kinds.count("C")) == (2, 1, 2)
-    assert run(file, "-o", out, *words[2:]).exit_code == 0
-    assert [event["dur"] for event in json.loads(out.read_text())["traceEvents"] if "dur" in event] == [1500]
+    assert "ends without a begin: 1\n" in run(file, "-o", out, *WORDS, "--since", "2.5").stderr
+
+
+@pytest.mark.parametrize("ending", ["json", "pftrace"])
+def test_tracks_from_a_file(file: Path, tmp_path: Path, ending: str) -> None:
+    """It may name events that the recording does not have."""
+    (tmp_path / "tracks.toml").write_text(TOML)
+    assert run(file, "-o", tmp_path / f"a.{ending}", *WORDS).exit_code == 0
+    done = run(file, "-o", tmp_path / f"b.{ending}", "--tracks", tmp_path / "tracks.toml")
+    assert done.exit_code == 0
+    assert done.stderr.startswith(f"utracefs: {tmp_path}/tracks.toml: not in {file}: failed, nosuch\n")
+    assert (tmp_path / f"b.{ending}").read_bytes() == (tmp_path / f"a.{ending}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "tracks.toml: No such file or directory"),
+        ("[[slice]", "tracks.toml: Expected ']]' at the end of an array declaration (at line 1"),
+        ("[[slices]]", "there is no table 'slices'; there are [[slice]], [[duration]], [[counter]]"),
+        ("[[counter]]\nevent='a'", "[[counter]] number 1: field is missing"),
+        ("[[counter]]\nevent='text'\nfield='rel'", "text.rel: is __rel_loc char[], not a number"),
+        ("#" * (1 << 20) + "\n", "tracks.toml: has more than 1 MiB"),
+    ],
+)
+def test_mistakes_in_a_file_with_tracks(file: Path, tmp_path: Path, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / "tracks.toml").write_text(text)
+    done = run(file, "-o", tmp_path / "out.json", "--tracks", tmp_path / "tracks.toml")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert says in done.stderr and not (tmp_path / "out.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -87,9 +150,9 @@ def test_tracks(file: Path, tmp_path: Path) -> None:
         (["FILE", "--to", "xml"], 2, "xml"),
         (["FILE", "-o", "FILE", "--to", "csv"], 1, "is the input"),
         (["FILE", "-o", "nowhere/out.csv"], 1, "nowhere/out.csv: No such file or directory"),
-        (["FILE", "--counter", "begin.size"], 2, "are for --to chrome"),
+        (["FILE", "--counter", "begin.size"], 2, "are for --to perfetto or chrome"),
         (["FILE", "--to", "chrome", "--counter", "size"], 2, "'size' is not EVENT.FIELD"),
-        (["FILE", "--to", "chrome", "--slice", "a,b"], 2, "'a,b' is not BEGIN,END,KEY"),
+        (["FILE", "--to", "chrome", "--slice", "a,"], 2, "'a,' is not BEGIN,END[,KEY]"),
         (
             ["FILE", "--to", "chrome", "--slice", "begin,done,size"],
             1,
@@ -97,6 +160,8 @@ def test_tracks(file: Path, tmp_path: Path) -> None:
         ),
         (["FILE", "--to", "chrome", "--counter", "nosuch.n"], 1, "nosuch: no such event in"),
         (["FILE", "--to", "chrome", "--duration", "done.usec:h"], 2, "the unit is one of ns, us, ms, s"),
+        (["FILE", "--to", "csv", "--tracks", "x.toml"], 2, "are for --to perfetto or chrome"),
+        (["FILE", "--to", "perfetto", "--counter", "text.rel"], 1, "is __rel_loc char[], not a number"),
         (["FILE", "--since", "yesterday"], 2, "'yesterday' is not a time in seconds"),
         (["FILE", "--since", "1e400"], 2, "is not a time in seconds"),
         (["FILE", "--until", "nan"], 2, "is not a time in seconds"),

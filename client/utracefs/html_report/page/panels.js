@@ -195,7 +195,8 @@ class Cards {
 		if (!rows || stopped()) return;
 		const cards = [];
 		for (const field of event.fields) {
-			const card = await (field.isText ? this.textCard : this.numberCard).call(this, field, rows, stopped, event);
+			const kind = field.isText ? this.textCard : this.numberCard;
+			const card = await kind.call(this, field, rows, stopped, event);
 			if (!card || stopped()) return;
 			cards.push(card);
 		}
