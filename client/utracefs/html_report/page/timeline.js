@@ -120,6 +120,7 @@ class Timeline {
 			canvas.height = Math.round(canvas.clientHeight * this.ratio);
 		}
 		this.wholeFor = undefined;
+		this.paint(); // the canvases are empty now
 		this.refresh();
 	}
 
