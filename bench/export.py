@@ -20,6 +20,7 @@ from utracefs.export import (
     write_parquet,
     write_perfetto,
 )
+from utracefs.html_report import write_html
 from utracefs.recording import Recording
 from utracefs.sql import open_tables
 
@@ -67,6 +68,7 @@ def _sql(table: str) -> Callable[[Recording], None]:
 KINDS: dict[str, tuple[Callable[[Recording], None], float]] = {
     "as Record objects": (_objects, 300_000),
     "as JSON lines": (_into(write_json_lines), 300_000),
+    "as an HTML page": (_into(write_html), 300_000),
     "as CSV": (_into(write_csv), 100_000),
     "as Chrome JSON": (_into(write_chrome), 300_000),
     "as Perfetto": (_into(write_perfetto), 1_000_000),

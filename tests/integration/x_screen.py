@@ -38,8 +38,8 @@ def open_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def screen(size: str = "1280x800") -> Iterator[str]:
-    """Its display; any local process may draw on it. The number is of our own: the lowest free one may be that of
-    somebody who starts just now, or of a server that cannot be seen from here."""
+    """Its display; any local process may draw on it. The number is of our own: the lowest free one may be
+    that of somebody who starts just now, or of a server that cannot be seen from here."""
     first = FIRST_DISPLAY + os.getpid() % 20_000
     for number in range(first, first + TRIES):
         ready, ready_w = os.pipe()
@@ -64,8 +64,8 @@ def screen(size: str = "1280x800") -> Iterator[str]:
 def shown_in_kernelshark(
     path: Path, display: str, folder: Path, size: tuple[int, int] = (1280, 800)
 ) -> Iterator[list[str]]:
-    """KernelShark with the file, when its window is there. The list gets what it said, but for the plug-ins, when it
-    has ended."""
+    """KernelShark with the file, when its window is there. The list gets what it said, but for the plug-ins,
+    when it has ended."""
     environ = {
         **os.environ,
         "DISPLAY": display,

@@ -13,7 +13,10 @@ from tests.client.html_report.chromium import Chromium, Page
 from tests.integration.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
 
 ROOT = Path(__file__).parents[2]
-SETTLED = "!!document.body?.dataset.complete && document.getElementById('cards').getAttribute('aria-busy') === 'false'"
+SETTLED = (
+    "!!document.body?.dataset.complete"
+    " && document.getElementById('cards').getAttribute('aria-busy') === 'false'"
+)
 SIZE = (1400, 800)
 KERNELSHARK_DRAWS_S = 3.0
 """It says to nobody when it has drawn."""

@@ -45,6 +45,8 @@ _POOL_CHARACTERS: Final = 1 << 18
 """Of the texts that are parsed at once: some milliseconds."""
 
 _LEVEL: Final = 6
+_READING: Final = 0.25
+"""The part of the time that reading takes; the rest is packing."""
 _encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -59,7 +61,7 @@ def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None
     columns = Columns(reading.records)
     broken = _read(recording, reading, columns, progress)
     columns.sort()
-    data = _Data()
+    data = _Data(columns, progress)
     head = data.head(recording, reading, columns)
     head["broken"] = "" if broken is None else str(broken)
     before, after = _page(recording.path)
@@ -88,7 +90,7 @@ def _read(
             if columns.text_bytes > MAX_TEXT_BYTES:
                 raise _too_much(recording, f"more than {MAX_TEXT_BYTES >> 20} MiB of text")
             if progress is not None:
-                progress(reading.done)
+                progress(_READING * reading.done)
     except ValueError as error:
         return reading.broken(error)
     return None
@@ -102,8 +104,12 @@ def _too_much(recording: Recording, what: str) -> TraceError:
 class _Data:
     """The columns as they stand in the page."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Columns, progress: Progress | None) -> None:
         self.pieces: list[bytes] = []
+        self._progress = progress
+        self._values = 0
+        self._whole = 5 * columns.count + 2 * len(columns.lost)
+        self._whole += sum(event.count * len(event.names) for event in columns.event_columns)
 
     def head(self, recording: Recording, reading: Reading, columns: Columns) -> dict[str, Any]:
         times = columns.times
@@ -156,6 +162,9 @@ class _Data:
         column = {"count": len(values), "base": str(base), "width": width}
         if width:
             column["id"] = self._add(data)
+        self._values += len(values)
+        if self._progress is not None:
+            self._progress(_READING + (1 - _READING) * min(self._values / max(self._whole, 1), 1.0))
         return column
 
     def _pools(self, texts: list[str]) -> Iterator[int]:

@@ -87,6 +87,9 @@ class Chromium:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        lock = None  # a folder in /tmp, whatever TMPDIR says; stays where the browser has to be killed
+        with contextlib.suppress(OSError):
+            lock = os.path.dirname(os.readlink(os.path.join(self._profile, "SingletonSocket")))
         with contextlib.suppress(OSError, PageError):
             self.call("Browser.close")
         os.close(self._to)
@@ -98,6 +101,8 @@ class Chromium:
                 break
             time.sleep(0.02)
         os.close(self._from)
+        if lock:
+            shutil.rmtree(lock, ignore_errors=True)
         deadline = time.monotonic() + 5
         while os.path.exists(self._profile):  # its last children may still write
             shutil.rmtree(self._profile, ignore_errors=True)

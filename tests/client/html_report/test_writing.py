@@ -408,6 +408,20 @@ def test_what_is_drawn(page: Page) -> None:
     assert {"59,113,214", "20,154,134"} <= set(page.value(COLOURS))
 
 
+def test_lanes_are_those_of_threads_that_were_found(page: Page, records: list[Record]) -> None:
+    page.search("comm~worker-1 status=500")
+    found = Counter(r.tid for r in records if "worker-1" in r.comm and r.fields.get("status") == 500)
+    page.until("document.querySelectorAll('button.lane').length", len(found))
+    assert page.texts("button.lane .name") == [f"worker-{tid - 1000}-{tid}" for tid in sorted(found)]
+    assert page.texts("button.lane .count") == [str(found[tid]) for tid in sorted(found)]
+    lanes = "((e) => [e.scrollHeight - e.clientHeight, e.scrollWidth - e.clientWidth])(document.getElementById('lanes'))"
+    assert page.value(lanes) == [0, 0]
+    page.click("button.lane")
+    page.until("document.querySelectorAll('button.lane').length", 1)
+    page.search("")
+    page.until("document.querySelectorAll('button.lane').length", len({r.tid for r in records}))
+
+
 def test_losses(page: Page, records: list[Record], many: Path) -> None:
     places = [record for record in records if record.lost]
     told = sum(record.lost for record in places if record.lost > 0)
@@ -547,6 +561,29 @@ def test_a_broken_recording_is_shown_up_to_there_and_says_so(chromium: Chromium,
         show(page)
         assert "broken: cpu 0" in page.text("#notice")
         assert page.texts("#facts dd")[0] == "1"
+
+
+def test_events_of_one_name_in_two_systems(chromium: Chromium, tmp_path: Path) -> None:
+    one, other = Events(7, b"one u32 n"), Events(8, b"one u32 n")
+    file = write_pages(
+        tmp_path / "t.dat",
+        [pages([(1, one.entry(7, 1, 5)), (2, other.entry(8, 1, 5)), (3, other.entry(8, 1, 5))])],
+        formats={b"a": one.formats(), b"b": other.formats()},
+        trace_clock=b"local [counter]",
+    )
+    with chromium.page(page_of(file)) as page:
+        show(page)
+        assert page.texts("#events .name") == ["b:one", "a:one"]
+        assert page.texts("#facts dd")[1] == "2 ticks"
+        page.search("event=a:one")
+        assert in_view(page) == 1
+
+
+def test_progress_is_told_to_the_end(many: Path) -> None:
+    told: list[float] = []
+    with utracefs.open(many) as recording:
+        writing.write_html(recording, io.BytesIO(), progress=told.append)
+    assert told == sorted(told) and told[-1] == 1.0 and len(told) > 5
 
 
 def test_a_selection_is_told(chromium: Chromium, many: Path) -> None:

@@ -153,7 +153,13 @@ class Report {
 		this.columns = {};
 		for (const [name, column] of Object.entries(head.columns)) this.columns[name] = new Column(column);
 		this.events = head.events.map((event, number) => new TracedEvent(event, number));
+		const names = new Map();
+		for (const { name, short } of this.events)
+			if (!short) names.set(name, (names.get(name) || 0) + 1);
+		for (const event of this.events)
+			event.label = names.get(event.name) > 1 ? `${event.system}:${event.name}` : event.name;
 		this.tasks = head.tasks.map(([pid, tid, comm]) => ({ pid, tid, comm, lane: 0 }));
+		this.comms = this.tasks.map((task) => task.comm);
 		this.byCount = [...this.events].sort((a, b) => b.count - a.count || a.number - b.number);
 		this.byCount.forEach((event, rank) => (event.color = Math.min(rank, COLORS - 1)));
 		this.makeLanes();
@@ -176,7 +182,6 @@ class Report {
 		this.lanes.forEach((lane, number) => {
 			lane.number = number;
 			lane.count = 0;
-			lane.first = !number || this.lanes[number - 1].pid !== lane.pid;
 			lane.grouped = lane.pid !== lane.tid || threads.get(lane.pid) > 1;
 			for (const task of lane.tasks) task.lane = number;
 		});
@@ -188,7 +193,7 @@ class Report {
 		const count = this.count;
 		this.time = new Float64Array(count); // ns after the first record
 		this.exact = this.span > Number.MAX_SAFE_INTEGER ? new BigUint64Array(count) : null;
-		this.event = new Uint16Array(count);
+		this.event = this.events.length > 1 << 16 ? new Uint32Array(count) : new Uint16Array(count);
 		this.lane = new Uint32Array(count);
 		this.local = new Uint32Array(count); // row among those of its event
 		const seen = new Uint32Array(this.events.length);

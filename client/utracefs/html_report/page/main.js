@@ -31,7 +31,7 @@ class App {
 
 	colorName(color) {
 		const { byCount } = this.report;
-		return color < COLORS - 1 || byCount.length === COLORS ? plain(byCount[color].name) : "other events";
+		return color < COLORS - 1 || byCount.length === COLORS ? plain(byCount[color].label) : "other events";
 	}
 
 	// Resolves when the fields of these events are there.
@@ -88,10 +88,23 @@ class App {
 			return;
 		}
 		if (rows === undefined) return;
+		const counts = await this.laneCounts(rows);
+		if (job !== this.searchJob) return;
 		this.rows = rows;
+		this.timeline.layOut(counts);
 		result.textContent = this.terms.length ? `${count(rows.length)} of ${count(this.report.count)}` : "";
 		document.getElementById("events-all").hidden = !this.hidden.size;
 		this.changed();
+	}
+
+	async laneCounts(rows) {
+		const { report } = this;
+		if (!rows) return report.lanes.map((lane) => lane.count);
+		const counts = new Uint32Array(report.lanes.length);
+		await inSlices(0, rows.length, (from, to) => {
+			for (let n = from; n < to; n++) counts[report.lane[rows[n]]]++;
+		});
+		return counts;
 	}
 
 	toggleTerm(term) {
@@ -125,6 +138,7 @@ class App {
 		}
 		if (reveal) this.table.reveal(row);
 		else this.table.render();
+		this.timeline.reveal(row);
 		this.timeline.paintSoon();
 		showRecord(this, row);
 	}

@@ -37,7 +37,7 @@ function showEvents(app) {
 		const box = make("input", `k${event.color}`, "", { type: "checkbox" });
 		box.checked = true;
 		box.addEventListener("change", () => app.hide(event.number, !box.checked));
-		const name = addText(make("span", "name"), event.name);
+		const name = addText(make("span", "name"), event.label);
 		if (event.short) name.append(" (short)");
 		label.title = `${plain(event.system)}:${plain(event.name)}`;
 		if (event.short) label.title += ", records that are shorter than it says";
@@ -130,7 +130,7 @@ class Cards {
 		this.choice = document.getElementById("fields-event");
 		this.job = 0;
 		for (const event of app.report.byCount) {
-			const option = make("option", "", plain(event.name), { value: event.number });
+			const option = make("option", "", plain(event.label), { value: event.number });
 			if (event.fields.length) this.choice.append(option);
 		}
 		const best = app.report.byCount.find((event) => event.fields.some((f) => !f.isText))
@@ -195,7 +195,8 @@ class Cards {
 		if (!rows || stopped()) return;
 		const cards = [];
 		for (const field of event.fields) {
-			const card = await (field.isText ? this.textCard : this.numberCard).call(this, field, rows, stopped, event);
+			const kind = field.isText ? this.textCard : this.numberCard;
+			const card = await kind.call(this, field, rows, stopped, event);
 			if (!card || stopped()) return;
 			cards.push(card);
 		}

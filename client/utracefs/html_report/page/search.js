@@ -29,11 +29,11 @@ function parseSearch(text) {
 		if (operator) {
 			if (!word) throw new SearchError(`what is to be ${operator} ${value}? field${operator}value`);
 			if (!value) throw new SearchError(`${word} ${operator} what? Without a blank: ${word}${operator}value`);
-			terms.push({ not: !!minus, field: word, operator, value: unquoted(value) });
+			terms.push({ not: !!minus, field: word, operator, value: unquoted(value), found: new Map() });
 		} else {
 			const bare = quoted === undefined ? word : word + unquoted(quoted);
 			if (!bare) throw new SearchError("- what?");
-			terms.push({ not: !!minus, field: "", operator: "~", value: bare });
+			terms.push({ not: !!minus, field: "", operator: "~", value: bare, found: new Map() });
 		}
 	}
 }
@@ -86,11 +86,13 @@ async function termTest(report, event, term) {
 	const { field, operator, value } = term;
 	const number = integer(value);
 	const tests = [];
-	const addTexts = async (texts, numberAt) => {
+	// What is the same for all events is looked for once: by name in `term.found`.
+	const addTexts = async (texts, numberAt, name = "") => {
 		const test = textTest(operator, value);
 		if (!test) return;
-		const found = await passing(texts, test);
-		if (found.some(Boolean)) tests.push((row) => found[numberAt(row)] === 1);
+		const found = (name && term.found.get(name)) || await passing(texts, test);
+		if (name) term.found.set(name, found);
+		if (found.includes(1)) tests.push((row) => found[numberAt(row)] === 1);
 	};
 	const addNumbers = (column, at, to = number) => {
 		if (to === null) return;
@@ -105,8 +107,10 @@ async function termTest(report, event, term) {
 	const addIds = async (name) => {
 		if (number === null) return;
 		const by = operator === "~" ? "=" : operator;
-		const found = await passing(report.tasks, (t) => compares(by, BigInt(t[name]), number));
-		if (found.some(Boolean)) tests.push((row) => found[taskOf(row)] === 1);
+		const found = term.found.get(name)
+			|| await passing(report.tasks, (t) => compares(by, BigInt(t[name]), number));
+		term.found.set(name, found);
+		if (found.includes(1)) tests.push((row) => found[taskOf(row)] === 1);
 	};
 	const own = event.fields.filter((f) => !field || f.name === field);
 	for (const f of own) {
@@ -119,12 +123,12 @@ async function termTest(report, event, term) {
 		if (test && (operator === "!=" ? names.every(test) : names.some(test))) return true;
 	}
 	if (!field || (field === "comm" && !own.length))
-		await addTexts(report.tasks.map((t) => t.comm), taskOf);
+		await addTexts(report.comms, taskOf, "comm");
 	if (!field || (field === "pid" && !own.length)) await addIds("pid");
 	if (!field || (field === "tid" && !own.length)) await addIds("tid");
 	if (field === "cpu" && !own.length) addNumbers(cpu, (row) => row);
 	if (field === "instance" && !own.length)
-		await addTexts(report.head.instances, (row) => instance.index(row));
+		await addTexts(report.head.instances, (row) => instance.index(row), "instance");
 	if (field === "time" && !own.length) {
 		const to = seconds(value);
 		tests.push((row) => compares(operator === "~" ? "=" : operator, report.timeOf(row), to));

@@ -90,7 +90,7 @@ async function histogram(column, rows, least, most, stopped) {
 	const high = column.number + most;
 	const log = low >= 0 && high > 1000 * Math.max(low, 1);
 	const span = most - least;
-	const bins = !log && span + 1 < BINS && column.width < 8 ? span + 1 : BINS;
+	const bins = !log && (!span || (span + 1 < BINS && column.width < 8)) ? span + 1 : BINS;
 	const counts = new Uint32Array(bins);
 	const step = log ? Math.log(high + 1 - low) / bins : (bins === BINS ? span / bins : 1);
 	const ok = await inSlices(0, rows.length, (from, to) => {

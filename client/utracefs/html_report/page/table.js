@@ -135,7 +135,7 @@ class Table {
 		addText(cell(), task.comm).append(`-${task.tid}`);
 		const name = cell();
 		name.append(make("span", `swatch k${event.color}`));
-		addText(name, event.name);
+		addText(name, event.label);
 		const fields = cell();
 		const loss = this.app.lossAt(row);
 		if (loss) {

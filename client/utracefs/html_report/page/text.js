@@ -80,11 +80,12 @@ function duration(ns) {
 
 // A place in time after the first record, with as many digits as marks `step` apart need
 function offset(ns, step) {
-	if (!clockInNs) return `+${count(Math.round(ns))}`;
+	const sign = ns < 0 ? "−" : "+";
+	if (!clockInNs) return `${sign}${count(Math.abs(Math.round(ns)))}`;
 	const [unit, name] = step >= 1e9 || Math.abs(ns) >= 10e9 ? [1e9, "s"] : Math.abs(ns) >= 10e6 || step >= 1e6
 		? [1e6, "ms"] : [1e3, "µs"];
 	const places = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
-	return `+${(ns / unit).toFixed(Math.min(places, 9))} ${name}`;
+	return `${sign}${(Math.abs(ns) / unit).toFixed(Math.min(places, 9))} ${name}`;
 }
 
 // As `utracefs report -t` prints it: seconds with nine digits

@@ -59,16 +59,11 @@ class Timeline {
 		this.marked = null; // [from, to] in points, while Shift+drag
 		this.hover = null;
 		this.job = 0;
-		this.rows = []; // of the lanes' area: {lane} or {pid}
-		for (const lane of this.report.lanes) {
-			if (lane.first && lane.grouped) this.rows.push({ pid: lane.pid });
-			this.rows.push({ lane });
-		}
-		this.all.style.height = `${this.rows.length * LANE_HEIGHT}px`;
+		this.labels = new Map();
+		this.layOut(this.report.lanes.map((lane) => lane.count));
 		const around = document.getElementById("timeline").clientHeight - this.scroller.clientHeight;
 		const wanted = around + this.rows.length * LANE_HEIGHT + 8;
 		document.querySelector("main").style.setProperty("--timeline", `${wanted}px`);
-		this.labels = new Map();
 		this.scroller.addEventListener("scroll", () => this.refresh());
 		new ResizeObserver(() => this.resize()).observe(this.scroller);
 		this.listen(this.rates);
@@ -76,6 +71,31 @@ class Timeline {
 		this.listenOverview();
 		this.readColors();
 		this.resize();
+	}
+
+	// Lanes for the threads that have records: counts by number.
+	layOut(counts) {
+		this.rows = []; // of the lanes' area: {pid}, or {lane, count}
+		let process = null;
+		for (const lane of this.report.lanes) {
+			lane.place = -1;
+			if (!counts[lane.number]) continue;
+			if (lane.grouped && lane.pid !== process) this.rows.push({ pid: lane.pid });
+			process = lane.pid;
+			lane.place = this.rows.push({ lane, count: counts[lane.number] }) - 1;
+		}
+		this.all.style.height = `${this.rows.length * LANE_HEIGHT}px`;
+		for (const label of this.labels.values()) label.remove();
+		this.labels.clear();
+	}
+
+	// Scrolls to the lane of a record.
+	reveal(row) {
+		const { place } = this.report.lanes[this.report.lane[row]];
+		const top = place * LANE_HEIGHT;
+		const { scrollTop, clientHeight } = this.scroller;
+		if (place < 0 || (top >= scrollTop && top + LANE_HEIGHT <= scrollTop + clientHeight)) return;
+		this.scroller.scrollTop = top - clientHeight / 2;
 	}
 
 	readColors() {
@@ -100,6 +120,7 @@ class Timeline {
 			canvas.height = Math.round(canvas.clientHeight * this.ratio);
 		}
 		this.wholeFor = undefined;
+		this.paint(); // the canvases are empty now
 		this.refresh();
 	}
 
@@ -140,15 +161,15 @@ class Timeline {
 		}
 		for (let number = first; number < last; number++) {
 			if (this.labels.has(number)) continue;
-			const { lane, pid } = this.rows[number];
+			const { lane, pid, count: records } = this.rows[number];
 			const label = lane
 				? make("button", "lane", "", { type: "button" }) : make("span", "lane process", `process ${pid}`);
 			if (lane) {
 				if (lane.grouped) label.classList.add("inside");
 				label.append(addText(make("span", "name"), lane.comm));
 				label.firstChild.append(`-${lane.tid}`);
-				label.append(make("span", "count quiet", brief(lane.count)));
-				label.title = `${laneName(lane)}: ${plural(lane.count, "record")}; choose to search for it`;
+				label.append(make("span", "count quiet", brief(records)));
+				label.title = `${laneName(lane)}: ${plural(records, "record")}; choose to search for it`;
 				label.addEventListener("click", () => this.app.toggleTerm(`tid=${lane.tid}`));
 			}
 			label.style.top = `${number * LANE_HEIGHT}px`;
@@ -317,8 +338,8 @@ class Timeline {
 		context.stroke();
 		if (this.bins) this.paintCells(context, first, last, top);
 		const selected = this.app.selected;
-		if (selected >= 0) {
-			const place = this.rows.findIndex((row) => row.lane && row.lane.number === this.report.lane[selected]);
+		const place = selected < 0 ? -1 : this.report.lanes[this.report.lane[selected]].place;
+		if (place >= 0) {
 			const y = top + (place - first) * LANE_HEIGHT;
 			const x = this.x(this.report.time[selected]);
 			context.strokeStyle = this.ink.accent;
