@@ -108,14 +108,6 @@ class Recording:
         """System and format of all that the file describes."""
         return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]
 
-    @property
-    def fields(self) -> dict[str, frozenset[str]]:
-        """Name of each event, without its system, to the names of its fields."""
-        return {
-            text_of(event.name): frozenset(text_of(field.name) for field in event.fields)
-            for event in self._reader.formats.values()
-        }
-
     def __enter__(self) -> Self:
         return self
 
