@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from utracefs.trace_dat._merge import Merge
 from utracefs_protocol._event_printer import EventPrinter
@@ -16,5 +16,8 @@ class ReportText:
         offset_ns: int = 0,
         full_ns: bool = False,
         comms: dict[int, str] = ...,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        pids: Collection[int] | None = None,
     ) -> None: ...
     def read(self, max_bytes: int) -> bytes: ...

@@ -50,6 +50,8 @@ cdef class ReportText:
     offset_ns: added to all times.
     full_ns: all nine digits of the time.
     comms: thread id to name, for filters.
+    since_ns, until_ns: only records from the first time on, before the second; None: all.
+    pids: only records of these threads; None: all.
     """
 
     cdef Merge _merge
@@ -58,6 +60,10 @@ cdef class ReportText:
     cdef object _find_printer
     cdef object _find_task
     cdef uint64_t _offset
+    cdef uint64_t _since
+    cdef uint64_t _end
+    cdef bint _has_end
+    cdef object _pids
     cdef bint _full_ns
     cdef dict _comms
     cdef list _tasks
@@ -71,7 +77,7 @@ cdef class ReportText:
 
     def __cinit__(
         self, Merge merge not None, list prefixes, list in_ns, printer, task, *, offset_ns=0,
-        bint full_ns=False, dict comms not None={}
+        bint full_ns=False, dict comms not None={}, since_ns=None, until_ns=None, pids=None
     ):
         self._merge = merge
         self._prefixes = prefixes
@@ -79,6 +85,10 @@ cdef class ReportText:
         self._find_printer = printer
         self._find_task = task
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
+        self._since = 0 if since_ns is None else since_ns
+        self._end = until_ns or 0
+        self._has_end = until_ns is not None
+        self._pids = pids
         self._full_ns = full_ns
         self._comms = comms
         self._tasks = [None] * SLOTS
@@ -123,11 +133,16 @@ cdef class ReportText:
         cdef Line line
         cdef uint16_t id
         cdef int32_t pid
+        cdef uint64_t ts = stream.page.ts + self._offset
+        if ts < self._since or (self._has_end and ts >= self._end):
+            return 0
         if size >= HEADER:
             memcpy(&id, data, 2)
             memcpy(&pid, data + 4, 4)
             event = self._event(id)
             if event.label == NULL:
+                event = NULL
+            elif self._pids is not None and pid not in self._pids:
                 event = NULL
             elif event.filter != NULL and not self._passes(<Filter>event.filter, stream):
                 event = NULL

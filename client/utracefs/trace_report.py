@@ -59,6 +59,24 @@ class ReportOptions:
     """Only events that one of these patterns means; empty: all."""
     filter: bytes | None = None
     """Only records that pass; see EventFilters."""
+    since_ns: int | None = None
+    """From this time of the file's clock on, from 0 to 2^64 - 1."""
+    until_ns: int | None = None
+    """Before this time, as since_ns."""
+    pids: frozenset[int] | None = None
+    """Only records of these threads; None: all."""
+
+    def pages_of(self, reader: TraceDatReader) -> tuple[frozenset[int] | None, int | None, int | None]:
+        """What the reader has to be asked for: cpus, and times that its pages may have."""
+        times = (self.since_ns, self.until_ns)
+        since, until = (None if time is None else time - reader.offset_ns for time in times)
+        return self.cpus, since, until
+
+    def in_time(self, time_ns: int) -> bool:
+        """Whether since_ns and until_ns let it pass."""
+        return (self.since_ns is None or time_ns >= self.since_ns) and (
+            self.until_ns is None or time_ns < self.until_ns
+        )
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
@@ -76,7 +94,7 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         return bytes_of(f"{printer.name}: ".ljust(_NAME_WIDTH + 2)), printer, events.filter(event_id)
 
     text = ReportText(
-        reader.merge(options.cpus),
+        reader.merge(*options.pages_of(reader)),
         [bytes_of(prefix) for prefix in prefixes],
         [buffer.clock in CLOCKS_IN_NS for buffer in reader.buffers],
         printer,
@@ -84,6 +102,9 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         offset_ns=reader.offset_ns,
         full_ns=options.full_ns,
         comms=reader.cmdlines,
+        since_ns=options.since_ns,
+        until_ns=options.until_ns,
+        pids=options.pids,
     )
     yield b"cpus=%d\n" % reader.nr_cpus
     while piece := text.read(_PIECE_BYTES):
@@ -95,12 +116,16 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
     cpu, pid, comm, system, event and fields; and where records were lost, `{"lost": N, "cpu": N}`, N null
     when they were not counted."""
     events = _Events(reader, options.events, options.filter)
-    for record in reader.records(options.cpus):
+    for record in reader.records(*options.pages_of(reader)):
+        if not options.in_time(record.ts + reader.offset_ns):
+            continue
         if record.lost:
             yield json.dumps({"lost": record.lost if record.lost > 0 else None, "cpu": record.cpu})
         if len(record.data) < ENTRY_HEADER_SIZE:
             continue
         event_id = int.from_bytes(record.data[:2], "little")
+        if options.pids is not None and _pid_of(record) not in options.pids:
+            continue
         if (event := events.wanted(event_id)) is not None:
             judge = events.filter(event_id)
             if judge is not None and not takes(
@@ -114,11 +139,16 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
             yield json.dumps(_json_record(reader, record, event, events.layout(event_id)))
 
 
+def _pid_of(record: BufferRecord) -> int:
+    """common_pid, of the thread."""
+    return int.from_bytes(record.data[4:8], "little", signed=True)
+
+
 def _json_record(
     reader: TraceDatReader, record: BufferRecord, event: EventFormat, layout: Layout
 ) -> dict[str, Any]:
     in_ns = record.buffer.clock in CLOCKS_IN_NS | {"boot"}
-    pid = int.from_bytes(record.data[4:8], "little", signed=True)
+    pid = _pid_of(record)
     found: dict[str, Any] = {
         "ts_ns" if in_ns else "ts": record.ts + reader.offset_ns,
         "cpu": record.cpu,

@@ -108,14 +108,20 @@ class TraceDatReader(TraceTexts):
         """As trace-cmd says it: `<idle>` for 0, `<...>` for a thread whose name is not known."""
         return self.cmdlines.get(tid) or ("<...>" if tid else "<idle>")
 
-    def records(self, cpus: frozenset[int] | None = None) -> Iterator[BufferRecord]:
+    def records(
+        self,
+        cpus: Collection[int] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> Iterator[BufferRecord]:
         """All records of all buffers, merged by time, equal times in the order of cpus. `cpus`: only those.
+        since, until: as for `merge`.
 
         ValueError at a broken page, after what came before it on that cpu; records of other cpus may be
         missing.
         """
         view = memoryview(self._map)
-        for ts, cpu, start, size, lost, buffer in self.merge(cpus):
+        for ts, cpu, start, size, lost, buffer in self.merge(cpus, since, until):
             yield BufferRecord(ts, cpu, view[start : start + size], lost, self.buffers[buffer])
 
     def merge(
