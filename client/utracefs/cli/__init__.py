@@ -186,7 +186,7 @@ COMMANDS = {
     "report": ("utracefs.cli.report:report", "Print a trace.dat."),
     "export": (
         "utracefs.cli.export:export",
-        "Convert a recording to JSON lines, CSV, Chrome JSON, CTF or Parquet.",
+        "Convert a recording to JSON lines, CSV, Perfetto, Chrome JSON, CTF, Parquet.",
     ),
     "sql": ("utracefs.cli.sql:sql", "Ask a recording in SQL."),
     "status": ("utracefs.cli.status:status", "Events, who uses them, what was recorded and lost."),
