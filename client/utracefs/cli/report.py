@@ -1,5 +1,6 @@
 """`utracefs report`: print a trace.dat, line by line as `trace-cmd report` does, or write it as a page."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from utracefs.event_names import EventName, no_such_event, select
 from utracefs.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_text
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of, text_of
 
 if TYPE_CHECKING:
@@ -98,13 +100,7 @@ def report(
         raise click.UsageError(
             "-o and --recover are for --html; `utracefs export` has them for other formats"
         )
-    with open(path, "rb") as start:
-        if start.read(len(PERF_MAGIC)) == PERF_MAGIC:
-            raise Failure(
-                path,
-                f"is a perf.data: `utracefs perf script -i {path}` prints it; --html and `export` take it",
-            )
-    with TraceDatReader(path) as reader:
+    with _opened(path) as reader:
         if show_stat:
             _write(line for text in reader.cpu_stats for line in text.splitlines())
             return
@@ -135,6 +131,17 @@ def report(
                         out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}") from None
+
+
+def _opened(path: str) -> TraceDatReader:
+    try:
+        return TraceDatReader(path)
+    except TraceError:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            if file.read(len(PERF_MAGIC)) == PERF_MAGIC:
+                prints = f"`utracefs perf script -i {path}` prints it"
+                raise Failure(path, f"is a perf.data: {prints}; --html and `export` take it") from None
+        raise
 
 
 def _write_html(recording: "Recording", output: str | None) -> None:
