@@ -1,4 +1,4 @@
-"""Streams: records taken in from a data ring, into the ring of a reader, and read there: both sides on one core.
+"""Streams: records taken in from a data ring, into the ring of a reader, and read there, on one core.
 
 The last rows are a real daemon with a program that emits as fast as it can, and a reader beside it.
 """
@@ -16,12 +16,17 @@ from bench.measure import Row, at_least_row, daemon
 from bench.rings import taken_in_s
 from utracefs._records import EventDecoder, Records
 from utracefs.streaming._columns import columns_of
-from utracefs.streaming._ring import RingRecords, StreamRing
+from utracefs.streaming._records import RingRecords
+from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.limits import STREAM_RING_SIZE
 from utracefsd.consumers.ftrace.filter import parse_filter
+from utracefsd.consumers.plugins.contract import RawBatch
+from utracefsd.consumers.plugins.plugins import Plugin
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.events.event_table import EventTable
+from utracefsd.events.status_file import StatusFile
 
 RECORDS = 80_000
 """Of 48 bytes: what the default ring has room for."""
@@ -83,6 +88,59 @@ def in_one_process() -> Iterator[Row]:
     yield at_least_row("taken in and as Record objects", rate(as_objects), 300_000, "records/s")
 
 
+class Counting:
+    """A plug-in that counts by event."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def take_raw(self, batch: RawBatch) -> None:
+        self.count += sum(batch.counts.values())
+
+
+class Iterating(Counting):
+    """One that takes an object for each record."""
+
+    def take_raw(self, batch: RawBatch) -> None:
+        for record in batch:
+            self.count += record.cpu >= 0
+
+
+def into_plugin(kind: type[Counting]) -> float:
+    """Records in a second, until the plug-in's thread has taken them."""
+    made: list[Counting] = []
+
+    def make() -> Counting:
+        made.append(kind())
+        return made[-1]
+
+    status = StatusFile()
+    table = EventTable(status)
+    event = table.register(b"bench_in u64 a; u64 b", privileged=True)
+    plugin = Plugin("bench", lambda: make, table)
+    plugin.attach(event)
+    took: list[float] = []
+
+    def take() -> None:
+        begin = time.perf_counter()
+        plugin.flush()
+        plugin.settle(60)
+        took.append(time.perf_counter() - begin)
+
+    taken_in = taken_in_s(event.tracepoint, RECORDS, take)
+    assert made[0].count == len(took) * RECORDS
+    plugin.close(0)
+    status.close()
+    return RECORDS / (RECORDS / taken_in + min(took))
+
+
+def plugins() -> Iterator[Row]:
+    yield at_least_row(
+        "plug-in: taken in and counted by event", into_plugin(Counting), 5_000_000, "records/s"
+    )
+    yield at_least_row("plug-in: taken in and as objects", into_plugin(Iterating), 300_000, "records/s")
+
+
 LIVE = 4_000_000
 
 
@@ -126,4 +184,5 @@ def live() -> Iterator[Row]:
 
 def rows() -> Iterator[Row]:
     yield from in_one_process()
+    yield from plugins()
     yield from live()

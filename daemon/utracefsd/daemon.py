@@ -28,7 +28,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 
 import attrs
@@ -103,8 +103,8 @@ class Daemon:
 
     status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when
     something is enabled. user_events_max: events at once. plugins: the names of those that may be used, None
-    for all that are installed. max_descriptors: for producers, all together. data_rings: offer them; without,
-    everything comes over the socket.
+    for all that are installed; plugin_options: by name, what their `start` is given. max_descriptors: for
+    producers, all together. data_rings: offer them; without, everything comes over the socket.
 
     state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked.
     None: keep everything in memory. discard_state: do not go on with what is found. store: keeps data rings
@@ -124,6 +124,7 @@ class Daemon:
         buffer_size_kb: int | None = None,
         user_events_max: int = USER_EVENTS_MAX,
         plugins: Collection[str] | None = None,
+        plugin_options: Mapping[str, Mapping[str, str]] | None = None,
         max_descriptors: int = 1 << 20,
         data_rings: bool = True,
         state_folder: str | os.PathLike[str] | None = None,
@@ -228,7 +229,7 @@ class Daemon:
         names = WriterNames(self.comms.comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, now_ns, instances=self.instances, nr_cpus=nr_cpus, names=names)
-        self.plugins = Plugins(self.table, entry_points=offered)
+        self.plugins = Plugins(self.table, entry_points=offered, options=plugin_options)
         self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns, self._stats_text)
         self.data = Port(
             DATA,

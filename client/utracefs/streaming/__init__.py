@@ -2,7 +2,7 @@
 
 stream     `attach`, and what it gives
 waiting    in whatever way the caller waits
-_ring      the ring that the daemon fills (compiled)
+_records   of the ring that the daemon fills (compiled)
 _columns   records as columns (compiled)
 """
 

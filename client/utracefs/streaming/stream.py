@@ -29,8 +29,9 @@ from utracefs._records import EventDecoder, Record, Records
 from utracefs.event_names import EventName
 from utracefs.rpc import Rpc, checked
 from utracefs.streaming._columns import columns_of
-from utracefs.streaming._ring import RingRecords, StreamRing
+from utracefs.streaming._records import RingRecords
 from utracefs.streaming.waiting import Steps, Wait, awaited, blocking
+from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.limits import STREAM_RING_SIZE
 from utracefs_protocol.messages import tracefs as messages

@@ -63,7 +63,6 @@ cdef class Probe:
     cdef int take(self, Record *r) noexcept
     # Count n records of which nobody knows more than that they were emitted. True: they are missing here.
     cdef bint lose(self, uint64_t n) noexcept
-    cdef int finish(self) except -1
 
 cdef class Tracepoint:
     cdef readonly uint16_t id

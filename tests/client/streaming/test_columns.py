@@ -6,10 +6,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.streaming.plain_writer import PlainWriter
+from tests.protocol.stream_writer import PlainWriter
 from utracefs._records import EventDecoder, Records
 from utracefs.streaming._columns import OWN, columns_of
-from utracefs.streaming._ring import RingRecords, StreamRing
+from utracefs.streaming._records import RingRecords
+from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.layout import Layout
 

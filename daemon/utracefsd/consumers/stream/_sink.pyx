@@ -109,6 +109,15 @@ cdef class StreamSink:
         if self.head != self.published or self.lost != self.lost_published:
             self.make_known()
 
+    @property
+    def position(self):
+        """Up to where it was written: bytes since the beginning."""
+        return self.head
+
+    def ring_bell(self):
+        """Wake the reader for something else."""
+        c_write(self.bell, b"!", 1)
+
     def is_filled(self):
         """Whether the reader has something to do: as many bytes wait as the watermark says, or one was
         lost."""
@@ -199,6 +208,12 @@ cdef class StreamProbe(Probe):
         self.id = id
         self.describe = describe
         self.filter = filter
+
+    def fail(self, uint64_t n):
+        """So many that were recorded are lost after all."""
+        n = min(n, self.counts[RECORDED])
+        self.counts[RECORDED] -= n
+        self.counts[LOST] += n
 
     cdef int take(self, Record *r) noexcept:
         cdef Filter filter = self.filter    # held: a name that is looked up may run Python

@@ -1,13 +1,14 @@
 # cython: boundscheck=False, wraparound=False
-"""The ring of a stream, as its reader has it (utracefs_protocol/include/stream_ring.h).
+"""The ring of a stream, as its reader has it (include/stream_ring.h).
 
 A batch is what the ring holds when it is asked for. It stays where it is, in the ring, until the next one is
-asked for, and is looked at twice: `scan` checks it, counts, and takes out what is not a record; `RingRecords`
-then gives the records, as often as they are wanted.
+asked for, and is looked at twice: `scan` checks it, counts, and takes out what is not a record; a source of
+records (of the library, of a plug-in) then walks through it, as often as it is wanted.
 """
 
 import os
 
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport errno as c_errno
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t, uint8_t
@@ -15,7 +16,6 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
-from utracefs._records cimport Raw, RecordSource
 from utracefs_protocol.stream_ring cimport *
 
 from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
@@ -23,8 +23,6 @@ from utracefs_protocol.text import text_of
 
 cdef enum:
     NR_IDS = 65536
-    # How much is read before its room is given back, where records are read one by one.
-    RELEASE_BYTES = 65536
 
 
 cdef class StreamRing:
@@ -59,6 +57,7 @@ cdef class StreamRing:
             raise OSError(c_errno, os.strerror(c_errno))
         self.map_size = map_size
         self.header = header
+        self.area = <uint8_t *>header + SS_DATA_OFFSET
         self.size = header.size
         if (
             header.magic != SS_MAGIC
@@ -70,7 +69,6 @@ cdef class StreamRing:
         ):
             self.close()
             raise ValueError("no stream ring of a version that is known here")
-        self.area = <uint8_t *>header + SS_DATA_OFFSET
         self.begin = self.end = header.tail
         self.gap = -1 if gap else 0
         self.comms = {} if comms is None else comms
@@ -78,15 +76,17 @@ cdef class StreamRing:
         self.lost = {}
 
     def close(self):
-        """Unmap it. Twice is harmless."""
+        """Unmap it, when nobody looks at it (memoryview) any more. Twice is harmless."""
         if self.header != NULL:
-            munmap(self.header, self.map_size)
             self.header = NULL
             self.generation += 1
+            if not self.views:
+                munmap(self.area - SS_DATA_OFFSET, self.map_size)
+                self.area = NULL
 
     def __dealloc__(self):
-        if self.header != NULL:
-            munmap(self.header, self.map_size)
+        if self.area != NULL:
+            munmap(self.area - SS_DATA_OFFSET, self.map_size)
         free(self.counted)
         free(self.ids)
 
@@ -95,9 +95,24 @@ cdef class StreamRing:
         """Records that are missing and of which the ring has not told yet of which event."""
         return 0 if self.header == NULL else ss_load(&self.header.lost) - self.told_lost
 
-    def next_batch(self):
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        """The data area, to be read."""
+        if self.header == NULL:
+            raise BufferError("the ring is closed")
+        PyBuffer_FillInfo(buffer, self, self.area, self.size, True, flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.views -= 1
+
+    @property
+    def position(self):
+        """Up to where it was read: bytes since the beginning."""
+        return self.end
+
+    def next_batch(self, until=None):
         """Give the room of the present batch back, and begin the next: whether there is anything. It ends in
-        front of an event that takes the id of another one."""
+        front of an event that takes the id of another one. until: not beyond this position."""
         cdef uint64_t head
         cdef Py_ssize_t i
         if self.header == NULL:
@@ -111,6 +126,8 @@ cdef class StreamRing:
         head = ss_load(&self.header.head)
         if head - self.begin > self.size:
             raise ValueError(f"stream ring with head {head}, tail {self.begin} of {self.size} bytes")
+        if until is not None and until - self.begin < head - self.begin:
+            head = until
         self.scan(head)
         return self.end != self.begin
 
@@ -118,6 +135,33 @@ cdef class StreamRing:
         """Event id to records that were lost, since the last time. Before each next batch."""
         lost, self.lost = self.lost, {}
         return lost
+
+    def pieces(self):
+        """The present batch as it stands: memoryviews, two where the ring goes around. Until the next."""
+        if self.end == self.begin or self.header == NULL:
+            return []
+        begin, end = self.begin & (self.size - 1), self.end & (self.size - 1)
+        whole = memoryview(self)
+        return [whole[begin:end]] if begin < end else [whole[begin:], *([whole[:end]] if end else [])]
+
+    def tuples(self):
+        """The records of the present batch: event id, time_ns, cpu, process, thread, payload."""
+        cdef uint64_t at = self.begin
+        cdef ss_record *record
+        cdef uint16_t id
+        cdef int32_t tid
+        found = []
+        while at != self.end and self.header != NULL:
+            record = self.record_at(at)
+            at += record.size
+            if record.kind == SS_RECORD:
+                memcpy(&id, record.entry, 2)
+                memcpy(&tid, record.entry + 4, 4)
+                payload = PyBytes_FromStringAndSize(
+                    <const char *>record.entry + SS_COMMON, record.length - SS_COMMON
+                )
+                found.append((id, record.time_ns, record.cpu, record.pid, tid, payload))
+        return found
 
     def counts(self):
         """Records of the present batch by event id."""
@@ -183,46 +227,3 @@ cdef class StreamRing:
             at += record.size
         self.end = at
         return 0
-
-
-cdef class RingRecords(RecordSource):
-    """The records of a ring's present batch; RuntimeError when that is over.
-
-    release: give their room back as they are read; they are read once then.
-    """
-
-    def __init__(self, StreamRing ring not None, bint release=False):
-        self._ring = ring
-        self._at = self._released = ring.begin
-        self._generation = ring.generation
-        self._release = release
-        self.comms = ring.comms
-
-    cdef bint next(self, Raw *raw) except -1:
-        cdef StreamRing ring = self._ring
-        cdef ss_record *record
-        cdef uint64_t n
-        raw.lost = ring.gap
-        if ring.generation != self._generation:
-            raise RuntimeError("this batch is over: its memory is used again")
-        while self._at != ring.end:
-            record = ring.record_at(self._at)
-            if self._release and self._at - self._released >= RELEASE_BYTES:
-                ring.release(self._at)
-                self._released = self._at
-            # The daemon alone writes here, and not before the room is given back: it was checked by scan().
-            self._at += record.size
-            if record.kind == SS_RECORD:
-                ring.gap = 0
-                raw.time_ns = record.time_ns
-                raw.cpu = record.cpu
-                raw.buffer = 0
-                raw.pid = record.pid
-                memcpy(&raw.tid, record.entry + 4, 4)
-                raw.entry = record.entry
-                raw.size = record.length
-                return True
-            if record.kind == SS_LOST and raw.lost >= 0:
-                memcpy(&n, record.entry + SS_COMMON, 8)
-                raw.lost += <int64_t>min(n, <uint64_t>1 << 62)
-        return False

@@ -1,15 +1,15 @@
-"""The ring of a stream as its reader has it, written by a plain writer."""
+"""Records of a stream: batch by batch, as they are in the ring, written by a plain writer."""
 
-import os
 import struct
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.streaming.plain_writer import PAD, RECORD, SIZE, PlainWriter
+from tests.protocol.stream_writer import PAD, RECORD, SIZE, PlainWriter
 from utracefs._records import EventDecoder, Record, Records
-from utracefs.streaming._ring import RingRecords, StreamRing
+from utracefs.streaming._records import RingRecords
+from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.declaration import parse
 
 DECODERS = {
@@ -146,22 +146,6 @@ def test_a_batch_that_is_over(writer: PlainWriter) -> None:
     ring.close()
     assert not ring.next_batch()
     assert (ring.untold_lost, read(ring)) == (0, [])
-
-
-def test_what_is_no_ring(writer: PlainWriter) -> None:
-    for at, value in ((0, 1), (4, 2), (8, 8192), (12, SIZE // 2), (12, SIZE - 8), (12, 1 << 31)):
-        before = writer.mapping[at : at + 4]
-        struct.pack_into("<I", writer.mapping, at, value)
-        with pytest.raises(ValueError, match="ring"):
-            StreamRing(writer.fd)
-        writer.mapping[at : at + 4] = before
-    StreamRing(writer.fd).close()
-    fd = os.memfd_create("small", os.MFD_CLOEXEC)
-    with pytest.raises(ValueError, match="0 bytes"):
-        StreamRing(fd)
-    os.close(fd)
-    with pytest.raises(OSError):
-        StreamRing(fd)
 
 
 @settings(max_examples=200, deadline=None)

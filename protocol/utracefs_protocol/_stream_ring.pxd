@@ -1,8 +1,7 @@
-"""The ring of a stream, as its reader has it; see _ring.pyx."""
+"""The ring of a stream, as its reader has it; see _stream_ring.pyx."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 
-from utracefs._records cimport Raw, RecordSource
 from utracefs_protocol.stream_ring cimport ss_header, ss_record
 
 cdef class StreamRing:
@@ -22,14 +21,8 @@ cdef class StreamRing:
     cdef uint16_t *ids          # those that are not 0
     cdef Py_ssize_t nr_ids
     cdef int64_t gap            # lost in front of the first record
+    cdef Py_ssize_t views       # memoryviews that are not released
 
     cdef ss_record *record_at(self, uint64_t at) except NULL
     cdef void release(self, uint64_t tail) noexcept
     cdef int scan(self, uint64_t head) except -1
-
-cdef class RingRecords(RecordSource):
-    cdef StreamRing _ring
-    cdef uint64_t _at
-    cdef uint64_t _released
-    cdef uint64_t _generation
-    cdef bint _release
