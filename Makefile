@@ -1,6 +1,7 @@
 # make demo   build, record examples/shop.py, print the trace
 # make test   everything CI runs
 # make soak   attack a daemon by machine: SECONDS=600, SOAK='--only chaos --seed X'
+# make screenshots  the pictures of the documentation
 # make bench  the figures of docs/performance.md, as ratios in one run
 #
 # Everything is installed into .venv in this folder. Debian packages are installed only where they are
@@ -26,7 +27,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build demo test lint check others soak bench sanitize clean tools test-tools
+.PHONY: all build demo test lint check others soak bench sanitize screenshots clean tools test-tools
 
 all: build
 
@@ -41,9 +42,15 @@ comma := ,
 test-tools: tools
 	$(call need,command -v trace-cmd,trace-cmd)
 	$(call need,command -v fusermount3,fuse3)
+	$(call need,command -v node,nodejs)
 	$(call need,command -v g++,g++)
 	$(call need,command -v cmake,cmake)
 	$(call need,command -v pkg-config,pkg-config)
+	$(call need,command -v chromium,chromium)
+	$(call need,command -v kernelshark,kernelshark)
+	$(call need,command -v Xvfb,xvfb)
+	$(call need,command -v xwininfo,x11-utils)
+	$(call need,command -v import,imagemagick)
 	$(call need,command -v systemd-analyze,systemd)
 	$(call need,command -v systemd-socket-activate,systemd)
 
@@ -113,6 +120,10 @@ sanitize: build
 		ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 		$(BIN)/python -m pytest -q -p no:cacheprovider -o timeout=600 $(SANITIZE_TESTS) \
 		--deselect tests/daemon/test_main.py::test_socket_activation
+
+# The pictures in docs/images.
+screenshots: build test-tools
+	$(BIN)/python -m tests.screenshots
 
 clean:
 	rm -rf $(VENV) .nox build dist *.egg-info trace.dat client/c/build* client/utracefs/c

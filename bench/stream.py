@@ -19,8 +19,8 @@ from utracefs.streaming._columns import columns_of
 from utracefs.streaming._records import RingRecords
 from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.limits import STREAM_RING_SIZE
-from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.plugins.contract import RawBatch
 from utracefsd.consumers.plugins.plugins import Plugin
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink

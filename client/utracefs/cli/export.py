@@ -1,69 +1,71 @@
 """`utracefs export`: a recording in the formats of other tools."""
 
-import contextlib
-import decimal
 import os
 import shutil
-import stat
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option
-from utracefs.cli.report import CpuList
-from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_ctf, write_json_lines
+from utracefs.cli.common import COMMAND_SETTINGS, events_option, with_extras
+from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.wanted import all_filters, filter_option
+from utracefs.columns import library
+from utracefs.export import (
+    Counter,
+    Duration,
+    Exported,
+    Slice,
+    Tracks,
+    write_chrome,
+    write_csv,
+    write_ctf,
+    write_json_lines,
+    write_parquet,
+    write_parquet_file,
+    write_perfetto,
+)
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
 
 if TYPE_CHECKING:
-    _TimeType = click.ParamType[int]
+    _AnyType = click.ParamType[object]
 else:
-    _TimeType = click.ParamType
+    _AnyType = click.ParamType
 
 __all__ = ["export"]
 
-_ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "chrome"}
-_UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_QUIET_S: Final = 1.0
-"""What takes no longer needs no progress bar."""
+_ENDINGS: Final = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".json": "chrome",
+    ".parquet": "parquet",
+    ".pftrace": "perfetto",
+    ".perfetto-trace": "perfetto",
+}
+_TIMELINES: Final = {"chrome": write_chrome, "perfetto": write_perfetto}
+"""Formats with slices and counters."""
+_TRACKS_BYTES: Final = 1 << 20
+"""Of a file with slices and counters."""
 
 
-class _Time(_TimeType):
-    """Seconds of the recording's clock, as `utracefs report -t` prints them; in nanoseconds."""
+class _TrackType(_AnyType):
+    """One slice or counter, as `utracefs.export.tracks` spells it."""
 
-    name = "time"
+    def __init__(self, parse: Callable[[str], object]) -> None:
+        self.name = "track"
+        self._parse = parse
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         try:
-            seconds = decimal.Decimal(str(value))
-            if not 0 <= seconds < 1 << 34:  # 2^64 ns
-                raise decimal.InvalidOperation
-        except decimal.InvalidOperation:
-            self.fail(f"{value!r} is not a time in seconds", param, ctx)
-        return int(seconds * 10**9)
-
-
-class _Words(TextType):
-    """Several words with something between them."""
-
-    def __init__(self, example: str, separator: str, least: int, most: int) -> None:
-        self.name = example
-        self._separator = separator
-        self._least, self._most = least, most
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        words = str(value).split(self._separator)
-        if not self._least <= len(words) <= self._most or not all(words):
-            self.fail(f"{value!r} is not {self.name}", param, ctx)
-        return str(value)
+            return self._parse(str(value)) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -71,8 +73,9 @@ class _Words(TextType):
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "chrome", "ctf"]),
-    help="Format: JSON lines, CSV, Chrome JSON, CTF.  [default: by the ending of OUT: .jsonl, .csv, .json]",
+    type=click.Choice(["jsonl", "csv", "perfetto", "chrome", "ctf", "parquet"]),
+    help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF, Parquet.  [default: by the ending of "
+    "OUT: .jsonl, .csv, .pftrace, .json, .parquet]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -80,32 +83,42 @@ class _Words(TextType):
 @click.option(
     "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
 )
-@click.option("--since", "since_ns", metavar="S", type=_Time(), help="From this time on (see report -t).")
-@click.option("--until", "until_ns", metavar="S", type=_Time(), help="Before this time.")
+@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see report -t).")
+@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
+@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",
     "slices",
-    metavar="BEGIN,END,KEY",
-    type=_Words("BEGIN,END,KEY: two events and a field that both have", ",", 3, 3),
+    metavar="BEGIN,END[,KEY]",
+    type=_TrackType(Slice.parse),
     multiple=True,
-    help="chrome: two events with the same value of a field are a slice.",
+    help="perfetto, chrome: from an event BEGIN to an event END (or END/END) with the same value of the "
+    "field KEY is a slice; without KEY of the same thread.",
 )
 @click.option(
     "--duration",
     "durations",
     metavar="EVENT.FIELD[:UNIT]",
-    type=_Words("EVENT.FIELD[:UNIT]", ".", 2, 2),
+    type=_TrackType(Duration.parse),
     multiple=True,
-    help="chrome: a record ends a slice, which took what the field says; UNIT: ns (default), us, ms, s.",
+    help="perfetto, chrome: a record ends a slice, which took what the field says; UNIT: ns (default), us, "
+    "ms, s.",
 )
 @click.option(
     "--counter",
     "counters",
     metavar="EVENT.FIELD",
-    type=_Words("EVENT.FIELD", ".", 2, 2),
+    type=_TrackType(Counter.parse),
     multiple=True,
-    help="chrome: a track of the field's values.",
+    help="perfetto, chrome: a curve of the field's values.",
+)
+@click.option(
+    "--tracks",
+    "tracks_file",
+    metavar="FILE",
+    type=click.Path(),
+    help="perfetto, chrome: slices and counters from a TOML file (see docs/exports.md).",
 )
 def export(
     file: str,
@@ -116,40 +129,46 @@ def export(
     pids: tuple[int, ...],
     since_ns: int | None,
     until_ns: int | None,
+    filters: tuple[str, ...],
     recover: bool,
-    slices: tuple[str, ...],
-    durations: tuple[str, ...],
-    counters: tuple[str, ...],
+    slices: tuple[Slice, ...],
+    durations: tuple[Duration, ...],
+    counters: tuple[Counter, ...],
+    tracks_file: str | None,
 ) -> None:
     """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools."""
     kind = kind or _kind_of(output)
-    tracks = _tracks(slices, durations, counters)
-    if tracks != Tracks() and kind != "chrome":
-        raise click.UsageError("--slice, --duration and --counter are for --to chrome")
-    with utracefs.open(
-        file,
-        events=events,
-        cpus=cpus,
-        pids=pids or None,
-        since_ns=since_ns,
-        until_ns=until_ns,
-        recover=recover,
-    ) as recording:
-        _check(recording, tracks)
-        if kind == "ctf":
-            if output is None:
-                raise click.UsageError("--to ctf needs -o DIRECTORY")
-            with _bar() as progress:
-                done = _write_directory(recording, output, progress)
+    tracks = Tracks(slices, durations, counters)
+    if (tracks or tracks_file) and kind not in _TIMELINES:
+        raise click.UsageError("--slice, --duration, --counter and --tracks are for --to perfetto or chrome")
+    text = all_filters(filters)
+    with about_the_filter(file, text):
+        recording = utracefs.open(
+            file,
+            events=events,
+            cpus=cpus,
+            pids=pids or None,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            filter=text or None,
+            recover=recover,
+        )
+    with recording:
+        if tracks_file is not None:
+            tracks += _tracks_of(tracks_file, recording)
+        tracks.check(recording)
+        if kind in ("ctf", "parquet") and output is None:
+            raise click.UsageError(f"--to {kind} needs -o DIRECTORY")
+        if kind == "ctf" and output is not None:
+            with progress_bar() as progress:
+                done = _write_directory(kind, write_ctf, recording, output, progress)
+        elif kind == "parquet" and output is not None:
+            with with_extras(), progress_bar() as progress:
+                done = _write_parquet(recording, output, progress)
         else:
-            with _output(output, file) as out, _bar() as progress:
+            with output_file(output, file) as out, progress_bar() as progress:
                 done = _write(kind, recording, out, tracks, progress)
-    lost = f", {done.lost} lost" if done.lost else ""
-    lost += ", more lost that were not counted" if done.lost_uncounted else ""
-    if output:
-        click.echo(f"{output}: {done.records} records{lost}", err=True)
-    elif lost:
-        click.echo(f"utracefs: {file}: {done.records} records{lost}", err=True)
+    said(done, file, output)
 
 
 def _kind_of(output: str | None) -> str:
@@ -161,32 +180,20 @@ def _kind_of(output: str | None) -> str:
     return kind
 
 
-def _tracks(slices: tuple[str, ...], durations: tuple[str, ...], counters: tuple[str, ...]) -> Tracks:
-    lengths: dict[tuple[str, str], int] = {}
-    for text in durations:
-        place, _, unit = text.partition(":")
-        if (unit or "ns") not in _UNITS:
-            raise click.UsageError(f"--duration {text}: the unit is one of {', '.join(_UNITS)}")
-        event, _, field = place.partition(".")
-        lengths[event, field] = _UNITS[unit or "ns"]
-    return Tracks(
-        tuple(Slice(*text.split(",")) for text in slices),
-        lengths,
-        frozenset((event, field) for event, _, field in (text.partition(".") for text in counters)),
-    )
-
-
-def _check(recording: Recording, tracks: Tracks) -> None:
-    """Failure for an event or field that the file does not have."""
-    fields = recording.fields
-    wanted = [*tracks.durations, *tracks.counters]
-    wanted += [(name, pair.key) for pair in tracks.slices for name in (pair.begin, pair.end)]
-    for event, field in wanted:
-        if event not in fields:
-            raise Failure(event, f"no such event in {recording.path}")
-        if field not in fields[event]:
-            there = ", ".join(sorted(fields[event])) or "none"
-            raise Failure(f"{event}.{field}", f"no such field; the event has {there}")
+def _tracks_of(path: str, recording: Recording) -> Tracks:
+    """Those of a file. It may name more events than a recording has; that is said."""
+    with open(path, "rb") as file:
+        data = file.read(_TRACKS_BYTES + 1)
+    try:
+        if len(data) > _TRACKS_BYTES:
+            raise ValueError(f"has more than {_TRACKS_BYTES >> 20} MiB")
+        tracks = Tracks.from_toml(data)
+    except ValueError as error:
+        raise Failure(path, str(error)) from None
+    missing = tracks.missing(recording)
+    if missing:
+        click.echo(f"utracefs: {path}: not in {recording.path}: {', '.join(missing)}", err=True)
+    return tracks.without(missing)
 
 
 def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progress: Progress) -> Exported:
@@ -194,18 +201,35 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
         return write_json_lines(recording, out, progress=progress)
     if kind == "csv":
         return write_csv(recording, out, progress=progress)
-    return write_chrome(recording, out, tracks=tracks, progress=progress)
+    return _TIMELINES[kind](recording, out, tracks=tracks, progress=progress)
 
 
-def _write_directory(recording: Recording, path: str, progress: Progress) -> Exported:
+def _write_parquet(recording: Recording, path: str, progress: Progress) -> Exported:
+    """A file where the path ends so, else a directory."""
+    library("pyarrow.parquet")
+    if not path.endswith(".parquet"):
+        return _write_directory("parquet", write_parquet, recording, path, progress)
+    events = [str(event) for event in recording.events]
+    if len(events) != 1:
+        events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+    if len(events) != 1:
+        reason = f"a file has one event, and there are records of {len(events)} events"
+        raise Failure(path, f"{reason}; name one by -e, or give -o DIRECTORY")
+    with output_file(path, recording.path) as out:
+        return write_parquet_file(recording, out, event=events[0], progress=progress)
+
+
+def _write_directory(
+    kind: str, write: Callable[..., Exported], recording: Recording, path: str, progress: Progress
+) -> Exported:
     """It gets its name when it is complete, or complete up to what was broken."""
     if os.path.lexists(path):
-        raise Failure(path, "exists; --to ctf makes a new directory")
+        raise Failure(path, f"exists; --to {kind} makes a new directory")
     real = os.path.realpath(path)
     temporary = f"{real}.tmp"
     try:
         try:
-            done = write_ctf(recording, temporary, progress=progress)
+            done = write(recording, temporary, progress=progress)
         except TraceError:
             os.rename(temporary, real)
             raise
@@ -218,66 +242,3 @@ def _write_directory(recording: Recording, path: str, progress: Progress) -> Exp
             raise OSError(error.errno, error.strerror, path) from None
         raise
     return done
-
-
-@contextlib.contextmanager
-def _output(path: str | None, source: str) -> Iterator[BinaryIO]:
-    """Where to write. A file gets its name when it is complete, or complete up to what was broken."""
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if os.path.exists(path) and os.path.samefile(path, source):
-        raise Failure(path, "is the input")
-    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-        with open(path, "wb") as out:
-            yield out
-        return
-    real = os.path.realpath(path)
-    temporary = f"{real}.tmp"
-    try:
-        with open(temporary, "wb") as out:
-            try:
-                yield out
-            except TraceError:
-                out.close()
-                os.rename(temporary, real)
-                raise
-        os.rename(temporary, real)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
-
-
-@contextlib.contextmanager
-def _bar(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """A progress bar on stderr, if that is a terminal, after a second."""
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    begin = clock()
-    with contextlib.ExitStack() as stack:
-        update: Progress | None = None
-
-        def progress(done: float) -> None:
-            nonlocal update
-            if update is None:
-                if clock() - begin < _QUIET_S:
-                    return
-                update = stack.enter_context(_shown_bar())
-            update(done)
-
-        yield progress
-
-
-@contextlib.contextmanager
-def _shown_bar() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("export", total=1.0)
-        yield lambda done: bar.update(task, completed=done)

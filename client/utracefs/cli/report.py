@@ -1,5 +1,6 @@
-"""`utracefs report`: print a trace.dat, line by line as `trace-cmd report` does."""
+"""`utracefs report`: print a trace.dat, line by line as `trace-cmd report` does, or write it as a page."""
 
+import os
 import sys
 from collections.abc import Iterable
 from itertools import islice
@@ -7,39 +8,23 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+import utracefs
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
+from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.event_names import EventName, select
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_text
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["CpuList", "report"]
+if TYPE_CHECKING:
+    from utracefs.recording import Recording
+
+__all__ = ["report"]
 
 _LINES_AT_ONCE = 2000
-
-
-if TYPE_CHECKING:
-    _CpusType = click.ParamType[frozenset[int]]
-else:
-    _CpusType = click.ParamType
-
-
-class CpuList(_CpusType):
-    """`0,2-5`, as everywhere in Linux."""
-
-    name = "cpus"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> frozenset[int]:
-        cpus: set[int] = set()
-        for part in str(value).split(","):
-            first, _, last = part.partition("-")
-            if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
-                self.fail(f"{value!r} is not a list of cpus such as 0,2-5", param, ctx)
-            cpus.update(range(int(first), min(int(last or first), 1 << 16) + 1))
-        return frozenset(cpus)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -48,27 +33,75 @@ class CpuList(_CpusType):
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
 @click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
+@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
 @json_option
+@click.option(
+    "--html", "as_html", is_flag=True, help="Write a page to look at in a browser; FILE also perf.data."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=click.Path(),
+    help="html: the page, - for stdout.  [default: FILE.html]",
+)
+@click.option(
+    "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="html: only this process or thread."
+)
+@click.option("--since", "since_ns", metavar="S", type=Time(), help="html: from this time on (see -t).")
+@click.option("--until", "until_ns", metavar="S", type=Time(), help="html: before this time.")
+@click.option("--recover", is_flag=True, help="html: save what can be saved of a broken file.")
 def report(
     file: str,
     also_file: str | None,
     full_ns: bool,
     cpus: frozenset[int] | None,
     events: tuple[str, ...],
+    filters: tuple[str, ...],
     show_stat: bool,
     as_json: bool,
+    as_html: bool,
+    output: str | None,
+    pids: tuple[int, ...],
+    since_ns: int | None,
+    until_ns: int | None,
+    recover: bool,
 ) -> None:
     """Print the records of FILE (trace.dat), in the order of time.
 
     With --json one object a line: ts_ns, cpu, pid, comm, system, event, fields.
+
+    With --html a page with all in it: timeline, rates, fields, records, losses. It needs no network.
     """
     path = also_file or file
+    text = all_filters(filters)
+    if as_html:
+        if show_stat or as_json:
+            raise click.UsageError("--html stands alone: --stat and --json print something else")
+        with about_the_filter(path, text):
+            recording = utracefs.open(
+                path,
+                events=events,
+                cpus=cpus,
+                pids=pids or None,
+                since_ns=since_ns,
+                until_ns=until_ns,
+                filter=text or None,
+                recover=recover,
+            )
+        with recording:
+            _write_html(recording, output)
+        return
+    if output is not None or pids or since_ns is not None or until_ns is not None or recover:
+        raise click.UsageError(
+            "-o, --pid, --since, --until and --recover are for --html; see utracefs export"
+        )
     with TraceDatReader(path) as reader:
         if show_stat:
             _write(line for text in reader.cpu_stats for line in text.splitlines())
             return
-        options = ReportOptions(full_ns, cpus, events)
+        options = ReportOptions(full_ns, cpus, events, bytes_of(text) if text else None)
         there = [
             EventName(reader.systems.get(number, ""), text_of(event.name))
             for number, event in reader.formats.items()
@@ -77,15 +110,27 @@ def report(
             if not select([pattern], there):
                 raise Failure(pattern, f"no such event in {path}")
         try:
-            if as_json:
-                _write(json_lines(reader, options))
-            else:
-                out = sys.stdout.buffer
-                for piece in report_text(reader, options):
-                    out.write(piece)
-                    out.flush()
+            with about_the_filter(path, text):
+                if as_json:
+                    _write(json_lines(reader, options))
+                else:
+                    out = sys.stdout.buffer
+                    for piece in report_text(reader, options):
+                        out.write(piece)
+                        out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}") from None
+
+
+def _write_html(recording: "Recording", output: str | None) -> None:
+    from utracefs.html_report import write_html
+
+    if output is None:
+        output = os.path.splitext(os.path.basename(recording.path))[0] + ".html"
+    target = None if output == "-" else output
+    with output_file(target, recording.path) as out, progress_bar() as progress:
+        done = write_html(recording, out, progress=progress)
+    said(done, recording.path, target)
 
 
 def _write(lines: Iterable[str]) -> None:

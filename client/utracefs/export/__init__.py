@@ -5,18 +5,37 @@ with the recording.
 |---|---|
 | json_lines | one JSON object a line |
 | csv_table | CSV, a column per field |
-| chrome | Chrome JSON, for Perfetto and chrome://tracing: points, slices, counters |
+| chrome | Chrome JSON, for chrome://tracing and Perfetto: points, slices, counters |
+| perfetto | Perfetto's TrackEvent, for ui.perfetto.dev and its trace processor: the same |
+| tracks | which records are slices and counters |
 | ctf | CTF 1.8, for babeltrace2 and Trace Compass |
+| parquet | Apache Parquet, for DuckDB and data frames; needs pyarrow |
 | common | what they share |
 
     with utracefs.open("trace.dat") as recording, open("trace.jsonl", "wb") as out:
         utracefs.export.write_json_lines(recording, out)
 """
 
-from utracefs.export.chrome import Slice, Tracks, write_chrome
+from utracefs.export.chrome import write_chrome
 from utracefs.export.common import Exported
 from utracefs.export.csv_table import write_csv
 from utracefs.export.ctf import write_ctf
 from utracefs.export.json_lines import write_json_lines
+from utracefs.export.parquet import write_parquet, write_parquet_file
+from utracefs.export.perfetto import write_perfetto
+from utracefs.export.tracks import Counter, Duration, Slice, Tracks
 
-__all__ = ["Exported", "Slice", "Tracks", "write_chrome", "write_csv", "write_ctf", "write_json_lines"]
+__all__ = [
+    "Counter",
+    "Duration",
+    "Exported",
+    "Slice",
+    "Tracks",
+    "write_chrome",
+    "write_csv",
+    "write_ctf",
+    "write_json_lines",
+    "write_parquet",
+    "write_parquet_file",
+    "write_perfetto",
+]

@@ -1,5 +1,8 @@
 from utracefs._records import Records
+from utracefs.export._record_writer import RecordWriter
 
-class JsonText:
+class JsonText(RecordWriter):
     def __init__(self, records: Records) -> None: ...
-    def read(self, max_bytes: int) -> bytes: ...
+
+class JsonCache:
+    def __init__(self, ascii: bool = True) -> None: ...

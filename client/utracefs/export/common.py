@@ -2,19 +2,21 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import attrs
 
+from utracefs.export._record_writer import RecordWriter
 from utracefs.recording import Reading, Record
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["Exported", "Progress", "clean", "json_text", "plain", "watched"]
+__all__ = ["Exported", "Progress", "clean", "json_text", "plain", "watched", "write_pieces"]
 
 Progress: TypeAlias = Callable[[float], None]
 """Is told now and then which part of the recording was read, 0 to 1."""
 
 _RECORDS_A_REPORT: Final = 4096
+_PIECE_BYTES: Final = 256 << 10
 _encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -27,11 +29,29 @@ class Exported:
     """Records that the recording says were lost."""
     lost_uncounted: bool
     """More were lost; nobody knows how many."""
+    begins_without_end: int = 0
+    """Slices that began, and stay open."""
+    ends_without_begin: int = 0
+    """Records that would end a slice, and are points: none had begun."""
 
     @classmethod
-    def of(cls, reading: Reading) -> "Exported":
+    def of(cls, reading: Reading, *, begins_without_end: int = 0, ends_without_begin: int = 0) -> "Exported":
         records = reading.records
-        return cls(records.count, records.lost, records.lost_uncounted)
+        return cls(
+            records.count, records.lost, records.lost_uncounted, begins_without_end, ends_without_begin
+        )
+
+
+def write_pieces(reading: Reading, writer: RecordWriter, out: BinaryIO, progress: Progress | None) -> None:
+    """Write all that `writer` makes of the records, with reports to `progress`. OSError from `out`;
+    TraceError at what is broken, after all before it is written."""
+    try:
+        while piece := writer.read(_PIECE_BYTES):
+            out.write(piece)
+            if progress is not None:
+                progress(reading.done)
+    except ValueError as error:
+        raise reading.broken(error) from None
 
 
 def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:

@@ -10,26 +10,17 @@ is only there for records of an instance. `lost` says how many records were lost
 null: not counted.
 """
 
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from utracefs.export._json_text import JsonText
-from utracefs.export.common import Exported, Progress
+from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.recording import Recording
 
 __all__ = ["write_json_lines"]
-
-_PIECE_BYTES: Final = 256 << 10
 
 
 def write_json_lines(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written."""
     reading = recording.reading()
-    text = JsonText(reading.records)
-    try:
-        while piece := text.read(_PIECE_BYTES):
-            out.write(piece)
-            if progress is not None:
-                progress(reading.done)
-    except ValueError as error:
-        raise reading.broken(error) from None
+    write_pieces(reading, JsonText(reading.records), out, progress)
     return Exported.of(reading)

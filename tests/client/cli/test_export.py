@@ -3,21 +3,20 @@ looks: tests/client/export."""
 
 import csv
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.client.export.example import ROWS, write
+from tests.client.export.example import EVENTS, ROWS, write
+from tests.client.export.perfetto_reader import read as read_perfetto
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
 from tests.client.trace_dat.example import write as write_pages
 from utracefs.cli import cli
-from utracefs.cli import export as export_module
 
 
 @pytest.fixture
@@ -41,12 +40,24 @@ def test_json_lines_to_stdout(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "to"), [("jsonl", None), ("ndjson", None), ("csv", None), ("json", None), ("x", "csv")]
+    ("ending", "to"),
+    [
+        ("jsonl", None),
+        ("ndjson", None),
+        ("csv", None),
+        ("json", None),
+        ("pftrace", None),
+        ("perfetto-trace", None),
+        ("x", "csv"),
+    ],
 )
 def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: str, to: str | None) -> None:
     out = tmp_path / f"out.{ending}"
     done = run(file, "-o", out, *(["--to", to] if to else []))
     assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
+    if ending in ("pftrace", "perfetto-trace"):
+        assert len(read_perfetto(out.read_bytes()).events) == len(ROWS) + 1
+        return
     text = out.read_text(encoding="utf-8")
     if ending in ("jsonl", "ndjson"):
         assert len([json.loads(line) for line in text.splitlines()]) == len(ROWS) + 1
@@ -64,6 +75,7 @@ def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: st
         (["-P", "13"], [40, 3_000_000_999]),
         (["--since", "1.000000351", "--until", "2"], [1_000_000_351]),
         (["--cpu", "1", "-e", "user_events:t*"], [11, 13, 15, 17]),
+        (["--filter", "key == 7", "-f", "comm == '<idle>'"], [1_000_000_351]),
     ],
 )
 def test_selection(file: Path, words: list[str], times: list[int]) -> None:
@@ -71,14 +83,64 @@ def test_selection(file: Path, words: list[str], times: list[int]) -> None:
     assert [line["time_ns"] for line in lines if "time_ns" in line] == times
 
 
+WORDS = ["--slice", "begin,done,key", "--duration", "done.usec:us", "--counter", "user_events:begin.size"]
+TOML = """
+[[slice]]
+begin = "begin"
+end = ["done", "failed"]
+key = "key"
+[[duration]]
+event = "done"
+field = "usec"
+unit = "us"
+[[counter]]
+event = "begin"
+field = "size"
+[[counter]]
+event = "nosuch"
+field = "n"
+"""
+
+
 def test_tracks(file: Path, tmp_path: Path) -> None:
-    words = ["--slice", "begin,done,key", "--duration", "done.usec:us", "--counter", "begin.size"]
     out = tmp_path / "out.json"
-    assert run(file, "-o", out, *words).exit_code == 0
-    kinds = [event["ph"] for event in json.loads(out.read_text())["traceEvents"]]
+    done = run(file, "-o", out, *WORDS)
+    assert (done.exit_code, "3 lost, slices without an end: 1\n" in done.stderr) == (0, True)
+    events = json.loads(out.read_text())["traceEvents"]
+    assert [event["dur"] for event in events if "dur" in event] == [1500]
+    kinds = [event["ph"] for event in events]
     assert (kinds.count("b"), kinds.count("e"), kinds.count("C")) == (2, 1, 2)
-    assert run(file, "-o", out, *words[2:]).exit_code == 0
-    assert [event["dur"] for event in json.loads(out.read_text())["traceEvents"] if "dur" in event] == [1500]
+    assert "ends without a begin: 1\n" in run(file, "-o", out, *WORDS, "--since", "2.5").stderr
+
+
+@pytest.mark.parametrize("ending", ["json", "pftrace"])
+def test_tracks_from_a_file(file: Path, tmp_path: Path, ending: str) -> None:
+    """It may name events that the recording does not have."""
+    (tmp_path / "tracks.toml").write_text(TOML)
+    assert run(file, "-o", tmp_path / f"a.{ending}", *WORDS).exit_code == 0
+    done = run(file, "-o", tmp_path / f"b.{ending}", "--tracks", tmp_path / "tracks.toml")
+    assert done.exit_code == 0
+    assert done.stderr.startswith(f"utracefs: {tmp_path}/tracks.toml: not in {file}: failed, nosuch\n")
+    assert (tmp_path / f"b.{ending}").read_bytes() == (tmp_path / f"a.{ending}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "tracks.toml: No such file or directory"),
+        ("[[slice]", "tracks.toml: Expected ']]' at the end of an array declaration (at line 1"),
+        ("[[slices]]", "there is no table 'slices'; there are [[slice]], [[duration]], [[counter]]"),
+        ("[[counter]]\nevent='a'", "[[counter]] number 1: field is missing"),
+        ("[[counter]]\nevent='text'\nfield='rel'", "text.rel: is __rel_loc char[], not a number"),
+        ("#" * (1 << 20) + "\n", "tracks.toml: has more than 1 MiB"),
+    ],
+)
+def test_mistakes_in_a_file_with_tracks(file: Path, tmp_path: Path, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / "tracks.toml").write_text(text)
+    done = run(file, "-o", tmp_path / "out.json", "--tracks", tmp_path / "tracks.toml")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert says in done.stderr and not (tmp_path / "out.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -90,9 +152,9 @@ def test_tracks(file: Path, tmp_path: Path) -> None:
         (["FILE", "--to", "xml"], 2, "xml"),
         (["FILE", "-o", "FILE", "--to", "csv"], 1, "is the input"),
         (["FILE", "-o", "nowhere/out.csv"], 1, "nowhere/out.csv: No such file or directory"),
-        (["FILE", "--counter", "begin.size"], 2, "are for --to chrome"),
+        (["FILE", "--counter", "begin.size"], 2, "are for --to perfetto or chrome"),
         (["FILE", "--to", "chrome", "--counter", "size"], 2, "'size' is not EVENT.FIELD"),
-        (["FILE", "--to", "chrome", "--slice", "a,b"], 2, "'a,b' is not BEGIN,END,KEY"),
+        (["FILE", "--to", "chrome", "--slice", "a,"], 2, "'a,' is not BEGIN,END[,KEY]"),
         (
             ["FILE", "--to", "chrome", "--slice", "begin,done,size"],
             1,
@@ -100,6 +162,8 @@ def test_tracks(file: Path, tmp_path: Path) -> None:
         ),
         (["FILE", "--to", "chrome", "--counter", "nosuch.n"], 1, "nosuch: no such event in"),
         (["FILE", "--to", "chrome", "--duration", "done.usec:h"], 2, "the unit is one of ns, us, ms, s"),
+        (["FILE", "--to", "csv", "--tracks", "x.toml"], 2, "are for --to perfetto or chrome"),
+        (["FILE", "--to", "perfetto", "--counter", "text.rel"], 1, "is __rel_loc char[], not a number"),
         (["FILE", "--since", "yesterday"], 2, "'yesterday' is not a time in seconds"),
         (["FILE", "--since", "1e400"], 2, "is not a time in seconds"),
         (["FILE", "--until", "nan"], 2, "is not a time in seconds"),
@@ -160,20 +224,40 @@ def test_to_a_device(file: Path) -> None:
     assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
 
 
-def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 0.5, 1.5, 2.5])
-    with export_module._bar(lambda: next(times)) as progress:
-        progress(0.1)  # no terminal: nothing is asked
-    assert next(times) == 0.0
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as shown:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setenv("TERM", "xterm")
-        times = iter([0.0, 0.5, 1.5])
-        with export_module._bar(lambda: next(times)) as progress:
-            progress(0.1)
-            progress(0.5)
-            progress(0.7)
-        terminal.flush()
-        os.set_blocking(master, False)
-        assert b"export" in shown.read(1 << 16)
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_a_filter_that_fits_nothing(file: Path, command: str) -> None:
+    done = CliRunner().invoke(cli, [command, str(file), "--filter", "stauts >= 500"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (f"utracefs: {file}: filter: Field not found\n  stauts >= 500\n         ^\n")
+
+
+def test_parquet(file: Path, tmp_path: Path) -> None:
+    done = run(file, "--to", "parquet", "-o", tmp_path / "out")
+    assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost\n")
+    folders = {folder.name for folder in (tmp_path / "out").iterdir()}
+    assert folders == {f"event=user_events:{e.name.decode()}" for e in EVENTS.declared.values()}
+    assert run(file, "-e", "begin", "-o", tmp_path / "begin.parquet").exit_code == 0
+    assert pq.read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [7, 8]
+    assert run(file, "-P", "13", "--since", "3", "-o", tmp_path / "done.parquet").exit_code == 0
+
+
+def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "o.parquet"
+    done = run(file, "-o", out)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"utracefs: {out}: a file has one event, and there are records of 6 events; "
+        + "name one by -e, or give -o DIRECTORY\n",
+    )
+    assert run(file, "--to", "parquet").exit_code == 2
+    (tmp_path / "there").mkdir()
+    assert (
+        "there: exists; --to parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
+    )
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run(file, "-e", "begin", "-o", out)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "utracefs: pyarrow is not installed: pip install 'utracefs[arrow]'\n",
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "trace.dat"]

@@ -108,3 +108,44 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
             process.stdout.close()
             assert process.stderr.read() == b""
             assert process.wait() == 0
+
+
+def test_a_filter(file: Path) -> None:
+    assert numbers(file, "--filter", "n > 2", "-f", "n != 4") == [3, 5]
+    lines = report(file, "-f", "n == 4").stdout.splitlines()
+    assert (len(lines), lines[1].split()[-1]) == (2, "n=4")
+
+
+def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it shows: tests/client/html_report."""
+    monkeypatch.chdir(tmp_path)
+    result = report("--html", file)
+    assert (result.exit_code, result.output) == (0, "trace.html: 6 records\n")
+    assert (tmp_path / "trace.html").read_bytes().startswith(b"<!doctype html>")
+    out = tmp_path / "out.html"
+    result = report("--html", file, "-o", out, "-e", "two", "--since", "0.000003", "--until", "1", "-P", "7")
+    assert (result.exit_code, result.output) == (0, f"{out}: 2 records\n")
+    result = report("--html", "-o", "-", "--cpu", "0", file)
+    assert result.exit_code == 0 and result.stdout.endswith("</html>\n")
+    assert b'"records":2,' in result.stdout_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--html", "--json"], "--html stands alone"),
+        (["--html", "--stat"], "--html stands alone"),
+        (["-o", "x"], "are for --html"),
+        (["--since", "1"], "are for --html"),
+        (["--html", "-o", "trace.dat"], "is the input"),
+        (["--html", "-e", "nosuch"], "no such event"),
+        (["--html", "-o", "nosuch/x"], "No such file or directory"),
+    ],
+)
+def test_a_page_that_cannot_be(
+    file: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
+    monkeypatch.chdir(file.parent)
+    result = report(*words, file)
+    assert result.exit_code and says in result.output
+    assert [path.name for path in file.parent.iterdir()] == ["trace.dat"]

@@ -18,7 +18,7 @@ NOBODY = 2**22 - 1
 def name() -> Iterator[bytes]:
     """Ours, meanwhile, with what looks like fields."""
     path = Path("/proc/self/comm")
-    before = path.read_bytes()
+    before = path.read_bytes().removesuffix(b"\n")
     path.write_bytes(b") S 1 (")
     yield b") S 1 ("
     path.write_bytes(before)

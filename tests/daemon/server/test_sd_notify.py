@@ -1,5 +1,6 @@
 """The service manager's two protocols, against sockets of our own."""
 
+import fcntl
 import logging
 import os
 import socket
@@ -97,10 +98,11 @@ class TestListenFds:
     @pytest.fixture
     def descriptors(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         """Two neighbouring descriptors in the place of 3 and 4; the first is returned."""
-        first = 200
         null = os.open("/dev/null", os.O_RDONLY)
-        for fd in (first, first + 1):
-            os.dup2(null, fd, inheritable=True)
+        first = fcntl.fcntl(null, fcntl.F_DUPFD, 200)
+        while (second := fcntl.fcntl(null, fcntl.F_DUPFD, first + 1)) != first + 1:
+            os.close(first)
+            first = second
         os.close(null)
         monkeypatch.setattr(sd_notify, "FIRST_LISTEN_FD", first)
         yield first

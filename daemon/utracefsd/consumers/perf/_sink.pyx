@@ -7,8 +7,9 @@ from libc.string cimport memcpy, memset
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.status_page import StatusBit
 
-from utracefsd.consumers.ftrace.filter._program cimport Filter
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED, common_fields
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport common_fields
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
 cdef extern from * nogil:

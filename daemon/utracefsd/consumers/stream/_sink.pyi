@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
-from utracefsd.consumers.ftrace.filter._names import WriterNames
-from utracefsd.consumers.ftrace.filter._program import Filter
+from utracefs_protocol.filter._program import Filter
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.events._tracepoint import Probe
 
 class StreamSink:

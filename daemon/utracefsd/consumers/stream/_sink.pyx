@@ -14,10 +14,11 @@ from libc.errno cimport EFAULT
 from libc.string cimport memcmp, memcpy, memset
 from posix.unistd cimport write as c_write
 
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport COMM_SIZE, Record, common_word
 from utracefs_protocol.stream_ring cimport *
-from utracefsd.consumers.ftrace.filter._names cimport COMM_SIZE, WriterNames
-from utracefsd.consumers.ftrace.filter._program cimport Filter
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
+from utracefsd.consumers.ftrace._names cimport WriterNames
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
 from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING

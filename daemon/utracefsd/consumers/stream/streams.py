@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_names import check_length, is_glob
+from utracefs_protocol.filter import Filter, FilterError, parse_filter
+from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.messages.tracefs import StreamAttr
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
-from utracefsd.consumers.ftrace.filter import Filter, FilterError, WriterNames, parse_filter
-from utracefsd.consumers.ftrace.filter.errors import FIELD_NOT_FOUND
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink

@@ -1,0 +1,142 @@
+"""What commands share that read a recording and write it as something else: which records, where to, how far
+it is, what was written."""
+
+import contextlib
+import decimal
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+
+from utracefs.cli import Failure
+from utracefs_protocol.errors import TraceError
+
+__all__ = ["CpuList", "Time", "output_file", "progress_bar", "said"]
+
+_QUIET_S: Final = 1.0
+"""What takes no longer needs no progress bar."""
+
+if TYPE_CHECKING:
+    from utracefs.export.common import Exported, Progress
+
+    _CpusType = click.ParamType[frozenset[int]]
+    _TimeType = click.ParamType[int]
+else:
+    _CpusType = _TimeType = click.ParamType
+
+
+class CpuList(_CpusType):
+    """`0,2-5`, as everywhere in Linux."""
+
+    name = "cpus"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[int]:
+        cpus: set[int] = set()
+        for part in str(value).split(","):
+            first, _, last = part.partition("-")
+            if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+                self.fail(f"{value!r} is not a list of cpus such as 0,2-5", param, ctx)
+            cpus.update(range(int(first), min(int(last or first), 1 << 16) + 1))
+        return frozenset(cpus)
+
+
+class Time(_TimeType):
+    """Seconds of the recording's clock, as `utracefs report -t` prints them; in nanoseconds."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            seconds = decimal.Decimal(str(value))
+            if not 0 <= seconds < 1 << 34:  # 2^64 ns
+                raise decimal.InvalidOperation
+        except decimal.InvalidOperation:
+            self.fail(f"{value!r} is not a time in seconds", param, ctx)
+        return int(seconds * 10**9)
+
+
+def said(done: "Exported", source: str, output: str | None) -> None:
+    """Tell what was written, on stderr; None: to stdout, and only what is missing there."""
+    lost = f", {done.lost} lost" if done.lost else ""
+    lost += ", more lost that were not counted" if done.lost_uncounted else ""
+    if done.begins_without_end:
+        lost += f", slices without an end: {done.begins_without_end}"
+    if done.ends_without_begin:
+        lost += f", ends without a begin: {done.ends_without_begin}"
+    if output:
+        click.echo(f"{output}: {done.records} records{lost}", err=True)
+    elif lost:
+        click.echo(f"utracefs: {source}: {done.records} records{lost}", err=True)
+
+
+@contextlib.contextmanager
+def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
+    """Where to write. A file gets its name when it is complete, or complete up to what was broken."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if os.path.exists(path) and os.path.samefile(path, source):
+        raise Failure(path, "is the input")
+    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        with open(path, "wb") as out:
+            yield out
+        return
+    real = os.path.realpath(path)
+    temporary = f"{real}.tmp"
+    try:
+        with open(temporary, "wb") as out:
+            try:
+                yield out
+            except TraceError as error:
+                if error.errno == errno.EINVAL:  # broken, and written up to there
+                    out.close()
+                    os.rename(temporary, real)
+                raise
+        os.rename(temporary, real)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, path) from None
+        raise
+
+
+@contextlib.contextmanager
+def progress_bar(clock: Callable[[], float] = time.monotonic) -> Iterator["Progress"]:
+    """A progress bar on stderr, if that is a terminal, after a second."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    begin = clock()
+    with contextlib.ExitStack() as stack:
+        update: Progress | None = None
+
+        def progress(done: float) -> None:
+            nonlocal update
+            if update is None:
+                if clock() - begin < _QUIET_S:
+                    return
+                update = stack.enter_context(_shown_bar())
+            update(done)
+
+        yield progress
+
+
+@contextlib.contextmanager
+def _shown_bar() -> Iterator["Progress"]:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("export", total=1.0)
+        yield lambda done: bar.update(task, completed=done)

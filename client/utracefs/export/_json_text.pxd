@@ -1,0 +1,14 @@
+"""JSON of names and fields; see _json_text.pyx."""
+
+from utracefs._records cimport EventDecoder, Raw
+from utracefs_protocol._line cimport Line
+
+
+cdef class JsonCache:
+    cdef dict _texts
+    cdef bint _ascii
+
+    cdef bytes json(self, str text)
+
+cdef list json_keys(names, bint ascii)
+cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, bint for_viewers) except -1

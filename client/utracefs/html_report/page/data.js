@@ -1,0 +1,243 @@
+// The columns of the page, as typed arrays. Everything that walks over many rows does so in slices, with
+// `pause` in between, so that the page answers while it works.
+
+const SLICE_MS = 8;
+const SLICE_ROWS = 1 << 15;
+
+const channel = new MessageChannel();
+const waiting = [];
+channel.port1.onmessage = () => waiting.shift()();
+
+function pause() {
+	return new Promise((resolve) => {
+		waiting.push(resolve);
+		channel.port2.postMessage(0);
+	});
+}
+
+// work(from, to) for slices of from <= row < to; false when `stopped` says so meanwhile.
+async function inSlices(from, to, work, stopped = () => false) {
+	let begin = performance.now();
+	for (let at = from; at < to; at += SLICE_ROWS) {
+		work(at, Math.min(at + SLICE_ROWS, to));
+		if (performance.now() - begin > SLICE_MS) {
+			await pause();
+			if (stopped()) return false;
+			begin = performance.now();
+		}
+	}
+	return true;
+}
+
+const TEXT_AT_ONCE = 1 << 18; // of base64; a multiple of 4
+
+async function unpacked(id) {
+	const script = document.getElementById(`data${id}`);
+	const text = script.textContent;
+	script.remove();
+	const stream = new DecompressionStream("deflate-raw");
+	const whole = new Response(stream.readable).arrayBuffer();
+	const writer = stream.writable.getWriter();
+	for (let at = 0; at < text.length; at += TEXT_AT_ONCE) {
+		const piece = atob(text.slice(at, at + TEXT_AT_ONCE));
+		const bytes = new Uint8Array(piece.length);
+		for (let i = 0; i < piece.length; i++) bytes[i] = piece.charCodeAt(i);
+		await writer.write(bytes);
+		await pause();
+	}
+	await writer.close();
+	return new Uint8Array(await whole);
+}
+
+const ARRAYS = { 0: Uint8Array, 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: BigUint64Array };
+
+// Integers: `base` (BigInt) plus `above[row]`, which is null where all are equal.
+class Column {
+	constructor(head) {
+		this.count = head.count;
+		this.width = head.width;
+		this.base = BigInt(head.base);
+		this.above = null;
+		this.id = head.id;
+		// Whether a Number has any value exactly.
+		this.small = head.width < 8 && this.base > -(2n ** 52n) && this.base < 2n ** 52n;
+		this.number = Number(this.base);
+	}
+
+	async load() {
+		if (!this.width || this.above) return;
+		const packed = await unpacked(this.id);
+		const bytes = new Uint8Array(packed.length);
+		for (let k = 0; k < this.width; k++) {
+			const plane = k * this.count;
+			await inSlices(0, this.count, (from, to) => {
+				for (let i = from, at = from * this.width + k; i < to; i++, at += this.width)
+					bytes[at] = packed[plane + i];
+			});
+		}
+		this.above = new ARRAYS[this.width](bytes.buffer);
+	}
+
+	// Exact: a Number where all of the column are, else a BigInt.
+	at(i) {
+		const above = this.above ? this.above[i] : 0;
+		return this.small ? this.number + above : this.base + BigInt(above);
+	}
+
+	near(i) {
+		return this.above ? this.number + Number(this.above[i]) : this.number;
+	}
+
+	index(i) {
+		return this.above ? this.number + this.above[i] : this.number;
+	}
+}
+
+class Field {
+	constructor(head) {
+		this.name = head.name;
+		this.column = new Column(head.column);
+		this.isText = "pools" in head;
+		this.texts = null;
+		this.head = head;
+	}
+
+	async load() {
+		await this.column.load();
+		if (!this.isText) return;
+		const texts = [];
+		for (const id of this.head.pools) {
+			const json = new TextDecoder().decode(await unpacked(id));
+			for (const text of JSON.parse(json)) texts.push(text);
+			await pause();
+		}
+		this.texts = texts;
+	}
+
+	at(i) {
+		return this.isText ? this.texts[this.column.index(i)] : this.column.at(i);
+	}
+}
+
+class TracedEvent {
+	constructor(head, number) {
+		this.number = number;
+		this.name = head.name;
+		this.system = head.system;
+		this.short = head.short;
+		this.count = head.count;
+		this.fields = head.fields.map((field) => new Field(field));
+		this.rows = new Uint32Array(head.count); // of the report
+		this.ready = false;
+		this.color = 0;
+	}
+
+	// Resolves when the fields are there.
+	load() {
+		this.loading ||= this.loadFields();
+		return this.loading;
+	}
+
+	async loadFields() {
+		for (const field of this.fields) await field.load();
+		this.ready = true;
+	}
+}
+
+class Report {
+	constructor(head) {
+		this.head = head;
+		this.count = head.records;
+		this.first = BigInt(head.first);
+		this.span = Number(BigInt(head.last) - this.first); // ns
+		this.columns = {};
+		for (const [name, column] of Object.entries(head.columns)) this.columns[name] = new Column(column);
+		this.events = head.events.map((event, number) => new TracedEvent(event, number));
+		const names = new Map();
+		for (const { name, short } of this.events)
+			if (!short) names.set(name, (names.get(name) || 0) + 1);
+		for (const event of this.events)
+			event.label = names.get(event.name) > 1 ? `${event.system}:${event.name}` : event.name;
+		this.tasks = head.tasks.map(([pid, tid, comm]) => ({ pid, tid, comm, lane: 0 }));
+		this.comms = this.tasks.map((task) => task.comm);
+		this.byCount = [...this.events].sort((a, b) => b.count - a.count || a.number - b.number);
+		this.byCount.forEach((event, rank) => (event.color = Math.min(rank, COLORS - 1)));
+		this.makeLanes();
+	}
+
+	// A lane for each thread, those of a process together, in the order of their numbers.
+	makeLanes() {
+		const lanes = new Map();
+		for (const task of this.tasks) {
+			const key = `${task.pid} ${task.tid}`;
+			if (!lanes.has(key)) lanes.set(key, { pid: task.pid, tid: task.tid, comm: task.comm, tasks: [] });
+			const lane = lanes.get(key);
+			lane.comm = task.comm;
+			lane.tasks.push(task);
+		}
+		this.lanes = [...lanes.values()].sort((a, b) => a.pid - b.pid || a.tid - b.tid);
+		const threads = new Map();
+		for (const lane of this.lanes) threads.set(lane.pid, (threads.get(lane.pid) || 0) + 1);
+		this.processes = threads.size;
+		this.lanes.forEach((lane, number) => {
+			lane.number = number;
+			lane.count = 0;
+			lane.grouped = lane.pid !== lane.tid || threads.get(lane.pid) > 1;
+			for (const task of lane.tasks) task.lane = number;
+		});
+	}
+
+	async load() {
+		const { time, event, task, cpu, instance, lost_at, lost } = this.columns;
+		for (const column of [time, event, task, cpu, instance, lost_at, lost]) await column.load();
+		const count = this.count;
+		this.time = new Float64Array(count); // ns after the first record
+		this.exact = this.span > Number.MAX_SAFE_INTEGER ? new BigUint64Array(count) : null;
+		this.event = this.events.length > 1 << 16 ? new Uint32Array(count) : new Uint16Array(count);
+		this.lane = new Uint32Array(count);
+		this.local = new Uint32Array(count); // row among those of its event
+		const seen = new Uint32Array(this.events.length);
+		const laneOf = Uint32Array.from(this.tasks, (t) => t.lane);
+		const inLane = new Uint32Array(this.lanes.length);
+		let at = 0;
+		let exact = 0n;
+		await inSlices(0, count, (from, to) => {
+			for (let i = from; i < to; i++) {
+				if (this.exact) {
+					exact += BigInt(time.at(i));
+					this.exact[i] = exact;
+					at = Number(exact);
+				} else {
+					at += time.near(i);
+				}
+				this.time[i] = at;
+				const e = event.index(i);
+				this.event[i] = e;
+				this.events[e].rows[seen[e]] = i;
+				this.local[i] = seen[e]++;
+				inLane[(this.lane[i] = laneOf[task.index(i)])]++;
+			}
+		});
+		time.above = null; // its steps are not needed any more
+		this.lanes.forEach((lane, number) => (lane.count = inLane[number]));
+		this.losses = [];
+		for (let i = 0; i < lost_at.count; i++) this.losses.push({ row: lost_at.index(i), lost: lost.at(i) });
+	}
+
+	// ns of the recording's clock, BigInt
+	timeOf(row) {
+		return this.first + (this.exact ? this.exact[row] : BigInt(this.time[row]));
+	}
+
+	// The first row that is not before a time, in ns after the first record; of `rows`, its place there.
+	rowAt(time, rows = null) {
+		let low = 0;
+		let high = rows ? rows.length : this.count;
+		while (low < high) {
+			const middle = (low + high) >>> 1;
+			if (this.time[rows ? rows[middle] : middle] < time) low = middle + 1;
+			else high = middle;
+		}
+		return low;
+	}
+}

@@ -1,0 +1,108 @@
+# cython: boundscheck=False, wraparound=False
+"""Names of the threads that write, while their records are judged: what filters on COMM compare.
+
+The kernel compares the name that the running task has. Here the task has gone on when its record is looked
+at, and to ask /proc costs as much as hundreds of records. So a name is looked up when a thread's first
+record comes by a filter that wants it, and again for records that are younger than the answer by REFRESH_NS.
+A thread that renames itself is known under its old name for so long at most.
+
+    slots       256 names by thread id, found with one comparison
+    _known      up to 4,096 names, where a slot had to be given to another thread
+    read        /proc: at most 32 times in REFRESH_NS for the threads of one process, and 1,024 times in all
+
+Who goes beyond that (a program that writes from thousands of threads in turns) is judged by the names known
+before, and by `<...>` where there is none, which is what `trace` shows for a stranger.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_MONOTONIC
+
+from utracefs_protocol.record cimport COMM_SIZE, Record
+from utracefsd.machine.machine cimport machine_clock_ns
+
+cdef enum:
+    REFRESH_NS = 100000000
+    MAX_KNOWN = 4096
+    MAX_ASKED_BY_ONE = 32
+    MAX_ASKED_IN_ALL = 1024
+
+cdef bytes UNKNOWN = b"<...>"
+
+
+cdef class WriterNames(Names):
+    """What is known of the writing threads; one for a daemon.
+
+    read: The name of a thread, at most 15 bytes of it, or the last one that is known (`CommTable.comm`).
+    lookups: How often it was asked.
+    faults: How often it raised something; the name is `<...>` then.
+    """
+
+    def __init__(self, read):
+        self._read = read
+        self._known = {}
+        self._asked = {}
+
+    cdef const char *name_of(self, const Record *r) noexcept:
+        cdef Slot *slot = &self._slots[<uint32_t>r.pid % SLOTS]
+        if slot.pid == r.pid and r.ts_ns < slot.until_ns:
+            return slot.name
+        try:
+            self.fill(slot, r)
+        except Exception:  # nothing here may stop the record
+            self.faults += 1
+            set_name(slot, UNKNOWN)
+            slot.until_ns = 0
+        return slot.name
+
+    cdef int fill(self, Slot *slot, const Record *r) except -1:
+        cdef uint64_t now
+        cdef uint64_t until = 0
+        cdef int32_t pid = r.pid
+        cdef bytes name
+        found = self._known.get(pid)
+        if found is not None:
+            until = found[1]
+        if r.ts_ns >= until:
+            now = machine_clock_ns(CLOCK_MONOTONIC)
+            if self.may_ask(r.tgid, now):
+                self.lookups += 1
+                until = now + REFRESH_NS
+                name = self._read(pid)
+                found = name, until
+                self._known.pop(pid, None)
+                self._known[pid] = found
+                if len(self._known) > MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+        slot.pid = pid
+        slot.until_ns = until
+        set_name(slot, UNKNOWN if found is None else <bytes>found[0])
+        return 0
+
+    cdef bint may_ask(self, int32_t tgid, uint64_t now) except -1:
+        if now - self._asked_since_ns >= REFRESH_NS:
+            self._asked.clear()
+            self._asked_in_all = 0
+            self._asked_since_ns = now
+        asked = self._asked.get(tgid, 0)
+        if asked >= MAX_ASKED_BY_ONE or self._asked_in_all >= MAX_ASKED_IN_ALL:
+            return False
+        self._asked[tgid] = asked + 1
+        self._asked_in_all += 1
+        return True
+
+    def name(self, int pid, *, int tgid, ts_ns):
+        """The name that a record of this thread is judged by. ts_ns: when it was written."""
+        cdef Record r
+        memset(&r, 0, sizeof(r))
+        r.pid = pid
+        r.tgid = tgid
+        r.ts_ns = ts_ns
+        return <bytes>self.name_of(&r)
+
+
+cdef void set_name(Slot *slot, bytes name) noexcept:
+    cdef Py_ssize_t size = min(PyBytes_GET_SIZE(name), COMM_SIZE - 1)
+    memset(slot.name, 0, COMM_SIZE)
+    memcpy(slot.name, PyBytes_AS_STRING(name), size)

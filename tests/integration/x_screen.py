@@ -1,0 +1,112 @@
+"""A screen that nobody sees, and KernelShark on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["open_folder", "screen", "screenshot", "shown_in_kernelshark"]
+
+NOBODY = 65534
+PATIENCE_S = 60.0
+FIRST_DISPLAY = 200
+TRIES = 10
+ABSENT = ("kvm_combo", "sched_events")
+"""Plug-ins that want events of a kernel."""
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """KernelShark asks root whether he means it, so it runs as somebody else, who gets in here."""
+    path = Path(tempfile.mkdtemp(prefix="utracefs-test-"))
+    try:
+        for name in ("home", "run"):
+            (path / name).mkdir(mode=0o700)
+            if not os.geteuid():
+                os.chown(path / name, NOBODY, NOBODY)
+        path.chmod(0o755)
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def screen(size: str = "1280x800") -> Iterator[str]:
+    """Its display; any local process may draw on it. The number is of our own: the lowest free one may be
+    that of somebody who starts just now, or of a server that cannot be seen from here."""
+    first = FIRST_DISPLAY + os.getpid() % 20_000
+    for number in range(first, first + TRIES):
+        ready, ready_w = os.pipe()
+        words = ["Xvfb", f":{number}", "-displayfd", str(ready_w), "-screen", "0", f"{size}x24"]
+        words += ["-nolisten", "tcp", "-ac"]
+        with (
+            open(ready, "rb") as answer,
+            subprocess.Popen(words, pass_fds=[ready_w], stderr=subprocess.DEVNULL) as server,
+        ):
+            os.close(ready_w)
+            if not answer.readline():  # it has ended: the number is taken
+                continue
+            try:
+                yield f":{number}"
+                return
+            finally:
+                server.terminate()
+    raise AssertionError(f"Xvfb starts with none of the displays from :{first} on")
+
+
+@contextlib.contextmanager
+def shown_in_kernelshark(
+    path: Path, display: str, folder: Path, size: tuple[int, int] = (1280, 800)
+) -> Iterator[list[str]]:
+    """KernelShark with the file, when its window is there. The list gets what it said, but for the plug-ins,
+    when it has ended."""
+    environ = {
+        **os.environ,
+        "DISPLAY": display,
+        "HOME": str(folder / "home"),
+        "XDG_RUNTIME_DIR": str(folder / "run"),
+        "QT_QPA_PLATFORM": "xcb",
+    }
+    said: list[str] = []
+    with subprocess.Popen(
+        ["kernelshark", "-qwindowgeometry", f"{size[0]}x{size[1]}+0+0", str(path)],
+        env=environ,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        user=None if os.geteuid() else NOBODY,
+        group=None if os.geteuid() else NOBODY,
+        extra_groups=None if os.geteuid() else [],
+    ) as shark:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while f'"Kernel Shark ({path})"' not in (seen := _windows(display)):
+                assert shark.poll() is None and time.monotonic() < deadline, seen
+                time.sleep(0.1)
+            yield said
+            assert shark.poll() is None
+        finally:
+            shark.terminate()
+        lines = shark.communicate(timeout=20)[0].splitlines()
+    absent = {f'plugin "{name}" failed to initialize on stream {path}' for name in ABSENT}
+    said += [line for line in lines if line not in absent and not line.startswith("Loading")]
+
+
+def _windows(display: str) -> str:
+    """Titles of all windows, as far as they could be asked: one that vanishes meanwhile ends xwininfo."""
+    words = ["xwininfo", "-display", display, "-root", "-tree"]
+    done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=20, check=False)
+    return done.stdout or done.stderr
+
+
+def screenshot(display: str) -> bytes:
+    """A PNG of all that is on the screen."""
+    words = ["import", "-display", display, "-window", "root", "png:-"]
+    return subprocess.run(words, capture_output=True, timeout=30, check=True).stdout
