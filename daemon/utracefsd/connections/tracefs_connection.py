@@ -54,6 +54,9 @@ MAX_READ = 1 << 20
 # Open files of one connection; as many as a shell's `ulimit -n`.
 MAX_HANDLES = 1024
 
+# Streams of one connection: a quarter of what there may be.
+MAX_STREAMS = 16
+
 # A mistake of ours costs one request; the log has its traceback.
 _INTERNAL = "internal error; the daemon's log tells more"
 
@@ -507,6 +510,8 @@ class TracefsConnection:
 
     def _stream_open(self, attr: messages.StreamAttr) -> "_WithDescriptor":
         self._room_for_a_handle()
+        if len(self._handles) - len(self._file_handles) - len(self._perf_handles) >= MAX_STREAMS:
+            raise TraceError(errno.EMFILE, f"this connection has {MAX_STREAMS} streams; close some")
         number = self._new_handle()
         stream = self._streams.open(attr, handle=number)
         try:

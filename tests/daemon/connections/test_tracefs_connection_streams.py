@@ -10,6 +10,7 @@ import pytest
 from tests.daemon.connections.test_tracefs_connection import Talk
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.messages.tracefs import StreamAttr
+from utracefsd.connections.tracefs_connection import MAX_STREAMS
 
 
 class FakeStream:
@@ -100,3 +101,12 @@ def test_it_ends_with_its_connection(talk: Talk, streams: FakeStreams) -> None:
     talk.call("stream_open", ATTR)
     talk.connection.close(0)
     assert streams.streams[0].closed
+
+
+def test_how_many_a_connection_may_have(talk: Talk, streams: FakeStreams) -> None:
+    talk.call("open", "trace", 0)
+    handles = [talk.call("stream_open", ATTR)["handle"] for _ in range(MAX_STREAMS)]
+    talk.fails(errno.EMFILE, "stream_open", ATTR)
+    talk.call("close", handles[0])
+    talk.call("stream_open", ATTR)
+    assert len(streams.streams) == MAX_STREAMS + 1
