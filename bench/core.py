@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from bench.measure import Row, at_most_row, in_turns
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.ftrace.trigger._actions import Stacktrace, TracingSwitch
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Tracepoint

@@ -14,10 +14,10 @@ from bench.rings import taken_in_s
 from utracefs.perf_data import PerfDataWriter
 from utracefs.perf_data._records import Tally
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.perf_ring import PerfRingReader
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events._tracepoint import Tracepoint
 

@@ -4,6 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from utracefs.trace_dat._merge cimport Merge
 from utracefs_protocol._fields cimport Place
+from utracefs_protocol.filter._program cimport Filter, Names
+from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
 
 cdef enum:
     NR_SLOTS = 256        # events that are found without a dict; a power of two
@@ -44,7 +46,15 @@ cdef class MergedPages(RecordSource):
     cdef uint64_t _offset
 
 
+cdef class ThreadNames(Names):
+    cdef dict _comms          # as of the record at hand
+    cdef int32_t _tid
+    cdef str _shown           # whose bytes these are
+    cdef char _name[COMM_SIZE]
+
+
 cdef class EventDecoder:
+    cdef public Filter filter
     cdef readonly str system
     cdef readonly str name
     cdef readonly tuple names
@@ -68,6 +78,7 @@ cdef class Records:
     cdef bint _none          # until_ns is before all times
     cdef int64_t _pending
     cdef readonly uint64_t count
+    cdef readonly uint64_t last_ns
     cdef readonly uint64_t lost
     cdef readonly bint lost_uncounted
 
@@ -76,6 +87,8 @@ cdef class Records:
     cdef str comm(self, int32_t tid)
     cdef str instance(self, uint32_t buffer)
 
+cdef str comm_of(dict comms, int32_t tid)
+cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
 cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
 cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept
 cdef value_of(ValueKind kind, const uint8_t *data, size_t length)

@@ -3,6 +3,7 @@ from typing import Self
 
 from utracefs.trace_dat._merge import Merge
 from utracefs_protocol.declaration import Field
+from utracefs_protocol.filter import Filter, Names
 
 class RecordSource:
     comms: dict[int, str]
@@ -10,12 +11,24 @@ class RecordSource:
 class MergedPages(RecordSource):
     def __init__(self, merge: Merge, offset_ns: int = 0) -> None: ...
 
+class ThreadNames(Names): ...
+
 class EventDecoder:
+    filter: Filter | None
     system: str
     name: str
     names: tuple[str, ...]
     count: int
     def __init__(self, system: str, name: str, fields: Iterable[Field]) -> None: ...
+
+def takes(
+    filter: Filter,
+    entry: bytes | bytearray | memoryview,
+    *,
+    time_ns: int,
+    cpu: int,
+    comms: dict[int, str],
+) -> bool: ...
 
 class Record:
     time_ns: int
@@ -31,6 +44,7 @@ class Record:
 
 class Records:
     count: int
+    last_ns: int
     lost: int
     lost_uncounted: bool
     def __init__(

@@ -11,7 +11,7 @@ Where a field is says `_fields`, which checks it against the end of the record.
 
 import cython
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -21,9 +21,11 @@ from libc.string cimport memchr, memcpy, memset
 
 from utracefs.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol._fields cimport find_bytes, set_place
+from utracefs_protocol.filter._program cimport Filter, Names
+from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
 
 from utracefs_protocol.declaration import FieldKind
-from utracefs_protocol.text import text_of
+from utracefs_protocol.text import bytes_of, text_of
 
 cdef enum:
     HEADER = 8              # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
@@ -67,7 +69,7 @@ cdef class MergedPages(RecordSource):
 
 cdef class EventDecoder:
     """Decodes the records of one event. Of fields with one name the last one counts, in the first one's
-    place, as in a dict. fields: those of an EventFormat."""
+    place, as in a dict. fields: those of an EventFormat. filter: which records are selected; None: all."""
 
     def __cinit__(self, str system not None, str name not None, fields):
         cdef Py_ssize_t i
@@ -109,6 +111,61 @@ cdef class EventDecoder:
                 return {}
             found[self.names[i]] = value_of(getter.kind, data, length)
         return found
+
+
+cdef class ThreadNames(Names):
+    """Names of threads for filters, as the file knows them."""
+
+    cdef const char *name_of(self, const Judged *r) noexcept:
+        cdef str comm = comm_of(self._comms, self._tid)
+        cdef bytes name
+        if comm is not self._shown:
+            name = bytes_of(comm)
+            memset(self._name, 0, COMM_SIZE)
+            memcpy(self._name, PyBytes_AS_STRING(name), min(PyBytes_GET_SIZE(name), COMM_SIZE - 1))
+            self._shown = comm
+        return self._name
+
+
+cdef str comm_of(dict comms, int32_t tid):
+    found = comms.get(tid)
+    if found:
+        return found
+    return "<...>" if tid else "<idle>"
+
+
+cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
+    """Whether a filter takes the record, as it would have in a daemon. The entry has its header."""
+    cdef Judged r
+    cdef ThreadNames names
+    r.ts_ns = raw.time_ns
+    r.cpu = raw.cpu
+    memcpy(&r.id, raw.entry, 2)
+    memcpy(&filter.flags, raw.entry + 2, 2)
+    memcpy(&r.pid, raw.entry + 4, 4)
+    r.tgid = raw.pid
+    r.payload = raw.entry + HEADER
+    r.size = raw.size - HEADER
+    r.valid = True
+    r.origin = r.origin_at = 0
+    if filter.names is not None:
+        names = <ThreadNames?>filter.names
+        names._comms = comms
+        names._tid = raw.tid
+    return filter.matches(&r)
+
+
+def takes(Filter filter not None, const uint8_t[:] entry not None, *, time_ns, cpu, dict comms not None):
+    """Whether a filter with ThreadNames, or without names, takes an entry of a trace.dat: of HEADER bytes at
+    least."""
+    cdef Raw raw
+    raw.time_ns = time_ns & 0xFFFF_FFFF_FFFF_FFFF
+    raw.cpu = cpu
+    raw.entry = &entry[0]
+    raw.size = entry.shape[0]
+    memcpy(&raw.tid, raw.entry + 4, 4)
+    raw.pid = raw.tid
+    return bool(passes(filter, &raw, comms))
 
 
 cdef ValueKind kind_of(field) except *:
@@ -203,8 +260,9 @@ cdef class Records:
     find_event: event id to EventDecoder, None for an event that was not asked for; asked once per id.
     instances: names of the buffers. pids: process or thread ids, cpus: numbers, None: all.
     since_ns, until_ns: times from the first and before the second, None: all.
-    count: records handed out. lost: of which the file knows that they were lost, within the selected cpus
-    and times, of whatever event; lost_uncounted: there are more, nobody knows how many.
+    count: records handed out. last_ns: time of the last one.
+    lost: records of which the file knows that they were lost, within the selected cpus and times, of whatever
+    event; lost_uncounted: there are more, nobody knows how many.
 
     ValueError at what is broken, after all before it.
     """
@@ -286,9 +344,12 @@ cdef class Records:
                 continue
             if self._pids is not None and raw.pid not in self._pids and raw.tid not in self._pids:
                 continue
+            if event.filter is not None and not passes(event.filter, raw, self._source.comms):
+                continue
             raw.lost = self._pending
             self._pending = 0
             self.count += 1
+            self.last_ns = raw.time_ns
             return event
         return None
 
@@ -304,10 +365,7 @@ cdef class Records:
         return None if slot.decoder == NULL else <EventDecoder>slot.decoder
 
     cdef str comm(self, int32_t tid):
-        found = self._source.comms.get(tid)
-        if found:
-            return found
-        return "<...>" if tid else "<idle>"
+        return comm_of(self._source.comms, tid)
 
     cdef str instance(self, uint32_t buffer):
         return self._instances[buffer] if buffer < <size_t>len(self._instances) else ""

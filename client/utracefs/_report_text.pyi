@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 from utracefs.trace_dat._merge import Merge
 from utracefs_protocol._event_printer import EventPrinter
+from utracefs_protocol.filter import Filter
 
 class ReportText:
     def __init__(
@@ -9,10 +10,11 @@ class ReportText:
         merge: Merge,
         prefixes: list[bytes],
         in_ns: list[bool],
-        printer: Callable[[int], tuple[bytes, EventPrinter] | None],
+        printer: Callable[[int], tuple[bytes, EventPrinter, Filter | None] | None],
         task: Callable[[int], bytes],
         *,
         offset_ns: int = 0,
         full_ns: bool = False,
+        comms: dict[int, str] = ...,
     ) -> None: ...
     def read(self, max_bytes: int) -> bytes: ...

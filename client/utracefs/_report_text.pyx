@@ -13,9 +13,11 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
+from utracefs._records cimport Raw, passes
 from utracefs.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol._event_printer cimport EventPrinter
 from utracefs_protocol._line cimport Line, put, put_char, put_decimal
+from utracefs_protocol.filter._program cimport Filter
 
 cdef enum:
     LINE_ROOM = 4 << 10     # what is kept free for a line
@@ -33,6 +35,7 @@ cdef struct EventSlot:
     bint known
     void *label             # borrowed from ReportText._events; NULL: this event is not printed
     void *printer
+    void *filter            # NULL: all records
 
 
 cdef class ReportText:
@@ -41,11 +44,12 @@ cdef class ReportText:
     merge: whose `buffer` is an index into the next two.
     prefixes: by buffer, what its lines begin with.
     in_ns: by buffer, whether its clock counts nanoseconds.
-    printer: event id to (label, EventPrinter), None for an event that is not to be printed. Asked once per
-    id.
+    printer: event id to (label, EventPrinter, Filter or None), None for an event that is not to be printed.
+    Asked once per id.
     task: pid to what names the thread, up to the cpu.
     offset_ns: added to all times.
     full_ns: all nine digits of the time.
+    comms: thread id to name, for filters.
     """
 
     cdef Merge _merge
@@ -55,6 +59,7 @@ cdef class ReportText:
     cdef object _find_task
     cdef uint64_t _offset
     cdef bint _full_ns
+    cdef dict _comms
     cdef list _tasks
     cdef dict _events
     cdef char *_text
@@ -66,7 +71,7 @@ cdef class ReportText:
 
     def __cinit__(
         self, Merge merge not None, list prefixes, list in_ns, printer, task, *, offset_ns=0,
-        bint full_ns=False
+        bint full_ns=False, dict comms not None={}
     ):
         self._merge = merge
         self._prefixes = prefixes
@@ -75,6 +80,7 @@ cdef class ReportText:
         self._find_task = task
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
         self._full_ns = full_ns
+        self._comms = comms
         self._tasks = [None] * SLOTS
         self._events = {}
         memset(self._task_slots, 0, sizeof(self._task_slots))
@@ -123,6 +129,8 @@ cdef class ReportText:
             event = self._event(id)
             if event.label == NULL:
                 event = NULL
+            elif event.filter != NULL and not self._passes(<Filter>event.filter, stream):
+                event = NULL
             else:
                 task = self._task(pid)
         if event == NULL and not stream.lost:
@@ -153,6 +161,16 @@ cdef class ReportText:
             self._grow()
         self._used = line.p - self._text
         return 0
+
+    cdef bint _passes(self, Filter filter, const Stream *stream) except -1:
+        cdef Raw raw
+        raw.time_ns = stream.page.ts + self._offset
+        raw.cpu = stream.cpu
+        raw.entry = stream.page.page + stream.page.data
+        raw.size = stream.page.length
+        memcpy(&raw.tid, raw.entry + 4, 4)
+        raw.pid = raw.tid
+        return passes(filter, &raw, self._comms)
 
     cdef int _put_lost(self, Line *line, const Stream *stream) except -1:
         put_bytes(line, <bytes>self._prefixes[stream.buffer])
@@ -201,10 +219,11 @@ cdef class ReportText:
         found = self._events[id]
         slot.known = True
         slot.id = id
-        slot.label = slot.printer = NULL
+        slot.label = slot.printer = slot.filter = NULL
         if found is not None:
             slot.label = <void *><bytes?>found[0]
             slot.printer = <void *><EventPrinter?>found[1]
+            slot.filter = NULL if found[2] is None else <void *><Filter?>found[2]
         return slot
 
     cdef TaskSlot *_task(self, int32_t pid) except NULL:

@@ -5,15 +5,19 @@ with utracefs.open("trace.dat", events=["http_*"]) as recording:
         print(record.time_ns, record.comm, record.name, record.fields)
 
 file ─▶ TraceDatReader, PerfDataReader ─▶ RecordSource ─▶ Records ─▶ Record
+                                                                 ─▶ Batch ─▶ Arrow, pandas, polars
 """
 
 import builtins
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable
-from typing import Final, Self
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 
+from utracefs import columns
+from utracefs._columns import Batch, ColumnBatches
 from utracefs._records import EventDecoder, MergedPages, Record, Records, RecordSource
+from utracefs.event_filters import EventFilters
 from utracefs.event_names import EventName, matches
 from utracefs.perf_data import PerfDataReader
 from utracefs.perf_data.format import MAGIC as PERF_MAGIC
@@ -21,9 +25,16 @@ from utracefs.trace_dat import CLOCKS_IN_NS, TraceDatReader
 from utracefs.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import EventFormat
-from utracefs_protocol.text import text_of
+from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["Record", "Recording", "open"]
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = ["Batch", "Record", "Recording", "open"]
+
+T = TypeVar("T")
 
 _READ_BYTES: Final = 16 << 20
 """Larger files are mapped: memory does not grow with the file."""
@@ -46,6 +57,7 @@ class Recording:
         cpus: Collection[int] | None = None,
         since_ns: int | None = None,
         until_ns: int | None = None,
+        filter: str | bytes | None = None,
     ) -> None:
         self.path: Final = path
         self._reader = reader
@@ -64,6 +76,12 @@ class Recording:
         missing = [pattern for pattern in self._patterns if not any(matches(pattern, e) for e in self.events)]
         if missing:
             raise TraceError(errno.ENOENT, f"{path}: no such event: {missing[0]}")
+        self._filters: EventFilters | None = None
+        if filter is not None:
+            text = bytes_of(filter) if isinstance(filter, str) else filter
+            nr_cpus = 0 if isinstance(reader, PerfDataReader) else reader.nr_cpus
+            selected = [event for event in reader.formats.values() if self._is_wanted(event)]
+            self._filters = EventFilters(text, selected, nr_cpus)
 
     @property
     def events(self) -> list[EventName]:
@@ -111,13 +129,13 @@ class Recording:
     def __iter__(self) -> "Reading":
         return self.reading()
 
-    def reading(self) -> "Reading":
-        """An iterator over the records, which says how far it is."""
+    def reading(self, event: EventDecoder | None = None) -> "Reading":
+        """An iterator over the records that says how far it is. event: only its records; see `find_event`."""
         source, progress = self._source()
         instances = [] if isinstance(self._reader, PerfDataReader) else [b.name for b in self._reader.buffers]
         records = Records(
             source,
-            self._decoder,
+            self._decoder if event is None else lambda n: event if self._decoder(n) is event else None,
             instances=instances,
             pids=self._pids,
             cpus=self._cpus,
@@ -130,6 +148,121 @@ class Recording:
         """The selected events of which there are records, in the order of the first ones. Reads all of the
         file; of a broken one up to the broken place."""
         return self.reading().events()
+
+    # Columns. Each event has a table of its own: utracefs.columns.COMMON_COLUMNS, then its fields.
+
+    def batches(self, event: str | None = None, *, text_as_bytes: bool = False) -> Iterator[Batch]:
+        """The records as columns, batch by batch, without any other library; those of different events as
+        they come. event: only this one, `SYSTEM:NAME` or `NAME`.
+
+        text_as_bytes: texts stay as they are; else they are UTF-8, with U+FFFD for what is not.
+        TraceError(ENOENT): there is no such event; EINVAL: several have the name, or a place is broken.
+        """
+        found = None if event is None else self.find_event(event)
+        yield from self.reading(found).batches(text_as_bytes=text_as_bytes)
+
+    def arrow_reader(self, event: str, *, text_as_bytes: bool = False) -> "pyarrow.RecordBatchReader":
+        """The table of one event, batch by batch, as it is asked for. Errors and parameters as `batches`."""
+        found = self.find_event(event)
+        schema = columns.arrow_schema(Batch(found, text_as_bytes=text_as_bytes), self.metadata)
+        batches = self.reading(found).batches(text_as_bytes=text_as_bytes)
+        return columns.library("pyarrow").RecordBatchReader.from_batches(
+            schema, (columns.arrow_batch(batch, schema) for batch in batches)
+        )
+
+    @overload
+    def to_arrow(self, event: str, *, text_as_bytes: bool = ...) -> "pyarrow.Table": ...
+    @overload
+    def to_arrow(self, event: None = None, *, text_as_bytes: bool = ...) -> dict[str, "pyarrow.Table"]: ...
+    def to_arrow(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "pyarrow.Table | dict[str, pyarrow.Table]":
+        """The table of one event; without `event` those of all events that have records, by `SYSTEM:NAME`.
+        ImportError: pyarrow is missing. Other errors and parameters as `batches`.
+
+        Types: integers as they were declared, texts `string` (with text_as_bytes `binary`), arrays and
+        structs `binary`; `time_ns` is int64. The clock is in the schema's metadata, `utracefs.clock`.
+        """
+        return self._tables(event, text_as_bytes, lambda table: table)
+
+    @overload
+    def to_pandas(self, event: str, *, text_as_bytes: bool = ...) -> "pandas.DataFrame": ...
+    @overload
+    def to_pandas(
+        self, event: None = None, *, text_as_bytes: bool = ...
+    ) -> dict[str, "pandas.DataFrame"]: ...
+    def to_pandas(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "pandas.DataFrame | dict[str, pandas.DataFrame]":
+        """As `to_arrow`; integers keep their size and sign also where some are absent. The metadata are in
+        `attrs`."""
+        return self._tables(event, text_as_bytes, columns.pandas_table)
+
+    @overload
+    def to_polars(self, event: str, *, text_as_bytes: bool = ...) -> "polars.DataFrame": ...
+    @overload
+    def to_polars(
+        self, event: None = None, *, text_as_bytes: bool = ...
+    ) -> dict[str, "polars.DataFrame"]: ...
+    def to_polars(
+        self, event: str | None = None, *, text_as_bytes: bool = False
+    ) -> "polars.DataFrame | dict[str, polars.DataFrame]":
+        """As `to_arrow`; polars has no place for the metadata."""
+        return self._tables(event, text_as_bytes, columns.library("polars").from_arrow)
+
+    def _tables(
+        self, event: str | None, text_as_bytes: bool, convert: Callable[["pyarrow.Table"], T]
+    ) -> T | dict[str, T]:
+        pa = columns.library("pyarrow")
+        if event is not None:
+            return convert(self.arrow_reader(event, text_as_bytes=text_as_bytes).read_all())
+        schemas: dict[EventDecoder, pyarrow.Schema] = {}
+        found: dict[EventDecoder, list[pyarrow.RecordBatch]] = {}
+        for batch in self.batches(text_as_bytes=text_as_bytes):
+            decoder = batch.event
+            if decoder not in found:
+                schemas[decoder] = columns.arrow_schema(batch, self.metadata)
+                found[decoder] = []
+            found[decoder].append(columns.arrow_batch(batch, schemas[decoder]))
+        tables: dict[str, T] = {}
+        for decoder, batches in found.items():
+            name = str(EventName(decoder.system, decoder.name))
+            # A file may describe one event twice.
+            while name in tables:
+                name += "'"
+            tables[name] = convert(pa.Table.from_batches(batches, schemas[decoder]))
+        return tables
+
+    @property
+    def host(self) -> str:
+        """The name of the machine; empty where the file does not say it."""
+        if isinstance(self._reader, PerfDataReader):
+            return self._reader.host
+        return "".join(self._reader.uname.split(" ")[1:2])
+
+    @property
+    def unix_offset_ns(self) -> int | None:
+        """What added to a time gives nanoseconds since 1970; None where the file does not say it."""
+        if isinstance(self._reader, PerfDataReader):
+            return self._reader.unix_offset_ns
+        return 0 if self.clock == "realtime" else None
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What tables say of the recording."""
+        return {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
+
+    def find_event(self, event: str) -> EventDecoder:
+        """The selected event that is called `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none;
+        EINVAL: there are several."""
+        named = [n for n, e in self._reader.formats.items() if event in (text_of(e.name), str(self._name(e)))]
+        found = [decoder for number in named if (decoder := self._decoder(number)) is not None]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise TraceError(errno.ENOENT, f"{self.path}: no such event: {event}")
+        names = ", ".join(f"{decoder.system}:{decoder.name}" for decoder in found)
+        raise TraceError(errno.EINVAL, f"{self.path}: several events are called {event}: {names}")
 
     def _source(self) -> tuple[RecordSource, Callable[[], float]]:
         if isinstance(self._reader, PerfDataReader):
@@ -154,10 +287,16 @@ class Recording:
         """None for an event that was not asked for. One without a format has a name that says so."""
         if event_id not in self._decoders:
             event = self._reader.formats.get(event_id) or EventFormat(b"[UNKNOWN EVENT]", event_id, (), b"")
-            name = self._name(event)
-            wanted = not self._patterns or any(matches(pattern, name) for pattern in self._patterns)
-            self._decoders[event_id] = EventDecoder(*name, event.fields) if wanted else None
+            decoder = EventDecoder(*self._name(event), event.fields) if self._is_wanted(event) else None
+            if decoder is not None and self._filters is not None:
+                decoder.filter = self._filters.of(event)
+                decoder = decoder if decoder.filter is not None else None
+            self._decoders[event_id] = decoder
         return self._decoders[event_id]
+
+    def _is_wanted(self, event: EventFormat) -> bool:
+        name = self._name(event)
+        return not self._patterns or any(matches(pattern, name) for pattern in self._patterns)
 
 
 def _clock(reader: TraceDatReader | PerfDataReader) -> str:
@@ -181,6 +320,13 @@ class Reading:
     def __next__(self) -> Record:
         try:
             return next(self.records)
+        except ValueError as error:
+            raise self.broken(error) from None
+
+    def batches(self, *, text_as_bytes: bool = False) -> Iterator[Batch]:
+        """What is left as columns; see Recording.batches."""
+        try:
+            yield from ColumnBatches(self.records, text_as_bytes=text_as_bytes)
         except ValueError as error:
             raise self.broken(error) from None
 
@@ -208,6 +354,7 @@ def open(
     cpus: Collection[int] | None = None,
     since_ns: int | None = None,
     until_ns: int | None = None,
+    filter: str | bytes | None = None,
     recover: bool = False,
 ) -> Recording:
     """Open a trace.dat (version 6 or 7, not compressed) or a perf.data of tracepoint samples.
@@ -215,11 +362,13 @@ def open(
     events: `SYSTEM:NAME`, `NAME`, or globs of either; empty: all.
     pids: process or thread ids. cpus: their numbers.
     since_ns, until_ns: from the first time on, before the second; in nanoseconds of the recording's clock.
+    filter: an expression as the filter file of an event takes it, `status >= 500 && comm == "nginx"`; of an
+    event that it does not fit, since there is no such field, say, no record is given.
     recover: give what can be saved of a file that is cut off or broken; `lost` is -1 where a page is missing.
     Nobody may make the file shorter while it is open: it is mapped (SIGBUS), unless it is small.
 
     OSError: the file cannot be opened. TraceError(EINVAL): it is no such file, or its head is broken; ENOENT:
-    it has no event that one of `events` means.
+    it has no event that one of `events` means; FilterError: the filter fits none of them.
     """
     name = os.fspath(path)
     with builtins.open(name, "rb") as file:
@@ -240,6 +389,7 @@ def open(
             cpus=cpus,
             since_ns=since_ns,
             until_ns=until_ns,
+            filter=filter,
         )
     except BaseException:
         reader.close()

@@ -3,7 +3,7 @@
 It is a thread of the C library's named "utracefs" (`_native`), which the first declared event starts:
 
          first event          connect failed, or the connection was lost
-    NEW ---------------> CONNECTING -------------------------------------> WAITING (50 ms, doubled up to 2 s)
+    NEW ---------------> CONNECTING -------------------------------------> WAITING (50 ms, doubled up to 1 s)
                           |      ^--------------------------------------------'
      all that was declared|
      before is answered   v                          fork: the child's copy of the session
@@ -87,7 +87,7 @@ FORKED: Final = "forked"
 CLOSED: Final = "closed"
 
 FIRST_BACK_OFF_S: Final = 0.05
-LAST_BACK_OFF_S: Final = 2.0
+LAST_BACK_OFF_S: Final = 1.0
 
 PATIENCE_S: Final = 0.25
 """What all looks at pending events may wait together, per connection attempt."""

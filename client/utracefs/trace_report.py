@@ -26,11 +26,14 @@ from typing import Any, Final
 
 import attrs
 
+from utracefs._records import takes
 from utracefs._report_text import ReportText
+from utracefs.event_filters import EventFilters
 from utracefs.event_names import EventName, matches
 from utracefs.trace_dat import CLOCKS_IN_NS, BufferRecord, TraceDatReader
 from utracefs_protocol._event_printer import EventPrinter
 from utracefs_protocol.event_format import EventFormat
+from utracefs_protocol.filter import Filter
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefs_protocol.text import bytes_of, text_of
@@ -54,20 +57,23 @@ class ReportOptions:
     """Only these; None: all."""
     events: tuple[str, ...] = ()
     """Only events that one of these patterns means; empty: all."""
+    filter: bytes | None = None
+    """Only records that pass; see EventFilters."""
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
-    """The report, many whole lines at a time. ValueError at a broken page, after what came before it."""
+    """The report, many whole lines at a time. FilterError, before anything else: the filter does not fit.
+    ValueError at a broken page, after what came before it."""
     names = [buffer.name for buffer in reader.buffers]
     width = max(map(len, names), default=0)
     prefixes = [(f"{name:>{width}}: " if name else " " * (width + 2)) if width else "" for name in names]
-    events = _Events(reader, options.events)
+    events = _Events(reader, options.events, options.filter)
 
-    def printer(event_id: int) -> tuple[bytes, EventPrinter] | None:
+    def printer(event_id: int) -> tuple[bytes, EventPrinter, Filter | None] | None:
         if (event := events.wanted(event_id)) is None:
             return None
         printer = EventPrinter(event, system=events.system(event_id), symbols=reader.kallsyms)
-        return bytes_of(f"{printer.name}: ".ljust(_NAME_WIDTH + 2)), printer
+        return bytes_of(f"{printer.name}: ".ljust(_NAME_WIDTH + 2)), printer, events.filter(event_id)
 
     text = ReportText(
         reader.merge(options.cpus),
@@ -77,6 +83,7 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         lambda pid: bytes_of(f"{reader.comm(pid):>16}-{pid:<5} ["),
         offset_ns=reader.offset_ns,
         full_ns=options.full_ns,
+        comms=reader.cmdlines,
     )
     yield b"cpus=%d\n" % reader.nr_cpus
     while piece := text.read(_PIECE_BYTES):
@@ -87,7 +94,7 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
     """One object a line: records with ts (as the file's clock has it, `ts_ns` where that is nanoseconds),
     cpu, pid, comm, system, event and fields; and where records were lost, `{"lost": N, "cpu": N}`, N null
     when they were not counted."""
-    events = _Events(reader, options.events)
+    events = _Events(reader, options.events, options.filter)
     for record in reader.records(options.cpus):
         if record.lost:
             yield json.dumps({"lost": record.lost if record.lost > 0 else None, "cpu": record.cpu})
@@ -95,6 +102,15 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
             continue
         event_id = int.from_bytes(record.data[:2], "little")
         if (event := events.wanted(event_id)) is not None:
+            judge = events.filter(event_id)
+            if judge is not None and not takes(
+                judge,
+                record.data,
+                time_ns=record.ts + reader.offset_ns,
+                cpu=record.cpu,
+                comms=reader.cmdlines,
+            ):
+                continue
             yield json.dumps(_json_record(reader, record, event, events.layout(event_id)))
 
 
@@ -137,11 +153,17 @@ def _json_fields(layout: Layout, entry: bytes | memoryview) -> dict[str, Any]:
 class _Events:
     """The events of a file that were asked for; looked up when they are first needed."""
 
-    def __init__(self, reader: TraceDatReader, patterns: tuple[str, ...]) -> None:
+    def __init__(self, reader: TraceDatReader, patterns: tuple[str, ...], text: bytes | None) -> None:
         self._reader = reader
         self._patterns = patterns
         self._wanted: dict[int, EventFormat | None] = {}
         self._layouts: dict[int, Layout] = {}
+        self._filters: EventFilters | None = None
+        self._filter_of: dict[int, Filter | None] = {}
+        if text is not None:
+            selected = [event for number in reader.formats if (event := self.wanted(number)) is not None]
+            self._filters = EventFilters(text, selected, reader.nr_cpus)
+            self._wanted.clear()
 
     def system(self, event_id: int) -> str:
         return self._reader.systems.get(event_id, "")
@@ -152,6 +174,10 @@ class _Events:
             return self._wanted[event_id]
         except KeyError:
             return self._wanted.setdefault(event_id, self._find(event_id))
+
+    def filter(self, event_id: int) -> Filter | None:
+        """Of a wanted event; None: all its records."""
+        return self._filter_of.get(event_id)
 
     def layout(self, event_id: int) -> Layout:
         """Of a wanted event."""
@@ -168,6 +194,9 @@ class _Events:
         name = EventName(self.system(event_id), text_of(event.name))
         if self._patterns and not any(matches(pattern, name) for pattern in self._patterns):
             return None
+        if self._filters is not None:
+            self._filter_of[event_id] = self._filters.of(event)
+            return event if self._filter_of[event_id] is not None else None
         return event
 
 

@@ -28,8 +28,10 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 
 import attrs
 
@@ -40,7 +42,7 @@ from utracefsd.connections.accepted import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
-from utracefsd.consumers.ftrace.filter import WriterNames
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
@@ -49,7 +51,7 @@ from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.status_file import StatusFile
+from utracefsd.events.status_file import PAGE_SIZE, StatusFile
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._journal import Journal
 from utracefsd.intake.rings import DescriptorStore, Rings
@@ -80,8 +82,11 @@ FIRST_EVENT_ID = 1039
 MAX_TRACEFS_CONNECTIONS = 256
 
 # How long rings of the daemon before are waited for at most, before any is taken in: a client tries again
-# after 2 s at the latest (LAST_BACK_OFF_S in its session thread).
+# after 1 s at the latest (LAST_BACK_OFF_S in its session thread), the rest is for a busy machine.
 GATHER_NS = 2_200_000_000
+
+# How much longer for those of programs that are connected again by then, and about to hand over theirs.
+HAND_OVER_NS = 1_000_000_000
 
 # How often it is looked whether the programs that are waited for are still there.
 LOOK_AGAIN_NS = 50_000_000
@@ -110,8 +115,8 @@ class Daemon:
     beyond this process; stored: descriptors that it kept, which become ours.
 
     Raises TraceError(EEXIST) when something else stands where the status file belongs, TraceError(ENOSPC)
-    when there is no room for that or the journal, and OSError. (A ring buffer without room in `state_folder`
-    is kept in memory.)
+    when there is no room for that, the journal, the cells or the log, and OSError. (A ring buffer without
+    room in `state_folder` is kept in memory.)
     """
 
     def __init__(
@@ -136,6 +141,10 @@ class Daemon:
             return [point for point in installed() if plugins is None or point.name in plugins]
 
         self.now_ns = now_ns
+        folder = self._folder = None if state_folder is None else StateFolder(state_folder)
+        self._has_room = False
+        if folder is not None:
+            folder.give_room(status_pages * PAGE_SIZE)
         self.status_file = StatusFile(status_path, status_pages)
         # Whoever takes the last index from all others, an administrator finds one.
         room = min(self.status_file.capacity, user_events_max)
@@ -148,7 +157,6 @@ class Daemon:
         )
         self.comms = make_comm_table()
         nr_cpus = possible_cpus()
-        folder = None if state_folder is None else StateFolder(state_folder)
         taken = None
         restored: list[Event] = []
         journal = None
@@ -164,6 +172,9 @@ class Daemon:
                     taken = None
             # Before anything is recorded, and before the ring buffers take what room there is.
             journal = self._journal(folder, taken)
+            with self._made(folder.log):
+                log_file = folder.open_log()
+            self._keep_room()
         self.cells = cells = Cells() if journal is None else journal.cells
         tables = Tables(None if folder is None else folder.path, free_memory_kb=free_memory_kb)
         self.instances = Instances(
@@ -191,8 +202,7 @@ class Daemon:
         # Programs that registered them have this long to come back; until then they count as referring to
         # them.
         self._held = [event for event in restored if not event.persistent]
-        self._grace_ends_ns = now_ns() + GRACE_NS
-        self._gather_ends_ns = now_ns() + GATHER_NS
+        self.listens()
         self._look_again_ns = now_ns()
         for event in self._held:
             self.table.acquire(event)
@@ -221,7 +231,10 @@ class Daemon:
         )
         if folder is not None:
             fired = None if journal is None else journal.fired
-            self.state = State(folder, self.table, self.instances, self.comms, self.rings, fired)
+            with self._made(folder.log):
+                self.state = State(
+                    folder, self.table, self.instances, self.comms, self.rings, fired, log_file
+                )
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, WriterNames(self.comms.comm))
@@ -249,19 +262,24 @@ class Daemon:
         self._hold_records = self.gathering
         """Those that come over the socket, while rings of the daemon before may bring older ones."""
 
-    def _journal(self, folder: StateFolder, taken: Taken | None) -> Journal:
-        path = folder.cells
+    @contextmanager
+    def _made(self, path: Path) -> Iterator[None]:
+        """Without this file there is no daemon. TraceError."""
         try:
-            cells = Cells(path)
-            path = folder.journal
-            journal = (
-                Journal(path, cells=cells)
-                if taken is None
-                else Journal(path, taken.buffers(), cells, taken.fired)
-            )
+            yield
         except OSError as error:
             self.status_file.close()
             raise TraceError(error.errno or errno.EIO, f"{path} cannot be made: {error.strerror}") from error
+
+    def _journal(self, folder: StateFolder, taken: Taken | None) -> Journal:
+        with self._made(folder.cells):
+            cells = Cells(folder.cells)
+        with self._made(folder.journal):
+            journal = (
+                Journal(folder.journal, cells=cells)
+                if taken is None
+                else Journal(folder.journal, taken.buffers(), cells, taken.fired)
+            )
         for path, refused in ((folder.cells, cells.refused), (folder.journal, journal.refused)):
             if refused:
                 logger.warning("%s is replaced: %s", path, refused)
@@ -299,6 +317,11 @@ class Daemon:
     def _tracefs_closed(self, peer: Peer) -> None:
         self.table.process_disconnected(peer, self.now_ns())
 
+    def listens(self) -> None:
+        """Programs can come back from now on: they have the times above."""
+        self._grace_ends_ns = self.now_ns() + GRACE_NS
+        self._gather_ends_ns = self.now_ns() + GATHER_NS
+
     def take_in_all(self) -> None:
         """What producers sent before this call is with the consumers when it returns, and what administrators
         who are gone held is free."""
@@ -319,6 +342,7 @@ class Daemon:
         if self._hold_records and not self.gathering:
             self._hold_records = False
             self.data.go_on()
+            self._keep_room()  # programs that are back do not map the former status file any more
         self.save()
 
     @property
@@ -347,17 +371,23 @@ class Daemon:
         self.data.on_time(now_ns)
         self.tracefs.on_time(now_ns)
         if self.rings is not None and self._waits_for_rings() and self._look_again_ns <= now_ns:
-            if now_ns < self._gather_ends_ns:
-                self.rings.look_again()
-            else:
-                self.rings.stop_waiting()
+            self.rings.look_again()
+            if self._gather_ends_ns <= now_ns:
+                here = {accepted.link.peer.pid for accepted in self.data}
+                self.rings.stop_waiting(here if now_ns < self._gather_ends_ns + HAND_OVER_NS else ())
             self.rings.end_orphans(all_of_them=self._grace_ends_ns <= now_ns)
             self._look_again_ns = now_ns + LOOK_AGAIN_NS
         if self._held and self._grace_ends_ns <= now_ns:
             held, self._held = self._held, []
             self.table.release_all(held, now_ns)
         self.table.reap(now_ns)
+        self._keep_room()
         self.hand_on()
+
+    def _keep_room(self) -> None:
+        """For the start of a successor, where there is any."""
+        if self._folder is not None and not self._has_room:
+            self._has_room = self._folder.keep_room(self.status_file.size)
 
     @property
     def gathering(self) -> bool:

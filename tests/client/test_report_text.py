@@ -44,11 +44,11 @@ class Report:
             **more,  # type: ignore[arg-type]
         )
 
-    def _printer(self, event_id: int) -> tuple[bytes, EventPrinter] | None:
+    def _printer(self, event_id: int) -> tuple[bytes, EventPrinter, None] | None:
         self.asked.append(event_id)
         if event_id == 666:
             return None
-        return b"ev%d: " % event_id, self.printer
+        return b"ev%d: " % event_id, self.printer, None
 
     def lines(self, max_bytes: int = 1 << 16) -> list[bytes]:
         pieces = []

@@ -15,6 +15,7 @@ import msgpack
 from utracefsd.daemon import Daemon
 from utracefsd.events.event import Event
 from utracefsd.machine.peer import Peer
+from utracefsd.state.log_file import read_log_file
 
 ROOT = Peer(pid=os.getpid(), uid=0, gid=0, privileged=True)
 NO_ROOM = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG]
@@ -84,6 +85,13 @@ def emit(event: Event, n: int) -> None:
     """A record with the field n, on cpu 0 or 1."""
     payload = struct.pack("<I", n)
     assert event.tracepoint.write(payload, ts_ns=time.monotonic_ns(), cpu=n % 2, pid=os.getpid()) == 0
+
+
+def logged(folder: Path) -> bytes:
+    """The lines of the log of the state."""
+    found = read_log_file(folder / "state")
+    assert found is not None
+    return found[0]
 
 
 def files(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from tests.daemon.restarting import logged
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
@@ -33,7 +34,7 @@ class Around:
     """A daemon and its clients; `turn` does a port's steps without ending them by `hand_on`."""
 
     def __init__(self, folder: Path) -> None:
-        self.log = folder / "state"
+        self.folder = folder
         self.daemon = Daemon(
             now_ns=time.monotonic_ns,
             status_path=folder / "user_events_status",
@@ -60,7 +61,7 @@ class Around:
 
     def logged(self) -> list[bytes]:
         """The commands of the events in the log of the state."""
-        return [event.command for event in parse_log(self.log.read_bytes()).events.values()]
+        return [event.command for event in parse_log(logged(self.folder)).events.values()]
 
     def close(self) -> None:
         for client in self.clients:

@@ -19,6 +19,7 @@ from tests.daemon.restarting import (
     die,
     emit,
     finish,
+    logged,
     packed,
     read,
     register,
@@ -356,14 +357,14 @@ def test_two_hundred_instances_are_written_only_where_something_changed(folder: 
 
     def step(path: bytes, data: bytes | None = None) -> int:
         """Bytes that an operation adds to the log."""
-        before = (folder / "state").stat().st_size
+        before = len(logged(folder))
         if data is None:
             daemon.take_in_all()
             read(daemon, path)
             daemon.save()
         else:
             write(daemon, path, data)
-        return (folder / "state").stat().st_size - before
+        return len(logged(folder)) - before
 
     assert step(b"instances/x7/trace") == 0
     assert step(b"events/enable") == 0
@@ -448,12 +449,13 @@ def test_more_events_than_the_status_file_has_room_for(
     finish(new)
 
 
-def test_no_room_for_the_journal(folder: Path, room: Callable[..., None]) -> None:
-    room(0, of="/journal")
+@pytest.mark.parametrize("name", ["journal", "cells", "state"])
+def test_no_room_for_what_must_be_there(folder: Path, room: Callable[..., None], name: str) -> None:
+    room(0, of=f"/{name}")
     with pytest.raises(TraceError) as failure:
         daemon_in(folder)
     assert failure.value.errno == errno.ENOSPC
-    assert failure.value.text == f"{folder}/journal cannot be made: No space left on device"
+    assert failure.value.text == f"{folder}/{name} cannot be made: No space left on device"
     assert not (folder / "user_events_status").exists()
 
 

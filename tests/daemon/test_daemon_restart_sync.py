@@ -19,7 +19,7 @@ from tests.daemon.restarting import ROOT, Clock, daemon_in, die, finish, read, r
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.declaration import REG_PERSIST
 from utracefsd.connections.data_connection import DataConnection
-from utracefsd.daemon import GATHER_NS, Daemon
+from utracefsd.daemon import GATHER_NS, HAND_OVER_NS, Daemon
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.machine.procfs import read_task
 
@@ -97,6 +97,39 @@ def pass_time(program: Program, clock: Clock) -> None:
     clock.now += GATHER_NS
     program.daemon.on_time(clock.now)
     assert not program.daemon.gathering
+
+
+def test_who_is_connected_again_has_a_second_to_hand_over_its_ring(folder: Path, clock: Clock) -> None:
+    """It may be between its connection and `adopt_ring` just then; but nobody waits for ever."""
+    before = daemon_in(folder, clock)
+    register(before, b"a u32 n", REG_PERSIST)
+    task = read_task(os.getpid())
+    assert before.rings is not None
+    assert task is not None
+    mine = attrs.evolve(ROOT, start_time=task.start_time)
+    before.rings.create(IndexTable(), mine, 1 << 16, lambda error: None)
+    before.save()
+    die(before)
+    daemon = daemon_in(folder, clock)
+    clock.now += GATHER_NS
+    daemon.listens()  # a start that took long takes nothing from the time to come back
+    clock.now += GATHER_NS - 1
+    daemon.on_time(clock.now)
+    assert daemon.gathering
+    ours, theirs = socket.socketpair()
+    assert daemon.data.add(ours) is not None
+    clock.now += HAND_OVER_NS
+    daemon.on_time(clock.now)
+    assert daemon.gathering
+    deadline_ns = daemon.next_deadline_ns()
+    assert deadline_ns is not None
+    assert deadline_ns <= clock.now + 50_000_000
+    clock.now += 1
+    daemon._look_again_ns = clock.now
+    daemon.on_time(clock.now)
+    assert not daemon.gathering
+    theirs.close()
+    finish(daemon)
 
 
 def test_who_sends_no_more_is_answered_when_it_is_so(program: Program, clock: Clock) -> None:

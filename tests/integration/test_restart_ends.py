@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.restarting import logged
 from tests.integration.conftest import DaemonProcess
 from utracefsd.server.runtime import locate
 from utracefsd.state.log import parse_log
@@ -139,7 +140,7 @@ def run_to(daemon: DaemonProcess, step: str, what: str, *, end: bool = False) ->
 def assert_the_files_are_there(daemon: DaemonProcess, step: str) -> None:
     """The same without a daemon, which would take its time."""
     folder = locate(daemon.directory).status_folder
-    taken = parse_log((folder / "state").read_bytes())
+    taken = parse_log(logged(folder))
     assert [event.tracepoint_name for event in taken.events.values()] == [b"precious"], step
     assert Path(folder, taken.instances[0].buffer_folder, "cpu0").exists(), step
 

@@ -16,6 +16,7 @@ from tests.daemon.restarting import packed
 from tests.integration.service_manager import ServiceManager
 from tests.integration.test_restart import Producer, numbers, read, write
 from utracefsd.server.runtime import locate
+from utracefsd.state.log_file import LogFile
 
 PROGRAM = """
 import sys
@@ -216,11 +217,12 @@ def test_hostile_descriptors(directory: str, known: bool) -> None:
         manager.wait_until_stored(1)
         if known:
             manager.stop(kill=True)
-            state = locate(directory).status_folder / "state"
-            with open(state, "ab") as log:
-                for fd in hostile_fds(manager):
-                    found = os.fstat(fd)
-                    log.write(packed(["ring", found.st_dev, found.st_ino, os.getpid(), 0, 0, []]))
+            log = LogFile.open(locate(directory).status_folder / "state")
+            assert log is not None
+            for fd in hostile_fds(manager):
+                found = os.fstat(fd)
+                assert log.append(packed(["ring", found.st_dev, found.st_ino, os.getpid(), 0, 0, []]))
+            log.close()
         else:
             manager.stop(kill=True)
             hostile_fds(manager)

@@ -3,7 +3,9 @@ nothing else."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 import random
 import resource
@@ -11,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -149,6 +152,51 @@ def in_a_small_dev_shm(directory: str) -> None:
     assert b"Traceback" not in daemon.log, daemon.log.decode()
 
 
+def killed_in_a_full_dev_shm(directory: str) -> None:
+    """At any moment, again and again, without a page that is free: what an administrator was told is so, and
+    every record is there. The successors start in it, too."""
+    chance = random.Random(3)
+    daemon = DaemonProcess(directory)
+    daemon.start()
+    producer = Producer(directory)
+    try:
+        write(daemon, buffer_size_kb=b"64", events__enable=b"1", standing_events=b"a\nk*\n")
+        take_all_room()
+        told: list[bytes] = []
+        for life in range(8):
+            producer.emit(20)
+            last = chance.randrange(3, 30)
+            assert daemon.process is not None
+            killing = threading.Timer(chance.random() * 0.005, daemon.process.kill)
+            with contextlib.suppress(ConnectionError), daemon.tree() as tree:
+                for n in itertools.count():
+                    if n == last:
+                        killing.start()
+                    name = b"k%d_%d" % (life, n)
+                    tree.write_file("dynamic_events", b"u:%s u32 n\n" % name, truncate=False)
+                    told.append(name)
+                    for on in (b"1", b"0", b"1"):
+                        tree.write_file(f"events/user_events/{name.decode()}/enable", on)
+            killing.join()
+            daemon.stop(kill=True)
+            producer.emit(20)
+            daemon.start()
+            producer.sock.close()
+            producer.connect()
+            trace, enabled, events = read(daemon, "trace", "set_event", "dynamic_events")
+            assert numbers(trace) == list(range(40 * (life + 1)))
+            assert b"user_events:a\n" in enabled
+            names = {line.split()[0][2:] for line in events.splitlines()}
+            assert set(told) <= names
+        with pytest.raises(OSError), open("/dev/shm/more", "wb", buffering=0) as more:
+            more.write(bytes(4096))
+    finally:
+        producer.close()
+        daemon.stop()
+    for what in (b"Traceback", b"set-aside", b"cannot be written", b"no room"):
+        assert what not in daemon.log, daemon.log.decode()
+
+
 def refused(daemon: DaemonProcess, path: str, data: bytes) -> str:
     """The error's text of a write that appends; empty if it succeeds."""
     with daemon.tree() as tree:
@@ -203,7 +251,9 @@ def features_in_a_small_dev_shm(directory: str) -> None:
     assert b"Traceback" not in daemon.log, daemon.log.decode()
 
 
-@pytest.mark.parametrize("what", ["in_a_small_dev_shm", "features_in_a_small_dev_shm"])
+@pytest.mark.parametrize(
+    "what", ["in_a_small_dev_shm", "features_in_a_small_dev_shm", "killed_in_a_full_dev_shm"]
+)
 def test_in_a_small_dev_shm(what: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, for a mount namespace of its own")

@@ -42,7 +42,15 @@ from tests.soak.honest import (
     python_producer,
 )
 from tests.soak.house import House
-from tests.soak.judging import Told, judge_order, judge_records, lines_of, stats_of, told_lost
+from tests.soak.judging import (
+    Told,
+    judge_order,
+    judge_records,
+    late_events,
+    lines_of,
+    stats_of,
+    told_lost,
+)
 from tests.soak.plain import PlainConnection
 from tests.soak.report import Found, Report
 from utracefs.tracefs import PerfAttr, Tracefs
@@ -51,8 +59,8 @@ from utracefsd.server.runtime import SHARED_MEMORY
 _BUFFER_KB = 8192
 _THREADS = 2
 _FEW_DESCRIPTORS = 320
-_NEEDED_TO_START = 256 << 10
-"""Bytes in /dev/shm: a page each for the status file and the journal must be there, and the log."""
+_STARTS_IN_FULL = 4
+"""Half of those that a daemon keeps room for; a producer that maps each status file for ever takes it up."""
 
 
 def chaos(setting: Setting, report: Report, folder: Path, *, may_fill: bool) -> None:
@@ -123,7 +131,7 @@ class _Epoch:
         self.abrupt = 0
         self.may_fill = may_fill
         self.filler: str | None = None
-        self.left_free = 0
+        self.starts_in_full = 0
         self.library = compile_numbered(folder)
 
     def run(self, setting: Setting, deadline: float) -> None:
@@ -221,7 +229,8 @@ class _Epoch:
 
     def _start_again(self) -> None:
         self._pause(0.5)
-        if self.left_free < _NEEDED_TO_START or self.rng.random() < 0.5:
+        self.starts_in_full += self.filler is not None
+        if self.starts_in_full > _STARTS_IN_FULL or self.rng.random() < 0.5:
             self._free()
         self.restarts += 1
         self.house.descriptors = self.rng.choice([None, None, None, _FEW_DESCRIPTORS])
@@ -283,8 +292,8 @@ class _Epoch:
             return
         self.filler = os.fspath(SHARED_MEMORY / "soak-filler")
         free = os.statvfs(SHARED_MEMORY)
-        self.left_free = self.rng.choice([0, 0, 4096, 65536, 256 << 10, 2 << 20])
-        size = free.f_bavail * free.f_frsize - self.left_free
+        left_free = self.rng.choice([0, 0, 4096, 65536, 256 << 10, 2 << 20])
+        size = free.f_bavail * free.f_frsize - left_free
         if size > 0:
             with open(self.filler, "wb") as file, contextlib.suppress(OSError):
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -328,13 +337,17 @@ class _Epoch:
     def _judge_trace(self, instance: str) -> None:
         events = {producer.event: producer for producer in self.producers}
         with self.house.tree(60) as tree:
-            cpus = [f"{instance}per_cpu/{name}/stats" for name, _ in tree.list_dir(f"{instance}per_cpu")]
-            overrun = b"".join(tree.read_file(path) for path in cpus)
+            cpus = [name for name, _ in tree.list_dir(f"{instance}per_cpu")]
+            stats = {int(name[3:]): tree.read_file(f"{instance}per_cpu/{name}/stats") for name in cpus}
             text = b"".join(_whole(tree, f"{instance}trace"))
         context = f"{instance or 'the top instance'}\n{self._context()}\n{self.house.log_tail()}"
         lines, unreadable = lines_of(text, events)
         self.report.check("conservation", self.label, not unreadable, "\n".join(unreadable[:5]))
-        lost = [line for line in overrun.split(b"\n") if line.startswith((b"overrun", b"dropped"))]
+        lost = [
+            line
+            for line in b"".join(stats.values()).split(b"\n")
+            if line.startswith((b"overrun", b"dropped"))
+        ]
         if any(not line.endswith(b": 0") for line in lost):
             self.report.tell("conservation", self.label, f"the buffer was large enough: {lost}\n{context}")
         came: dict[str, dict[int, list[int]]] = {event: defaultdict(list) for event in events}
@@ -347,8 +360,12 @@ class _Epoch:
             self.report.counts["records that producers lost"] += producer.told().lost
             for fault in judge_records(came[event], producer.told()):
                 self.report.tell("conservation", self.label, f"{producer.member.name}: {fault}\n{context}")
-        if faults := judge_order(lines):
+        late = Counter({cpu: late_events(text) for cpu, text in stats.items()})
+        told_late = late.total()
+        if faults := judge_order(lines, late):
             self.report.tell("order", self.label, "\n".join([*faults, context]))
+        self.report.counts["records that came late"] += told_late
+        self.report.counts["honest records behind later ones"] += told_late - late.total()
 
     def _counters(self, tree: Tracefs) -> dict[str, int]:
         """A consumer that counts all that is emitted, for every event that will be."""

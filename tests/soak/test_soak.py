@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ import pytest
 from tests.soak import sockets
 from tests.soak.descriptors import KINDS, Descriptors
 from tests.soak.house import ROOT, House
-from tests.soak.judging import Line, Told, judge_order, judge_records, lines_of, stats_of, told_lost
+from tests.soak.judging import (
+    Line,
+    Told,
+    judge_order,
+    judge_records,
+    late_events,
+    lines_of,
+    stats_of,
+    told_lost,
+)
 from tests.soak.report import Found, Report
 
 TRACE = b"""\
@@ -140,14 +150,29 @@ def test_a_thread_that_nobody_has() -> None:
     assert judge_records({0: [0, 1], 7: [0]}, told())
 
 
-def test_order() -> None:
-    def line(n: int, cpu: int, time_us: int) -> Line:
-        return Line("p1", 0, n, cpu, time_us)
+def line(n: int, cpu: int, time_us: int) -> Line:
+    return Line("p1", 0, n, cpu, time_us)
 
+
+def test_order() -> None:
     assert not judge_order([line(0, 0, 5), line(1, 1, 4), line(2, 1, 4), line(5, 0, 9)])
     assert len(judge_order([line(0, 0, 5), line(1, 0, 4)])) == 1
     assert len(judge_order([line(1, 0, 5), line(0, 1, 5)])) == 2
     assert len(judge_order([line(1, 0, 5), line(1, 1, 5)])) == 2
+
+
+def test_order_of_what_came_late() -> None:
+    """So many records of that cpu as the daemon tells; never time that goes back, never a record twice."""
+    moved = [line(1, 1, 5), line(0, 0, 6), line(2, 1, 7)]
+    assert len(judge_order(moved)) == 2
+    assert not judge_order(moved, Counter({0: 1}))
+    assert len(judge_order(moved, Counter({1: 1}))) == 2, "another cpu"
+    assert len(judge_order([*moved, line(1, 0, 8)], Counter({0: 1}))) == 2, "one more than told"
+    assert not judge_order([*moved, line(1, 0, 8)], Counter({0: 2}))
+    assert len(judge_order([line(0, 0, 5), line(1, 0, 4)], Counter({0: 9}))) == 1
+    assert len(judge_order([line(1, 0, 5), line(1, 1, 5)], Counter({0: 9, 1: 9}))) == 2
+    assert late_events(b"entries: 5\nlate events: 2\nlate by at most:     0.001500\n") == 2
+    assert late_events(b"entries: 5\n") == 0
 
 
 def test_findings_of_ignored_judges_are_counted_only() -> None:

@@ -20,7 +20,7 @@
 #include "core.h"
 #include "thread.h"
 
-#define LAST_BACK_OFF_NS 2000000000ull
+#define LAST_BACK_OFF_NS 1000000000ull
 #define BUSY_NS 5000000ull /* until the next look at a daemon with too many programs before its door */
 #define MAX_FDS 3	   /* descriptors beside one byte */
 

@@ -3,12 +3,13 @@
 `--dir` may stand before or after the command's name: `utracefs --dir D status`, `utracefs status --dir D`.
 """
 
+import contextlib
 import errno
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -50,6 +51,7 @@ __all__ = [
     "selected",
     "standing_events",
     "why_no_connection",
+    "with_extras",
     "write_word",
 ]
 
@@ -142,6 +144,15 @@ class EventPattern(TextType):
 def path_argument(name: str, **options: Any) -> Callable[[F], F]:
     """A path of the tree."""
     return click.argument(name, shell_complete=complete_path, **options)
+
+
+@contextlib.contextmanager
+def with_extras() -> Iterator[None]:
+    """For what needs a library of one of our extras: Failure where that is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise Failure("", str(error)) from None
 
 
 def events_option(help_text: str) -> Callable[[F], F]:

@@ -9,8 +9,11 @@ import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, events_option
+from utracefs.cli.common import COMMAND_SETTINGS, events_option, with_extras
 from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.wanted import all_filters, filter_option
+from utracefs.columns import library
 from utracefs.export import (
     Counter,
     Duration,
@@ -21,6 +24,8 @@ from utracefs.export import (
     write_csv,
     write_ctf,
     write_json_lines,
+    write_parquet,
+    write_parquet_file,
     write_perfetto,
 )
 from utracefs.export.common import Progress
@@ -39,6 +44,7 @@ _ENDINGS: Final = {
     ".ndjson": "jsonl",
     ".csv": "csv",
     ".json": "chrome",
+    ".parquet": "parquet",
     ".pftrace": "perfetto",
     ".perfetto-trace": "perfetto",
 }
@@ -67,9 +73,9 @@ class _TrackType(_AnyType):
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "perfetto", "chrome", "ctf"]),
-    help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF.  [default: by the ending of OUT: "
-    ".jsonl, .csv, .pftrace, .json]",
+    type=click.Choice(["jsonl", "csv", "perfetto", "chrome", "ctf", "parquet"]),
+    help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF, Parquet.  [default: by the ending of "
+    "OUT: .jsonl, .csv, .pftrace, .json, .parquet]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -79,6 +85,7 @@ class _TrackType(_AnyType):
 )
 @click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see report -t).")
 @click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
+@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",
@@ -122,6 +129,7 @@ def export(
     pids: tuple[int, ...],
     since_ns: int | None,
     until_ns: int | None,
+    filters: tuple[str, ...],
     recover: bool,
     slices: tuple[Slice, ...],
     durations: tuple[Duration, ...],
@@ -133,23 +141,30 @@ def export(
     tracks = Tracks(slices, durations, counters)
     if (tracks or tracks_file) and kind not in _TIMELINES:
         raise click.UsageError("--slice, --duration, --counter and --tracks are for --to perfetto or chrome")
-    with utracefs.open(
-        file,
-        events=events,
-        cpus=cpus,
-        pids=pids or None,
-        since_ns=since_ns,
-        until_ns=until_ns,
-        recover=recover,
-    ) as recording:
+    text = all_filters(filters)
+    with about_the_filter(file, text):
+        recording = utracefs.open(
+            file,
+            events=events,
+            cpus=cpus,
+            pids=pids or None,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            filter=text or None,
+            recover=recover,
+        )
+    with recording:
         if tracks_file is not None:
             tracks += _tracks_of(tracks_file, recording)
         tracks.check(recording)
-        if kind == "ctf":
-            if output is None:
-                raise click.UsageError("--to ctf needs -o DIRECTORY")
+        if kind in ("ctf", "parquet") and output is None:
+            raise click.UsageError(f"--to {kind} needs -o DIRECTORY")
+        if kind == "ctf" and output is not None:
             with progress_bar() as progress:
-                done = _write_directory(recording, output, progress)
+                done = _write_directory(kind, write_ctf, recording, output, progress)
+        elif kind == "parquet" and output is not None:
+            with with_extras(), progress_bar() as progress:
+                done = _write_parquet(recording, output, progress)
         else:
             with output_file(output, file) as out, progress_bar() as progress:
                 done = _write(kind, recording, out, tracks, progress)
@@ -189,15 +204,32 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
     return _TIMELINES[kind](recording, out, tracks=tracks, progress=progress)
 
 
-def _write_directory(recording: Recording, path: str, progress: Progress) -> Exported:
+def _write_parquet(recording: Recording, path: str, progress: Progress) -> Exported:
+    """A file where the path ends so, else a directory."""
+    library("pyarrow.parquet")
+    if not path.endswith(".parquet"):
+        return _write_directory("parquet", write_parquet, recording, path, progress)
+    events = [str(event) for event in recording.events]
+    if len(events) != 1:
+        events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+    if len(events) != 1:
+        reason = f"a file has one event, and there are records of {len(events)} events"
+        raise Failure(path, f"{reason}; name one by -e, or give -o DIRECTORY")
+    with output_file(path, recording.path) as out:
+        return write_parquet_file(recording, out, event=events[0], progress=progress)
+
+
+def _write_directory(
+    kind: str, write: Callable[..., Exported], recording: Recording, path: str, progress: Progress
+) -> Exported:
     """It gets its name when it is complete, or complete up to what was broken."""
     if os.path.lexists(path):
-        raise Failure(path, "exists; --to ctf makes a new directory")
+        raise Failure(path, f"exists; --to {kind} makes a new directory")
     real = os.path.realpath(path)
     temporary = f"{real}.tmp"
     try:
         try:
-            done = write_ctf(recording, temporary, progress=progress)
+            done = write(recording, temporary, progress=progress)
         except TraceError:
             os.rename(temporary, real)
             raise

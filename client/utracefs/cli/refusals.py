@@ -10,6 +10,7 @@ error_log:
 The places of the carets are the kernel's.
 """
 
+import contextlib
 import re
 from collections.abc import Collection, Iterator
 
@@ -18,9 +19,17 @@ import attrs
 from utracefs.cli import Failure
 from utracefs.cli.filter_syntax import syntax_mistake
 from utracefs.event_names import EventName
-from utracefs_protocol.text import text_of
+from utracefs_protocol.filter import FilterError
+from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["Refusal", "filter_refusal", "logged_refusals", "syntax_refusal", "trigger_refusal"]
+__all__ = [
+    "Refusal",
+    "about_the_filter",
+    "filter_refusal",
+    "logged_refusals",
+    "syntax_refusal",
+    "trigger_refusal",
+]
 
 INDENT = "  "
 
@@ -73,6 +82,18 @@ def filter_refusal(text: str, shown: bytes, otherwise: str) -> Refusal:
     if found is None:
         return Refusal(otherwise, _indented(text), "filter")
     return Refusal(found[3], _indented(f"{found[1]}\n{found[2]}"), "filter")
+
+
+@contextlib.contextmanager
+def about_the_filter(path: str, text: str) -> Iterator[None]:
+    """Says what is wrong with a filter for the records of a file as it is said of one for an event."""
+    try:
+        yield
+    except FilterError as error:
+        shown = error.shown(bytes_of(text))
+        raise filter_refusal(text, shown, "no event has a record that it could be about").failure(
+            path
+        ) from None
 
 
 _ENTRY = re.compile(r"^\[ *\d+\.\d+\] (.*?): error: (.*)\n  Command: ((?:.|\n)*?)\n( {11,}\^)$", re.MULTILINE)

@@ -12,6 +12,8 @@ import utracefs
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
 from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.event_names import EventName, select
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_text
@@ -31,6 +33,7 @@ _LINES_AT_ONCE = 2000
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
 @click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
+@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
 @json_option
 @click.option(
@@ -55,6 +58,7 @@ def report(
     full_ns: bool,
     cpus: frozenset[int] | None,
     events: tuple[str, ...],
+    filters: tuple[str, ...],
     show_stat: bool,
     as_json: bool,
     as_html: bool,
@@ -71,18 +75,22 @@ def report(
     With --html a page with all in it: timeline, rates, fields, records, losses. It needs no network.
     """
     path = also_file or file
+    text = all_filters(filters)
     if as_html:
         if show_stat or as_json:
             raise click.UsageError("--html stands alone: --stat and --json print something else")
-        with utracefs.open(
-            path,
-            events=events,
-            cpus=cpus,
-            pids=pids or None,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            recover=recover,
-        ) as recording:
+        with about_the_filter(path, text):
+            recording = utracefs.open(
+                path,
+                events=events,
+                cpus=cpus,
+                pids=pids or None,
+                since_ns=since_ns,
+                until_ns=until_ns,
+                filter=text or None,
+                recover=recover,
+            )
+        with recording:
             _write_html(recording, output)
         return
     if output is not None or pids or since_ns is not None or until_ns is not None or recover:
@@ -93,7 +101,7 @@ def report(
         if show_stat:
             _write(line for text in reader.cpu_stats for line in text.splitlines())
             return
-        options = ReportOptions(full_ns, cpus, events)
+        options = ReportOptions(full_ns, cpus, events, bytes_of(text) if text else None)
         there = [
             EventName(reader.systems.get(number, ""), text_of(event.name))
             for number, event in reader.formats.items()
@@ -102,13 +110,14 @@ def report(
             if not select([pattern], there):
                 raise Failure(pattern, f"no such event in {path}")
         try:
-            if as_json:
-                _write(json_lines(reader, options))
-            else:
-                out = sys.stdout.buffer
-                for piece in report_text(reader, options):
-                    out.write(piece)
-                    out.flush()
+            with about_the_filter(path, text):
+                if as_json:
+                    _write(json_lines(reader, options))
+                else:
+                    out = sys.stdout.buffer
+                    for piece in report_text(reader, options):
+                        out.write(piece)
+                        out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}") from None
 

@@ -9,6 +9,7 @@ with the recording.
 | perfetto | Perfetto's TrackEvent, for ui.perfetto.dev and its trace processor: the same |
 | tracks | which records are slices and counters |
 | ctf | CTF 1.8, for babeltrace2 and Trace Compass |
+| parquet | Apache Parquet, for DuckDB and data frames; needs pyarrow |
 | common | what they share |
 
     with utracefs.open("trace.dat") as recording, open("trace.jsonl", "wb") as out:
@@ -20,6 +21,7 @@ from utracefs.export.common import Exported
 from utracefs.export.csv_table import write_csv
 from utracefs.export.ctf import write_ctf
 from utracefs.export.json_lines import write_json_lines
+from utracefs.export.parquet import write_parquet, write_parquet_file
 from utracefs.export.perfetto import write_perfetto
 from utracefs.export.tracks import Counter, Duration, Slice, Tracks
 
@@ -33,5 +35,7 @@ __all__ = [
     "write_csv",
     "write_ctf",
     "write_json_lines",
+    "write_parquet",
+    "write_parquet_file",
     "write_perfetto",
 ]

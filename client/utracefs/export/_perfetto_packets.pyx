@@ -225,7 +225,7 @@ cdef class PerfettoPackets(TrackWriter):
         uint64_t ns, const Raw *raw, bint with_fields, bint with_thread=False, bint with_process=False
     ) except -1:
         """with_thread, with_process: what is not on the thread's track says whose it was."""
-        cdef size_t packet, body, all_members
+        cdef size_t packet, body, all_members = 0
         cdef int tag = EVENT_ANNOTATION
         packet, body = begin_event(line, ns, type, track)
         if type != TYPE_SLICE_END:
@@ -400,10 +400,12 @@ cdef inline size_t begin_message(Line *line) noexcept nogil:
 
 
 cdef inline void end_message(Line *line, size_t begin) noexcept nogil:
-    cdef size_t size = line.p - line.start - begin
-    cdef char *p = line.start + begin - 4
+    cdef size_t size
+    cdef char *p
     if line.full:
         return
+    size = line.p - line.start - begin
+    p = line.start + begin - 4
     p[0] = <char>(size & 127 | 128)
     p[1] = <char>(size >> 7 & 127 | 128)
     p[2] = <char>(size >> 14 & 127 | 128)

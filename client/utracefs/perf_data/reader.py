@@ -22,6 +22,7 @@ from utracefs.perf_data.format import Feature
 from utracefs.trace_dat import Cursor, TraceTexts, contents_of
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE
+from utracefs_protocol.text import text_of
 
 __all__ = ["PerfDataReader"]
 
@@ -47,6 +48,9 @@ class PerfDataReader(TraceTexts):
         self._recover = recover
         self.clock = "perf"
         """The name of the samples' clock; all count nanoseconds."""
+        self.host = ""
+        self.unix_offset_ns: int | None = None
+        """What added to a time gives nanoseconds since 1970; None: the file does not say it."""
         self._sample_type = int(DEFAULT_SAMPLE_TYPE)
         self._sample_id_all = True
         self._data = (0, 0)
@@ -118,13 +122,8 @@ class PerfDataReader(TraceTexts):
         kinds = self._kinds(range(attrs_at, attrs_at + attrs_size, entry_size))
         if not features >> Feature.TRACING_DATA & 1:
             raise self._error("has no formats of events (TRACING_DATA): its samples are not of tracepoints")
-        before = features & ((1 << Feature.TRACING_DATA) - 1)
-        place = data_at + data_size + before.bit_count() * layout.EXTENT.size
         try:
-            at, length = layout.EXTENT.unpack_from(self._map, place)
-            if at + length > size:
-                raise ValueError("TRACING_DATA")
-            self._read_tracing_data(Cursor(self._map[at : at + length]))
+            self._read_tracing_data(Cursor(self._feature(features, Feature.TRACING_DATA)))
         except (struct.error, ValueError, OverflowError):
             if data_size:
                 raise
@@ -132,6 +131,8 @@ class PerfDataReader(TraceTexts):
             raise self._error(
                 "was not finished; without the formats of its events nothing can be read"
             ) from None
+        with contextlib.suppress(struct.error, ValueError):
+            self._read_host_and_clock(features)
         if not kinds and not self.formats:
             return  # a recording of no event at all
         if len(kinds) != 1:
@@ -139,6 +140,27 @@ class PerfDataReader(TraceTexts):
                 f"has samples of {len(kinds)} kinds; files whose events have the same can be read"
             )
         ((self._sample_type, self._sample_id_all),) = kinds
+
+    def _feature(self, features: int, bit: int) -> bytes:
+        """Its body; empty if it is not there."""
+        if not features >> bit & 1:
+            return b""
+        before = features & ((1 << bit) - 1)
+        place = sum(self._data) + before.bit_count() * layout.EXTENT.size
+        at, length = layout.EXTENT.unpack_from(self._map, place)
+        if at + length > len(self._map):
+            raise ValueError("feature")
+        return self._map[at : at + length]
+
+    def _read_host_and_clock(self, features: int) -> None:
+        self.host = text_of(self._feature(features, Feature.HOSTNAME)[layout.U32.size :].partition(b"\0")[0])
+        told = self._feature(features, Feature.CLOCK_DATA)
+        if self.clock == "realtime":
+            self.unix_offset_ns = 0
+        elif told:
+            _, clock, wall_ns, clock_ns = layout.CLOCK_DATA.unpack_from(told)
+            if _CLOCKS.get(clock) == self.clock:
+                self.unix_offset_ns = wall_ns - clock_ns
 
     def _kinds(self, attrs: range) -> set[tuple[int, bool]]:
         """sample_type and sample_id_all of each event; also finds the clock."""

@@ -1,25 +1,13 @@
 """What other compiled modules may use of tracepoints and probes. All of it needs the GIL."""
 
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+
+from utracefs_protocol.record cimport Record
 
 cdef extern from "Python.h":
     ctypedef struct PyTupleObject:
         PyObject *ob_item[1]
-
-ctypedef struct Record:
-    uint64_t ts_ns              # CLOCK_MONOTONIC
-    int32_t cpu
-    int32_t pid                 # common_pid: the writing thread
-    int32_t tgid                # its process; pid where that is not known
-    uint16_t id                 # the event's id; set by Tracepoint.emit
-    uint32_t size               # bytes of payload
-    const uint8_t *payload      # borrowed for the duration of the call
-    bint valid                  # its dynamic fields are valid; set by Tracepoint.emit
-    # Number of its data ring in the journal; 0: it came another way, or there is no journal.
-    uint64_t origin
-    uint64_t origin_at          # its position in that data ring
 
 cdef enum:
     # What a probe did with a record; the index into Probe.counts.
@@ -29,17 +17,6 @@ cdef enum:
     OUTCOMES
     # No outcome yet: it does not look at the invalid record, and wants it again once that is emitted.
     UNDECIDED
-
-cdef inline void common_fields(Record *r, uint8_t *to) noexcept:
-    """The first 8 bytes of an entry: u16 common_type, u8 flags 0, u8 preempt count 0, i32 common_pid."""
-    memset(to, 0, 4)
-    memcpy(to, &r.id, 2)
-    memcpy(to + 4, &r.pid, 4)
-
-
-cdef inline uint64_t common_word(uint16_t id, int32_t pid) noexcept nogil:
-    """The same as one little-endian word."""
-    return id | <uint64_t><uint32_t>pid << 32
 
 # Records that came of others, and wait until those have been dealt with.
 cdef int nr_put_off

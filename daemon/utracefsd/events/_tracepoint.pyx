@@ -24,8 +24,11 @@ import time
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EBADF, EFAULT, EINVAL
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from utracefs_protocol.record cimport Record, common_fields
 
 from utracefs_protocol.declaration import FieldKind
 

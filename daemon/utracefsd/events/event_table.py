@@ -115,6 +115,8 @@ class EventTable:
         self.on_created: list[Callable[[Event], None]] = []
         self.on_removed: list[Callable[[Event], None]] = []
         self.on_dynamic_removed: list[Callable[[], None]] = []
+        self.check_room: Callable[[int], None] = lambda nr_bytes: None
+        """TraceError when so many bytes could not be written down for a new event."""
         self.system_sizes: Counter[bytes] = Counter()
         """How many events each system has."""
         self._events: dict[int, Event] = {}  # by id; dicts keep the order of creation
@@ -178,7 +180,7 @@ class EventTable:
 
         Raises TraceError: EINVAL (bad name; fields that do not parse), EPERM (REG_PERSIST without privilege),
         EADDRINUSE (the single-format name exists with other fields), EMFILE (too many events), ENODEV (no
-        free trace event id).
+        free trace event id), ENOSPC (no room to write down a new one).
         """
         if b"\0" in command:
             raise TraceError(
@@ -213,6 +215,7 @@ class EventTable:
             self._next_multi_id += 1
         declaration = Declaration(name, parse_fields(args))
         self._make_room(owner_uid, privileged, len(declaration.fields))
+        self.check_room(_line_bytes(name, args))
         event_id = self._allocate_id()
         try:
             status_index = self.status_file.allocate()
@@ -233,7 +236,7 @@ class EventTable:
         """A synthetic event, which no registration finds. command: all of the line, for positions.
 
         SyntheticError: EINVAL as `parse_synthetic`, EEXIST. TraceError: EMFILE (as many as of all others
-        together), ENODEV (no free trace event id).
+        together), ENODEV (no free trace event id), ENOSPC (no room to write it down).
         """
         declaration = parse_synthetic(name, fields, command)
         if (SYSTEM_SYNTHETIC, name) in self._by_path:
@@ -241,6 +244,7 @@ class EventTable:
             raise SyntheticError(errno.EEXIST, "Event already exists", position, command=command)
         if self.system_sizes[SYSTEM_SYNTHETIC] >= self.user_events_max:
             raise TraceError(errno.EMFILE, f"there are {self.user_events_max} synthetic events already")
+        self.check_room(_line_bytes(name, fields))
         event = _synthetic_event(declaration, self._allocate_id())
         self._insert(event)
         for listeners in (self.before_created, self.on_created):
@@ -577,6 +581,12 @@ class EventTable:
                 lines.append(event.tracepoint_name + b"\n")
         lines.append(b"\nActive: %d\nBusy: %d\n" % (len(events), busy))
         return b"".join(lines)
+
+
+def _line_bytes(name: bytes, fields: bytes) -> int:
+    """What an event takes in the log of the state at most (state/log.py): its name twice, its fields as
+    `format` spells them, numbers; and the end of an event before that had its id."""
+    return 2 * (len(name) + len(fields)) + 96
 
 
 def _synthetic_event(declaration: Declaration, event_id: int) -> Event:

@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from utracefsd.events._tracepoint cimport Record, Tracepoint
+from utracefs_protocol.record cimport Record
+from utracefsd.events._tracepoint cimport Tracepoint
 
 cdef class IndexTable:
     cdef list tracepoints

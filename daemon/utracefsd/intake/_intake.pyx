@@ -28,9 +28,10 @@ from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.data_ring cimport *
+from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells
-from utracefsd.events._tracepoint cimport RECORDED, Probe, Record, Tracepoint, emit_put_off, nr_put_off
+from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_put_off, nr_put_off
 from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
 from utracefsd.intake._journal cimport Journal
 from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot

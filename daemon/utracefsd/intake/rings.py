@@ -34,7 +34,7 @@ import errno
 import logging
 import os
 import select
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -88,6 +88,10 @@ class NoStore:
 
 
 _DESCRIPTORS_OF_A_RING = 2
+
+# What a ring takes in the log of the state at most, and each event of its records.
+_LINE_BYTES = 64
+_ID_BYTES = 3
 
 _CORRUPT = "the memory of the data ring is invalid"
 
@@ -155,6 +159,8 @@ class Rings:
         self.on_grown: Callable[[Key, int], None] = _ignore
         self.on_gone: Callable[[Key], None] = _ignore
         """Told of each that is given up, or not waited for any more."""
+        self.check_room: Callable[[int], None] = lambda nr_bytes: None
+        """TraceError when so many bytes could not be written down for a new one."""
         self._awaited = dict(known or {})
         self._is_running = is_running
         self._hold = hold
@@ -190,9 +196,9 @@ class Rings:
         gone = [key for key, ring in self._awaited.items() if not ring.may_come_back(self._is_running)]
         self._wait_no_more(gone)
 
-    def stop_waiting(self) -> None:
-        """Whatever comes back from now on comes late."""
-        self._wait_no_more(list(self._awaited))
+    def stop_waiting(self, but_for: Container[int] = ()) -> None:
+        """Whatever comes back from now on comes late. but_for: processes that are still waited for."""
+        self._wait_no_more([key for key, ring in self._awaited.items() if ring.pid not in but_for])
 
     def _wait_no_more(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -262,13 +268,14 @@ class Rings:
         left to the user: a sixteenth, so that one program with much room leaves rings to many others.
 
         TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
-        machine's).
+        machine's), ENOSPC (no room to write down that there is one).
         """
         while DATA_RING_SIZE < size <= MAX_DATA_RING and not peer.privileged:
             if size <= self._shares.left(Resource.RING_BYTES, peer.share) // PART_OF_THE_REST:
                 break
             size //= 2
         self._check_shares(peer, size)
+        self.check_room(_LINE_BYTES + _ID_BYTES * len(table))
         try:
             ring = DataRing.create(table, peer.pid, size)
             self._watch(ring)

@@ -140,6 +140,7 @@ async def serve(
         ]
         daemon.data.listen(listeners[0])
         daemon.tracefs.listen(listeners[1])
+        daemon.listens()
         async with trio.open_nursery() as nursery:
             server = Server(daemon)
             nursery.start_soon(server.port, daemon.data)
@@ -184,7 +185,7 @@ class Server:
 
     async def tree(self) -> None:
         """Administrators wait until the rings of the daemon before are back: what was committed before they
-        ask shall be in the answer. That is bounded (GATHER_NS of daemon.py)."""
+        ask shall be in the answer. That is bounded (GATHER_NS and HAND_OVER_NS of daemon.py)."""
         await self._gathered.wait()
         await self.port(self.daemon.tracefs)
 

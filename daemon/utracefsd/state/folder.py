@@ -3,18 +3,22 @@
 The folder of the status file (server/runtime.py: ours alone, mode 0700, locked while a daemon lives) holds
 
     user_events_status     the status bytes; never taken over (events/status_file.py)
-    state                  the log: events, instances and their settings, names of threads (log.py)
+    state                  the log: events, instances and their settings, names of threads (log.py), and the
+                           room that it has (log_file.py)
     buffer.I.N/cpu0 ...    the ring buffer of the instance with number I; N grows when the whole buffer is
                            replaced (another sub-buffer size). None when there is no room for it: then it is
                            in the daemon's own memory and ends with it
     cells                  what triggers change from within a record (consumers/ftrace/trigger/include/)
     hist.N                 the table of a histogram (consumers/ftrace/hist/include/hist_table.h)
     journal                how far each data ring is consumed (intake/include/journal.h)
+    room                   pages for the status files of successors: programs may still map the one before,
+                           whose own are not free then
     set-aside/             the last state that a daemon could not use
 
 Whether a buffer folder is in use is for the log to say. A new one is filled, named in the log, and only then
 the one before is removed; so a daemon that is killed in between leaves one too many, which its successor
-removes, and never one too few.
+removes, and never one too few. Only a log that is behind (log_file.py) may name one that is gone: that
+instance goes on with an empty buffer.
 
 A state that makes no sense (another version, foreign, damaged) is set aside and said in one line of the log
 of the daemon, which starts afresh. The journal stays even then: producers come with data rings that were
@@ -22,6 +26,7 @@ begun.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -29,9 +34,11 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
+from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
 
 __all__ = ["BufferFolders", "StateFolder", "remove"]
 
@@ -40,8 +47,13 @@ logger = logging.getLogger("utracefsd")
 LOG = "state"
 JOURNAL = "journal"
 CELLS = "cells"
+ROOM = "room"
 SET_ASIDE = "set-aside"
 _BUFFER = "buffer."
+_STARTS = 8
+"""In a full /dev/shm, of which some program maps each status file for ever."""
+_BUFFER_LINE = 64
+"""Bytes in the log that name one."""
 
 
 class StateFolder:
@@ -55,22 +67,46 @@ class StateFolder:
         self.on_buffer_moved: Callable[[int], None] = lambda number: None
         """Told of an instance whose buffer folder is another one: the log must have that before the old one
         goes."""
+        self.check_room: Callable[[int], None] = lambda nr_bytes: None
+        """TraceError when the log cannot take so many bytes."""
         self._buffers: dict[int, BufferFolders] = {}
         self._warned = False
-        self._whole_bytes = 0
-        """Of the log that was taken over; a torn end is behind them."""
+
+    def give_room(self, nr_bytes: int) -> None:
+        """A daemon starts, which needs so much: it may have that of what was kept."""
+        with contextlib.suppress(OSError):
+            path = self.path / ROOM
+            os.truncate(path, max(0, path.lstat().st_size - nr_bytes))
+
+    def keep_room(self, nr_bytes: int) -> bool:
+        """So much for each of some starts to come. False: there is no room for all of that."""
+        try:
+            fd = os.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return False
+        try:
+            for at in range(os.fstat(fd).st_size, _STARTS * nr_bytes, nr_bytes):
+                os.posix_fallocate(fd, at, nr_bytes)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
 
     def take_over(self, nr_cpus: int) -> Taken | None:
         """What a daemon before this one left. None: nothing, or nothing of use; then that is set aside and
         logged."""
         self._make_way()
+        remove(self.path / f"{LOG}.new")  # of a daemon that was killed while it made one
         try:
-            data = self._read_log()
-            if data is None:
+            found = self._read_log()
+            if found is None:
                 return None
+            data, behind = found
             taken = parse_log(data)
-            self._whole_bytes = taken.log_bytes
             for instance in taken.instances.values():
+                if behind and not (self.path / instance.buffer_folder).exists():
+                    instance.buffer_folder = ""
                 self._adopt_buffer(instance, nr_cpus)
         except StateError as error:
             self.set_aside(str(error))
@@ -78,30 +114,31 @@ class StateFolder:
         for number, instance in taken.instances.items():
             self._buffers[number] = BufferFolders(self, number, instance.buffer, instance.buffer_folder)
         self.remove_unused_buffers()  # now, so that what is of no use takes no room from a new one
+        if behind:
+            logger.warning(
+                "the daemon before this one had no room to write down what was set, enabled or removed last;"
+                " that is as it was before"
+            )
         return taken
 
     def buffers_of(self, number: int) -> "BufferFolders":
         """The buffer folders of the instance of that number."""
         return self._buffers.setdefault(number, BufferFolders(self, number))
 
-    def open_log(self) -> int:
-        """The log that was taken over, to append to it; -1 if none was, or it cannot be opened."""
-        if not self._whole_bytes:
-            return -1
+    def open_log(self) -> LogFile | None:
+        """The log that was taken over, or a new one, with all the room that it needs to begin with. None: the
+        one that was taken over is of an older version; it stays until everything stands in another. OSError:
+        there is no room for one."""
+        if self.log.exists():
+            return LogFile.open(self.log)
         try:
-            fd = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return LogFile.make(self.log, FIRST_ROOM)
         except OSError:
-            return -1
-        try:
-            os.ftruncate(fd, self._whole_bytes)
-        except OSError:
-            os.close(fd)
-            return -1
-        return fd
+            return LogFile.make(self.log, 1)
 
     def _make_way(self) -> None:
         """Move what is no file and stands where one of ours belongs."""
-        for name in (LOG, JOURNAL, CELLS, f"{LOG}.new", f"{JOURNAL}.new", f"{CELLS}.new"):
+        for name in (LOG, JOURNAL, CELLS, ROOM, f"{LOG}.new", f"{JOURNAL}.new", f"{CELLS}.new"):
             path = self.path / name
             try:
                 if stat.S_ISREG(path.lstat().st_mode):
@@ -121,7 +158,6 @@ class StateFolder:
         aside = self.path / SET_ASIDE
         logger.warning("starting afresh, what was found is in %s: %s", aside, why)
         self._buffers.clear()
-        self._whole_bytes = 0
         remove(aside)
         with contextlib.suppress(FileExistsError):
             aside.mkdir(0o700)
@@ -142,7 +178,7 @@ class StateFolder:
         """The daemon ends and hands nothing over."""
         self._buffers.clear()
         self.remove_former_state()
-        for name in (LOG, JOURNAL, CELLS):
+        for name in (LOG, JOURNAL, CELLS, ROOM):
             remove(self.path / name)
             remove(self.path / f"{name}.new")
 
@@ -181,13 +217,9 @@ class StateFolder:
         if was_for != nr_cpus:
             raise StateError(f"its ring buffer is for {was_for} cpus, and there are {nr_cpus}")
 
-    def _read_log(self) -> bytes | None:
+    def _read_log(self) -> tuple[bytes, bool] | None:
         try:
-            fd = os.open(self.log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(fd, "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
+            return read_log_file(self.log)
         except OSError as error:
             raise StateError(f"the log cannot be read: {error.strerror}") from error
 
@@ -214,7 +246,12 @@ class BufferFolders:
         self._number = number
 
     def new_folder(self) -> str:
-        """A new, empty folder for a ring buffer; not in use until `switch_to`. OSError."""
+        """A new, empty folder for a ring buffer; not in use until `switch_to`. OSError; ENOSPC also when the
+        log could not name it."""
+        try:
+            self._state.check_room(_BUFFER_LINE)
+        except TraceError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         last = max((int(path.name.rpartition(".")[2]) for path in self._folders()), default=0)
         path = self._state.path / f"{_BUFFER}{self._number}.{last + 1}"
         path.mkdir(0o700)

@@ -3,8 +3,14 @@
 The log has everything but the records, which live in the ring buffers' own files: events, instances and
 their settings, what is enabled, names of threads. `State.save` writes whole packets, before anybody is
 answered and before a record of a new event is taken in. So what a client was told survives, and the log
-knows every id that a ring buffer holds. When most of a log is history, a new one is made beside it and
-renamed over it; so it is at every start.
+knows every id that a ring buffer holds. When the log's room (log_file.py) is full of history everything is
+written anew; so it is at every start.
+
+**Where /dev/shm is full** there is the room that the log has, for at least a third more than there is. When
+that is used up, too, the log stays as it is, *behind*: what it says is true of the moment before. So that
+nothing gets another meaning than it has there, no new event, instance, data ring or folder is made then
+(`check_room`: ENOSPC), and of those before, the lines are in it. What is set, enabled or removed is not; a
+successor is told that by the log, and says it. Once there is room the log has everything again.
 
 There is no fsync: /dev/shm does not outlive the machine, and the log need not.
 
@@ -17,8 +23,8 @@ would cost a store for every record, the others belong to connections that died 
 """
 
 import contextlib
+import errno
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -35,15 +41,22 @@ from utracefsd.intake.known_rings import Key
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.state import log
-from utracefsd.state.folder import LOG, StateFolder, remove
+from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import StateError, Taken
+from utracefsd.state.log_file import FIRST_ROOM, LogFile
 
 __all__ = ["State", "restore_events", "restore_instances"]
 
 logger = logging.getLogger("utracefsd")
 
-# A log is made anew when it holds this many lines more than four times what the last new one had.
-_HISTORY_LINES = 1000
+# A file is given back for a smaller one when it has this many times the room that is needed.
+_TOO_MUCH = 8
+
+# Steps between two attempts to write a log that is behind: each packs everything.
+_LAST_PATIENCE = 64
+
+# Lines without which records could not be told: what `check_room` is asked for.
+_NEEDED = ("event", "ring", "fired")
 
 
 class State:
@@ -61,8 +74,13 @@ class State:
         comms: CommTable,
         rings: Rings | None = None,
         fired: Mapping[Key, tuple[int, set[int]]] | None = None,
+        file: LogFile | None = None,
     ) -> None:
-        """fired: of records that are still to be handed over again, see Journal."""
+        """fired: of records that are still to be handed over again, see Journal.
+
+        file: what `folder.open_log` gave, and ours from now on; None: it is asked. OSError: there is no room
+        for a log in place of one of an older version.
+        """
         self.folder = folder
         self._table = table
         self._instances = instances
@@ -75,11 +93,10 @@ class State:
         """Instances with settings that are not written yet."""
         self._moved: dict[int, None] = {}
         """Numbers of instances whose buffer has another folder."""
-        self._lines = 0
-        self._lines_at_first = 0
-        self._bytes = 0
-        self._fd = -1
-        self._failed = False
+        self._promised = 0
+        """Bytes of lines to come that were asked for since the last were written."""
+        self._wait = self._patience = 0
+        """Steps until a log that is behind is tried again, and how many these were at first."""
         self.has_news = False
         """Whether anything happened that a fresh daemon would not know."""
         self._pack = msgpack.Packer(use_bin_type=True).pack
@@ -95,25 +112,61 @@ class State:
             self._listen_to(instance)
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
-        self._begin()
-        folder.remove_unused_buffers()
+        self._begin(folder.open_log() if file is None else file)
+        self._asking = [one for one in (table, instances, folder, rings) if one is not None]
+        for one in self._asking:
+            one.check_room = self.check_room
 
     def save(self) -> None:
         """Write down what has changed. Costs nothing when nothing has."""
+        if self._file.behind:
+            self._catch_up()
+            return
         if not self._pending and not self._changed and not self._moved:
             return
         self.has_news = True
-        if self._fd < 0:
-            self._rewrite()
-            return
         lines = list(self._unwritten())
-        self._lines += len(lines)
-        live = max(self._lines_at_first, 2 * len(self._table) + len(self._comms))
-        too_long = self._lines > 4 * live + _HISTORY_LINES
-        if too_long or not self._write(self._fd, b"".join(map(self._pack, lines))):
-            self._rewrite()
-        if self._fd >= 0:
-            self._instances.cells.recycle()  # what is written names none that was taken back
+        if self._file.append(b"".join(map(self._pack, lines))):
+            self._promised = 0
+        elif not self._rewrite():
+            self._fall_behind(lines)
+            return
+        self._instances.cells.recycle()  # what is written names none that was taken back
+
+    def check_room(self, nr_bytes: int) -> None:
+        """Before something is made whose line takes so many bytes at most, and which records, files or
+        descriptors will mean. TraceError(ENOSPC): it could not be written down."""
+        self._promised += nr_bytes
+        if self._promised <= self._file.left and not self.behind:
+            return
+        self._wait = 0
+        self.save()
+        if not self.behind and self._file.left < nr_bytes:
+            self._rewrite(nr_bytes)
+        self._promised = nr_bytes
+        if self.behind or self._file.left < nr_bytes:
+            raise TraceError(
+                errno.ENOSPC,
+                f"{self.folder.path.parent} is full, and what a restart must know of this could not be"
+                " written down: free some, or mount a larger one",
+            )
+
+    @property
+    def behind(self) -> bool:
+        """The log does not say everything: there was no room."""
+        return self._file.behind
+
+    def _catch_up(self) -> None:
+        """Try whether there is room again."""
+        if self._wait:
+            self._wait -= 1
+        elif self._rewrite():
+            logger.info("the state is written again")
+            self._instances.cells.recycle()
+            self.folder.remove_unused_buffers()
+        else:
+            self._wait = self._patience = min(2 * self._patience + 1, _LAST_PATIENCE)
+        self._pending.clear()  # all of it is in what is tried next
 
     def close(self, *, keep: bool) -> None:
         """Write nothing more. Not `keep`: remove all files, whatever is in them."""
@@ -127,9 +180,9 @@ class State:
         self._instances.on_removed.remove(self._instance_removed)
         for instance in self._instances:
             _stop_listening_to(instance)
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for one in self._asking:
+            one.check_room = _no_check
+        self._file.close()
         if not keep:
             self.folder.remove_everything()
 
@@ -172,11 +225,13 @@ class State:
         self._moved.pop(instance.number, None)
         self._pending.append(log.removed_line(instance.number))
         self.save()
+        self._wait = 0  # then there may be room
 
     def _buffer_moved(self, number: int) -> None:
         """Written at once: the folder before goes next."""
         if self._instances.by_number(number) is not None:  # else it is being made, and not to be found yet
             self._moved[number] = None
+            self._wait = 0
             self.save()
 
     # What is written
@@ -188,7 +243,6 @@ class State:
             for name, saved in instance.settings.take_unsaved():
                 yield log.setting_line(instance.number, name, saved)
         self._changed.clear()
-        # Last: torn before it, the old buffer is adopted, and what else was said is of no importance then.
         for number in self._moved:
             yield log.buffer_line(number, self.folder.buffers_of(number).folder)
         self._moved.clear()
@@ -222,71 +276,51 @@ class State:
         self._changed.clear()
         self._moved.clear()
 
-    def _begin(self) -> None:
-        """The log of this daemon: a new one, or, where that cannot be written, the one that was taken over
-        and says the same."""
-        unsaved = [(instance, set(instance.settings.unsaved)) for instance in self._instances]
-        self._rewrite(keep_old=True)
-        if self._fd >= 0:
-            return
-        self._fd = self.folder.open_log()
-        if self._fd >= 0:
-            self._bytes = os.fstat(self._fd).st_size
-            for instance, names in unsaved:  # what taking over itself has changed
-                instance.settings.unsaved |= names
-                self._changed[instance] = None
-                self._moved[instance.number] = None
-            self.save()
+    def _begin(self, file: LogFile | None) -> None:
+        """The log of this daemon, in the file that was taken over, which says nearly the same, or in a new
+        one."""
+        if file is None:
+            data = b"".join(map(self._pack, self._everything()))
+            self._file = LogFile.make(self.folder.log, max(2 * len(data), FIRST_ROOM), data)
+        else:
+            self._file = file
+            if not self._rewrite():
+                self._fall_behind([log.fired_line(key, *fired) for key, fired in self._fired.items()])
+                return
+        self.folder.remove_unused_buffers()
 
-    def _rewrite(self, *, keep_old: bool = False) -> None:
-        """A new log of what is now. If there is no room for it there is none: an old one would give ids a
-        wrong meaning. keep_old: nothing has happened since that was written."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        lines = list(self._everything())
-        new = self.folder.path / f"{LOG}.new"
-        fd = -1
-        try:
-            remove(new)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(new, flags, 0o600)
-            self._bytes = 0
-            if not self._write(fd, b"".join(map(self._pack, lines))):
-                raise OSError(0, "no room for it")
-            new.rename(self.folder.log)
-        except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-            if not self._failed:
-                logger.error(
-                    "the state cannot be written, a restart will %s: %s",
-                    "miss what changes now" if keep_old else "begin afresh",
-                    error.strerror,
-                )
-            self._failed = True
-            remove(new)
-            if not keep_old:
-                remove(self.folder.log)
-            return
-        if self._failed:
-            logger.info("the state is written again")
-            self._failed = False
-        self._fd = fd
-        self._lines = self._lines_at_first = len(lines)
+    def _rewrite(self, more: int = 0) -> bool:
+        """Write everything as it is now, so that there is room for `more` bytes behind it where that can be
+        had. False: it cannot be written, and the log is as it was."""
+        data = b"".join(map(self._pack, self._everything()))
+        self._promised = 0
+        needed = len(data) + more
+        room = self._file.room
+        if needed > room // 4 * 3 or not FIRST_ROOM <= room <= max(_TOO_MUCH * needed, FIRST_ROOM):
+            with contextlib.suppress(OSError):
+                file = LogFile.make(self.folder.log, max(2 * needed, FIRST_ROOM), data)
+                self._file.close()
+                self._file = file
+                return True
+        return self._file.replace(data)
 
-    def _write(self, fd: int, data: bytes) -> bool:
-        """Append `data`, whole or not at all."""
-        try:
-            written = os.write(fd, data)
-        except OSError:
-            written = -1
-        if written == len(data):
-            self._bytes += written
-            return True
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, self._bytes)
-        return False
+    def _fall_behind(self, lines: list[tuple[Any, ...]]) -> None:
+        """`lines` cannot all be written. Those can that give records their meaning, which `check_room` has
+        promised: so no record that is kept loses it, since nothing more is made until there is room."""
+        events = {line[1] for line in lines if line[0] == "event"}
+        needed = [line for line in lines if line[0] in _NEEDED or (line[0] == "gone" and line[1] in events)]
+        self._file.append(b"".join(map(self._pack, needed)))
+        self._file.mark_behind()
+        self._patience = 0
+        logger.error(
+            "the state cannot be written, %s is full: new events and instances are refused, and what is set,"
+            " enabled or removed from now on is as before if this daemon is killed. Free some",
+            self.folder.path.parent,
+        )
+
+
+def _no_check(nr_bytes: int) -> None:
+    pass
 
 
 def _stop_listening_to(instance: Instance) -> None:

@@ -1,6 +1,6 @@
 """The log of the state: its lines, how they are written and what is read out of them.
 
-MessagePack arrays, appended; each says what is so from now on:
+MessagePack arrays, one behind the other (log_file.py); each says what is so from now on:
 
     ["utracefs state", VERSION]             once, first
     ["instance", number, name]              it exists; the top one has number 0 and the name ""
@@ -24,7 +24,7 @@ MessagePack arrays, appended; each says what is so from now on:
     ["index", st_dev, st_ino, id]           one event more
     ["ring gone", st_dev, st_ino]           it is given up
 
-An object that was torn by the end of the process is the last one and is left out.
+An object that is torn at the end is left out: in files of older versions a killed daemon left such.
 """
 
 import re
@@ -94,9 +94,6 @@ class Taken:
     fired: dict[Key, tuple[int, set[int]]] = attrs.Factory(dict)
     """Of data rings: the position of a record that was under way, and keys of the triggers that fired for
     it."""
-
-    log_bytes: int = 0
-    """Length of the log, without an object that was torn at its end."""
 
     def names(self) -> dict[int, bytes]:
         """Of the further instances, by number."""
@@ -208,7 +205,6 @@ def parse_log(data: bytes) -> Taken:
     for key, ring in list(taken.rings.items()):
         if not all(isinstance(event_id, int) and event_id in taken.events for event_id in ring.event_ids):
             del taken.rings[key]  # what its records mean cannot be said
-    taken.log_bytes = unpacker.tell()
     if TOP not in taken.instances:
         raise StateError("the log does not name the top instance")
     return taken

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.client.export.example import ROWS, write
+from tests.client.export.example import EVENTS, ROWS, write
 from tests.client.export.perfetto_reader import read as read_perfetto
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
@@ -74,6 +75,7 @@ def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: st
         (["-P", "13"], [40, 3_000_000_999]),
         (["--since", "1.000000351", "--until", "2"], [1_000_000_351]),
         (["--cpu", "1", "-e", "user_events:t*"], [11, 13, 15, 17]),
+        (["--filter", "key == 7", "-f", "comm == '<idle>'"], [1_000_000_351]),
     ],
 )
 def test_selection(file: Path, words: list[str], times: list[int]) -> None:
@@ -220,3 +222,42 @@ def test_a_directory(file: Path, tmp_path: Path) -> None:
 
 def test_to_a_device(file: Path) -> None:
     assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_a_filter_that_fits_nothing(file: Path, command: str) -> None:
+    done = CliRunner().invoke(cli, [command, str(file), "--filter", "stauts >= 500"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (f"utracefs: {file}: filter: Field not found\n  stauts >= 500\n         ^\n")
+
+
+def test_parquet(file: Path, tmp_path: Path) -> None:
+    done = run(file, "--to", "parquet", "-o", tmp_path / "out")
+    assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost\n")
+    folders = {folder.name for folder in (tmp_path / "out").iterdir()}
+    assert folders == {f"event=user_events:{e.name.decode()}" for e in EVENTS.declared.values()}
+    assert run(file, "-e", "begin", "-o", tmp_path / "begin.parquet").exit_code == 0
+    assert pq.read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [7, 8]
+    assert run(file, "-P", "13", "--since", "3", "-o", tmp_path / "done.parquet").exit_code == 0
+
+
+def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "o.parquet"
+    done = run(file, "-o", out)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"utracefs: {out}: a file has one event, and there are records of 6 events; "
+        + "name one by -e, or give -o DIRECTORY\n",
+    )
+    assert run(file, "--to", "parquet").exit_code == 2
+    (tmp_path / "there").mkdir()
+    assert (
+        "there: exists; --to parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
+    )
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run(file, "-e", "begin", "-o", out)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "utracefs: pyarrow is not installed: pip install 'utracefs[arrow]'\n",
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "trace.dat"]

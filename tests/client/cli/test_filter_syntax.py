@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from utracefs.cli.filter_syntax import SyntaxMistake, syntax_mistake
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.ftrace.filter.errors import FilterError
-from utracefsd.consumers.ftrace.filter.parse import is_no_filter, parse_filter
+from utracefs_protocol.filter.errors import FilterError
+from utracefs_protocol.filter.parse import is_no_filter, parse_filter
 
 FIELDS = parse(b"ev u32 a; s64 b; char[8] s; __rel_loc char[] path").fields
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from utracefs.cli.refusals import filter_refusal, logged_refusals, trigger_refusal
+from utracefs.cli import Failure
+from utracefs.cli.refusals import about_the_filter, filter_refusal, logged_refusals, trigger_refusal
 from utracefs.event_names import EventName
+from utracefs_protocol.filter import parse_filter
 
 EVENT = EventName("user_events", "ev")
 
@@ -69,3 +71,10 @@ def test_what_the_log_says_of_histograms() -> None:
 def test_triggers_of_which_the_log_says_nothing(log: bytes) -> None:
     refusal = trigger_refusal("nonsense", log, "there is no trigger 'nonsense'")
     assert (refusal.reason, refusal.detail) == ("there is no trigger 'nonsense'", "  nonsense")
+
+
+def test_a_filter_for_a_file_is_shown_as_one_for_an_event() -> None:
+    with pytest.raises(Failure) as error, about_the_filter("t.dat", "stauts >= 500"):
+        parse_filter(b"stauts >= 500", ())
+    assert (error.value.about, error.value.reason) == ("t.dat", "filter: Field not found")
+    assert error.value.detail == "  stauts >= 500\n         ^"

@@ -110,6 +110,12 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
             assert process.wait() == 0
 
 
+def test_a_filter(file: Path) -> None:
+    assert numbers(file, "--filter", "n > 2", "-f", "n != 4") == [3, 5]
+    lines = report(file, "-f", "n == 4").stdout.splitlines()
+    assert (len(lines), lines[1].split()[-1]) == (2, "n=4")
+
+
 def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it shows: tests/client/html_report."""
     monkeypatch.chdir(tmp_path)

@@ -33,7 +33,14 @@ def sample(time: int, cpu: int, pid: int, tid: int, entry: bytes) -> bytes:
     return record(9, body)
 
 
-def write(path: Path, events: Events, records: Sequence[bytes], cmdlines: bytes = b"") -> Path:
+def write(
+    path: Path,
+    events: Events,
+    records: Sequence[bytes],
+    cmdlines: bytes = b"",
+    features: Sequence[tuple[int, bytes]] = (),
+) -> Path:
+    """features: bit and body, besides TRACING_DATA, in the order of bits."""
     formats = events.formats()
     page, event = header_page_text(), HEADER_EVENT_TEXT
     tracing = b"\x17\x08\x44tracing0.6\0\0\x08" + struct.pack("<I", 4096)
@@ -52,7 +59,14 @@ def write(path: Path, events: Events, records: Sequence[bytes], cmdlines: bytes 
         attr = head.ljust(92, b"\0") + struct.pack("<i", 1)
         body += attr.ljust(112, b"\0") + struct.pack("<QQ", ids_at + 8 * n, 8)
     features_at = data_at + len(data)
-    body += data + struct.pack("<QQ", features_at + 16, len(tracing)) + tracing
+    body += data
+    bodies = [tracing, *(text for _, text in features)]
+    at = features_at + 16 * len(bodies)
+    for text in bodies:
+        body += struct.pack("<QQ", at, len(text))
+        at += len(text)
+    body += b"".join(bodies)
+    bits = 2 | sum(1 << bit for bit, _ in features)
     sizes = (104, 128, attrs_at, 128 * len(events.declared), data_at, len(data), 0, 0)
-    path.write_bytes(struct.pack("<8s8Q", b"PERFILE2", *sizes) + (2).to_bytes(32, "little") + body)
+    path.write_bytes(struct.pack("<8s8Q", b"PERFILE2", *sizes) + bits.to_bytes(32, "little") + body)
     return path

@@ -25,9 +25,9 @@ from tests.daemon.intake.dying import (
     stepped_through,
 )
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger

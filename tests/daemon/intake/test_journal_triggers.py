@@ -27,9 +27,9 @@ from tests.daemon.intake.dying import (
     stepped_through,
 )
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.ftrace.trigger._actions import (
     EventSwitch,
     SnapshotTrigger,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,31 @@ def test_state_can_be_discarded(folder: Path) -> None:
     assert len(new.table) == 0
     assert not (folder / "set-aside").exists()
     finish(new)
+
+
+def test_room_is_kept_for_starts(folder: Path, room: Callable[..., None]) -> None:
+    """Some, where the pages of the status files before do not come back; then what there is is kept."""
+    daemon = daemon_in(folder)
+    kept = folder / "room"
+    assert kept.stat().st_size == kept.stat().st_blocks * 512 == 8 * 4096
+    room(0, of="/room")
+    for left in (7, 6, 5):
+        die(daemon)
+        daemon = daemon_in(folder)
+        assert kept.stat().st_size == left * 4096
+    room(6 * 4096, of="/room")
+    daemon.on_time(0)
+    assert kept.stat().st_size == 6 * 4096
+    room(1 << 40, of="/room")
+    daemon.on_time(0)
+    assert kept.stat().st_size == kept.stat().st_blocks * 512 == 8 * 4096
+    finish(daemon)
+    assert names(folder) == []
+
+
+def test_something_else_where_room_is_kept(folder: Path) -> None:
+    (folder / "room").mkdir()
+    (folder / "room" / "file").touch()
+    daemon = daemon_in(folder)
+    assert (folder / "set-aside" / "room" / "file").exists()
+    finish(daemon)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -13,31 +12,64 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.restarting import (
+    ROOT,
     daemon_in,
     die,
     emit,
     finish,
+    logged,
     read,
     register,
     write,
 )
+from utracefs_protocol.errors import TraceError
+from utracefsd.daemon import Daemon
+from utracefsd.intake._index_table import IndexTable
 from utracefsd.state.log import parse_log
+from utracefsd.state.log_file import LogFile
 
 
 def test_it_is_compacted(folder: Path) -> None:
     daemon = daemon_in(folder)
     register(daemon, b"a u32 n")
-    sizes = []
-    for n in range(6000):
+    size, lengths = (folder / "state").stat().st_size, []
+    for n in range(16000):
         write(daemon, b"events/user_events/a/enable", b"%d" % (n % 2 == 0))
-        sizes.append((folder / "state").stat().st_size)
-    assert max(sizes) < 30_000
-    assert any(after < before for before, after in itertools.pairwise(sizes))
+        lengths.append(len(logged(folder)))
+    assert any(after < before for before, after in itertools.pairwise(lengths))
+    assert (folder / "state").stat().st_size == size
     write(daemon, b"events/user_events/a/enable", b"1")
     die(daemon)
     new = daemon_in(folder)
     assert read(new, b"events/user_events/a/enable") == b"1\n"
     finish(new)
+
+
+def test_it_grows_and_shrinks(folder: Path) -> None:
+    """At least a third of what there is has room besides; what is not needed any more is given back by the
+    next daemon."""
+    first = daemon_in(folder)
+    size = (folder / "state").stat().st_size
+    for n in range(4000):
+        register(first, b"event_%d u32 status; u64 usec; __rel_loc char[] path" % n)
+        first.save()
+        file = LogFile.open(folder / "state")
+        assert file is not None
+        assert file.room >= 2 << 10
+        file.close()
+    grown = (folder / "state").stat().st_size
+    assert 2 * 4 * len(logged(folder)) / 3 <= grown <= 4.1 * len(logged(folder)) + size
+    die(first)
+    second = daemon_in(folder)
+    second.table.release_all(second.table.events(), 0)
+    second.table.reap(1 << 63)
+    assert len(second.table) == 0
+    second.save()
+    die(second)
+    assert (folder / "state").stat().st_size == grown
+    third = daemon_in(folder)
+    assert (folder / "state").stat().st_size == size
+    finish(third)
 
 
 def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
@@ -51,55 +83,272 @@ def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
         daemon.take_in_all()
         read(daemon, b"trace")  # the first time it learns how the thread is called
         daemon.save()
-        size = size or (folder / "state").stat().st_size
-    assert (folder / "state").stat().st_size == size
+        size = size or len(logged(folder))
+    assert len(logged(folder)) == size
     finish(daemon)
 
 
-def test_no_room_for_the_log(
-    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then there is none: the next daemon starts afresh. Once there is room it is complete again."""
-    monkeypatch.setattr(logging.getLogger("utracefsd"), "propagate", True)
+LONG = b" || ".join(b"n == %d" % n for n in range(300))
+FULL = "free some, or mount a larger one"
+BEHIND = "had no room to write down"
+
+
+def test_a_full_dev_shm_costs_nothing(folder: Path, room: Callable[..., None]) -> None:
+    """What fits into the room that the log has needs none, in this daemon and in the next ones."""
     daemon = daemon_in(folder)
-    real = os.write
-
-    def half(fd: int, data: bytes) -> int:
-        ours = os.readlink(f"/proc/self/fd/{fd}").startswith(str(folder))
-        return real(fd, data[: len(data) // 2] if ours else data)
-
-    monkeypatch.setattr(os, "write", half)
-    register(daemon, b"a u32 n")
-    daemon.save()
-    register(daemon, b"b u32 n")
-    daemon.save()
-    assert not (folder / "state").exists()
-    assert caplog.text.count("will begin afresh") == 1
-    monkeypatch.setattr(os, "write", real)
-    register(daemon, b"c u32 n")
-    daemon.save()
-    taken = parse_log((folder / "state").read_bytes())
-    assert [event.command for event in taken.events.values()] == [b"a u32 n", b"b u32 n", b"c u32 n"]
-    finish(daemon)
-
-
-def test_the_log_has_no_room_before_the_files_go(
-    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon = daemon_in(folder)
-    register(daemon, b"a u32 n")
-    daemon.save()
-    real = os.write
-
-    def full(fd: int, data: bytes) -> int:
-        name = os.readlink(f"/proc/self/fd/{fd}")
-        if name.startswith(str(folder)) and list(folder.glob("buffer.*")):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(fd, data)
-
-    monkeypatch.setattr(os, "write", full)
-    room(20 << 10)
+    event = register(daemon, b"a u32 n")
     write(daemon, b"events/enable", b"1")
+    emit(event, 7)
+    room(0, of="/state")
+    for n in range(200):
+        register(daemon, b"e%d u32 n" % n)
+        daemon.save()
+    for n in range(5000):
+        write(daemon, b"events/user_events/e1/enable", b"%d" % (n % 2))
+    for number in range(3):
+        die(daemon)
+        daemon = daemon_in(folder)
+        assert len(daemon.table) == 201
+        assert sorted(read(daemon, b"set_event").split()) == [b"user_events:a", b"user_events:e1"]
+        assert read(daemon, b"trace").count(b"n=0x7") == 1
+        write(daemon, b"buffer_percent", b"%d" % number)
+    assert not (folder / "set-aside").exists()
+    finish(daemon)
+
+
+def test_the_last_event_that_there_is_room_for(folder: Path, room: Callable[..., None]) -> None:
+    """The next one is refused, and all before are safe."""
+    daemon = daemon_in(folder, status_pages=2)
+    room(0, of="/state")
+    events = []
+    with pytest.raises(TraceError, match=FULL) as refused:
+        for n in range(8000):
+            events.append(register(daemon, b"e%d u32 n" % n))
+    assert refused.value.errno == errno.ENOSPC
+    assert len(events) > 1500
+    assert register(daemon, b"e5 u32 n").id == events[5].id, "it exists"
+    with pytest.raises(TraceError, match=FULL):
+        register(daemon, b"another u32 n")
+    with pytest.raises(TraceError, match=FULL):
+        daemon.tree.write_file(b"dynamic_events", b"s:synthetic u32 n", False, ROOT)
+    with pytest.raises(TraceError, match=FULL):
+        daemon.instances.make(b"x")
+    daemon.save()
+    assert daemon.state is not None
+    assert not daemon.state.behind
+    die(daemon)
+    new = daemon_in(folder, status_pages=2)
+    assert [event.id for event in new.table.events()] == [event.id for event in events]
+    room(1 << 40, of="/state")
+    register(new, b"another u32 n")
+    finish(new)
+
+
+def fill_up(daemon: Daemon) -> int:
+    """With settings, until there is no room; how many events there are."""
+    assert daemon.state is not None
+    for n in itertools.count():
+        register(daemon, b"e%d u32 n" % n)
+        write(daemon, b"events/user_events/e%d/filter" % n, LONG)
+        if daemon.state.behind:
+            return n + 1
+    raise AssertionError
+
+
+def test_when_all_room_is_used(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
+) -> None:
+    """What was there stays, what could not be written is as it was before, and nothing is made that would
+    mean something else."""
+    daemon = daemon_in(folder)
+    room(0, of="/state")
+    event = register(daemon, b"a u32 n")
+    write(daemon, b"events/enable", b"1")
+    number = fill_up(daemon)
+    emit(event, 7)
+    before = logged(folder)
+    for _ in range(300):
+        write(daemon, b"events/user_events/e1/enable", b"1")
+        write(daemon, b"tracing_on", b"0")
+        write(daemon, b"tracing_on", b"1")
+    write(daemon, b"buffer_percent", b"77")
+    for command in (b"new u32 n", b"e0 u32 n"):
+        if command == b"new u32 n":
+            with pytest.raises(TraceError, match=FULL):
+                register(daemon, command)
+        else:
+            register(daemon, command)
+    with pytest.raises(TraceError, match=FULL):
+        daemon.instances.make(b"x")
+    assert daemon.rings is not None
+    with pytest.raises(TraceError, match=FULL):
+        daemon.rings.create(IndexTable(), ROOT, 1 << 20, lambda error: None)
+    assert logged(folder) == before
+    assert log.text.count("the state cannot be written") == 1
+    die(daemon)
+
+    log.clear()
+    new = daemon_in(folder)
+    assert log.text.count(BEHIND) == 1
+    assert len(new.table) == number + 1
+    assert read(new, b"set_event") == b"user_events:a\n"
+    assert read(new, b"buffer_percent") == b"50\n"
+    assert read(new, b"trace").count(b"n=0x7") == 1
+    for n in range(number - 1):
+        assert read(new, b"events/user_events/e%d/filter" % n) == LONG + b"\n"
+    die(new)
+    room(1 << 40, of="/state")
+    log.clear()
+    last = daemon_in(folder)
+    write(last, b"buffer_percent", b"77")
+    register(last, b"new u32 n")
+    last.save()
+    die(last)
+    log.clear()
+    end = daemon_in(folder)
+    assert read(end, b"buffer_percent") == b"77\n"
+    assert BEHIND not in log.text
+    finish(end)
+
+
+def test_there_is_room_again(folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture) -> None:
+    """Then everything is in the log, with what was missed."""
+    daemon = daemon_in(folder)
+    room(0, of="/state")
+    register(daemon, b"a u32 n")
+    number = fill_up(daemon)
+    write(daemon, b"events/user_events/a/enable", b"1")
+    for n in range(300):
+        write(daemon, b"buffer_percent", b"%d" % (n % 100))
+    room(1 << 40, of="/state")
+    register(daemon, b"new u32 n")  # asked for, it is tried at once
+    assert daemon.state is not None
+    assert not daemon.state.behind
+    daemon.save()
+    die(daemon)
+    new = daemon_in(folder)
+    assert len(new.table) == number + 2
+    assert read(new, b"buffer_percent") == b"99\n"
+    assert read(new, b"set_event") == b"user_events:a\n"
+    finish(new)
+
+
+def test_it_is_tried_again_by_itself(folder: Path, room: Callable[..., None]) -> None:
+    daemon = daemon_in(folder)
+    room(0, of="/state")
+    fill_up(daemon)
+    for _ in range(200):
+        daemon.hand_on()
+    room(1 << 40, of="/state")
+    assert daemon.state is not None
+    for _ in range(70):
+        daemon.hand_on()
+    assert not daemon.state.behind
+    finish(daemon)
+
+
+def test_events_are_written_though_what_came_with_them_is_not(
+    folder: Path, room: Callable[..., None]
+) -> None:
+    """An event that was made in a step whose lines do not fit: its records have their meaning."""
+    daemon = daemon_in(folder)
+    room(0, of="/state")
+    state = daemon.state
+    assert state is not None
+    first = register(daemon, b"first u32 n")
+    n = 0
+    while state._file.left > 5000:
+        register(daemon, b"e%d u32 n" % n)
+        write(daemon, b"events/user_events/e%d/filter" % n, LONG)
+        n += 1
+    daemon.table.release(first, 0)
+    daemon.table.reap(1 << 63)
+    again = register(daemon, b"again u64 n")
+    assert again.id == first.id, "the end of the other one is to be written, too"
+    for path in (b"e0", b"e1", b"e2", b"again"):
+        daemon.tree.write_file(b"events/user_events/%s/filter" % path, LONG[:-2] + b"7", True, ROOT)
+    daemon.tree.write_file(b"events/user_events/again/filter", LONG, True, ROOT)
+    daemon.save()
+    assert state.behind
+    die(daemon)
+    new = daemon_in(folder)
+    found = new.table.by_id(again.id)
+    assert found is not None
+    assert found.name == b"again"
+    assert read(new, b"events/user_events/e0/filter") == LONG + b"\n"
+    finish(new)
+
+
+def test_an_instance_that_was_removed_when_there_was_no_room(folder: Path, room: Callable[..., None]) -> None:
+    """It is back, empty; all others are as they were."""
+    daemon = daemon_in(folder)
+    event = register(daemon, b"a u32 n")
+    daemon.instances.make(b"x")
+    write(daemon, b"instances/x/events/enable", b"1")
+    write(daemon, b"events/enable", b"1")
+    emit(event, 7)
+    room(0, of="/state")
+    fill_up(daemon)
+    write(daemon, b"buffer_subbuf_size_kb", b"8")  # its folder could not be named: it goes to memory
+    assert daemon.instances.top.buffer.folder is None
+    daemon.instances.remove(b"x")
+    assert list(folder.glob("buffer.*")) == []
+    die(daemon)
+    new = daemon_in(folder)
+    assert read(new, b"instances/x/set_event") == b"user_events:a\n"
+    assert read(new, b"instances/x/trace").count(b"n=0x7") == 0
+    assert not (folder / "set-aside").exists()
+    finish(new)
+
+
+def test_a_log_of_an_older_version_is_taken_over(folder: Path, room: Callable[..., None]) -> None:
+    """It had no room ahead; with no room now it stays."""
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 n")
+    daemon.save()
+    lines = logged(folder)
+    die(daemon)
+    (folder / "state").write_bytes(lines)
+    room(0, of="/state")
+    with pytest.raises(TraceError, match="state cannot be made: No space left"):
+        daemon_in(folder)
+    assert (folder / "state").read_bytes() == lines
+    room(1 << 40, of="/state")
+    new = daemon_in(folder)
+    assert len(new.table) == 1
+    assert parse_log(logged(folder)).events
+    assert (folder / "state").read_bytes() != lines
+    finish(new)
+
+
+def test_what_a_killed_start_left_makes_room(folder: Path) -> None:
+    (folder / "state.new").write_bytes(bytes(100))
+    daemon = daemon_in(folder)
+    assert not (folder / "state.new").exists()
+    finish(daemon)
+
+
+def test_the_log_has_no_room_before_the_files_go(folder: Path, room: Callable[..., None]) -> None:
+    """Where a ring buffer leaves for memory there is room again, and what could not be written is tried."""
+    daemon = daemon_in(folder)
+    room(0, of="/state")
+    register(daemon, b"a u32 n")
+    fill_up(daemon)
+    room(1 << 40, of="/state")
+    real = os.posix_fallocate
+
+    def allocate(fd: int, offset: int, length: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{fd}")
+        if ("/state" in name and list(folder.glob("buffer.*"))) or "/cpu" in name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd, offset, length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", allocate)
+        write(daemon, b"events/user_events/a/enable", b"1")
+    assert daemon.instances.top.buffer.folder is None
+    assert daemon.state is not None
+    assert not daemon.state.behind
     die(daemon)
     new = daemon_in(folder)
     assert read(new, b"set_event") == b"user_events:a\n"
@@ -119,5 +368,5 @@ def test_registering_stays_cheap(folder: Path) -> None:
         spent_ns += time.perf_counter_ns() - start
     print(f"{spent_ns / 4000:.0f} ns for each event")
     assert spent_ns / 4000 < 20_000
-    assert len(parse_log((folder / "state").read_bytes()).events) == 4000
+    assert len(parse_log(logged(folder)).events) == 4000
     finish(daemon)

@@ -1,10 +1,11 @@
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_cpu, rb_place
-from utracefsd.consumers.ftrace.filter._program cimport Filter
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells
 from utracefsd.consumers.ftrace.trigger._trigger cimport Stage, Trigger
-from utracefsd.events._tracepoint cimport Probe, Record
+from utracefsd.events._tracepoint cimport Probe
 
 cdef class FtraceSink:
     cdef readonly RingBuffer _buffer

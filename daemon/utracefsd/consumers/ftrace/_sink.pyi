@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
+from utracefs_protocol.filter._program import Filter
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace.filter._program import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Probe

@@ -21,10 +21,11 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     rb_note_origin,
     rb_reserve,
 )
-from utracefsd.consumers.ftrace.filter._program cimport Filter
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport common_word
 from utracefsd.consumers.ftrace.trigger._cells cimport tc_begin
 from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, STORED
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, common_word
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 from utracefsd.machine.machine cimport machine_clock_ns
 
 cdef extern from * nogil:

@@ -29,9 +29,10 @@ from typing import Any
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import Filter, FilterError, parse_filter
+from utracefs_protocol.filter.parse import MAX_CPUS, is_no_filter
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.filter import Filter, FilterError, WriterNames, parse_filter
-from utracefsd.consumers.ftrace.filter.parse import MAX_CPUS, is_no_filter
 from utracefsd.consumers.ftrace.inject import parse_entry
 from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.events.event import Event

@@ -39,7 +39,10 @@ from typing import Any
 
 from utracefs_protocol.declaration import Field
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import FilterError
+from utracefs_protocol.filter.errors import BAD_SYSTEM_FILTER
 from utracefsd.consumers.ftrace import text as trace_text
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceSink
 from utracefsd.consumers.ftrace._text import TextRenderer
@@ -47,8 +50,6 @@ from utracefsd.consumers.ftrace.buffer_store import BufferStorage, BufferStore
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
 from utracefsd.consumers.ftrace.event_words import check_glob, first_word, glob_matches, select
-from utracefsd.consumers.ftrace.filter import FilterError, WriterNames
-from utracefsd.consumers.ftrace.filter.errors import BAD_SYSTEM_FILTER
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options

@@ -13,8 +13,8 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
-from utracefsd.consumers.ftrace.filter import WriterNames
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.trigger._cells import Cells
@@ -30,6 +30,9 @@ TOP = 0
 MAX_NUMBER = 703
 """As many as a slot of the journal has bits for (intake/include/journal.h, JR_MAX_BUFFERS): without one an
 instance would keep the record that was under way when a daemon was killed twice."""
+
+_LINES_BYTES = 4096
+"""What a new one takes in the log of the state at most: its name, its settings, the folder of its buffer."""
 
 _NAME_MAX = 255
 """Bytes of a file name (linux/limits.h)."""
@@ -82,6 +85,8 @@ class Instances:
         self.on_removed: list[Callable[[Instance], None]] = []
         """Told of each that was removed, when nothing is attached to it any more and its storage is still
         there."""
+        self.check_room: Callable[[int], None] = lambda nr_bytes: None
+        """TraceError when so many bytes could not be written down for a new one."""
         self.top = self._make(b"", TOP)
         self.top.markers.copies = lambda: [
             instance.markers for instance in self._by_name.values() if instance.options["copy_trace_marker"]
@@ -118,7 +123,7 @@ class Instances:
         """A new instance, with its real buffer.
 
         TraceError: EEXIST; EINVAL (not a file name); ENAMETOOLONG; ENOMEM; ENOSPC (as many as there are
-        numbers).
+        numbers; no room to write it down).
         """
         check_name(name)
         if name in self._by_name:
@@ -126,6 +131,7 @@ class Instances:
         needed_kb = EXPANDED_SIZE_KB * self.nr_cpus
         if self._free_memory_kb is not None and needed_kb > self._free_memory_kb():
             raise TraceError(errno.ENOMEM, f"too little memory for {needed_kb} KiB more")
+        self.check_room(_LINES_BYTES)
         number = self._numbers.allocate()
         if number is None:
             raise TraceError(errno.ENOSPC, f"there are {MAX_NUMBER} instances, which is the limit")

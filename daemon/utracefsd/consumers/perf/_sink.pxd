@@ -1,7 +1,8 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from utracefsd.consumers.ftrace.filter._program cimport Filter
-from utracefsd.events._tracepoint cimport Probe, Record
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport Record
+from utracefsd.events._tracepoint cimport Probe
 
 cdef class PerfSink:
     cdef readonly uint64_t id               # identifier in samples, nonzero

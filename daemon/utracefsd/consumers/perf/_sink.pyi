@@ -1,4 +1,4 @@
-from utracefsd.consumers.ftrace.filter._program import Filter
+from utracefs_protocol.filter._program import Filter
 from utracefsd.events._tracepoint import Probe
 
 class PerfSink:

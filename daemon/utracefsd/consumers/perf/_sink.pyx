@@ -11,8 +11,9 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, mun
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.status_page import StatusBit
 
-from utracefsd.consumers.ftrace.filter._program cimport Filter
-from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED, common_fields
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport common_fields
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED
 
 cdef extern from * nogil:
     """

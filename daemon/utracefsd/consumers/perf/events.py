@@ -23,10 +23,11 @@ from collections.abc import Callable
 from typing import Any
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.messages.values import text_bytes, wire_int
 from utracefs_protocol.perf_ring import COUNT_ALONE, MAX_SAMPLE_FREQ, ReadFormat
-from utracefsd.consumers.ftrace.filter import Filter, FilterError, WriterNames, parse_filter
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events.event import SYSTEM, Event
 from utracefsd.events.event_table import EventTable

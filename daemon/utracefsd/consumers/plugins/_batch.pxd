@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
-from utracefsd.events._tracepoint cimport Probe, Record
+from utracefs_protocol.record cimport Record
+from utracefsd.events._tracepoint cimport Probe
 
 cdef class BatchProbe(Probe):
     cdef object deliver

@@ -24,6 +24,7 @@ from tests.daemon.restarting import (
     emit,
     files,
     finish,
+    logged,
     read,
     register,
     write,
@@ -137,8 +138,8 @@ def test_expanding_goes_on_in_memory(
     write(old, b"buffer_size_kb", b"2048")
     assert contents(old) == before
     assert read(old, b"buffer_size_kb") == b"2051\n"
-    assert files(folder) == ["cells", "journal", "state", "user_events_status"]
-    taken = parse_log((folder / "state").read_bytes())
+    assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
+    taken = parse_log(logged(folder))
     assert taken.instances[0].buffer_folder == ""
     assert taken.instances[0].settings["in_memory"] == (4096, *[2051] * old.instances.top.nr_cpus)
     emit(event, 20)
@@ -175,7 +176,7 @@ def test_expanding_goes_on_in_memory(
     last = daemon_in(folder)  # and now there is: it is kept in files again
     assert {path: read(last, path) for path in paths} == settings
     assert last.instances.top.buffer.folder is not None
-    assert parse_log((folder / "state").read_bytes()).instances[0].settings["in_memory"] == ()
+    assert parse_log(logged(folder)).instances[0].settings["in_memory"] == ()
     assert WARNING not in log.text
     emit(register(last, b"a u32 n"), 23)
     die(last)
@@ -206,7 +207,7 @@ def test_each_operation_that_needs_room(
     operation(daemon)
     assert daemon.instances.top.buffer.folder is None
     assert log.text.count(WARNING) == 1
-    assert files(folder) == ["cells", "journal", "state", "user_events_status"]
+    assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
     finish(daemon)
 
 

@@ -7,11 +7,11 @@ import pytest
 from tests.daemon.tree.world import errno_of
 from utracefs_protocol.declaration import REG_PERSIST
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import FilterError
+from utracefs_protocol.filter.errors import INVALID_OPERATOR
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
-from utracefsd.consumers.ftrace.filter import FilterError
-from utracefsd.consumers.ftrace.filter.errors import INVALID_OPERATOR
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 

@@ -8,9 +8,10 @@ import pytest
 
 from tests.daemon.record_path import PID, ftrace, numbers, tracepoint, write
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.filter import WriterNames, parse_filter
 
 FIELDS = parse(b"test u32 a").fields
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.daemon.record_path import numbers, tracepoint, write
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.perf_ring import MMAP_PAGE_FIELDS, Lost, PerfRingReader, Sample, SampleType
-from utracefsd.consumers.ftrace.filter import parse_filter
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 
 

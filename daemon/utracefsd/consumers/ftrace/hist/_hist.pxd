@@ -1,7 +1,8 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
-from utracefsd.consumers.ftrace.filter._names cimport WriterNames
-from utracefsd.events._tracepoint cimport Record, Tracepoint
+from utracefs_protocol.record cimport Record
+from utracefsd.consumers.ftrace._names cimport WriterNames
+from utracefsd.events._tracepoint cimport Tracepoint
 
 cdef extern from "hist_table.h" nogil:
     enum:

@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 
-from utracefsd.consumers.ftrace.filter._names import WriterNames
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.hist.program import Program, Step
 from utracefsd.events._tracepoint import Tracepoint
 

@@ -12,9 +12,9 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int8_t, int16_t, int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
+from utracefs_protocol.record cimport COMM_SIZE, common_word
 from utracefsd.consumers.ftrace.hist.program import KeyKind, Op
-from utracefsd.consumers.ftrace.filter._names cimport COMM_SIZE
-from utracefsd.events._tracepoint cimport common_word, put_off
+from utracefsd.events._tracepoint cimport put_off
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap_memory "mmap"(void *, size_t, int, int, int, long)

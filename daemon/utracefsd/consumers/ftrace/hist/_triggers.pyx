@@ -10,11 +10,11 @@ The cell of a hist trigger, where others have their count, is 1 while it counts 
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
+from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key, ht_takes
 from utracefsd.consumers.ftrace.trigger._cells cimport tc_at, tc_fire
 from utracefsd.consumers.ftrace.trigger._trigger cimport STORED, Trigger
-from utracefsd.events._tracepoint cimport Record
 
 from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.filter import Filter
+from utracefs_protocol.filter import Filter
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
 from utracefsd.consumers.ftrace.hist.actions import Handler, Kind

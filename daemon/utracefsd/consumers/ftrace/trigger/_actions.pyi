@@ -1,5 +1,5 @@
+from utracefs_protocol.filter import Filter
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.filter import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 

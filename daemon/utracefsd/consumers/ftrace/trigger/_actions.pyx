@@ -11,10 +11,10 @@ The count of a switch goes down only when something changes.
 
 from libc.stdint cimport uint64_t
 
+from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells, tc_at, tc_fire
 from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, STORED, Trigger
-from utracefsd.events._tracepoint cimport Record
 
 from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
 

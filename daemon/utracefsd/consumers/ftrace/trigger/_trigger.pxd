@@ -2,9 +2,9 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from utracefsd.consumers.ftrace.filter._program cimport Filter
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells
-from utracefsd.events._tracepoint cimport Record
 
 cdef enum Stage:
     # When it fires, once the record is known to be one (`Trigger.fire`).

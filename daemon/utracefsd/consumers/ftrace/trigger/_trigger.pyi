@@ -1,4 +1,4 @@
-from utracefsd.consumers.ftrace.filter import Filter
+from utracefs_protocol.filter import Filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 
 UNLIMITED: int

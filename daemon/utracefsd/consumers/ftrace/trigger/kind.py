@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import Filter, FilterError
 from utracefsd.consumers.ftrace._sink import FtraceSink
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event_file import EventFiles
-from utracefsd.consumers.ftrace.filter import Filter, FilterError
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.snapshot import Snapshot
 from utracefsd.consumers.ftrace.trigger._cells import Cells

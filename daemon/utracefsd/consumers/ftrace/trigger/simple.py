@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.filter import Filter
+from utracefs_protocol.filter import Filter
 from utracefsd.consumers.ftrace.trigger._actions import (
     EventSwitch,
     SnapshotTrigger,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from utracefsd.consumers.ftrace.filter import parse_filter
+from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED, Trigger
 

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport int32_t, uint64_t
 
-from utracefsd.events._tracepoint cimport Record
+from utracefs_protocol.filter._program cimport Names
+from utracefs_protocol.record cimport COMM_SIZE, Record
 
 cdef enum:
-    COMM_SIZE = 16          # TASK_COMM_LEN: a name, filled up with NUL
     SLOTS = 256
 
 ctypedef struct Slot:
@@ -13,7 +13,7 @@ ctypedef struct Slot:
     uint64_t until_ns       # a record that is not older than this wants the name looked up again
     char name[COMM_SIZE]
 
-cdef class WriterNames:
+cdef class WriterNames(Names):
     cdef object _read
     cdef dict _known            # thread id -> (name, until_ns), the one that was learned first in front
     cdef dict _asked            # process -> how often, since _asked_since_ns
@@ -23,7 +23,5 @@ cdef class WriterNames:
     cdef readonly uint64_t lookups
     cdef readonly uint64_t faults
 
-    # COMM_SIZE bytes, the last of them NUL; good until the next call. May run Python.
-    cdef const char *name_of(self, const Record *r) noexcept
     cdef int fill(self, Slot *slot, const Record *r) except -1
     cdef bint may_ask(self, int32_t tgid, uint64_t now) except -1

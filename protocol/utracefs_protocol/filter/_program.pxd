@@ -1,9 +1,8 @@
 """What other compiled modules may use of filters. All of it needs the GIL."""
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
-from utracefsd.consumers.ftrace.filter._names cimport WriterNames
-from utracefsd.events._tracepoint cimport Record
+from utracefs_protocol.record cimport Record
 
 ctypedef struct Step:
     # One predicate, and which step is next by its outcome.
@@ -19,9 +18,16 @@ ctypedef struct Step:
     const uint8_t *data     # a pattern, or a bit for each cpu; borrowed from Filter._kept
     uint32_t length         # of the pattern in bytes, of the bits in bits
 
+cdef class Names:
+    # COMM_SIZE bytes, the last of them NUL; good until the next call. May run Python.
+    cdef const char *name_of(self, const Record *r) noexcept
+
+
 cdef class Filter:
     cdef readonly bytes text
-    cdef readonly WriterNames names
+    cdef readonly Names names
+    # common_flags and common_preempt_count of the record at hand: 0 but for records of a kernel.
+    cdef uint16_t flags
     cdef Step *_steps
     cdef uint32_t _count
     cdef list _kept

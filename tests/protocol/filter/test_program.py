@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.ftrace.filter import Filter, WriterNames, parse_filter
-from utracefsd.consumers.ftrace.filter.predicate import Predicate, Subject
+from utracefs_protocol.filter import Filter, parse_filter
+from utracefs_protocol.filter.predicate import Predicate, Subject
+from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.events.synthetic import STRING_BYTES, parse_synthetic
 
 FIELDS = parse(

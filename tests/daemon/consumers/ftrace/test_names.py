@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from utracefsd.consumers.ftrace.filter import WriterNames
+from utracefsd.consumers.ftrace._names import WriterNames
 
 SECOND_NS = 1_000_000_000
 

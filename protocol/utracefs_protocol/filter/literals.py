@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from utracefsd.consumers.ftrace.filter.predicate import How
+from utracefs_protocol.filter.predicate import How
 
 __all__ = ["parsed_cpus", "parsed_number", "parsed_pattern"]
 

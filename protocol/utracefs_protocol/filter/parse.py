@@ -21,12 +21,11 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from utracefs_protocol.declaration import Field, FieldKind
-from utracefsd.consumers.ftrace.filter import errors
-from utracefsd.consumers.ftrace.filter._names import WriterNames
-from utracefsd.consumers.ftrace.filter._program import Filter
-from utracefsd.consumers.ftrace.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
-from utracefsd.consumers.ftrace.filter.literals import parsed_cpus, parsed_number, parsed_pattern
-from utracefsd.consumers.ftrace.filter.predicate import How, Predicate, Subject
+from utracefs_protocol.filter import errors
+from utracefs_protocol.filter._program import Filter, Names
+from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
+from utracefs_protocol.filter.literals import parsed_cpus, parsed_number, parsed_pattern
+from utracefs_protocol.filter.predicate import How, Predicate, Subject
 
 __all__ = ["MAX_CPUS", "is_no_filter", "parse_filter"]
 
@@ -134,7 +133,7 @@ def _of_field(field: Field) -> _Operand:
 
 
 def parse_filter(
-    text: bytes, fields: Sequence[Field], *, nr_cpus: int = MAX_CPUS, names: WriterNames | None = None
+    text: bytes, fields: Sequence[Field], *, nr_cpus: int = MAX_CPUS, names: Names | None = None
 ) -> Filter:
     """The filter that `text` describes, for records of an event with these fields. FilterError: see there.
 

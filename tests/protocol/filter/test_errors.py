@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.filter import errors
-from utracefsd.consumers.ftrace.filter.errors import FilterError
+from utracefs_protocol.filter import errors
+from utracefs_protocol.filter.errors import FilterError
 
 MESSAGES: dict[str, Any] = {
     name: value for name, value in vars(errors).items() if name.isupper() and isinstance(value, str)

@@ -1,17 +1,18 @@
 from collections.abc import Sequence
 
-from utracefsd.consumers.ftrace.filter._names import WriterNames
-from utracefsd.consumers.ftrace.filter.predicate import Predicate
+from utracefs_protocol.filter.predicate import Predicate
+
+class Names: ...
 
 class Filter:
     text: bytes
-    names: WriterNames | None
+    names: Names | None
 
     def __init__(
         self,
         text: bytes,
         steps: Sequence[tuple[Predicate, int, int]],
-        names: WriterNames | None = None,
+        names: Names | None = None,
     ) -> None: ...
     def __len__(self) -> int: ...
     def test(

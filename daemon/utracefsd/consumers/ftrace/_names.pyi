@@ -1,6 +1,8 @@
 from collections.abc import Callable
 
-class WriterNames:
+from utracefs_protocol.filter import Names
+
+class WriterNames(Names):
     lookups: int
     faults: int
 

@@ -19,7 +19,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC
 
-from utracefsd.events._tracepoint cimport Record
+from utracefs_protocol.record cimport COMM_SIZE, Record
 from utracefsd.machine.machine cimport machine_clock_ns
 
 cdef enum:
@@ -31,7 +31,7 @@ cdef enum:
 cdef bytes UNKNOWN = b"<...>"
 
 
-cdef class WriterNames:
+cdef class WriterNames(Names):
     """What is known of the writing threads; one for a daemon.
 
     read: The name of a thread, at most 15 bytes of it, or the last one that is known (`CommTable.comm`).

@@ -27,10 +27,9 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from utracefsd.consumers.ftrace.filter._names cimport COMM_SIZE, WriterNames
-from utracefsd.consumers.ftrace.filter.predicate import How as _How
-from utracefsd.consumers.ftrace.filter.predicate import Subject as _Subject
-from utracefsd.events._tracepoint cimport Record, common_word
+from utracefs_protocol.filter.predicate import How as _How
+from utracefs_protocol.filter.predicate import Subject as _Subject
+from utracefs_protocol.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
 
 cdef extern from * nogil:
     """
@@ -44,7 +43,6 @@ cdef enum:
     # Beyond all steps.
     REJECT = 0x7ffffffe
     ACCEPT = 0x7fffffff
-    ENTRY_HEADER = 8
 
 cdef enum Subject:
     NOTHING                 # the predicate is false, whatever the record
@@ -241,6 +239,13 @@ cdef bint glob(const uint8_t *pattern, uint32_t size, const uint8_t *text, size_
     return True
 
 
+cdef class Names:
+    """Names of the threads that write; of those who run filters, who know them."""
+
+    cdef const char *name_of(self, const Record *r) noexcept:
+        return b"<...>\0\0\0\0\0\0\0\0\0\0\0"
+
+
 @cython.final
 cdef class Filter:
     """A parsed filter. `parse.parse_filter` makes them.
@@ -252,7 +257,7 @@ cdef class Filter:
     def __cinit__(self, *args, **kwargs):
         self._steps = NULL
 
-    def __init__(self, bytes text not None, steps, WriterNames names=None):
+    def __init__(self, bytes text not None, steps, Names names=None):
         """steps: (predicate, next if false, next if true); next is the index of a later step, len(steps) for
         REJECT or len(steps) + 1 for ACCEPT. ValueError: something else."""
         cdef uint32_t i, outcome
@@ -289,13 +294,13 @@ cdef class Filter:
         step.how = _HOWS[predicate.how]
         step.negated = predicate.negated
         if field is not None:
-            step.offset = field.offset if step.subject == COMMON else field.offset - ENTRY_HEADER
+            step.offset = field.offset if step.subject == COMMON else field.offset - COMMON_SIZE
             step.size = field.size
         if step.subject in (DATA_LOC, REL_LOC):
             if step.size not in (4, 8):
                 raise ValueError(f"a location word of {step.size} bytes")
             step.size = 4  # a synthetic event has a slot of 8 for it
-        if step.subject == COMMON and step.offset + step.size > ENTRY_HEADER:
+        if step.subject == COMMON and step.offset + step.size > COMMON_SIZE:
             raise ValueError("beyond the common fields")
         value = predicate.value
         is_text = step.subject in (ARRAY, DATA_LOC, REL_LOC, COMM)
@@ -342,7 +347,7 @@ cdef class Filter:
                 return False
             return compare(step, load(r.payload + step.offset, step.load))
         elif step.subject == COMMON:
-            common = common_word(r.id, r.pid)
+            common = common_word(r.id, r.pid) | <uint64_t>self.flags << 16
             return compare(step, load(<const uint8_t *>&common + step.offset, step.load))
         elif step.subject == CPU:
             return compare(step, <uint64_t><int64_t>r.cpu)
@@ -369,16 +374,16 @@ cdef class Filter:
             memcpy(&word, r.payload + step.offset, 4)
             start = word & 0xffff       # in the entry
             if step.subject == REL_LOC:
-                start += ENTRY_HEADER + step.offset + 4
-            if start + (word >> 16) <= ENTRY_HEADER + <uint64_t>r.size:
+                start += COMMON_SIZE + step.offset + 4
+            if start + (word >> 16) <= COMMON_SIZE + <uint64_t>r.size:
                 length = word >> 16
-                if start >= ENTRY_HEADER:
-                    text = r.payload + (start - ENTRY_HEADER)
+                if start >= COMMON_SIZE:
+                    text = r.payload + (start - COMMON_SIZE)
                 else:
                     # Over the common fields. One of those bytes is always NUL, so the text ends there.
-                    common = common_word(r.id, r.pid)
+                    common = common_word(r.id, r.pid) | <uint64_t>self.flags << 16
                     text = <const uint8_t *>&common + start
-                    length = min(length, ENTRY_HEADER - start)
+                    length = min(length, COMMON_SIZE - start)
         if step.how == MIDDLE:
             return step.length == 0 or memmem(text, length, step.data, step.length) != NULL
         elif step.how == END:

@@ -1,0 +1,165 @@
+"""The file of the log: where its lines stand, so that a kill at any moment and a full /dev/shm leave it true.
+
+    0           magic, `_HEAD`
+    16          u32 `room`: bytes of an area, whole pages
+    24          the word: u32 offset of the area in use, its lowest bit `_BEHIND`; u32 length of the lines
+    4096        the first area
+    4096 + room the second one
+
+All of it is allocated when the file is made (`made_whole`), so nothing that fits into an area needs a page
+later, from /dev/shm or from anybody. Lines are appended behind those in use, and then the word counts them
+in. When an area is full of history everything is written into the other one, and then the word names that
+one. Only what does not fit into an area any more needs room: another file of larger areas, filled before it
+takes the name.
+
+What a SIGKILL leaves:
+
+- in the middle of appended lines (pwrite(2) may end at any page): the lines before, since the word does
+  not count these in. Nobody reads behind its length, so what stands there, zeros or half a line, is nothing;
+- in the middle of an area that is written anew: the other area, which nobody has touched;
+- at the word: the one before or the one after. It is eight bytes at a multiple of eight, one pwrite(2),
+  copied within one page: a signal is looked at before or after that;
+- while a larger file is made: the one before, and `state.new` beside it, which is removed at the next start.
+
+`behind`: something has happened since that the file had no room for. That is a bit of the word, so it needs
+none, comes after what is true and goes with the write that makes everything true again.
+
+A file without `_HEAD` is a log of an older version, lines from its first byte on.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+from pathlib import Path
+
+from utracefsd.machine.kept_file import made_whole
+
+__all__ = ["LogFile", "read_log_file"]
+
+PAGE = mmap.PAGESIZE
+
+FIRST_ROOM = 64 << 10
+"""Bytes of an area to begin with: some hundred events, and what happens to them."""
+
+MAX_ROOM = 1 << 30
+"""Lengths and offsets are u32."""
+
+_MAGIC = b"utracefs log\1\0\0\0"
+_HEAD = struct.Struct("<16sI")
+_WORD = struct.Struct("<II")
+_WORD_AT = 24
+_BEHIND = 1
+
+
+class LogFile:
+    """An open one, to be written. `make` and `open`; `close` ends it."""
+
+    def __init__(self, fd: int, room: int, offset: int, length: int, *, behind: bool) -> None:
+        self._fd = fd
+        self.room = room
+        """Bytes that lines may take at most."""
+        self._offset = offset
+        self.length = length
+        """Bytes of the lines."""
+        self.behind = behind
+        """Something has happened that is not in it."""
+
+    @classmethod
+    def make(cls, path: Path, room: int, data: bytes = b"") -> LogFile:
+        """A new file with these lines, in the place of the one before. OSError: there is no room for it, and
+        that one is as it was."""
+        room = -(-max(room, len(data), 1) // PAGE) * PAGE
+        if room > MAX_ROOM:
+            raise OSError(errno.EFBIG, "the log would be too large")
+        with made_whole(path, PAGE + 2 * room) as fd:
+            file = cls(fd, room, PAGE, 0, behind=False)
+            if not file._put(_HEAD.pack(_MAGIC, room), 0) or not file.append(data):
+                raise OSError(errno.ENOSPC, "no room for the log")
+        return file
+
+    @classmethod
+    def open(cls, path: Path) -> LogFile | None:
+        """Go on with the file that `read_log_file` has found to be right; None: it is of an older version, or
+        was never written. OSError."""
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = _parse(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
+        if found is None:
+            os.close(fd)
+            return None
+        room, offset, length, behind = found
+        return cls(fd, room, offset, length, behind=behind)
+
+    @property
+    def left(self) -> int:
+        """Bytes that can be appended."""
+        return self.room - self.length
+
+    def append(self, data: bytes) -> bool:
+        """Lines more, all of them or, with False, none."""
+        return (
+            len(data) <= self.left
+            and self._put(data, self._offset + self.length)
+            and self._turn(self._offset, self.length + len(data), behind=self.behind)
+        )
+
+    def replace(self, data: bytes) -> bool:
+        """These lines in place of all before, and nothing is missing any more. False: all is as it was."""
+        other = PAGE if self._offset != PAGE else PAGE + self.room
+        return (
+            len(data) <= self.room and self._put(data, other) and self._turn(other, len(data), behind=False)
+        )
+
+    def mark_behind(self) -> None:
+        """Something has happened that is not in it; until `replace`."""
+        if not self.behind:
+            self._turn(self._offset, self.length, behind=True)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _put(self, data: bytes, at: int) -> bool:
+        """The pages are there; what can be wrong still is a limit on the size of files, or the disk of a
+        folder that is not in memory."""
+        try:
+            return os.pwrite(self._fd, data, at) == len(data)
+        except OSError:
+            return False
+
+    def _turn(self, offset: int, length: int, *, behind: bool) -> bool:
+        if not self._put(_WORD.pack(offset | (_BEHIND if behind else 0), length), _WORD_AT):
+            return False
+        self._offset, self.length, self.behind = offset, length, behind
+        return True
+
+
+def read_log_file(path: Path) -> tuple[bytes, bool] | None:
+    """The lines of the file, and whether it is behind; None: there is none, or none that was ever written.
+
+    Bytes that no log has are given as they are: what they should be, `parse_log` says. OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        data = file.read()
+    found = _parse(data, len(data))
+    if found is None:
+        return data, False
+    _room, offset, length, behind = found
+    return (data[offset : offset + length], behind) if length else None
+
+
+def _parse(head: bytes, size: int) -> tuple[int, int, int, bool] | None:
+    """(room, offset, length, behind) of a file of this size; None when it has not this form."""
+    if len(head) < PAGE or size < 3 * PAGE:
+        return None
+    magic, room = _HEAD.unpack_from(head)
+    word, length = _WORD.unpack_from(head, _WORD_AT)
+    offset = word & ~_BEHIND
+    if magic != _MAGIC or size != PAGE + 2 * room or offset not in (PAGE, PAGE + room) or length > room:
+        return None
+    return room, offset, length, bool(word & _BEHIND)
