@@ -17,10 +17,12 @@ from utracefs.export import (
     write_chrome,
     write_csv,
     write_json_lines,
+    write_parquet,
     write_perfetto,
 )
 from utracefs.html_report import write_html
 from utracefs.recording import Recording
+from utracefs.sql import open_tables
 
 RUNS = 3
 
@@ -40,6 +42,29 @@ def _into(write: Callable[..., object], **options: object) -> Callable[[Recordin
 
 TRACKS = Tracks(durations=(Duration("request", "usec", 1),), counters=(Counter("request", "usec"),))
 
+
+def _arrow(recording: Recording) -> None:
+    recording.to_arrow()
+
+
+def _parquet(recording: Recording) -> None:
+    with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder:
+        write_parquet(recording, Path(folder, "out"))
+
+
+def _filtered(recording: Recording) -> None:
+    with utracefs.open(recording.path, filter='status >= 500 || comm == "nobody"') as selected:
+        _objects(selected)
+
+
+def _sql(table: str) -> Callable[[Recording], None]:
+    def ask(recording: Recording) -> None:
+        with open_tables(recording.path) as tables:
+            tables.connect().execute(f"SELECT pid, count(*) FROM {table} GROUP BY pid").fetchall()
+
+    return ask
+
+
 KINDS: dict[str, tuple[Callable[[Recording], None], float]] = {
     "as Record objects": (_objects, 300_000),
     "as JSON lines": (_into(write_json_lines), 300_000),
@@ -48,6 +73,11 @@ KINDS: dict[str, tuple[Callable[[Recording], None], float]] = {
     "as Chrome JSON": (_into(write_chrome), 300_000),
     "as Perfetto": (_into(write_perfetto), 1_000_000),
     "as Perfetto, all slices and counters": (_into(write_perfetto, tracks=TRACKS), 300_000),
+    "as columns (Arrow)": (_arrow, 1_000_000),
+    "as Parquet": (_parquet, 1_000_000),
+    "judged by a filter": (_filtered, 5_000_000),
+    "grouped in SQL, of an event": (_sql("request"), 1_000_000),
+    "grouped in SQL, of `records`": (_sql("records"), 500_000),
 }
 
 

@@ -40,10 +40,18 @@ cdef class Batch:
     cdef Py_ssize_t text_bytes
     cdef Py_ssize_t _capacity     # rows that there is room for
 
+    cdef int put_common(self, const Raw *raw, bytes comm, bytes instance) except -1
     cdef int append(self, const Raw *raw, bytes comm, bytes instance) except -1
     cdef int grow(self) except -1
     cdef int finish(self) except -1
+    cdef bint is_full(self) noexcept
     cdef Py_ssize_t size_bytes(self) noexcept
+
+
+cdef class CleanNames:
+    cdef dict _known          # str to UTF-8
+
+    cdef bytes clean(self, str text)
 
 
 cdef class ColumnBatches:
@@ -51,9 +59,11 @@ cdef class ColumnBatches:
     cdef bint _text_as_bytes
     cdef dict _pending        # EventDecoder to Batch
     cdef Py_ssize_t _bytes    # of all of them
-    cdef dict _comms          # str to UTF-8
+    cdef CleanNames _names
     cdef object _error        # what the records raised, for when all before it is handed out
 
     cdef Batch _largest(self)
     cdef Batch _take(self, Batch batch)
-    cdef bytes _clean(self, str text)
+
+
+cdef Column new_column(str name, str type, Py_ssize_t width, ValueKind kind)

@@ -38,7 +38,7 @@ cdef enum:
     PENDING_BYTES = 64 << 20    # of what is collected for all events
     FIRST_ROWS = 64
     COMMONS = 7
-    KNOWN_COMMS = 1 << 16
+    KNOWN_NAMES = 1 << 16
 
 COMMON_COLUMNS = ("time_ns", "cpu", "pid", "tid", "comm", "instance", "lost")
 """What each table has in front of its fields."""
@@ -176,13 +176,9 @@ cdef class Batch:
             self.columns.append(field_column(event.names[i], &event.getters[i], text_as_bytes))
         self.grow()
 
-    cdef int append(self, const Raw *raw, bytes comm, bytes instance) except -1:
+    cdef int put_common(self, const Raw *raw, bytes comm, bytes instance) except -1:
+        """COMMON_COLUMNS of a new row; who calls puts the others, and counts it in `rows`."""
         cdef list columns = self.columns
-        cdef Py_ssize_t i
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0
-        cdef const void *nul
-        cdef Getter *getter
         cdef Column column
         if self.rows == self._capacity:
             self.grow()
@@ -202,6 +198,17 @@ cdef class Batch:
         else:
             column.put_number(raw.lost)
         self.text_bytes += PyBytes_GET_SIZE(comm)
+        return 0
+
+    cdef int append(self, const Raw *raw, bytes comm, bytes instance) except -1:
+        cdef list columns = self.columns
+        cdef Py_ssize_t i
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0
+        cdef const void *nul
+        cdef Getter *getter
+        cdef Column column
+        self.put_common(raw, comm, instance)
         if not self.event.fits(raw):
             for i in range(COMMONS, len(columns)):
                 (<Column>columns[i]).put_null(self.rows)
@@ -245,6 +252,9 @@ cdef class Batch:
             column.cover(self.rows)
         return 0
 
+    cdef bint is_full(self) noexcept:
+        return self.rows >= ROWS or self.text_bytes > BATCH_BYTES
+
     cdef Py_ssize_t size_bytes(self) noexcept:
         return self.rows * 8 * len(self.columns) + self.text_bytes
 
@@ -273,6 +283,21 @@ cdef Column field_column(str name, const Getter *getter, bint text_as_bytes):
     return new_column(name, f"{sign}int{8 * width}", width, getter.kind)
 
 
+cdef class CleanNames:
+    """Names as UTF-8, with U+FFFD for what is not; those of threads repeat."""
+
+    def __cinit__(self):
+        self._known = {}
+
+    cdef bytes clean(self, str text):
+        found = self._known.get(text)
+        if found is None:
+            if len(self._known) > KNOWN_NAMES:
+                self._known.clear()
+            found = self._known[text] = bytes_of(text).decode("utf-8", "replace").encode()
+        return <bytes>found
+
+
 cdef class ColumnBatches:
     """Iterates over `records` as Batches; each has 65,536 records of one event at most.
 
@@ -285,7 +310,7 @@ cdef class ColumnBatches:
         self._records = records
         self._text_as_bytes = text_as_bytes
         self._pending = {}
-        self._comms = {}
+        self._names = CleanNames()
 
     def __iter__(self):
         return self
@@ -302,10 +327,10 @@ cdef class ColumnBatches:
                     batch = self._pending[event] = Batch(event, text_as_bytes=self._text_as_bytes)
                     self._bytes += batch.size_bytes()
                 self._bytes -= batch.size_bytes()
-                comm = self._clean(self._records.comm(raw.tid))
-                batch.append(&raw, comm, self._clean(self._records.instance(raw.buffer)))
+                comm = self._names.clean(self._records.comm(raw.tid))
+                batch.append(&raw, comm, self._names.clean(self._records.instance(raw.buffer)))
                 self._bytes += batch.size_bytes()
-                if batch.rows == ROWS or batch.text_bytes > BATCH_BYTES:
+                if batch.is_full():
                     return self._take(batch)
                 if self._bytes > PENDING_BYTES:
                     return self._take(self._largest())
@@ -330,11 +355,3 @@ cdef class ColumnBatches:
         self._bytes -= batch.size_bytes()
         batch.finish()
         return batch
-
-    cdef bytes _clean(self, str text):
-        found = self._comms.get(text)
-        if found is None:
-            if len(self._comms) > KNOWN_COMMS:
-                self._comms.clear()
-            found = self._comms[text] = bytes_of(text).decode("utf-8", "replace").encode()
-        return <bytes>found

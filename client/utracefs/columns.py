@@ -38,14 +38,14 @@ def column_names(
     fields: Iterable[str], taken: Iterable[str], key: Callable[[str], str] = str
 ) -> dict[str, str]:
     """What the columns of these fields are called, beside columns that are `taken`: a field's own name, with
-    U+FFFD for what is not UTF-8 and as often `field_` in front as is needed.
+    U+FFFD for what is not UTF-8, and as often `field_` in front as is needed.
 
     key: names with the same key are the same; DuckDB does not tell upper from lower case.
     """
     seen = {key(name) for name in taken}
     found = {}
     for field in fields:
-        name = bytes_of(field).decode("utf-8", "replace")
+        name = bytes_of(field).decode("utf-8", "replace").replace("\0", "\ufffd")
         while key(name) in seen:
             name = f"field_{name}"
         seen.add(key(name))

@@ -22,7 +22,7 @@ class EventFilters:
     """
 
     def __init__(self, text: bytes, events: Iterable[EventFormat], nr_cpus: int = 0) -> None:
-        self._text = text
+        self.text = text
         self._nr_cpus = nr_cpus or MAX_CPUS
         refused: list[FilterError] = []
         for event in events:
@@ -43,4 +43,4 @@ class EventFilters:
             return None
 
     def _parse(self, event: EventFormat) -> Filter:
-        return parse_filter(self._text, event.fields, nr_cpus=self._nr_cpus, names=ThreadNames())
+        return parse_filter(self.text, event.fields, nr_cpus=self._nr_cpus, names=ThreadNames())

@@ -101,20 +101,12 @@ class Recording:
             found += [] if numbers is None else [f"{what} {', '.join(map(str, sorted(numbers)))}"]
         for what, time_ns in (("from", self._since_ns), ("before", self._until_ns)):
             found += [] if time_ns is None else [f"{what} {time_ns / 10**9:.9f} s"]
-        return found
+        return found + ([] if self._filters is None else [f"filter {text_of(self._filters.text)}"])
 
     @property
     def formats(self) -> list[tuple[str, EventFormat]]:
         """System and format of all that the file describes."""
         return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]
-
-    @property
-    def fields(self) -> dict[str, frozenset[str]]:
-        """Name of each event, without its system, to the names of its fields."""
-        return {
-            text_of(event.name): frozenset(text_of(field.name) for field in event.fields)
-            for event in self._reader.formats.values()
-        }
 
     def __enter__(self) -> Self:
         return self
@@ -251,6 +243,10 @@ class Recording:
     def metadata(self) -> Mapping[str, str]:
         """What tables say of the recording."""
         return {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
+
+    def decoders(self) -> list[EventDecoder]:
+        """Of all selected events that the file describes."""
+        return [d for number in self._reader.formats if (d := self._decoder(number)) is not None]
 
     def find_event(self, event: str) -> EventDecoder:
         """The selected event that is called `SYSTEM:NAME` or `NAME`. TraceError(ENOENT): there is none;

@@ -72,6 +72,8 @@ def test_with_other_selections(tmp_path: Path) -> None:
     path = write(tmp_path / "t.dat")
     assert numbers(path, "key == 7", events=["done"]) == [("done", 3_000_000_999)]
     assert numbers(path, "key == 7", until_ns=2_000_000_000) == [("begin", 1_000_000_351)]
+    with utracefs.open(path, events=["done"], filter="key == 7") as recording:
+        assert recording.selection == ["event done", "filter key == 7"]
     with pytest.raises(FilterError, match="Field not found at column 4"):
         utracefs.open(path, events=["ints"], filter="key == 7")
 

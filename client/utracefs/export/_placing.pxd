@@ -38,6 +38,7 @@ cdef class Open:
     cdef readonly int32_t pid
     cdef readonly int32_t tid
     cdef readonly uint64_t begin_ns
+    cdef readonly Track owner
     cdef readonly Track track
     cdef uint64_t number
 
@@ -47,11 +48,11 @@ cdef class OpenSlices:
     cdef Py_ssize_t _max_same_key
     cdef object _open             # OrderedDict: number to Open
     cdef dict _by_key             # key to the Open with it, the oldest first
-    cdef dict _free               # (name, pid) to a heap of (number, since when, Track)
+    cdef dict _free               # (name, number of owner) to a heap of (number, since when, Track)
     cdef uint64_t _begun
     cdef uint64_t _forgotten
 
-    cpdef Track free_lane(self, str name, int32_t pid, uint64_t begin_ns)
+    cpdef Track free_lane(self, Open one)
     cpdef begin(self, Open one, Track track)
     cpdef Open end(self, key, int32_t pid, int32_t tid, uint64_t end_ns)
     cdef int _remove(self, Open one) except -1

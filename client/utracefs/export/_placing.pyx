@@ -4,7 +4,8 @@ viewers pair each end with the last begin, so that two that overlap would both b
 
     process ─┬─ thread      points, and slices of durations, on lane 0
              │    └─ lane   what would overlap there
-             ├─ lane        slices from one event to another: at any time one on a lane
+             ├─ lane        slices from one event to another, at any time one on a lane; of those that have
+             │              no key the thread has lanes
              └─ counter
 
 A lane is a track like any other; viewers show those of one name and parent as one. Which one is free is known
@@ -38,10 +39,14 @@ cdef class Track:
 
 
 cdef class Open:
-    """A slice that has begun. key: which ends may end it. system: of the event that began it."""
+    """A slice that has begun. key: which ends may end it. system: of the event that began it. owner: the
+    process or thread that its lane is of."""
 
-    def __init__(self, key, str name, str system, int32_t pid, int32_t tid, uint64_t begin_ns):
+    def __init__(
+        self, key, str name, str system, Track owner, int32_t pid, int32_t tid, uint64_t begin_ns
+    ):
         self.key = key
+        self.owner = owner
         self.name = name
         self.system = system
         self.pid = pid
@@ -63,10 +68,10 @@ cdef class OpenSlices:
     def begins_without_end(self):
         return len(self._open) + self._forgotten
 
-    cpdef Track free_lane(self, str name, int32_t pid, uint64_t begin_ns):
-        """One that is taken with this; None: none was free at that time."""
-        cdef list lanes = self._free.get((name, pid))
-        if not lanes or lanes[0][1] > begin_ns:
+    cpdef Track free_lane(self, Open one):
+        """One that is taken with this; None: none was free when it began."""
+        cdef list lanes = self._free.get((one.name, one.owner.number))
+        if not lanes or lanes[0][1] > one.begin_ns:
             return None
         return heapq.heappop(lanes)[2]
 
@@ -105,9 +110,9 @@ cdef class OpenSlices:
         if best is None:
             return None
         self._remove(best)
-        lanes = self._free.get((best.name, best.pid))
+        lanes = self._free.get((best.name, best.owner.number))
         if lanes is None:
-            lanes = self._free[best.name, best.pid] = []
+            lanes = self._free[best.name, best.owner.number] = []
         heapq.heappush(lanes, (best.track.number, end_ns, best.track))
         return best
 

@@ -12,7 +12,7 @@ and a format writes them. Most records are points; those cost no Python object. 
 a slice goes.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from utracefs._records cimport EventDecoder, Raw, value_of
@@ -121,7 +121,7 @@ cdef class TrackWriter(RecordWriter):
         return 0
 
     cdef int _find_thread(self, const Raw *raw) except -1:
-        cdef ThreadSlot *slot = &self._slots[(raw.tid ^ raw.pid << 4) & (THREAD_SLOTS - 1)]
+        cdef ThreadSlot *slot = &self._slots[(<uint32_t>raw.tid ^ <uint32_t>raw.pid << 4) & (THREAD_SLOTS - 1)]
         cdef str comm = self._records.comm(raw.tid)
         cdef Thread thread
         if slot.thread == NULL or slot.tid != raw.tid or slot.pid != raw.pid:
@@ -172,7 +172,7 @@ cdef class TrackWriter(RecordWriter):
         cdef list parts = []
         cdef Thread thread = self.thread
         cdef Open one
-        cdef Track track
+        cdef Track owner, track
         cdef Part part
         for number, places in self.plan.ends:
             one = self._open.end(self._key(event, raw, number, places), raw.pid, raw.tid, raw.time_ns)
@@ -182,10 +182,11 @@ cdef class TrackWriter(RecordWriter):
                 parts.append(part_of(END_PART, one.track, raw.time_ns, one.name, one.system))
         for number, places, name in self.plan.begins:
             key = self._key(event, raw, number, places)
-            one = Open(key, name, event.system, raw.pid, raw.tid, raw.time_ns)
-            track = self._open.free_lane(name, raw.pid, raw.time_ns)
+            owner = thread.process if places else thread.track
+            one = Open(key, name, event.system, owner, raw.pid, raw.tid, raw.time_ns)
+            track = self._open.free_lane(one)
             if track is None:
-                track = self._track(LANE_TRACK, clean(name), thread.process, raw.pid, raw.tid)
+                track = self._track(LANE_TRACK, clean(name), owner, raw.pid, raw.tid)
             self._open.begin(one, track)
             parts.append(part_of(BEGIN_PART, track, raw.time_ns, name, event.system))
         if self.plan.durations:

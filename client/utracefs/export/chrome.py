@@ -8,7 +8,7 @@
 | ph | what | of |
 |---|---|---|
 | i | a point on its thread's track | every record that is nothing of the below |
-| b, e | a slice on a lane of its process | `Tracks.slices`; the fields of the end are in `end` |
+| b, e | a slice on a lane | `Tracks.slices`; the fields of the end are in `end` |
 | X | a slice on its thread's track | `Tracks.durations` |
 | b, e | one that would overlap another one there, on a lane | |
 | C | a counter track of its process, besides the above | `Tracks.counters` |

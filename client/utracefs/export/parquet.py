@@ -23,9 +23,8 @@ from urllib.parse import quote
 from utracefs import columns
 from utracefs._columns import Batch
 from utracefs._records import EventDecoder
-from utracefs.export.common import Exported, Progress
+from utracefs.export.common import Exported, Progress, clean
 from utracefs.recording import Reading, Recording
-from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -59,7 +58,7 @@ def write_parquet(
     """
     columns.library("pyarrow.parquet")
     os.mkdir(directory)
-    where = f"host={quote(bytes_of(host or recording.host or 'unknown'), safe=':')}"
+    where = f"host={_quoted(host or recording.host or 'unknown')}"
     offset = _unix_offset(recording)
     reading = recording.reading()
     files = _Files(os.fspath(directory))
@@ -68,8 +67,10 @@ def write_parquet(
         for batch in _watched(reading, progress):
             event = batch.event
             if event not in schemas:
-                schemas[event] = columns.arrow_schema(batch, recording.metadata, taken=PARTITIONS)
-            name = quote(bytes_of(f"{event.system}:{event.name}"), safe=":")
+                schemas[event] = columns.arrow_schema(
+                    batch, recording.metadata, taken=PARTITIONS, key=str.casefold
+                )
+            name = _quoted(f"{event.system}:{event.name}")
             table = columns.arrow_batch(batch, schemas[event])
             for day, begin, end in _days(table, offset):
                 files.write(f"event={name}/day={day}/{where}", event, table.slice(begin, end - begin))
@@ -84,12 +85,17 @@ def write_parquet_file(
     """Write the records of one event, named as for `Recording.find_event`. Errors as `write_parquet`."""
     parquet = columns.library("pyarrow.parquet")
     found = recording.find_event(event)
-    schema = columns.arrow_schema(Batch(found), recording.metadata, taken=PARTITIONS)
+    schema = columns.arrow_schema(Batch(found), recording.metadata, taken=PARTITIONS, key=str.casefold)
     reading = recording.reading(found)
     with parquet.ParquetWriter(out, schema, compression=_COMPRESSION) as writer:
         for batch in _watched(reading, progress):
             writer.write_batch(columns.arrow_batch(batch, schema), _ROW_GROUP)
     return Exported.of(reading)
+
+
+def _quoted(name: str) -> str:
+    """For a directory; U+FFFD for what is not UTF-8, which readers refuse."""
+    return quote(clean(name), safe=":")
 
 
 class _Files:

@@ -10,7 +10,7 @@ The file is a sequence of packets; times are those of the recording.
 | record | track event |
 |---|---|
 | any | an instant on its thread's track, with an annotation for each field, `cpu` and `instance` |
-| begins, ends one of `Tracks.slices` | begin, end on a lane of its process; fields of the end are in `end` |
+| begins, ends one of `Tracks.slices` | begin, end on a lane; the fields of the end are in `end` |
 | one of `Tracks.durations` | begin and end on its thread's track, or on a lane where they would overlap |
 | one of `Tracks.counters` | besides, a value of a counter of its process |
 | lost ones in front of it | an instant on a track of all processes, with their `number` |

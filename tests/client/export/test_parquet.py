@@ -170,7 +170,7 @@ def test_names_of_events_that_no_directory_has(tmp_path: Path) -> None:
     with utracefs.open(path) as recording:
         write_parquet(recording, tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
-    assert folder.name == "event=s%20y%3Ds:a%2Fb%20%FF%25"
+    assert folder.name == "event=s%20y%3Ds:a%2Fb%20%EF%BF%BD%25"
     (file,) = folder.rglob("*.parquet")
     assert pq.ParquetFile(file).read().column("field_host").to_pylist() == [0, 1, 2, 3]
 

@@ -202,9 +202,13 @@ def test_slices_that_overlap_are_drawn_right(tmp_path: Path, seed: int) -> None:
     assert (done.begins_without_end, done.ends_without_begin) == (picture.unfinished, picture.unmatched)
     slices, counters = judge(tmp_path, data)
     assert Picture.of(slices, counters) == picture
-    # What the processor pairs by its place on a track, the file pairs by the same rule.
-    for track in read(data).tracks:
-        assert_nested(read(data), track)
+    trace = read(data)
+    for track, about in trace.tracks.items():
+        # What the processor pairs by its place on a track, the file pairs by the same rule.
+        assert_nested(trace, track)
+        owner = {"request": "process", "enter": "thread", "queue.length": "process", "overlapping": "thread"}
+        if about["name"] in owner:
+            assert trace.tracks[about["parent"]]["kind"] == owner[about["name"]]
 
 
 def assert_nested(trace: Trace, track: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from utracefs.export._placing import Nesting, Open, OpenSlices, Track
 
-LANE = 3
+PROCESS, LANE = 0, 2  # kinds of tracks
 
 
 class Drawn:
@@ -17,11 +17,12 @@ class Drawn:
         self.made = 0
 
     def begin(self, key: object, ns: int, pid: int = 1, tid: int = 1) -> int:
-        track = self.open.free_lane("b", pid, ns)
+        one = Open(key, "b", "s", Track(PROCESS, pid, "p"), pid, tid, ns)
+        track = self.open.free_lane(one)
         if track is None:
             self.made += 1
             track = Track(LANE, self.made, "b")
-        self.open.begin(Open(key, "b", "s", pid, tid, ns), track)
+        self.open.begin(one, track)
         return track.number
 
     def end(self, key: object, ns: int, pid: int = 1, tid: int = 1) -> int | None:

@@ -6,6 +6,8 @@ import pytest
 
 import utracefs
 from tests.client.export.example import write
+from tests.client.perf_data.example import write as write_perf_data
+from tests.client.recordings import Events
 from utracefs.event_names import EventName
 from utracefs.export.tracks import Counter, Duration, Slice, Tracks
 from utracefs_protocol.errors import TraceError
@@ -152,3 +154,14 @@ def test_events_that_are_missing(tmp_path: Path) -> None:
 def test_what_cannot_be(tmp_path: Path, tracks: Tracks, says: str) -> None:
     with utracefs.open(write(tmp_path / "trace.dat")) as recording, pytest.raises(TraceError, match=says):
         tracks.check(recording)
+
+
+def test_keys_that_are_never_equal(tmp_path: Path) -> None:
+    events = Events(100, b"begin u32 key", b"done char[4] key", b"failed s64 key")
+    write_perf_data(tmp_path / "perf.data", events, [])
+    with utracefs.open(tmp_path / "perf.data") as recording:
+        Tracks((Slice("begin", ("failed",), ("key",)),)).check(recording)
+        for ends in ("done",), ("failed", "done"), ("done", "failed"):
+            tracks = Tracks((Slice("begin", ends, ("key",)),))
+            with pytest.raises(TraceError, match=r"^key: is a number in (begin|failed) and none in done: "):
+                tracks.check(recording)
