@@ -10,6 +10,8 @@ import re
 
 import attrs
 
+from utracefs_protocol.filter import errors
+
 __all__ = ["SyntaxMistake", "syntax_mistake"]
 
 _SPACE = re.compile(r"[\s\xa0]*")
@@ -45,12 +47,12 @@ def _brackets(text: str) -> SyntaxMistake | None:
         elif char == "(":
             opened.append(at)
         elif char == ")" and not opened:
-            return SyntaxMistake("Too few '('", at)
+            return SyntaxMistake(errors.TOO_FEW_OPEN, at)
         elif char == ")":
             opened.pop()
     if quote:
-        return SyntaxMistake("Missing matching quote", quoted_at)
-    return SyntaxMistake("Too many '('", opened[-1]) if opened else None
+        return SyntaxMistake(errors.MISSING_QUOTE, quoted_at)
+    return SyntaxMistake(errors.TOO_MANY_OPEN, opened[-1]) if opened else None
 
 
 def _terms(text: str) -> SyntaxMistake | None:
@@ -63,11 +65,11 @@ def _terms(text: str) -> SyntaxMistake | None:
                 break
             at += 1
         if at >= len(text):
-            return SyntaxMistake("Meaningless filter expression", len(text))
+            return SyntaxMistake(errors.MEANINGLESS, len(text))
         for part, message in (
             (_NAME, "a field was expected"),
-            (_OPERATOR, "Invalid operator"),
-            (_VALUE, "Invalid value (did you forget quotes)?"),
+            (_OPERATOR, errors.INVALID_OPERATOR),
+            (_VALUE, errors.INVALID_VALUE),
         ):
             at = _skip(text, at)
             found = part.match(text, at)
@@ -80,7 +82,7 @@ def _terms(text: str) -> SyntaxMistake | None:
         if at >= len(text):
             return None
         if text[at : at + 2] not in ("&&", "||"):
-            return SyntaxMistake("Too many terms in predicate expression", at)
+            return SyntaxMistake(errors.TOO_MANY_TERMS, at)
         at += 2
 
 

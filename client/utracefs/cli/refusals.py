@@ -20,6 +20,7 @@ from utracefs.cli import Failure
 from utracefs.cli.filter_syntax import syntax_mistake
 from utracefs.event_names import EventName
 from utracefs_protocol.filter import FilterError
+from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.text import bytes_of, text_of
 
 __all__ = [
@@ -59,7 +60,7 @@ class Refusal:
     @property
     def is_about_a_field(self) -> bool:
         """There is no such field."""
-        return self.reason in ("Field not found", "Couldn't find field")
+        return self.reason in (FIELD_NOT_FOUND, "Couldn't find field")
 
 
 def syntax_refusal(text: str, what: str) -> Refusal | None:

@@ -414,7 +414,10 @@ def test_lanes_are_those_of_threads_that_were_found(page: Page, records: list[Re
     page.until("document.querySelectorAll('button.lane').length", len(found))
     assert page.texts("button.lane .name") == [f"worker-{tid - 1000}-{tid}" for tid in sorted(found)]
     assert page.texts("button.lane .count") == [str(found[tid]) for tid in sorted(found)]
-    lanes = "((e) => [e.scrollHeight - e.clientHeight, e.scrollWidth - e.clientWidth])(document.getElementById('lanes'))"
+    lanes = (
+        "((e) => [e.scrollHeight - e.clientHeight, e.scrollWidth - e.clientWidth])"
+        "(document.getElementById('lanes'))"
+    )
     assert page.value(lanes) == [0, 0]
     page.click("button.lane")
     page.until("document.querySelectorAll('button.lane').length", 1)
