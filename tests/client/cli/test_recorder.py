@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli
-from tests.client.recordings import needs_trace_cmd, trace_cmd
+from tests.client.recordings import trace_cmd
 from utracefs.cli.recorder import Recorder, Summary, with_small_signs
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, report_text
@@ -74,7 +74,6 @@ utracefs.flush(20)
 """
 
 
-@needs_trace_cmd
 def test_trace_cmd_prints_small_negative_numbers(traced: Cli) -> None:
     traced.run("record", "-o", "out.dat", "--", sys.executable, "-c", NEGATIVE)
     path = str(traced.home / "out.dat")
