@@ -61,8 +61,8 @@ struct fact {
 	void (*check)(void);
 };
 
-/* A whole program, TREE [NAME]: of all facts those whose name begins so, each with its line. Returns the status
- * to end with. */
+/* A whole program, TREE [NAME]: of all facts those whose name begins so, each with its line. Returns the
+ * status to end with. */
 static inline int check_facts(const struct fact *facts, size_t count, int argc, char **argv)
 {
 	const char *wanted = argc > 2 ? argv[2] : "";

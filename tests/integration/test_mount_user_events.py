@@ -474,6 +474,7 @@ class TestForOthers:
             + """
 cd "$1"
 coproc P { ./provider tree/user_events_data; }
+provider=$P_PID  # bash takes the variable away when the process ends
 call() { echo "$*" >&"${P[1]}"; read -r answer <&"${P[0]}"; echo "$answer"; }
 call open
 call reg 0 0 3 4 0 shop u32 count
@@ -483,7 +484,7 @@ call write 0 0 07000000
 call reg 0 0 4 4 1 kept
 tail -n 1 tree/trace | sed 's/.*: shop/shop/'
 echo quit >&"${P[1]}"
-wait "$P_PID"
+wait "$provider"
 cd /
 fusermount3 -u "$1/tree"
 """
