@@ -184,7 +184,7 @@ def _say(about: str, reason: str, status: int = 1) -> int:
 COMMANDS = {
     "record": ("utracefs.cli.record:record", "Record events of a command, or until Ctrl-C, into trace.dat."),
     "report": ("utracefs.cli.report:report", "Print a trace.dat."),
-    "export": ("utracefs.cli.export:export", "Convert a recording to JSON lines, CSV, Chrome JSON or CTF."),
+    "export": ("utracefs.cli.export:export", "Convert a recording, or the daemon's buffer, for other tools."),
     "status": ("utracefs.cli.status:status", "Events, who uses them, what was recorded and lost."),
     "list": ("utracefs.cli.status:list_events", "Events that programs have declared."),
     "enable": ("utracefs.cli.switch:enable", "Record events into the ring buffer."),

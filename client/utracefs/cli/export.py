@@ -2,10 +2,12 @@
 
 import contextlib
 import decimal
+import errno
 import os
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -14,9 +16,20 @@ import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, TextType, events_option
+from utracefs.cli.common import COMMAND_SETTINGS, TextType, connect, directory_option, events_option
+from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.report import CpuList
-from utracefs.export import Exported, Slice, Tracks, write_chrome, write_csv, write_ctf, write_json_lines
+from utracefs.export import (
+    Exported,
+    Slice,
+    Tracks,
+    write_chrome,
+    write_csv,
+    write_ctf,
+    write_json_lines,
+    write_perf_data,
+    write_trace_dat,
+)
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
@@ -26,9 +39,17 @@ if TYPE_CHECKING:
 else:
     _TimeType = click.ParamType
 
-__all__ = ["export"]
+__all__ = ["check_target", "convert", "export", "format_of"]
 
-_ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".json": "chrome"}
+_ENDINGS: Final = {
+    ".dat": "trace.dat",
+    ".data": "perf.data",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".json": "chrome",
+    ".ctf": "ctf",
+}
 _UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _QUIET_S: Final = 1.0
 """What takes no longer needs no progress bar."""
@@ -67,12 +88,21 @@ class _Words(TextType):
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
-@click.argument("file", metavar="INPUT", default="trace.dat", type=click.Path())
+@directory_option
+@click.argument("file", metavar="[INPUT]", required=False, type=click.Path())
+@click.option(
+    "--daemon",
+    "from_daemon",
+    is_flag=True,
+    help="Instead of INPUT: what the ring buffer of the running daemon holds now; it stays there.",
+)
+@instance_option("With --daemon: the buffer of this instance instead of the top one.")
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "chrome", "ctf"]),
-    help="Format: JSON lines, CSV, Chrome JSON, CTF.  [default: by the ending of OUT: .jsonl, .csv, .json]",
+    type=click.Choice(list(dict.fromkeys(_ENDINGS.values()))),
+    help="Format; chrome: Chrome JSON.  [default: by the ending of OUT: .dat, .data, .jsonl, .csv, .json,"
+    " .ctf or / for CTF]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -108,7 +138,10 @@ class _Words(TextType):
     help="chrome: a track of the field's values.",
 )
 def export(
-    file: str,
+    directory: str | None,
+    file: str | None,
+    from_daemon: bool,
+    place: Place,
     kind: str | None,
     output: str | None,
     events: tuple[str, ...],
@@ -121,44 +154,102 @@ def export(
     durations: tuple[str, ...],
     counters: tuple[str, ...],
 ) -> None:
-    """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools."""
-    kind = kind or _kind_of(output)
+    """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools.
+
+    utracefs export trace.dat -o trace.json
+    utracefs export --daemon -o now.jsonl
+    """
+    if from_daemon and file is not None:
+        raise click.UsageError("give INPUT or --daemon")
+    if place != TOP and not from_daemon:
+        raise click.UsageError("-B goes with --daemon")
+    kind = kind or ("jsonl" if output is None else format_of(output))
     tracks = _tracks(slices, durations, counters)
     if tracks != Tracks() and kind != "chrome":
         raise click.UsageError("--slice, --duration and --counter are for --to chrome")
-    with utracefs.open(
-        file,
-        events=events,
-        cpus=cpus,
-        pids=pids or None,
-        since_ns=since_ns,
-        until_ns=until_ns,
-        recover=recover,
-    ) as recording:
+    if kind in _TO_FILES and output is None:
+        raise click.UsageError(f"--to {kind} needs -o {'DIRECTORY' if kind == 'ctf' else 'FILE'}")
+    with contextlib.ExitStack() as stack:
+        path, tgids = file or "trace.dat", dict[int, int]()
+        source = path
+        if from_daemon:
+            source = "the daemon's ring buffer"
+            path, tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
+        recording = stack.enter_context(
+            utracefs.open(
+                path,
+                events=events,
+                cpus=cpus,
+                pids=pids or None,
+                since_ns=since_ns,
+                until_ns=until_ns,
+                recover=recover,
+            )
+        )
+        recording.tgids = tgids
         _check(recording, tracks)
-        if kind == "ctf":
-            if output is None:
-                raise click.UsageError("--to ctf needs -o DIRECTORY")
-            with _bar() as progress:
-                done = _write_directory(recording, output, progress)
-        else:
-            with _output(output, file) as out, _bar() as progress:
-                done = _write(kind, recording, out, tracks, progress)
+        done = convert(recording, kind, output, tracks)
     lost = f", {done.lost} lost" if done.lost else ""
     lost += ", more lost that were not counted" if done.lost_uncounted else ""
     if output:
         click.echo(f"{output}: {done.records} records{lost}", err=True)
     elif lost:
-        click.echo(f"utracefs: {file}: {done.records} records{lost}", err=True)
+        click.echo(f"utracefs: {source}: {done.records} records{lost}", err=True)
 
 
-def _kind_of(output: str | None) -> str:
-    if output is None:
-        return "jsonl"
-    kind = _ENDINGS.get(os.path.splitext(output)[1])
+def format_of(output: str) -> str:
+    """What the ending of a path says. UsageError: nothing."""
+    kind = "ctf" if output.endswith("/") else _ENDINGS.get(os.path.splitext(output)[1])
     if kind is None:
-        raise click.UsageError(f"which format? Give --to, or OUT one of the endings {', '.join(_ENDINGS)}")
+        raise click.UsageError(f"{output}: which format? The endings are {', '.join(_ENDINGS)}")
     return kind
+
+
+def check_target(kind: str, output: str) -> None:
+    """Failure where the output cannot be made, as far as that can be told before."""
+    if kind == "ctf":
+        _check_new(output)
+    folder = os.path.dirname(os.path.realpath(output))
+    if not os.path.isdir(folder):
+        raise Failure(output, os.strerror(errno.ENOENT))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Failure(output, os.strerror(errno.EACCES))
+    if kind != "ctf" and os.path.isdir(output):
+        raise Failure(output, os.strerror(errno.EISDIR))
+
+
+def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks) -> Exported:
+    """Write a recording in that format; output: None is stdout, where the format can go there."""
+    if kind in _TO_FILES:
+        assert output is not None
+        _check_is_not_input(output, recording.path)
+        with _bar() as progress:
+            if kind == "ctf":
+                return _write_directory(recording, output, progress)
+            return _TO_FILES[kind](recording, output, progress=progress)
+    with _output(output, recording.path) as out, _bar() as progress:
+        return _write(kind, recording, out, tracks, progress)
+
+
+@contextlib.contextmanager
+def _buffer_of_the_daemon(
+    directory: str | None, place: Place, output: str | None
+) -> Iterator[tuple[str, dict[int, int]]]:
+    """A trace.dat of what the buffer holds, and which thread is of which process, beside the output: it may
+    be as large as the buffer."""
+    from utracefs.cli.recorder import Recorder
+
+    beside = None if output is None else os.path.dirname(os.path.realpath(output))
+    with connect(directory, place) as tree, contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".utracefs-", dir=beside))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, output) from None
+        path = os.path.join(folder, "trace.dat")
+        recorder = stack.enter_context(Recorder(tree, path, place, peek=True))
+        recorder.drain()
+        recorder.finish(uname="", version="", trace_id=0, offset_ns=None)
+        yield path, recorder.tgids
 
 
 def _tracks(slices: tuple[str, ...], durations: tuple[str, ...], counters: tuple[str, ...]) -> Tracks:
@@ -197,10 +288,27 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
     return write_chrome(recording, out, tracks=tracks, progress=progress)
 
 
+_TO_FILES: Final[dict[str, Callable[..., Exported]]] = {
+    "trace.dat": write_trace_dat,
+    "perf.data": write_perf_data,
+    "ctf": write_ctf,
+}
+"""Those that need a path; the others write into any stream."""
+
+
+def _check_new(path: str) -> None:
+    if os.path.lexists(path):
+        raise Failure(path, "exists; CTF is a new directory")
+
+
+def _check_is_not_input(path: str, source: str) -> None:
+    if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+        raise Failure(path, "is the input")
+
+
 def _write_directory(recording: Recording, path: str, progress: Progress) -> Exported:
     """It gets its name when it is complete, or complete up to what was broken."""
-    if os.path.lexists(path):
-        raise Failure(path, "exists; --to ctf makes a new directory")
+    _check_new(path)
     real = os.path.realpath(path)
     temporary = f"{real}.tmp"
     try:
@@ -227,8 +335,7 @@ def _output(path: str | None, source: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if os.path.exists(path) and os.path.samefile(path, source):
-        raise Failure(path, "is the input")
+    _check_is_not_input(path, source)
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
         with open(path, "wb") as out:
             yield out

@@ -50,7 +50,7 @@ utracefs: tracefs for events that programs declare
   events/SYS/enable     all events of a system; events/enable: all events
   trace                 what was recorded; truncate to clear
   trace_pipe            the same, consumed as it is read, waiting for more
-  per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary; stats
+  per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary, trace_raw leaves it there; stats
   tracing_on            0 stops recording, anything else starts it
   snapshot              1 swaps the buffer with a spare one, which this file shows; 0 frees it, 2 clears it
   trace_marker          write a line into the trace; trace_marker_raw: a u32 and bytes

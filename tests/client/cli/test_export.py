@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import utracefs
+from tests.client.cli.kit import Cli
 from tests.client.export.example import ROWS, write
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
@@ -142,7 +144,7 @@ def test_a_directory(file: Path, tmp_path: Path) -> None:
     assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
     assert sorted(path.name for path in out.iterdir()) == ["channel0_0", "channel0_1", "metadata"]
     done = run(file, "--to", "ctf", "-o", out)
-    assert (done.exit_code, "makes a new directory" in done.output) == (1, True)
+    assert (done.exit_code, "exists; CTF is a new directory" in done.output) == (1, True)
     broken = break_first_page(write_pages(tmp_path / "broken.dat", [pages(CPU0)]))
     done = run(broken, "--to", "ctf", "-o", tmp_path / "part")
     assert (done.exit_code, "--recover" in done.output) == (1, True)
@@ -154,6 +156,38 @@ def test_a_directory(file: Path, tmp_path: Path) -> None:
     done = run(file, "--to", "ctf", "-o", tmp_path / "other")
     assert (done.exit_code, "is in the way" in done.output) == (1, True)
     assert (tmp_path / "other.tmp").exists()
+
+
+@pytest.mark.parametrize("name", ["out.data", "out.dat"])
+def test_into_the_files_of_other_tracers(file: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    done = run(file, "-o", out)
+    assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
+    with utracefs.open(out) as recording:
+        assert len(list(recording)) == len(ROWS)
+    assert run(out, "-o", out).exit_code == 1
+
+
+def test_the_ring_buffer_of_the_daemon(traced: Cli) -> None:
+    """It stays there; events that are not enabled any more are in it, too."""
+    traced.run("enable", "--standing", "*")
+    for declaration in ("shop u32 count; char[8] what", "other u32 n"):
+        traced.run("reg", declaration)
+    traced.run("emit", "shop", "7", "sold")
+    traced.run("emit", "other", "8")
+    traced.run("disable", "shop")
+    for _ in range(2):
+        lines = traced.out("export", "--daemon").splitlines()
+        assert [json.loads(line)["fields"] for line in lines] == [{"count": 7, "what": "sold"}, {"n": 8}]
+    done = traced.run("export", "--daemon", "-e", "shop", "-o", "now.dat")
+    assert done.stderr == b"now.dat: 1 records\n"
+    assert "count=7" in traced.out("report", "now.dat")
+    assert sorted(path.name for path in traced.home.iterdir()) == ["d", "now.dat"]
+    assert "no such instance" in traced.fails("export", "--daemon", "-B", "nosuch")
+    assert "give INPUT or --daemon" in traced.run("export", "--daemon", "x", status=2).stderr.decode()
+    assert "-B goes with --daemon" in traced.run("export", "-B", "x", status=2).stderr.decode()
+    traced.run("instance", "create", "box")
+    assert traced.out("export", "--daemon", "-B", "box") == ""
 
 
 def test_to_a_device(file: Path) -> None:
@@ -175,5 +209,6 @@ def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyP
             progress(0.5)
             progress(0.7)
         terminal.flush()
-        os.set_blocking(master, False)
-        assert b"export" in shown.read(1 << 16)
+        text = b""
+        while b"export" not in text:
+            text += shown.read(1 << 16)
