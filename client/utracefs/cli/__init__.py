@@ -12,6 +12,7 @@
 | instance | instance create, remove, list |
 | events | reg, emit |
 | attach | attach |
+| top | top |
 | perf | perf stat, record, script, top, trace |
 | mount | mount |
 | doctor | doctor |
@@ -198,6 +199,7 @@ COMMANDS = {
     "reg": ("utracefs.cli.events:reg", "Declare a persistent event, or delete one."),
     "emit": ("utracefs.cli.events:emit", "Emit one record, from a shell script."),
     "attach": ("utracefs.cli.attach:attach", "Give events to a plug-in, and show its report."),
+    "top": ("utracefs.cli.top:top", "Show rates, bytes and losses of events and processes, live."),
     "perf": ("utracefs.cli.perf:perf", "Count and sample events."),
     "mount": ("utracefs.cli.mount:mount", "Show the tree as files, for cat, echo and trace-cmd."),
     "doctor": ("utracefs.cli.doctor:doctor", "Say why nothing arrives."),

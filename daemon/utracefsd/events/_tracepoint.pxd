@@ -63,6 +63,8 @@ cdef class Probe:
     cdef int take(self, Record *r) noexcept
     # Count n records of which nobody knows more than that they were emitted. True: they are missing here.
     cdef bint lose(self, uint64_t n) noexcept
+    # The same of a process that is known.
+    cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept
     cdef int finish(self) except -1
 
 cdef class Tracepoint:

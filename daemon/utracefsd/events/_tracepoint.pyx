@@ -68,6 +68,9 @@ cdef class Probe:
         self.counts[LOST] += n
         return True
 
+    cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept:
+        return self.lose(n)
+
     cdef int finish(self) except -1:
         """Called before the probe's numbers are read for the last time."""
         return 0
