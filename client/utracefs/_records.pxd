@@ -79,5 +79,6 @@ cdef class Records:
     cdef str comm(self, int32_t tid)
     cdef str instance(self, uint32_t buffer)
 
+cdef value_of(ValueKind kind, const uint8_t *data, size_t length)
 cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
 cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept

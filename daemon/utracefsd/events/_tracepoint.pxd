@@ -65,7 +65,6 @@ cdef class Probe:
     cdef bint lose(self, uint64_t n) noexcept
     # The same of a process that is known.
     cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept
-    cdef int finish(self) except -1
 
 cdef class Tracepoint:
     cdef readonly uint16_t id
