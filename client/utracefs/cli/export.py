@@ -16,7 +16,15 @@ import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, TextType, connect, directory_option, events_option
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    TextType,
+    connect,
+    directory_option,
+    events_option,
+    seconds_option,
+)
+from utracefs.cli.live import write_live
 from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.report import CpuList
 from utracefs.export import (
@@ -96,6 +104,12 @@ class _Words(TextType):
     is_flag=True,
     help="Instead of INPUT: what the ring buffer of the running daemon holds now; it stays there.",
 )
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Instead of INPUT: records as they come, as JSON lines, until Ctrl-C; the events are switched on.",
+)
+@seconds_option("--for", "duration_s", "With --live: for S seconds.")
 @instance_option("With --daemon: the buffer of this instance instead of the top one.")
 @click.option(
     "--to",
@@ -141,6 +155,8 @@ def export(
     directory: str | None,
     file: str | None,
     from_daemon: bool,
+    live: bool,
+    duration_s: float | None,
     place: Place,
     kind: str | None,
     output: str | None,
@@ -158,15 +174,28 @@ def export(
 
     utracefs export trace.dat -o trace.json
     utracefs export --daemon -o now.jsonl
+    utracefs export --live -e 'http_*' | jq .fields
     """
-    if from_daemon and file is not None:
-        raise click.UsageError("give INPUT or --daemon")
+    if (file is not None) + from_daemon + live > 1:
+        raise click.UsageError("give INPUT, --daemon or --live")
+    if duration_s is not None and not live:
+        raise click.UsageError("--for goes with --live")
     if place != TOP and not from_daemon:
         raise click.UsageError("-B goes with --daemon")
     kind = kind or ("jsonl" if output is None else format_of(output))
     tracks = _tracks(slices, durations, counters)
     if tracks != Tracks() and kind != "chrome":
         raise click.UsageError("--slice, --duration and --counter are for --to chrome")
+    if live:
+        if kind != "jsonl" or since_ns is not None or until_ns is not None or recover:
+            raise click.UsageError(
+                "--live writes JSON lines, from now on; `utracefs record -o` knows the rest"
+            )
+        connect(directory).close()
+        with _output(output, "") as out:
+            done = write_live(directory, out, events, cpus, pids, duration_s)
+        _tell(output, "live", done)
+        return
     if kind in _TO_FILES and output is None:
         raise click.UsageError(f"--to {kind} needs -o {'DIRECTORY' if kind == 'ctf' else 'FILE'}")
     with contextlib.ExitStack() as stack:
@@ -189,6 +218,10 @@ def export(
         recording.tgids = tgids
         _check(recording, tracks)
         done = convert(recording, kind, output, tracks)
+    _tell(output, source, done)
+
+
+def _tell(output: str | None, source: str, done: Exported) -> None:
     lost = f", {done.lost} lost" if done.lost else ""
     lost += ", more lost that were not counted" if done.lost_uncounted else ""
     if output:

@@ -184,7 +184,7 @@ def test_the_ring_buffer_of_the_daemon(traced: Cli) -> None:
     assert "count=7" in traced.out("report", "now.dat")
     assert sorted(path.name for path in traced.home.iterdir()) == ["d", "now.dat"]
     assert "no such instance" in traced.fails("export", "--daemon", "-B", "nosuch")
-    assert "give INPUT or --daemon" in traced.run("export", "--daemon", "x", status=2).stderr.decode()
+    assert "give INPUT, --daemon or --live" in traced.run("export", "--daemon", "x", status=2).stderr.decode()
     assert "-B goes with --daemon" in traced.run("export", "-B", "x", status=2).stderr.decode()
     traced.run("instance", "create", "box")
     assert traced.out("export", "--daemon", "-B", "box") == ""
