@@ -54,6 +54,10 @@ class ReportOptions:
     """Only these; None: all."""
     events: tuple[str, ...] = ()
     """Only events that one of these patterns means; empty: all."""
+    since_ns: int | None = None
+    """From this time on, as the report prints times."""
+    until_ns: int | None = None
+    """Before this time."""
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
@@ -69,14 +73,20 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         printer = EventPrinter(event, system=events.system(event_id), symbols=reader.kallsyms)
         return bytes_of(f"{printer.name}: ".ljust(_NAME_WIDTH + 2)), printer
 
+    since, until = (
+        None if time is None else max(time - reader.offset_ns, 0)
+        for time in (options.since_ns, options.until_ns)
+    )
     text = ReportText(
-        reader.merge(options.cpus),
+        reader.merge(options.cpus, since, until),
         [bytes_of(prefix) for prefix in prefixes],
         [buffer.clock in CLOCKS_IN_NS for buffer in reader.buffers],
         printer,
         lambda pid: bytes_of(f"{reader.comm(pid):>16}-{pid:<5} ["),
         offset_ns=reader.offset_ns,
         full_ns=options.full_ns,
+        since=since or 0,
+        until=(1 << 64) - 1 if until is None else until,
     )
     yield b"cpus=%d\n" % reader.nr_cpus
     while piece := text.read(_PIECE_BYTES):
@@ -88,7 +98,12 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
     cpu, pid, comm, system, event and fields; and where records were lost, `{"lost": N, "cpu": N}`, N null
     when they were not counted."""
     events = _Events(reader, options.events)
+    since, until = options.since_ns or 0, options.until_ns
     for record in reader.records(options.cpus):
+        if record.ts + reader.offset_ns < since or (
+            until is not None and record.ts + reader.offset_ns >= until
+        ):
+            continue
         if record.lost:
             yield json.dumps({"lost": record.lost if record.lost > 0 else None, "cpu": record.cpu})
         if len(record.data) < ENTRY_HEADER_SIZE:

@@ -1,7 +1,6 @@
 """`utracefs export`: a recording in the formats of other tools."""
 
 import contextlib
-import decimal
 import errno
 import os
 import shutil
@@ -10,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import click
 
@@ -26,7 +25,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.live import write_live
 from utracefs.cli.place import TOP, Place, instance_option
-from utracefs.cli.report import CpuList
+from utracefs.cli.report import CpuList, Time
 from utracefs.export import (
     Exported,
     Slice,
@@ -42,11 +41,6 @@ from utracefs.export.common import Progress
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
 
-if TYPE_CHECKING:
-    _TimeType = click.ParamType[int]
-else:
-    _TimeType = click.ParamType
-
 __all__ = ["check_target", "convert", "export", "format_of"]
 
 _ENDINGS: Final = {
@@ -61,23 +55,6 @@ _ENDINGS: Final = {
 _UNITS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _QUIET_S: Final = 1.0
 """What takes no longer needs no progress bar."""
-
-
-class _Time(_TimeType):
-    """Seconds of the recording's clock, as `utracefs report -t` prints them; in nanoseconds."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            seconds = decimal.Decimal(str(value))
-            if not 0 <= seconds < 1 << 34:  # 2^64 ns
-                raise decimal.InvalidOperation
-        except decimal.InvalidOperation:
-            self.fail(f"{value!r} is not a time in seconds", param, ctx)
-        return int(seconds * 10**9)
 
 
 class _Words(TextType):
@@ -124,8 +101,8 @@ class _Words(TextType):
 @click.option(
     "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
 )
-@click.option("--since", "since_ns", metavar="S", type=_Time(), help="From this time on (see report -t).")
-@click.option("--until", "until_ns", metavar="S", type=_Time(), help="Before this time.")
+@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see report -t).")
+@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",

@@ -5,12 +5,15 @@ import csv
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import utracefs
 from tests.client.cli.kit import Cli
@@ -20,6 +23,7 @@ from tests.client.trace_dat.example import CPU0, pages
 from tests.client.trace_dat.example import write as write_pages
 from utracefs.cli import cli
 from utracefs.cli import export as export_module
+from utracefs.export import write_perf_data
 
 
 @pytest.fixture
@@ -212,3 +216,45 @@ def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyP
         text = b""
         while b"export" not in text:
             text += shown.read(1 << 16)
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A trace.dat and a perf.data."""
+    path = write(tmp_path_factory.mktemp("fuzz") / "trace.dat", lost=3)
+    with utracefs.open(path) as recording:
+        write_perf_data(recording, path.with_name("perf.data"))
+    return {name: path.with_name(name).read_bytes() for name in ("trace.dat", "perf.data")}
+
+
+@given(
+    name=st.sampled_from(["trace.dat", "perf.data"]),
+    changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=8)), max_size=6),
+    length=st.none() | st.integers(0, 1 << 14),
+    recover=st.booleans(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_is_one_line_at_worst(
+    originals: dict[str, bytes],
+    tmp_path: Path,
+    name: str,
+    changes: list[tuple[int, bytes]],
+    length: int | None,
+    recover: bool,
+) -> None:
+    """Each format, of a file with changes anywhere, or cut off."""
+    data = bytearray(originals[name])
+    for at, new in changes:
+        at %= len(data)
+        data[at : at + len(new)] = new
+    path = tmp_path / name
+    path.write_bytes(data[:length])
+    for kind in ("trace.dat", "perf.data", "jsonl", "csv", "chrome", "ctf"):
+        out = tmp_path / "out"
+        done = run(path, "--to", kind, "-o", out, *(["--recover"] if recover else []))
+        assert done.exit_code in (0, 1) and done.output.count("\n") == 1, (kind, done.output)
+        assert "internal error" not in done.output, (kind, done.output)
+        for left in tmp_path.glob("out*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    done = CliRunner().invoke(cli, ["report", str(path)])
+    assert done.exit_code in (0, 1) and "internal error" not in done.output
