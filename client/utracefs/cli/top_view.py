@@ -23,7 +23,7 @@ R B L        sort by records/s, bytes/s, lost/s
 T N P        sort by records in all, by name, by process
 < >          sort by the column to the left, to the right
 I            invert the order
-/            filter by a part of event, command or pid; Enter keeps, Esc drops it
+/            filter by a part of event, command, pid; Enter keeps, Esc drops it
 Space, p     pause: the numbers stay, counting goes on
 + -          longer, shorter delay
 up, down, PgUp, PgDn, Home, End
