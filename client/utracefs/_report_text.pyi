@@ -16,5 +16,7 @@ class ReportText:
         offset_ns: int = 0,
         full_ns: bool = False,
         comms: dict[int, str] = ...,
+        since: int = 0,
+        until: int = ...,
     ) -> None: ...
     def read(self, max_bytes: int) -> bytes: ...

@@ -9,7 +9,7 @@ to the same 64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, UINT64_MAX
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
@@ -50,6 +50,7 @@ cdef class ReportText:
     offset_ns: added to all times.
     full_ns: all nine digits of the time.
     comms: thread id to name, for filters.
+    since, until: only records from the first time on, before the second; without offset_ns.
     """
 
     cdef Merge _merge
@@ -58,6 +59,8 @@ cdef class ReportText:
     cdef object _find_printer
     cdef object _find_task
     cdef uint64_t _offset
+    cdef uint64_t _since
+    cdef uint64_t _until
     cdef bint _full_ns
     cdef dict _comms
     cdef list _tasks
@@ -71,7 +74,7 @@ cdef class ReportText:
 
     def __cinit__(
         self, Merge merge not None, list prefixes, list in_ns, printer, task, *, offset_ns=0,
-        bint full_ns=False, dict comms not None={}
+        bint full_ns=False, dict comms not None={}, since=0, until=UINT64_MAX
     ):
         self._merge = merge
         self._prefixes = prefixes
@@ -81,6 +84,8 @@ cdef class ReportText:
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
         self._full_ns = full_ns
         self._comms = comms
+        self._since = min(since, <uint64_t>UINT64_MAX)
+        self._until = min(until, <uint64_t>UINT64_MAX)
         self._tasks = [None] * SLOTS
         self._events = {}
         memset(self._task_slots, 0, sizeof(self._task_slots))
@@ -111,7 +116,8 @@ cdef class ReportText:
             stream = self._merge.next()
             if stream == NULL:
                 break
-            self._append(stream)
+            if self._since <= stream.page.ts < self._until:
+                self._append(stream)
         return 0
 
     cdef int _append(self, const Stream *stream) except -1:

@@ -59,6 +59,10 @@ class ReportOptions:
     """Only events that one of these patterns means; empty: all."""
     filter: bytes | None = None
     """Only records that pass; see EventFilters."""
+    since_ns: int | None = None
+    """From this time on, as the report prints times."""
+    until_ns: int | None = None
+    """Before this time."""
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
@@ -75,8 +79,12 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         printer = EventPrinter(event, system=events.system(event_id), symbols=reader.kallsyms)
         return bytes_of(f"{printer.name}: ".ljust(_NAME_WIDTH + 2)), printer, events.filter(event_id)
 
+    since, until = (
+        None if time is None else max(time - reader.offset_ns, 0)
+        for time in (options.since_ns, options.until_ns)
+    )
     text = ReportText(
-        reader.merge(options.cpus),
+        reader.merge(options.cpus, since, until),
         [bytes_of(prefix) for prefix in prefixes],
         [buffer.clock in CLOCKS_IN_NS for buffer in reader.buffers],
         printer,
@@ -84,6 +92,8 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         offset_ns=reader.offset_ns,
         full_ns=options.full_ns,
         comms=reader.cmdlines,
+        since=since or 0,
+        until=(1 << 64) - 1 if until is None else until,
     )
     yield b"cpus=%d\n" % reader.nr_cpus
     while piece := text.read(_PIECE_BYTES):
@@ -95,7 +105,12 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
     cpu, pid, comm, system, event and fields; and where records were lost, `{"lost": N, "cpu": N}`, N null
     when they were not counted."""
     events = _Events(reader, options.events, options.filter)
+    since, until = options.since_ns or 0, options.until_ns
     for record in reader.records(options.cpus):
+        if record.ts + reader.offset_ns < since or (
+            until is not None and record.ts + reader.offset_ns >= until
+        ):
+            continue
         if record.lost:
             yield json.dumps({"lost": record.lost if record.lost > 0 else None, "cpu": record.cpu})
         if len(record.data) < ENTRY_HEADER_SIZE:

@@ -19,7 +19,8 @@ from utracefs.cli.common import (
     echo,
     path_argument,
 )
-from utracefs.cli.live import live_json
+from utracefs.cli.converting import output_file, said
+from utracefs.cli.live import write_live
 from utracefs.cli.own_instance import Ledger, own_instance
 from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
@@ -68,8 +69,20 @@ def stream(
     -B those that are enabled there.
     """
     if as_json:
-        with _ended_by_signals(duration_s):
-            live_json(directory, place, wanted, cpu)
+        expressions = {one.filter for one in wanted}
+        if len(expressions) > 1 or any(one.triggers for one in wanted):
+            raise click.UsageError("--json takes one --filter for all -e, and no --trigger")
+        with output_file(None, "") as out:
+            done = write_live(
+                directory,
+                out,
+                [one.pattern for one in wanted],
+                filter=next(iter(expressions), "") or None,
+                place=place,
+                cpus=None if cpu is None else [cpu],
+                duration_s=duration_s,
+            )
+        said(done, "stream", None)
         return 0
     if wanted and place != TOP:
         raise click.UsageError("-B takes an instance as it is, -e makes one; enable events there instead")

@@ -10,7 +10,7 @@ import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
+from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option, seconds_option
 from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.wanted import all_filters, filter_option
@@ -49,8 +49,9 @@ _LINES_AT_ONCE = 2000
 @click.option(
     "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="html: only this process or thread."
 )
-@click.option("--since", "since_ns", metavar="S", type=Time(), help="html: from this time on (see -t).")
-@click.option("--until", "until_ns", metavar="S", type=Time(), help="html: before this time.")
+@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see -t).")
+@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
+@seconds_option("--last", "last_s", "The last S seconds.")
 @click.option("--recover", is_flag=True, help="html: save what can be saved of a broken file.")
 def report(
     file: str,
@@ -66,6 +67,7 @@ def report(
     pids: tuple[int, ...],
     since_ns: int | None,
     until_ns: int | None,
+    last_s: float | None,
     recover: bool,
 ) -> None:
     """Print the records of FILE (trace.dat), in the order of time.
@@ -74,7 +76,12 @@ def report(
 
     With --html a page with all in it: timeline, rates, fields, records, losses. It needs no network.
     """
+    if last_s is not None and (since_ns is not None or until_ns is not None):
+        raise click.UsageError("--last goes without --since and --until")
     path = also_file or file
+    if last_s is not None and not show_stat:
+        with TraceDatReader(path) as reader:
+            since_ns = max(0, reader.last_ns() - int(last_s * 10**9))
     text = all_filters(filters)
     if as_html:
         if show_stat or as_json:
@@ -93,15 +100,13 @@ def report(
         with recording:
             _write_html(recording, output)
         return
-    if output is not None or pids or since_ns is not None or until_ns is not None or recover:
-        raise click.UsageError(
-            "-o, --pid, --since, --until and --recover are for --html; see utracefs export"
-        )
+    if output is not None or pids or recover:
+        raise click.UsageError("-o, --pid and --recover are for --html; see utracefs export")
     with TraceDatReader(path) as reader:
         if show_stat:
             _write(line for text in reader.cpu_stats for line in text.splitlines())
             return
-        options = ReportOptions(full_ns, cpus, events, bytes_of(text) if text else None)
+        options = ReportOptions(full_ns, cpus, events, bytes_of(text) if text else None, since_ns, until_ns)
         there = [
             EventName(reader.systems.get(number, ""), text_of(event.name))
             for number, event in reader.formats.items()

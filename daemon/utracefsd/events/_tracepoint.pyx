@@ -71,6 +71,9 @@ cdef class Probe:
         self.counts[LOST] += n
         return True
 
+    cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept:
+        return self.lose(n)
+
     def __repr__(self):
         numbers = f"recorded {self.recorded} filtered {self.filtered} lost {self.lost}"
         return f"<{type(self).__name__} {self.consumer}: {numbers}>"
