@@ -35,8 +35,8 @@ while True:
 
 
 def test_hostile_and_stalled_readers(daemon: DaemonProcess, eventually: Eventually) -> None:
-    """One scribbles over its ring and its doorbell, one is stopped, one is honest: that one has all, and what is
-    counted adds up for each."""
+    """One scribbles over its ring and its doorbell, one never reads, one is honest: that one has all, and
+    what is counted adds up for each."""
     hostile = subprocess.Popen([sys.executable, "-c", HOSTILE, daemon.directory], stdout=subprocess.PIPE)
     try:
         assert hostile.stdout is not None
