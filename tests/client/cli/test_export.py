@@ -289,9 +289,7 @@ def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.
     )
     assert run(file, "--to", "parquet").exit_code == 2
     (tmp_path / "there").mkdir()
-    assert (
-        "there: exists; parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
-    )
+    assert "there: exists; parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = run(file, "-e", "begin", "-o", out)
     assert (done.exit_code, done.stderr) == (

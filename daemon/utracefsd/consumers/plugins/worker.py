@@ -79,6 +79,8 @@ class Worker:
         self._jobs: deque[Job[Any]] = deque()
         self._busy_since: float | None = None
         self._told = False
+        self._telling = threading.Lock()
+        """Held for moments: which of the two threads tells of a batch."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -92,10 +94,9 @@ class Worker:
 
     def look(self) -> None:
         """Tell of a batch that takes too long already."""
-        since = self._busy_since
-        if since is not None and not self._told and (took := time.monotonic() - since) > SLOW_S:
-            self._told = True
-            self._slow(took)
+        if self._busy_since is not None:
+            with self._telling:
+                self._tell_if_slow()
 
     def close(self, timeout_s: float) -> bool:
         """The last jobs are posted: close the sink, and wait for the thread. False: it is left behind."""
@@ -131,10 +132,16 @@ class Worker:
                 return
 
     def _take_batch(self) -> None:
-        self._told = False
-        begin = self._busy_since = time.monotonic()
+        with self._telling:
+            self._told = False
+            self._busy_since = time.monotonic()
         self._take(self._ring)
-        self._busy_since = None
-        if not self._told and (took := time.monotonic() - begin) > SLOW_S:
+        with self._telling:
+            self._tell_if_slow()
+            self._busy_since = None
+
+    def _tell_if_slow(self) -> None:
+        since = self._busy_since
+        if since is not None and not self._told and (took := time.monotonic() - since) > SLOW_S:
             self._told = True
             self._slow(took)
