@@ -22,6 +22,7 @@ NAMES = [
     "perf",
     "report",
     "rings",
+    "stream",
     "told",
     "tree",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from bench.measure import Row, at_most_row, in_turns
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
+from utracefsd.consumers.counts._count import CountProbe, CountTable
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.trigger._actions import Stacktrace, TracingSwitch
@@ -27,6 +28,7 @@ def rows() -> Iterator[Row]:
         yield at_most_row(f"ring buffer append, {size} byte entry", best, 60, "ns")
     yield from filtered(buffer)
     yield from triggered(buffer)
+    yield from counted(buffer)
 
 
 def filtered(buffer: RingBuffer) -> Iterator[Row]:
@@ -75,3 +77,19 @@ def triggered(buffer: RingBuffer) -> Iterator[Row]:
     more = {name: best[name] - best["none"] for name in ("idle", "counts")}
     yield at_most_row("a trigger whose filter does not match adds", more["idle"], 40, "ns")
     yield at_most_row("a trigger that fires for each record adds", more["counts"], 40, "ns")
+
+
+def counted(buffer: RingBuffer) -> Iterator[Row]:
+    """The same record, stored, while `utracefs top` counts it."""
+    declaration = parse(b"bench u64 status; u64 usec")
+
+    def emit(counts: bool) -> float:
+        event = Tracepoint(1000, declaration.name, declaration.fields)
+        event.attach(FtraceProbe(FtraceSink(buffer)))
+        if counts:
+            event.attach(CountProbe("counts:1", CountTable(), 1000))
+        return min(event._bench_emit(10_000, RECORD) for _ in range(100))
+
+    best = in_turns({"alone": lambda: emit(False), "counted": lambda: emit(True)})
+    more = best["counted"] - best["alone"]
+    yield at_most_row("counting it by event and process adds", more, 5, "ns")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.measure import Row
+from bench.measure import Row, at_most_row
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.event_format import format_text
@@ -28,6 +28,7 @@ EVENTS = {
     "integers": (b"numbers u32 a; u64 b; s32 c", (7, 1 << 40, -3)),
     "strings": (b"request u16 status; u32 usec; __rel_loc char[] path", (200, 1834, "/api/v1/orders/17")),
 }
+LARGE_BYTES = 1 << 30
 OUTPUTS = ("/dev/null", "a pipe")
 
 
@@ -54,6 +55,29 @@ def make(path: Path, declaration: bytes, values: tuple[object, ...]) -> None:
                 header_event=HEADER_EVENT_TEXT,
                 formats={b"user_events": [format_text(event.name, 2000, event.fields)]},
                 cmdlines=b"".join(b"%d worker-%d\n" % (1000 + n, n) for n in range(50)),
+                trace_clock=b"[mono]",
+            )
+        )
+
+
+def make_large(path: Path) -> None:
+    """LARGE_BYTES, some 2,000 seconds of a program that is busy on two cpus."""
+    declaration, values = EVENTS["integers"]
+    event = parse(declaration)
+    entry = struct.pack("<HBBi", 2000, 0, 0, 1000) + Layout(event.fields).pack(*values)
+    writer = PageWriter()
+    while writer.add(100_000 * writer.count, entry):
+        pass
+    page = bytearray(writer.page())
+    with TraceDatWriter(path, nr_cpus=2) as file:
+        for n in range(LARGE_BYTES // len(page)):
+            struct.pack_into("<Q", page, 0, 10**12 + n // 2 * 100_000 * writer.count)
+            file.add_page(n % 2, bytes(page))
+        file.finish(
+            Contents(
+                header_page=header_page_text(),
+                header_event=HEADER_EVENT_TEXT,
+                formats={b"user_events": [format_text(event.name, 2000, event.fields)]},
                 trace_clock=b"[mono]",
             )
         )
@@ -105,3 +129,10 @@ def rows() -> Iterator[Row]:
                     "trace-cmd report",
                 )
             path.unlink()
+        path = Path(folder) / "large.dat"
+        make_large(path)
+        words = [sys.executable, "-m", "utracefs.cli", "report", "--last", "1", str(path)]
+        took_s = min(seconds(words, "/dev/null") for _ in range(RUNS))
+        yield at_most_row(
+            "the last second of a trace.dat of 1 GiB, from the start of the program", took_s, 0.5, "s"
+        )

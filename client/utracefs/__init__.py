@@ -11,8 +11,8 @@ Tracing that is missing is never an error: without a daemon the event is off, an
 appears. A wrong declaration is a ValueError at once.
 
 The functions of this module use one session per process, made by the first call; a library or a test that
-wants one of its own takes a `Session`. `utracefs.open` reads recordings. Importing this module starts nothing
-and changes nothing.
+wants one of its own takes a `Session`. `utracefs.open` reads recordings, `utracefs.attach` a running daemon.
+Importing this module starts nothing and changes nothing.
 """
 
 from utracefs.available import CAN_TRACE
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from utracefs.recording import Record, Recording
     from utracefs.recording import open as open
     from utracefs.session import Session
+    from utracefs.streaming import Batch, Stream, attach
     from utracefs.totals import Stats
 
     __version__: str
@@ -41,13 +42,16 @@ else:
     from utracefs.without_tracing import Event
 
 __all__ = [
+    "Batch",
     "Event",
     "LoggingHandler",
     "Record",
     "Recording",
     "Session",
     "Stats",
+    "Stream",
     "__version__",
+    "attach",
     "close",
     "default_session",
     "event",
@@ -60,6 +64,9 @@ _LAZY = {
     "Record": "utracefs.recording",
     "Recording": "utracefs.recording",
     "open": "utracefs.recording",  # not in __all__: `from utracefs import *` leaves the builtin as it is
+    "Batch": "utracefs.streaming",
+    "Stream": "utracefs.streaming",
+    "attach": "utracefs.streaming",
     "LoggingHandler": "utracefs.logging_handler",
     "Session": "utracefs.session" if CAN_TRACE else "utracefs.without_tracing",
     "Stats": "utracefs.totals",

@@ -44,6 +44,9 @@ cdef class RecordSource:
 cdef class MergedPages(RecordSource):
     cdef Merge _merge
     cdef uint64_t _offset
+    cdef dict _tgids
+    cdef int32_t _last_tid
+    cdef int32_t _last_pid
 
 
 cdef class ThreadNames(Names):

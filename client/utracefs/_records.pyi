@@ -1,4 +1,4 @@
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Self
 
 from utracefs.trace_dat._merge import Merge
@@ -9,7 +9,7 @@ class RecordSource:
     comms: dict[int, str]
 
 class MergedPages(RecordSource):
-    def __init__(self, merge: Merge, offset_ns: int = 0) -> None: ...
+    def __init__(self, merge: Merge, offset_ns: int = 0, tgids: Mapping[int, int] | None = None) -> None: ...
 
 class ThreadNames(Names): ...
 

@@ -43,11 +43,12 @@ cdef class RecordSource:
 
 
 cdef class MergedPages(RecordSource):
-    """The records of a Merge. offset_ns: added to all times. A thread id stands for the process, too, which
-    a page does not know."""
+    """The records of a Merge. offset_ns: added to all times. tgids: thread id to process id. A thread id
+    that is not in it stands for the process, too, which a page does not know."""
 
-    def __init__(self, Merge merge not None, offset_ns=0):
+    def __init__(self, Merge merge not None, offset_ns=0, tgids=None):
         self._merge = merge
+        self._tgids = dict(tgids) if tgids else None
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
 
     cdef bint next(self, Raw *raw) except -1:
@@ -64,6 +65,11 @@ cdef class MergedPages(RecordSource):
         if raw.size >= HEADER:
             memcpy(&raw.tid, raw.entry + 4, 4)
         raw.pid = raw.tid
+        if self._tgids is not None:
+            if raw.tid != self._last_tid:
+                self._last_pid = self._tgids.get(raw.tid, raw.tid)
+                self._last_tid = raw.tid
+            raw.pid = self._last_pid
         return True
 
 

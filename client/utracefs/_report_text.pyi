@@ -16,8 +16,8 @@ class ReportText:
         offset_ns: int = 0,
         full_ns: bool = False,
         comms: dict[int, str] = ...,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
+        since: int = 0,
+        until: int = ...,
         pids: Collection[int] | None = None,
     ) -> None: ...
     def read(self, max_bytes: int) -> bytes: ...

@@ -9,7 +9,7 @@ to the same 64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, UINT64_MAX
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
@@ -50,7 +50,7 @@ cdef class ReportText:
     offset_ns: added to all times.
     full_ns: all nine digits of the time.
     comms: thread id to name, for filters.
-    since_ns, until_ns: only records from the first time on, before the second; None: all.
+    since, until: only records from the first time on, before the second; without offset_ns.
     pids: only records of these threads; None: all.
     """
 
@@ -61,8 +61,7 @@ cdef class ReportText:
     cdef object _find_task
     cdef uint64_t _offset
     cdef uint64_t _since
-    cdef uint64_t _end
-    cdef bint _has_end
+    cdef uint64_t _until
     cdef object _pids
     cdef bint _full_ns
     cdef dict _comms
@@ -77,7 +76,7 @@ cdef class ReportText:
 
     def __cinit__(
         self, Merge merge not None, list prefixes, list in_ns, printer, task, *, offset_ns=0,
-        bint full_ns=False, dict comms not None={}, since_ns=None, until_ns=None, pids=None
+        bint full_ns=False, dict comms not None={}, since=0, until=UINT64_MAX, pids=None
     ):
         self._merge = merge
         self._prefixes = prefixes
@@ -85,12 +84,11 @@ cdef class ReportText:
         self._find_printer = printer
         self._find_task = task
         self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
-        self._since = 0 if since_ns is None else since_ns
-        self._end = until_ns or 0
-        self._has_end = until_ns is not None
-        self._pids = pids
         self._full_ns = full_ns
         self._comms = comms
+        self._since = min(since, <uint64_t>UINT64_MAX)
+        self._pids = pids
+        self._until = min(until, <uint64_t>UINT64_MAX)
         self._tasks = [None] * SLOTS
         self._events = {}
         memset(self._task_slots, 0, sizeof(self._task_slots))
@@ -121,7 +119,8 @@ cdef class ReportText:
             stream = self._merge.next()
             if stream == NULL:
                 break
-            self._append(stream)
+            if self._since <= stream.page.ts < self._until:
+                self._append(stream)
         return 0
 
     cdef int _append(self, const Stream *stream) except -1:
@@ -133,9 +132,6 @@ cdef class ReportText:
         cdef Line line
         cdef uint16_t id
         cdef int32_t pid
-        cdef uint64_t ts = stream.page.ts + self._offset
-        if ts < self._since or (self._has_end and ts >= self._end):
-            return 0
         if size >= HEADER:
             memcpy(&id, data, 2)
             memcpy(&pid, data + 4, 4)

@@ -67,6 +67,8 @@ class Recording:
         self._since_ns = since_ns
         self._until_ns = until_ns
         self._decoders: dict[int, EventDecoder | None] = {}
+        self.tgids: Mapping[int, int] = {}
+        """Thread id to process id, for a trace.dat, which does not know processes."""
         is_perf = isinstance(reader, PerfDataReader)
         self.format: Final = "perf.data" if is_perf else "trace.dat"
         self.clock: Final = _clock(reader)
@@ -107,6 +109,10 @@ class Recording:
     def formats(self) -> list[tuple[str, EventFormat]]:
         """System and format of all that the file describes."""
         return [(self._reader.systems.get(e.id, ""), e) for e in self._reader.formats.values()]
+
+    def selects(self, event_id: int) -> bool:
+        """Whether records of the event with this id are wanted."""
+        return self._decoder(event_id) is not None
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +283,7 @@ class Recording:
             None if self._since_ns is None else self._since_ns - offset,
             None if self._until_ns is None else self._until_ns - offset,
         )
-        source = MergedPages(merge, offset_ns=offset)
+        source = MergedPages(merge, offset_ns=offset, tgids=self.tgids)
         source.comms = self._reader.cmdlines
         size = merge.size_bytes
         return source, lambda: merge.read_bytes / size if size else 1.0

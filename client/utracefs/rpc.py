@@ -100,6 +100,30 @@ class Rpc:
         msgid = self._send(params)
         return _result(self._response(msgid), about)
 
+    def fileno(self) -> int:
+        """Readable when something came; -1 once it is closed."""
+        return self._socket.fileno()
+
+    def ask(self, params: Params) -> int:
+        """Send a request without waiting for its answer; what `answer` takes."""
+        return self._send(params)
+
+    def answer(self, msgid: int, about: str) -> Any:
+        """The result of a request that was asked; waits if it has not come."""
+        return _result(self._response(msgid), about)
+
+    def pass_over(self) -> None:
+        """Forget the answers that have come, without waiting for others. OSError as for a call."""
+        timeout_s = self._socket.gettimeout()
+        self._socket.setblocking(False)
+        try:
+            while True:
+                self._next_response()
+        except BlockingIOError:
+            pass
+        finally:
+            self._socket.settimeout(timeout_s)
+
     def call_many(self, calls: Iterable[Call]) -> list[Outcome]:
         """The outcomes in the order of the calls: a result, or the OSError of that call, not raised."""
         outcomes: list[Outcome] = []

@@ -60,23 +60,11 @@ class ReportOptions:
     filter: bytes | None = None
     """Only records that pass; see EventFilters."""
     since_ns: int | None = None
-    """From this time of the file's clock on, from 0 to 2^64 - 1."""
+    """From this time on, as the report prints times."""
     until_ns: int | None = None
-    """Before this time, as since_ns."""
+    """Before this time."""
     pids: frozenset[int] | None = None
     """Only records of these threads; None: all."""
-
-    def pages_of(self, reader: TraceDatReader) -> tuple[frozenset[int] | None, int | None, int | None]:
-        """What the reader has to be asked for: cpus, and times that its pages may have."""
-        times = (self.since_ns, self.until_ns)
-        since, until = (None if time is None else time - reader.offset_ns for time in times)
-        return self.cpus, since, until
-
-    def in_time(self, time_ns: int) -> bool:
-        """Whether since_ns and until_ns let it pass."""
-        return (self.since_ns is None or time_ns >= self.since_ns) and (
-            self.until_ns is None or time_ns < self.until_ns
-        )
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
@@ -93,8 +81,12 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         printer = EventPrinter(event, system=events.system(event_id), symbols=reader.kallsyms)
         return bytes_of(f"{printer.name}: ".ljust(_NAME_WIDTH + 2)), printer, events.filter(event_id)
 
+    since, until = (
+        None if time is None else max(time - reader.offset_ns, 0)
+        for time in (options.since_ns, options.until_ns)
+    )
     text = ReportText(
-        reader.merge(*options.pages_of(reader)),
+        reader.merge(options.cpus, since, until),
         [bytes_of(prefix) for prefix in prefixes],
         [buffer.clock in CLOCKS_IN_NS for buffer in reader.buffers],
         printer,
@@ -102,8 +94,8 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         offset_ns=reader.offset_ns,
         full_ns=options.full_ns,
         comms=reader.cmdlines,
-        since_ns=options.since_ns,
-        until_ns=options.until_ns,
+        since=since or 0,
+        until=(1 << 64) - 1 if until is None else until,
         pids=options.pids,
     )
     yield b"cpus=%d\n" % reader.nr_cpus
@@ -116,8 +108,11 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
     cpu, pid, comm, system, event and fields; and where records were lost, `{"lost": N, "cpu": N}`, N null
     when they were not counted."""
     events = _Events(reader, options.events, options.filter)
-    for record in reader.records(*options.pages_of(reader)):
-        if not options.in_time(record.ts + reader.offset_ns):
+    since, until = options.since_ns or 0, options.until_ns
+    for record in reader.records(options.cpus):
+        if record.ts + reader.offset_ns < since or (
+            until is not None and record.ts + reader.offset_ns >= until
+        ):
             continue
         if record.lost:
             yield json.dumps({"lost": record.lost if record.lost > 0 else None, "cpu": record.cpu})

@@ -129,6 +129,10 @@ class Tracefs:
             Call(messages.Read(handle, size), self._about(handle)) for handle, size in reads
         )
 
+    def seek(self, handle: int, offset: int) -> None:
+        """lseek(2) with SEEK_SET; ESPIPE for a stream."""
+        self._rpc.call(messages.Seek(handle, offset), self._about(handle))
+
     def write(self, handle: int, data: bytes) -> int:
         """Bytes taken."""
         taken: int = self._rpc.call(messages.Write(handle, data), self._about(handle))

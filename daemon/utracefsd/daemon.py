@@ -1,7 +1,7 @@
 """The daemon without a loop: every part, made once, and what happens between them.
 
     Port ── DataConnection ────────────┐                                   ┌── Instances (ftrace)
-             (one per producer)        ├── EventTable ── StatusFile        ├── PerfEvents
+             (one per producer)        ├── EventTable ── StatusFile        ├── PerfEvents, Streams
     Port ── TracefsConnection ── Tree ─┘       └── tracepoints, probes ────┴── Plugins
              (one per administrator)                       ^
     Rings (data rings of all producers) ───────────────────┘
@@ -28,7 +28,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -49,6 +49,7 @@ from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
+from utracefsd.consumers.stream.streams import Streams
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import PAGE_SIZE, StatusFile
@@ -107,8 +108,8 @@ class Daemon:
 
     status_pages: its size. buffer_size_kb: per cpu, None for the kernel's default, which is taken when
     something is enabled. user_events_max: events at once. plugins: the names of those that may be used, None
-    for all that are installed. max_descriptors: for producers, all together. data_rings: offer them; without,
-    everything comes over the socket.
+    for all that are installed; plugin_options: by name, what their `start` is given. max_descriptors: for
+    producers, all together. data_rings: offer them; without, everything comes over the socket.
 
     state_folder: where to find what a daemon left that died, and to leave the same; ours alone, and locked.
     None: keep everything in memory. discard_state: do not go on with what is found. store: keeps data rings
@@ -128,6 +129,7 @@ class Daemon:
         buffer_size_kb: int | None = None,
         user_events_max: int = USER_EVENTS_MAX,
         plugins: Collection[str] | None = None,
+        plugin_options: Mapping[str, Mapping[str, str]] | None = None,
         max_descriptors: int = 1 << 20,
         data_rings: bool = True,
         state_folder: str | os.PathLike[str] | None = None,
@@ -237,8 +239,10 @@ class Daemon:
                 )
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
-        self.perf = PerfEvents(self.table, now_ns, nr_cpus, WriterNames(self.comms.comm))
-        self.plugins = Plugins(self.table, entry_points=offered)
+        names = WriterNames(self.comms.comm)
+        self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
+        self.streams = Streams(self.table, now_ns, instances=self.instances, nr_cpus=nr_cpus, names=names)
+        self.plugins = Plugins(self.table, entry_points=offered, options=plugin_options)
         self.tree = Tree(self.table, self.instances, self.plugins, self.comms, now_ns, self._stats_text)
         self.data = Port(
             DATA,
@@ -303,6 +307,7 @@ class Daemon:
         return TracefsConnection(
             self.tree,
             self.perf,
+            self.streams,
             attrs.evolve(peer, privileged=True),
             take_in_all=self.take_in_all,
             new_handle=self._handles.__next__,
@@ -329,14 +334,19 @@ class Daemon:
         self.data.take_in_all()
         if self.rings is not None:
             self.rings.round()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """To consumers that read a ring of their own: what was taken in is theirs."""
         self.plugins.flush()
+        self.streams.publish()
 
     def hand_on(self) -> None:
         """A step is done: hand on what it brought, to consumers, to reads that wait, to a successor."""
         if self.comms.record_tgid and self.rings is not None:
             for tid, pid in self.rings.writers():
                 self.comms.wrote(tid, pid)
-        self.plugins.flush()
+        self._hand_over()
         self.data.answer_waiting()
         self.tracefs.answer_waiting()
         if self._hold_records and not self.gathering:
@@ -418,6 +428,8 @@ class Daemon:
         The rest stays as it is for a successor, what was sent until now included, unless `remove_state` is
         set or there is nothing that a fresh daemon would not have.
         """
+        if len(self.streams):
+            self.take_in_all()  # their readers take what is there, and end with the connections
         self.tracefs.close()
         self._hold_records = False
         if self.rings is not None and self.rings.has_orphans:
@@ -449,7 +461,7 @@ class Daemon:
             self.table,
             peer,
             take_in_all=self.take_in_all,
-            flush=self.plugins.flush,
+            flush=self._hand_over,
             time_of_records=self._time_of_records,
             rings=self.rings,
             save=self.save,
@@ -491,6 +503,7 @@ class Daemon:
             f"descriptors to be closed: {closing.waiting()}\n",
             f"connections to be accepted: {self.data.arrived}\n",
             self.shares.text(),
+            self.streams.text(),
             "time of the daemon lately, in ms:\n",
         ]
         lines += [f"  user {uid}: {used_ns / 1e6:.1f}\n" for uid, used_ns in self.data.heaviest()]

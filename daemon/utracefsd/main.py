@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import click
@@ -30,6 +30,9 @@ from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.serve import Serving, serve
 
 logger = logging.getLogger("utracefsd")
+
+SWITCH_S = 0.0005
+"""For how long a plug-in's thread may keep the daemon waiting for the interpreter; Python has 5 ms."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -200,6 +203,13 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     help="Load this consumer only; may be repeated. [default: all]",
 )
 @click.option(
+    "--plugin-option",
+    "plugin_options",
+    multiple=True,
+    metavar="NAME.KEY=VALUE",
+    help="An option of a consumer, for its `start`; may be repeated.",
+)
+@click.option(
     "--ready-fd",
     type=click.IntRange(min=0),
     metavar="FD",
@@ -233,6 +243,7 @@ def main(
     group: str | None,
     tracefs_group: str | None,
     plugins: tuple[str, ...],
+    plugin_options: tuple[str, ...],
     ready_fd: int | None,
     exit_with_parent: bool,
     keep_state: bool,
@@ -247,8 +258,10 @@ def main(
     /dev/shm, and a daemon that is started with the same DIR goes on with them. Ctrl-C removes them, as does
     any end with --exit-with-parent.
     """
-    if missing := sorted(set(plugins) - {point.name for point in Installed()()}):
+    installed = {point.name for point in Installed()()}
+    if missing := sorted(set(plugins) - installed):
         raise click.UsageError(f"--plugin {missing[0]}: no consumer of that name is installed")
+    options = _plugin_options(plugin_options, set(plugins) or installed)
     if ready_fd is not None:
         try:
             os.fstat(ready_fd)
@@ -267,6 +280,7 @@ def main(
         buffer_size_kb=buffer_size_kb,
         user_events_max=user_events_max,
         plugins=plugins or None,
+        plugin_options=options,
         group=group,
         tracefs_group=tracefs_group,
         listen_fds=listen_fds,
@@ -274,6 +288,7 @@ def main(
         store=store,
         ends_with_parent=exit_with_parent,
     )
+    sys.setswitchinterval(SWITCH_S)
     collector.take_over()
     try:
         trio.run(
@@ -297,6 +312,20 @@ def main(
             # The parent made it, and may have been killed.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
+
+
+def _plugin_options(texts: Sequence[str], names: Collection[str]) -> dict[str, dict[str, str]]:
+    """`NAME.KEY=VALUE` each, by name."""
+    options: dict[str, dict[str, str]] = {}
+    for text in texts:
+        left, equals, value = text.partition("=")
+        name, dot, key = left.rpartition(".")
+        if not (equals and dot and name and key):
+            raise click.UsageError(f"--plugin-option {text}: write NAME.KEY=VALUE")
+        if name not in names:
+            raise click.UsageError(f"--plugin-option {text}: no consumer {name} is installed and wanted")
+        options.setdefault(name, {})[key] = value
+    return options
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -110,3 +110,19 @@ DR_MIN_SIZE of include/data_ring.h."""
 
 MAX_DATA_RING: Final = 64 << 20
 """Bytes of the largest data ring. DR_MAX_SIZE of include/data_ring.h."""
+
+STREAM_RING_SIZE: Final = 4 << 20
+"""Bytes of a stream's ring where its reader names none: some ten thousand records, a few rounds of the daemon
+under full load."""
+
+MIN_STREAM_RING: Final = 256 << 10
+"""Bytes of the smallest: it holds several of the largest records, and the format of any event."""
+
+MAX_STREAM_RING: Final = 64 << 20
+"""Bytes of the largest, all of which is the daemon's memory."""
+
+MAX_STREAM_EVENTS: Final = 64
+"""Words for events in one stream, globs that are looked at for every event that is registered. E2BIG."""
+
+MAX_FILTER: Final = 4096
+"""Bytes of a stream's filter: a page, as what is written to a file `filter`. E2BIG."""

@@ -1,12 +1,9 @@
 """What the tests of trace.dat and of reports share: events to write files from, the real reader."""
 
-import shutil
 import struct
-import subprocess
 from typing import Any
 
-import pytest
-
+from tests.judges import run_judge
 from utracefs_protocol.declaration import Declaration, parse
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.layout import Layout
@@ -29,13 +26,6 @@ class Events:
         return struct.pack("<HBBi", number, 0, 0, pid) + payload
 
 
-needs_trace_cmd = pytest.mark.skipif(
-    shutil.which("trace-cmd") is None, reason="the Debian package trace-cmd is the judge"
-)
-
-
 def trace_cmd(*words: str) -> str:
     """stdout of the real reader; its stderr must be empty."""
-    done = subprocess.run(["trace-cmd", *words], capture_output=True, timeout=60, check=True)
-    assert done.stderr == b"", done.stderr
-    return text_of(done.stdout)
+    return text_of(run_judge("trace-cmd", *words))

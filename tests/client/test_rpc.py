@@ -148,3 +148,27 @@ def test_results_that_are_not_understood() -> None:
     with pytest.raises(OSError, match="what came is no answer: size must be an integer") as caught:
         checked(StatusMapped.from_wire, {}, "x")
     assert (caught.value.errno, caught.value.filename) == (errno.EPROTO, "x")
+
+
+def test_asking_and_passing_over(directory: Path) -> None:
+    """Nothing is waited for but by `answer`; what was passed over does not disturb a call."""
+    waiting: list[Request] = []
+
+    def answer(request: Request) -> bytes:
+        waiting.append(request)
+        replies = (
+            [encode_response(r.msgid, r.params[0].encode()) for r in waiting] if len(waiting) > 1 else []
+        )
+        return b"".join(replies) or encode_notification("nothing", [])
+
+    with answering(directory / "d", answer) as place, Rpc("tracefs", place, timeout_s=20) as rpc:
+        assert rpc.fileno() >= 0
+        rpc.ask(ReadFile(b"one"))
+        rpc.pass_over()
+        second = rpc.ask(ReadFile(b"two"))
+        assert rpc.answer(second, "two") == b"two"
+        assert rpc.call(ReadFile(b"three"), "three") == b"three"
+        rpc.pass_over()
+        with pytest.raises(ConnectionResetError):
+            rpc.close()
+            rpc.ask(ReadFile(b"four"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.recordings import Events, needs_trace_cmd, trace_cmd
+from tests.client.recordings import Events, trace_cmd
 from utracefs.trace_dat import Contents, TraceDatReader, TraceDatWriter
 from utracefs.trace_report import ReportOptions, json_lines, report_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
@@ -85,7 +85,6 @@ def lines(path: Path, options: ReportOptions | None = None) -> list[str]:
         )
 
 
-@needs_trace_cmd
 @pytest.mark.parametrize("full_ns", [False, True])
 @pytest.mark.parametrize("clock", ["mono", "local", "tai", "uptime", "boot", "counter", "x86-tsc"])
 def test_the_same_as_trace_cmd(tmp_path: Path, clock: str, full_ns: bool) -> None:
@@ -95,7 +94,6 @@ def test_the_same_as_trace_cmd(tmp_path: Path, clock: str, full_ns: bool) -> Non
     assert ours == trace_cmd("report", *words, "-i", str(path))
 
 
-@needs_trace_cmd
 def test_the_same_as_trace_cmd_in_wall_clock_time(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.dat", ENTRIES, offset_ns=1795227563238091000)
     assert "\n".join(lines(path)) + "\n" == trace_cmd("report", "-i", str(path))

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.record_path import Collecting
 from tests.daemon.restarting import bury
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_collected_any_more() -> Iterator[None]:
+    yield
+    Collecting.close_all()
 
 
 @pytest.fixture

@@ -1,8 +1,15 @@
 """What tests of the record path begin with: an event, a write, an ftrace buffer, a probe's numbers."""
 
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Probe, Tracepoint
 
 PID = 46
@@ -23,3 +30,34 @@ def ftrace(nr_cpus: int = 2, size_kb: int = 64) -> FtraceSink:
 
 def numbers(probe: Probe) -> tuple[int, int, int]:
     return probe.recorded, probe.filtered, probe.lost
+
+
+class Collecting(StreamProbe):
+    """A probe whose records are delivered as (ts_ns, cpu, thread, process, payload) by `flush`."""
+
+    def __init__(
+        self,
+        consumer: str,
+        deliver: Callable[[list[tuple[int, int, int, int, bytes]]], Any],
+        ring_bytes: int = MIN_STREAM_RING,
+    ) -> None:
+        super().__init__(StreamSink(ring_bytes), consumer, 1, bytes)
+        self._deliver = deliver
+        self._ring = StreamRing(self.sink.memory_fd)
+        self.made.add(self)
+
+    made: ClassVar["WeakSet[Collecting]"] = WeakSet()
+
+    @classmethod
+    def close_all(cls) -> None:
+        """Let go of descriptors and memory; what is attached yet loses."""
+        for one in list(cls.made):
+            one.sink.close()
+            one._ring.close()
+        cls.made.clear()
+
+    def flush(self) -> None:
+        """Deliver what came since the last time."""
+        self.sink.publish()
+        while self._ring.next_batch():
+            self._deliver([(ts, cpu, tid, pid, data) for _, ts, cpu, pid, tid, data in self._ring.tuples()])

@@ -389,6 +389,9 @@ def test_socket_activation(tmp_path: Path, manager: Manager, named: bool) -> Non
     ("words", "says"),
     [
         (["--plugin", "nosuch"], "--plugin nosuch: no consumer of that name is installed"),
+        (["--plugin-option", "nosuch"], "--plugin-option nosuch: write NAME.KEY=VALUE"),
+        (["--plugin-option", ".a=b"], "--plugin-option .a=b: write NAME.KEY=VALUE"),
+        (["--plugin-option", "no.a=b"], "--plugin-option no.a=b: no consumer no is installed and wanted"),
         (["--ready-fd", "99"], "--ready-fd 99: Bad file descriptor"),
     ],
 )

@@ -75,7 +75,7 @@ class DaemonProcess:
 
 
 @contextlib.contextmanager
-def _directory() -> Iterator[str]:
+def own_directory() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="utracefs-test-") as path:
         try:
             yield path
@@ -86,7 +86,7 @@ def _directory() -> Iterator[str]:
 
 @pytest.fixture
 def directory() -> Iterator[str]:
-    with _directory() as path:
+    with own_directory() as path:
         yield path
 
 
@@ -113,7 +113,7 @@ def shared_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str
     mountpoint."""
     must_mount(tmp_path_factory.mktemp("probe"))
     with (
-        _directory() as directory,
+        own_directory() as directory,
         _daemon(directory),
         mounted(directory, tmp_path_factory.mktemp("tree")) as mount,
     ):

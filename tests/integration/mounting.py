@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -105,7 +104,3 @@ def run(command: Sequence[str] | str, cwd: Path, timeout_s: float = 30) -> subpr
         timeout=timeout_s,
         check=False,
     )
-
-
-def has_tool(name: str) -> bool:
-    return shutil.which(name) is not None

@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.client.recordings import needs_trace_cmd, trace_cmd
+from tests.client.recordings import trace_cmd
 from tests.integration.conftest import DaemonProcess
 from utracefs.tracefs import PerfAttr
 
@@ -230,7 +230,6 @@ def test_record_and_its_file(
         assert found and int(found[1]) > 0, (reason, text)
 
 
-@needs_trace_cmd
 def test_trace_cmd_shows_the_same(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
+from tests.judges import run_judge
 
 APP = """
 import utracefs
@@ -49,10 +49,10 @@ def test_latency_from_a_program_to_trace_cmd(daemon: DaemonProcess, tmp_path: Pa
     program.write_text(APP)
     utracefs(directory, "record", "-e", "synthetic:lat", "-o", str(trace), "--", sys.executable, str(program))
     assert "Hits: 3\n" in utracefs(directory, "cat", "events/user_events/done/hist")
-    texts = [utracefs(directory, "report", str(trace))]
-    if shutil.which("trace-cmd"):
-        texts.append(subprocess.check_output(["trace-cmd", "report", str(trace)], text=True, timeout=60))
-    for text in texts:
+    for text in (
+        utracefs(directory, "report", str(trace)),
+        run_judge("trace-cmd", "report", str(trace)).decode(),
+    ):
         found = re.findall(r"lat: +id=(\d+), delta=(\d+), rc=(-?\d+)", text)
         assert [(id, rc) for id, _, rc in found] == [("0", "0"), ("1", "-1"), ("2", "-2")]
 

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.integration.x_screen import open_folder, screen, screenshot, shown_in_kernelshark
-
-pytestmark = pytest.mark.skipif(
-    not all(map(shutil.which, ("kernelshark", "Xvfb", "xwininfo", "import"))),
-    reason="needs kernelshark, Xvfb, xwininfo and import: make test-tools",
-)
+from tests.judges import judge
 
 PROGRAM = """
 import utracefs
@@ -40,6 +33,8 @@ def record(path: Path) -> None:
 
 
 def test_it_opens_a_recording() -> None:
+    for name in ("kernelshark", "Xvfb", "xwininfo", "import"):
+        judge(name)
     with open_folder() as folder, screen() as display:
         record(folder / "trace.dat")
         with shown_in_kernelshark(folder / "trace.dat", display, folder) as said:

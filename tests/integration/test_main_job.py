@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.judges import judge
 
 ROOT = Path(__file__).parents[2]
 SHOP = ROOT / "examples" / "shop.py"
@@ -61,16 +62,17 @@ def test_records_all_of_it(shop: Path) -> None:
 
 
 def test_trace_cmd_says_the_same(shop: Path) -> None:
-    assert shutil.which("trace-cmd"), "the Debian package trace-cmd is needed"
-    theirs = run("trace-cmd", "report", "-i", str(shop))
+    theirs = run(judge("trace-cmd"), "report", "-i", str(shop))
     assert theirs.stderr == ""
     ours = utracefs("report", str(shop)).stdout
     assert theirs.stdout.splitlines() == ours.splitlines()
 
 
 def test_trace_cmd_finds_the_file_valid(shop: Path) -> None:
-    assert "is a valid trace-cmd file" in run("trace-cmd", "dump", "--validate", "-i", str(shop)).stdout
-    summary = run("trace-cmd", "dump", "--summary", "-i", str(shop)).stdout
+    assert (
+        "is a valid trace-cmd file" in run(judge("trace-cmd"), "dump", "--validate", "-i", str(shop)).stdout
+    )
+    summary = run(judge("trace-cmd"), "dump", "--summary", "-i", str(shop)).stdout
     assert "[9 sections]" in summary
 
 

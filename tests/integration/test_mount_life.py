@@ -19,11 +19,11 @@ from tests.integration.conftest import DaemonProcess
 from tests.integration.mounting import (
     CLI,
     MountProcess,
-    has_tool,
     mounted,
     run,
     wait_for,
 )
+from tests.judges import judge
 from utracefs.mount.attaching import detach, is_attached
 from utracefsd.server.runtime import locate
 
@@ -238,8 +238,7 @@ exec "$@"
     """Mode 666 is what udev gives /dev/fuse; not every container has udev."""
 
     def test_an_ordinary_user(self, theirs: str) -> None:
-        if not has_tool("fusermount3"):
-            pytest.skip("fusermount3 is not installed")
+        judge("fusermount3")
         done = subprocess.run(
             [
                 *("unshare", "-m", "bash", "-c", self.OPEN_DEVICE, "bash", theirs),

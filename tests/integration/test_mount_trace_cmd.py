@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import has_tool, must_mount, run
+from tests.integration.mounting import must_mount, run
+from tests.judges import judge
 
 TRACEFS = "/sys/kernel/tracing"
 
@@ -78,8 +79,7 @@ class TraceCmd:
 def trace_cmd(daemon: DaemonProcess, tmp_path: Path) -> Iterator[TraceCmd]:
     if os.geteuid():
         pytest.skip("only root has a mount namespace with tracefs in it")
-    if not has_tool("trace-cmd"):
-        pytest.skip("trace-cmd is not installed")
+    judge("trace-cmd")
     if not os.path.isdir(TRACEFS) or run(["unshare", "-m", "true"], Path("/")).returncode:
         pytest.skip(f"no {TRACEFS}, or no mount namespaces")
     must_mount(tmp_path / "probe")

@@ -21,7 +21,8 @@ import pytest
 from tests.client.c.building import kernel_abi
 from tests.integration import test_mount_life as life
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import has_tool, mounted, must_mount, wait_for
+from tests.integration.mounting import mounted, must_mount, wait_for
+from tests.judges import judge
 from utracefs.mount.attaching import detach
 from utracefs.mount.user_events_data import WRITE_S
 from utracefsd.server.runtime import locate
@@ -32,8 +33,7 @@ SOURCE = Path(__file__).with_name("provider.c")
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """provider.c, compiled."""
-    if not has_tool("gcc"):
-        pytest.skip("needs a compiler")
+    judge("gcc")
     path = tmp_path_factory.mktemp("bin") / "provider"
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", *kernel_abi()]
     subprocess.run(["gcc", *flags, "-o", path, SOURCE], check=True)
@@ -468,8 +468,7 @@ def test_a_mount_that_is_stopped_does_not_hold_up_the_daemon(
 class TestForOthers:
     def test_an_ordinary_user(self, program: Path) -> None:
         """Daemon, mount and program are nobody's."""
-        if not has_tool("fusermount3"):
-            pytest.skip("fusermount3 is not installed")
+        judge("fusermount3")
         session = (
             life.TestForWhom.SESSION.partition('cd "$1/tree"')[0]
             + """

@@ -88,7 +88,10 @@ def shown_in_kernelshark(
         try:
             deadline = time.monotonic() + PATIENCE_S
             while f'"Kernel Shark ({path})"' not in (seen := _windows(display)):
-                assert shark.poll() is None and time.monotonic() < deadline, seen
+                if shark.poll() is not None:
+                    said_until_then, _ = shark.communicate(timeout=20)
+                    raise AssertionError(f"kernelshark ended with {shark.returncode}: {said_until_then}")
+                assert time.monotonic() < deadline, seen
                 time.sleep(0.1)
             yield said
             assert shark.poll() is None

@@ -12,6 +12,7 @@
 | instance | instance create, remove, list |
 | events | reg, emit |
 | attach | attach |
+| top | top |
 | perf | perf stat, record, script, top, trace |
 | mount | mount |
 | doctor | doctor |
@@ -184,10 +185,7 @@ def _say(about: str, reason: str, status: int = 1) -> int:
 COMMANDS = {
     "record": ("utracefs.cli.record:record", "Record events of a command, or until Ctrl-C, into trace.dat."),
     "report": ("utracefs.cli.report:report", "Print a trace.dat."),
-    "export": (
-        "utracefs.cli.export:export",
-        "Convert a recording to JSON lines, CSV, Perfetto, Chrome JSON, CTF, Parquet.",
-    ),
+    "export": ("utracefs.cli.export:export", "Convert a recording, or the daemon's buffer, for other tools."),
     "sql": ("utracefs.cli.sql:sql", "Ask a recording in SQL."),
     "status": ("utracefs.cli.status:status", "Events, who uses them, what was recorded and lost."),
     "list": ("utracefs.cli.status:list_events", "Events that programs have declared."),
@@ -202,6 +200,7 @@ COMMANDS = {
     "reg": ("utracefs.cli.events:reg", "Declare a persistent event, or delete one."),
     "emit": ("utracefs.cli.events:emit", "Emit one record, from a shell script."),
     "attach": ("utracefs.cli.attach:attach", "Give events to a plug-in, and show its report."),
+    "top": ("utracefs.cli.top:top", "Show rates, bytes and losses of events and processes, live."),
     "perf": ("utracefs.cli.perf:perf", "Count and sample events."),
     "mount": ("utracefs.cli.mount:mount", "Show the tree as files, for cat, echo and trace-cmd."),
     "doctor": ("utracefs.cli.doctor:doctor", "Say why nothing arrives."),

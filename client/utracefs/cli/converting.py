@@ -16,7 +16,7 @@ import click
 from utracefs.cli import Failure
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["CpuList", "Time", "output_file", "progress_bar", "said"]
+__all__ = ["CpuList", "Time", "check_is_not_input", "output_file", "progress_bar", "said"]
 
 _QUIET_S: Final = 1.0
 """What takes no longer needs no progress bar."""
@@ -78,6 +78,12 @@ def said(done: "Exported", source: str, output: str | None) -> None:
         click.echo(f"utracefs: {source}: {done.records} records{lost}", err=True)
 
 
+def check_is_not_input(path: str, source: str) -> None:
+    """Failure if it would be written over what it is made of."""
+    if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+        raise Failure(path, "is the input")
+
+
 @contextlib.contextmanager
 def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
     """Where to write. A file gets its name when it is complete, or complete up to what was broken."""
@@ -85,8 +91,7 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if os.path.exists(path) and os.path.samefile(path, source):
-        raise Failure(path, "is the input")
+    check_is_not_input(path, source)
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
         with open(path, "wb") as out:
             yield out

@@ -1,16 +1,28 @@
 """`utracefs export`: a recording in the formats of other tools."""
 
+import contextlib
+import errno
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, events_option, with_extras
-from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.common import (
+    COMMAND_SETTINGS,
+    connect,
+    directory_option,
+    events_option,
+    seconds_option,
+    with_extras,
+)
+from utracefs.cli.converting import CpuList, Time, check_is_not_input, output_file, progress_bar, said
+from utracefs.cli.live import write_live
+from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.columns import library
@@ -26,7 +38,9 @@ from utracefs.export import (
     write_json_lines,
     write_parquet,
     write_parquet_file,
+    write_perf_data,
     write_perfetto,
+    write_trace_dat,
 )
 from utracefs.export.common import Progress
 from utracefs.recording import Recording
@@ -37,9 +51,11 @@ if TYPE_CHECKING:
 else:
     _AnyType = click.ParamType
 
-__all__ = ["export"]
+__all__ = ["check_target", "convert", "export", "format_of"]
 
 _ENDINGS: Final = {
+    ".dat": "trace.dat",
+    ".data": "perf.data",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
@@ -47,6 +63,7 @@ _ENDINGS: Final = {
     ".parquet": "parquet",
     ".pftrace": "perfetto",
     ".perfetto-trace": "perfetto",
+    ".ctf": "ctf",
 }
 _TIMELINES: Final = {"chrome": write_chrome, "perfetto": write_perfetto}
 """Formats with slices and counters."""
@@ -69,13 +86,27 @@ class _TrackType(_AnyType):
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
-@click.argument("file", metavar="INPUT", default="trace.dat", type=click.Path())
+@directory_option
+@click.argument("file", metavar="[INPUT]", required=False, type=click.Path())
+@click.option(
+    "--daemon",
+    "from_daemon",
+    is_flag=True,
+    help="Instead of INPUT: what the ring buffer of the running daemon holds now; it stays there.",
+)
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Instead of INPUT: records as they come, as JSON lines, until Ctrl-C; the events are switched on.",
+)
+@seconds_option("--for", "duration_s", "With --live: for S seconds.")
+@instance_option("With --daemon or --live: of this instance instead of the top one.")
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["jsonl", "csv", "perfetto", "chrome", "ctf", "parquet"]),
-    help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF, Parquet.  [default: by the ending of "
-    "OUT: .jsonl, .csv, .pftrace, .json, .parquet]",
+    type=click.Choice(list(dict.fromkeys(_ENDINGS.values()))),
+    help="Format; chrome: Chrome JSON.  [default: by the ending of OUT: .dat, .data, .jsonl, .csv, .json,"
+    " .pftrace, .parquet, .ctf or / for CTF]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
@@ -121,7 +152,12 @@ class _TrackType(_AnyType):
     help="perfetto, chrome: slices and counters from a TOML file (see docs/exports.md).",
 )
 def export(
-    file: str,
+    directory: str | None,
+    file: str | None,
+    from_daemon: bool,
+    live: bool,
+    duration_s: float | None,
+    place: Place,
     kind: str | None,
     output: str | None,
     events: tuple[str, ...],
@@ -136,48 +172,127 @@ def export(
     counters: tuple[Counter, ...],
     tracks_file: str | None,
 ) -> None:
-    """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools."""
-    kind = kind or _kind_of(output)
+    """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools.
+
+    utracefs export trace.dat -o trace.json
+    utracefs export --daemon -o now.jsonl
+    utracefs export --live -e 'http_*' | jq .fields
+    """
+    if (file is not None) + from_daemon + live > 1:
+        raise click.UsageError("give INPUT, --daemon or --live")
+    if duration_s is not None and not live:
+        raise click.UsageError("--for goes with --live")
+    if place != TOP and not (from_daemon or live):
+        raise click.UsageError("-B goes with --daemon or --live")
+    kind = kind or ("jsonl" if output is None else format_of(output))
     tracks = Tracks(slices, durations, counters)
     if (tracks or tracks_file) and kind not in _TIMELINES:
         raise click.UsageError("--slice, --duration, --counter and --tracks are for --to perfetto or chrome")
     text = all_filters(filters)
-    with about_the_filter(file, text):
-        recording = utracefs.open(
-            file,
-            events=events,
-            cpus=cpus,
-            pids=pids or None,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            filter=text or None,
-            recover=recover,
-        )
-    with recording:
+    if live:
+        if kind != "jsonl" or since_ns is not None or until_ns is not None or recover:
+            raise click.UsageError(
+                "--live writes JSON lines, from now on; `utracefs record -o` knows the rest"
+            )
+        with output_file(output, "") as out:
+            done = write_live(
+                directory,
+                out,
+                events,
+                filter=text or None,
+                place=place,
+                cpus=cpus,
+                pids=pids,
+                duration_s=duration_s,
+            )
+        said(done, "live", output)
+        return
+    if kind in _NEED_A_PATH and output is None:
+        raise click.UsageError(f"--to {kind} needs -o {'DIRECTORY' if kind in _NEW_FOLDERS else 'FILE'}")
+    with contextlib.ExitStack() as stack:
+        path, tgids = file or "trace.dat", dict[int, int]()
+        source = path
+        if from_daemon:
+            source = "the daemon's ring buffer"
+            path, tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
+        with about_the_filter(source, text):
+            recording = utracefs.open(
+                path,
+                events=events,
+                cpus=cpus,
+                pids=pids or None,
+                since_ns=since_ns,
+                until_ns=until_ns,
+                filter=text or None,
+                recover=recover,
+            )
+        stack.enter_context(recording)
+        recording.tgids = tgids
         if tracks_file is not None:
             tracks += _tracks_of(tracks_file, recording)
         tracks.check(recording)
-        if kind in ("ctf", "parquet") and output is None:
-            raise click.UsageError(f"--to {kind} needs -o DIRECTORY")
-        if kind == "ctf" and output is not None:
-            with progress_bar() as progress:
-                done = _write_directory(kind, write_ctf, recording, output, progress)
-        elif kind == "parquet" and output is not None:
-            with with_extras(), progress_bar() as progress:
-                done = _write_parquet(recording, output, progress)
-        else:
-            with output_file(output, file) as out, progress_bar() as progress:
-                done = _write(kind, recording, out, tracks, progress)
-    said(done, file, output)
+        done = convert(recording, kind, output, tracks)
+    said(done, source, output)
 
 
-def _kind_of(output: str | None) -> str:
-    if output is None:
-        return "jsonl"
-    kind = _ENDINGS.get(os.path.splitext(output)[1])
+def format_of(output: str) -> str:
+    """What the ending of a path says. UsageError: nothing."""
+    kind = "ctf" if output.endswith("/") else _ENDINGS.get(os.path.splitext(output)[1])
     if kind is None:
-        raise click.UsageError(f"which format? Give --to, or OUT one of the endings {', '.join(_ENDINGS)}")
+        raise click.UsageError(f"{output}: which format? The endings are {', '.join(_ENDINGS)}")
     return kind
+
+
+def check_target(kind: str, output: str) -> None:
+    """Failure where the output cannot be made, as far as that can be told before."""
+    if kind == "parquet":
+        with with_extras():
+            library("pyarrow.parquet")
+    is_folder = _is_folder(kind, output)
+    if is_folder:
+        _check_new(kind, output)
+    folder = os.path.dirname(os.path.realpath(output))
+    if not os.path.isdir(folder):
+        raise Failure(output, os.strerror(errno.ENOENT))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Failure(output, os.strerror(errno.EACCES))
+    if not is_folder and os.path.isdir(output):
+        raise Failure(output, os.strerror(errno.EISDIR))
+
+
+def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks) -> Exported:
+    """Write a recording in that format; output: None is stdout, where the format can go there."""
+    if output is None or kind not in _NEED_A_PATH:
+        with output_file(output, recording.path) as out, progress_bar() as progress:
+            return _write(kind, recording, out, tracks, progress)
+    check_is_not_input(output, recording.path)
+    with with_extras(), progress_bar() as progress:
+        if kind == "parquet":
+            return _write_parquet(recording, output, progress)
+        if kind == "ctf":
+            return _write_directory(kind, write_ctf, recording, output, progress)
+        return _TO_FILES[kind](recording, output, progress=progress)
+
+
+@contextlib.contextmanager
+def _buffer_of_the_daemon(
+    directory: str | None, place: Place, output: str | None
+) -> Iterator[tuple[str, dict[int, int]]]:
+    """A trace.dat of what the buffer holds, and which thread is of which process, beside the output: it may
+    be as large as the buffer."""
+    from utracefs.cli.recorder import Recorder
+
+    beside = None if output is None else os.path.dirname(os.path.realpath(output))
+    with connect(directory, place) as tree, contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".utracefs-", dir=beside))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, output) from None
+        path = os.path.join(folder, "trace.dat")
+        recorder = stack.enter_context(Recorder(tree, path, place, peek=True))
+        recorder.drain()
+        recorder.finish(uname="", version="", trace_id=0, offset_ns=None)
+        yield path, recorder.tgids
 
 
 def _tracks_of(path: str, recording: Recording) -> Tracks:
@@ -204,10 +319,29 @@ def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progr
     return _TIMELINES[kind](recording, out, tracks=tracks, progress=progress)
 
 
+_TO_FILES: Final[dict[str, Callable[..., Exported]]] = {
+    "trace.dat": write_trace_dat,
+    "perf.data": write_perf_data,
+}
+_NEW_FOLDERS: Final = frozenset(("ctf", "parquet"))
+"""Formats that are a directory; of Parquet one file, too."""
+_NEED_A_PATH: Final = _NEW_FOLDERS | _TO_FILES.keys()
+"""The others write into any stream."""
+
+
+def _is_folder(kind: str, output: str) -> bool:
+    return kind in _NEW_FOLDERS and not (kind == "parquet" and output.endswith(".parquet"))
+
+
+def _check_new(kind: str, path: str) -> None:
+    if os.path.lexists(path):
+        raise Failure(path, f"exists; {kind} makes a new directory")
+
+
 def _write_parquet(recording: Recording, path: str, progress: Progress) -> Exported:
     """A file where the path ends so, else a directory."""
     library("pyarrow.parquet")
-    if not path.endswith(".parquet"):
+    if _is_folder("parquet", path):
         return _write_directory("parquet", write_parquet, recording, path, progress)
     events = [str(event) for event in recording.events]
     if len(events) != 1:
@@ -223,8 +357,7 @@ def _write_directory(
     kind: str, write: Callable[..., Exported], recording: Recording, path: str, progress: Progress
 ) -> Exported:
     """It gets its name when it is complete, or complete up to what was broken."""
-    if os.path.lexists(path):
-        raise Failure(path, f"exists; --to {kind} makes a new directory")
+    _check_new(kind, path)
     real = os.path.realpath(path)
     temporary = f"{real}.tmp"
     try:

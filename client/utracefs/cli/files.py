@@ -15,9 +15,12 @@ from utracefs.cli.common import (
     available_events,
     connect,
     directory_option,
+    duration_option,
     echo,
     path_argument,
 )
+from utracefs.cli.converting import output_file, said
+from utracefs.cli.live import write_live
 from utracefs.cli.own_instance import Ledger, own_instance
 from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
@@ -47,19 +50,47 @@ def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
 @instance_option("What this instance records, instead of the top one; without -e.")
 @wanted_options("Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; later ones, too.")
 @click.option("--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only this cpu.")
-def stream(directory: str | None, place: Place, wanted: tuple[Wanted, ...], cpu: int | None) -> int:
+@duration_option("End after S seconds.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, as `export --to jsonl` has them.")
+def stream(
+    directory: str | None,
+    place: Place,
+    wanted: tuple[Wanted, ...],
+    cpu: int | None,
+    duration_s: float | None,
+    as_json: bool,
+) -> int:
     """Print records as they come (trace_pipe), until Ctrl-C.
 
     Without -e what the top instance (-B: that one) records, and what is printed is consumed there. With -e
     from an instance of its own, which takes nothing from anybody.
+
+    With --json never from a buffer, so nothing is consumed: all events, or those of -e, enabled or not; with
+    -B those that are enabled there.
     """
+    if as_json:
+        expressions = {one.filter for one in wanted}
+        if len(expressions) > 1 or any(one.triggers for one in wanted):
+            raise click.UsageError("--json takes one --filter for all -e, and no --trigger")
+        with output_file(None, "") as out:
+            done = write_live(
+                directory,
+                out,
+                [one.pattern for one in wanted],
+                filter=next(iter(expressions), "") or None,
+                place=place,
+                cpus=None if cpu is None else [cpu],
+                duration_s=duration_s,
+            )
+        said(done, "stream", None)
+        return 0
     if wanted and place != TOP:
         raise click.UsageError("-B takes an instance as it is, -e makes one; enable events there instead")
     file = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
     with contextlib.ExitStack() as stack:
         # A connection of its own: the other one waits for records when the end comes.
         control = stack.enter_context(connect(directory, place))
-        stack.enter_context(_ended_by_signals())
+        stack.enter_context(_ended_by_signals(duration_s))
         asked = WantedEvents(control, place, ())
         if wanted:
             place = stack.enter_context(own_instance(control, "stream"))
@@ -131,19 +162,23 @@ def _copy_out(tree: Tracefs, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Ctrl-C is how a stream ends, and so is SIGTERM: no error."""
+def _ended_by_signals(after_s: float | None = None) -> Iterator[None]:
+    """Ctrl-C is how a stream ends, and so are SIGTERM and its time: no error."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGALRM)}
     try:
+        if after_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, after_s)
         yield
     except KeyboardInterrupt:
         pass
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

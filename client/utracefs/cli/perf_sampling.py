@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from utracefs.cli import version
 from utracefs.cli.perf_attached import LOOK_S, Attached, Opened
-from utracefs.cli.recorder import with_small_signs
 from utracefs.event_names import EventName
 from utracefs.perf_data import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.perf_data._records import Tally
+from utracefs.trace_dat.texts import with_small_signs
 from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol._event_printer import EventPrinter
 from utracefs_protocol.event_format import EventFormat, parse_format

@@ -1,4 +1,5 @@
-"""`utracefs record`: events of a command, or of everything until Ctrl-C, into a trace.dat.
+"""`utracefs record`: events of a command, or of everything until Ctrl-C, into a trace.dat, or by the ending
+of the file into another format.
 
     a daemon answers           it is used
     none, and a COMMAND        a daemon of its own, for as long as the command runs (cli/embedded.py)
@@ -8,6 +9,8 @@ In both it makes an instance for itself (cli/own_instance.py), so several record
 clears the trace do not disturb each other. In order: settings, events; run the command, read pages
 (cli/recorder.py); then no more records, drain, write the file. Each step of the tree takes in first what
 applications sent before it, so what the command wrote before it ended is in the file.
+
+Another format is written at the end, from a trace.dat beside it that is then removed (cli/converted.py).
 """
 
 import contextlib
@@ -17,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import attrs
 import click
 
 from utracefs.cli import Failure, version
@@ -27,6 +31,7 @@ from utracefs.cli.common import (
     duration_option,
 )
 from utracefs.cli.completing import complete_clock
+from utracefs.cli.converted import Target
 from utracefs.cli.daemons import running_or_own
 from utracefs.cli.launching import Launch, launch_options, launched
 from utracefs.cli.own_instance import own_instance
@@ -61,8 +66,9 @@ _WALL_CLOCK_OF = {
     metavar="FILE",
     default="trace.dat",
     show_default=True,
-    type=click.Path(dir_okay=False),
-    help="Where to write.",
+    type=click.Path(),
+    help="Where to write; the ending says the format: .dat, .data (perf), .jsonl, .csv, .json (Chrome), .ctf"
+    " or / (CTF).",
 )
 @instance_option("Name of the instance to make for this; with --keep: the one to take.")
 @click.option(
@@ -111,7 +117,8 @@ def record(
     launch: Launch,
     command: tuple[str, ...],
 ) -> int:
-    """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat.
+    """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat or, by the ending of FILE,
+    another format.
 
     Uses the daemon that is running, else one of its own, which COMMAND finds through UTRACEFS_DIR. The exit
     status is that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 where COMMAND had 0
@@ -125,6 +132,7 @@ def record(
         raise click.UsageError("-o needs a file that can be renamed into place, not stdout")
     if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
         raise click.UsageError("--keep takes an instance as it is: without -e, -b, -C and --overwrite")
+    target = Target(output)
     settings = {}
     if clock is not None:
         settings["trace_clock"] = clock
@@ -144,10 +152,12 @@ def record(
             place = stack.enter_context(own_instance(tree, "record", place.name))
         if not keep:
             settings["options/copy_trace_marker"] = "1"
+            if target.is_converted:  # a trace.dat does not know processes
+                settings["options/record-tgid"] = "1"
         for file, value in settings.items():
             _set(tree, place, file, value)
         offset_ns = _wall_clock_offset_ns(tree, place) if wall_clock else None
-        recorder = stack.enter_context(Recorder(tree, output, place, snapshot=snapshot))
+        recorder = stack.enter_context(Recorder(tree, target.path, place, snapshot=snapshot))
         asked = WantedEvents(tree, place, () if keep else wanted or (Wanted(ALL_USER_EVENTS),))
         if not keep:
             asked.begin()
@@ -172,6 +182,7 @@ def record(
             offset_ns=offset_ns,
         )
     status = status or asked.finish()
+    summary = attrs.evolve(summary, size=target.finish(summary.size, recorder.tgids))
     _tell_what_came(
         output, summary, wanted, surroundings.hint, whole=watch.error is None, own=own, snapshot=snapshot
     )

@@ -16,7 +16,6 @@ time in which a busy program fills a buffer of the default size (1.4 MB; at 200,
 
 import errno
 import os
-import re
 import time
 from collections.abc import Sequence
 from typing import Self
@@ -29,14 +28,12 @@ from utracefs.cli.place import TOP, Place
 from utracefs.event_names import EventName, parse_event_list
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs.trace_dat._pages import count_events
+from utracefs.trace_dat.texts import with_small_signs
 from utracefs.tracefs import Tracefs
-from utracefs_protocol.declaration import FieldKind
-from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_format import parse_format
 from utracefs_protocol.subbuf import MARKER_IP
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["Recorder", "Summary", "with_small_signs"]
+__all__ = ["Recorder", "Summary"]
 
 BUSY_S = 0.02
 IDLE_S = 0.1
@@ -96,11 +93,15 @@ class Recorder:
     then.
     """
 
-    def __init__(self, tree: Tracefs, path: str, place: Place = TOP, *, snapshot: bool = False) -> None:
-        """snapshot: leave the records in the ring buffer, and take what the snapshot holds at the end."""
+    def __init__(
+        self, tree: Tracefs, path: str, place: Place = TOP, *, snapshot: bool = False, peek: bool = False
+    ) -> None:
+        """snapshot: leave the records in the ring buffer, and take what the snapshot holds at the end. peek:
+        copy what the ring buffer holds at the end, of whatever event, and leave it there."""
         self._tree = tree
         self._place = place
-        self._snapshot = snapshot
+        self._at_end = "snapshot_raw" if snapshot else "trace_raw" if peek else ""
+        self._events_file = "available_events" if peek else place.path("set_event")
         self._page_size = int(tree.read_file(place.path("buffer_subbuf_size_kb"))) * 1024
         internal = [
             f"events/ftrace/{name}/format" for name, kind in tree.list_dir("events/ftrace") if kind == "d"
@@ -116,7 +117,7 @@ class Recorder:
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._writer = TraceDatWriter(path, nr_cpus=len(cpus), page_size=self._page_size)
         self._cpus = [_Cpu(cpu) for cpu in cpus]
-        if not snapshot:
+        if not self._at_end:
             self._open("trace_pipe_raw")
         self._formats: dict[EventName, bytes] = {}
         self._texts_due = 0.0
@@ -126,6 +127,9 @@ class Recorder:
         self._ledger = Ledger(tree, place)
         self._account = Account()
         self._kept = 0
+        self.tgids: dict[int, int] = {}
+        """Threads that wrote to their processes, as far as the daemon was told to note that (option
+        record-tgid)."""
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +148,7 @@ class Recorder:
         if now >= self._texts_due:
             self.read_texts()
             self._texts_due = time.monotonic() + TEXTS_S
-        if self._snapshot:
+        if self._at_end:
             return max(0.0, self._texts_due - now)
         due = [cpu for cpu in self._cpus if cpu.due <= now]
         self._round(due)
@@ -157,20 +161,23 @@ class Recorder:
         """What the file holds besides pages and may change or vanish: formats of enabled events, names of
         threads."""
         tree = self._tree
-        events = parse_event_list(tree.read_file(self._place.path("set_event")))
+        events = parse_event_list(tree.read_file(self._events_file))
         new = [event for event in events if event not in self._formats]
         contents = tree.read_files(f"{event.directory}/format" for event in new)
         for event, content in zip(new, contents, strict=True):
             if isinstance(content, bytes):
                 self._formats[event] = with_small_signs(content)
         self._contents = attrs.evolve(self._contents, cmdlines=tree.read_file("saved_cmdlines"))
+        for line in tree.read_file("saved_tgids").splitlines():
+            tid, tgid = line.split()
+            self.tgids[int(tid)] = int(tgid)
         self._stats = self._read_stats()
         self._account = self._ledger.read()
 
     def drain(self) -> None:
         """All that is there. Recording should have stopped, or this may never end."""
-        if self._snapshot:
-            self._open("snapshot_raw")
+        if self._at_end:
+            self._open(self._at_end)
         while self._round(self._cpus):
             pass
         self.read_texts()
@@ -209,7 +216,7 @@ class Recorder:
             in_rings=account.in_rings,
             dropped=dropped,
             too_large=account.lost - account.in_rings - dropped,
-            overwritten=0 if self._snapshot else max(0, recorded - self._kept),
+            overwritten=0 if self._at_end else max(0, recorded - self._kept),
             filtered=account.filtered,
             recorded=recorded,
             size=0,
@@ -252,33 +259,6 @@ class Recorder:
         if len(found) < len(texts):
             raise next(text for text in texts if isinstance(text, OSError))
         return found
-
-
-def with_small_signs(text: bytes) -> bytes:
-    """A format whose print fmt makes signed numbers of 8 and 16 bits negative where they are.
-
-    libtraceevent reads every number as unsigned and gives printf 32 bits of it: trace-cmd and KernelShark
-    print -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators;
-    this is right whether or not a field is sign-extended.
-    """
-    try:
-        format_ = parse_format(text)
-    except TraceError:
-        return text
-    small = {
-        field.name: 1 << 8 * field.size - 1
-        for field in format_.fields
-        if field.kind is FieldKind.INTEGER and field.signed and field.size <= 2
-    }
-
-    def signed(found: re.Match[bytes]) -> bytes:
-        value, sign = found[0], small.get(found[1])
-        if sign is None:
-            return value
-        return b"((%s & %d) - ((%s & %d) * 2))" % (value, 2 * sign - 1, value, sign)
-
-    head, mark, print_fmt = text.partition(b"\nprint fmt:")
-    return head + mark + re.sub(rb"REC->([^\s,()]+)(?=,|\s|\Z)", signed, print_fmt)
 
 
 def _event_stats(summary: Summary) -> bytes:

@@ -11,7 +11,7 @@ import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option
+from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option, seconds_option
 from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.wanted import all_filters, filter_option
@@ -40,6 +40,7 @@ _LINES_AT_ONCE = 2000
 )
 @click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on, in seconds (see -t).")
 @click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
+@seconds_option("--last", "last_s", "The last S seconds.")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
 @filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
@@ -69,6 +70,7 @@ def report(
     pids: tuple[int, ...],
     since_ns: int | None,
     until_ns: int | None,
+    last_s: float | None,
     recover: bool,
 ) -> None:
     """Print the records of FILE (trace.dat), in the order of time.
@@ -77,7 +79,12 @@ def report(
 
     With --html a page with all in it: timeline, rates, fields, records, losses. It needs no network.
     """
+    if last_s is not None and (since_ns is not None or until_ns is not None):
+        raise click.UsageError("--last goes without --since and --until")
     path = also_file or file
+    if last_s is not None and not show_stat:
+        with TraceDatReader(path) as reader:
+            since_ns = max(0, reader.last_ns() - int(last_s * 10**9))
     text = all_filters(filters)
     if as_html:
         if show_stat or as_json:

@@ -10,6 +10,8 @@ with the recording.
 | tracks | which records are slices and counters |
 | ctf | CTF 1.8, for babeltrace2 and Trace Compass |
 | parquet | Apache Parquet, for DuckDB and data frames; needs pyarrow |
+| perf_data | perf.data, for perf script and perf report |
+| trace_file | trace.dat, for trace-cmd and KernelShark: a part of another one, or of a perf.data |
 | common | what they share |
 
     with utracefs.open("trace.dat") as recording, open("trace.jsonl", "wb") as out:
@@ -22,7 +24,9 @@ from utracefs.export.csv_table import write_csv
 from utracefs.export.ctf import write_ctf
 from utracefs.export.json_lines import write_json_lines
 from utracefs.export.parquet import write_parquet, write_parquet_file
+from utracefs.export.perf_data import write_perf_data
 from utracefs.export.perfetto import write_perfetto
+from utracefs.export.trace_file import write_trace_dat
 from utracefs.export.tracks import Counter, Duration, Slice, Tracks
 
 __all__ = [
@@ -37,5 +41,7 @@ __all__ = [
     "write_json_lines",
     "write_parquet",
     "write_parquet_file",
+    "write_perf_data",
     "write_perfetto",
+    "write_trace_dat",
 ]

@@ -20,6 +20,7 @@ from utracefs.trace_dat._merge import Merge
 from utracefs.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import SUBBUF_SIZE
+from utracefs_protocol.subbuf import last_ts
 from utracefs_protocol.text import text_of
 
 __all__ = ["BufferRecord", "TraceDatReader", "contents_of"]
@@ -108,20 +109,14 @@ class TraceDatReader(TraceTexts):
         """As trace-cmd says it: `<idle>` for 0, `<...>` for a thread whose name is not known."""
         return self.cmdlines.get(tid) or ("<...>" if tid else "<idle>")
 
-    def records(
-        self,
-        cpus: Collection[int] | None = None,
-        since: int | None = None,
-        until: int | None = None,
-    ) -> Iterator[BufferRecord]:
+    def records(self, cpus: frozenset[int] | None = None) -> Iterator[BufferRecord]:
         """All records of all buffers, merged by time, equal times in the order of cpus. `cpus`: only those.
-        since, until: as for `merge`.
 
         ValueError at a broken page, after what came before it on that cpu; records of other cpus may be
         missing.
         """
         view = memoryview(self._map)
-        for ts, cpu, start, size, lost, buffer in self.merge(cpus, since, until):
+        for ts, cpu, start, size, lost, buffer in self.merge(cpus):
             yield BufferRecord(ts, cpu, view[start : start + size], lost, self.buffers[buffer])
 
     def merge(
@@ -142,6 +137,17 @@ class TraceDatReader(TraceTexts):
             ],
             recover=self._recover,
         )
+
+    def last_ns(self) -> int:
+        """Time of the last record, as a report prints times; 0 where there is none, or it cannot be read."""
+        latest = -self.offset_ns
+        for buffer in self.buffers:
+            for extent in buffer.extents:
+                if extent.size >= buffer.page_size:
+                    at = extent.offset + extent.size - buffer.page_size
+                    with contextlib.suppress(ValueError):
+                        latest = max(latest, last_ts(self._map[at : at + buffer.page_size]))
+        return latest + self.offset_ns
 
     def _between(
         self, extent: layout.Extent, page_size: int, since: int | None, until: int | None

@@ -4,14 +4,16 @@ and perf.data the same in its TRACING_DATA.
 
 import contextlib
 import mmap
+import re
 import struct
 
 import utracefs.trace_dat.format as layout
+from utracefs_protocol.declaration import FieldKind
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.text import text_of
 
-__all__ = ["Cursor", "TraceTexts"]
+__all__ = ["Cursor", "TraceTexts", "with_small_signs"]
 
 
 class Cursor:
@@ -104,3 +106,32 @@ class TraceTexts:
             tid, _, comm = line.partition(b" ")
             if tid.lstrip(b"-").isdigit():
                 self.cmdlines[int(tid)] = text_of(comm)
+
+
+def with_small_signs(text: bytes) -> bytes:
+    """A format whose print fmt makes signed numbers of 8 and 16 bits negative where they are.
+
+    libtraceevent reads every number as unsigned and gives printf 32 bits of it: trace-cmd and KernelShark
+    print -8 in 8 bits as 248. Its casts do not help (eval_type() masks again), nor do all of its operators;
+    this is right whether or not a field is sign-extended.
+    """
+    try:
+        format_ = parse_format(text)
+    except TraceError:
+        return text
+    small = {
+        field.name: 1 << 8 * field.size - 1
+        for field in format_.fields
+        if field.kind is FieldKind.INTEGER and field.signed and field.size <= 2
+    }
+
+    def signed(found: re.Match[bytes]) -> bytes:
+        value, sign = found[0], small.get(found[1])
+        if sign is None:
+            return value
+        return b"((%s & %d) - ((%s & %d) * 2))" % (value, 2 * sign - 1, value, sign)
+
+    head, mark, print_fmt = text.partition(b"\nprint fmt:")
+    if b") - ((REC->" in print_fmt:
+        return text  # it does already
+    return head + mark + re.sub(rb"REC->([^\s,()]+)(?=,|\s|\Z)", signed, print_fmt)

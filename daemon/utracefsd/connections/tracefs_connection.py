@@ -54,6 +54,9 @@ MAX_READ = 1 << 20
 # Open files of one connection; as many as a shell's `ulimit -n`.
 MAX_HANDLES = 1024
 
+# Streams of one connection: a quarter of what there may be.
+MAX_STREAMS = 16
+
 # A mistake of ours costs one request; the log has its traceback.
 _INTERNAL = "internal error; the daemon's log tells more"
 
@@ -109,6 +112,24 @@ class Perf(Protocol):
     """The perf consumer (consumers.perf.events.PerfEvents)."""
 
     def open(self, attr: messages.PerfAttr, *, handle: int) -> PerfHandle: ...
+
+
+class StreamHandle(Protocol):
+    """An opened stream (consumers.stream.streams.Stream)."""
+
+    def descriptors(self) -> tuple[int, int]:
+        """New descriptors of the ring's memfd and the doorbell, the caller's to close."""
+
+    def ready(self) -> bool:
+        """Whether the ring is filled up to its watermark, or something was lost."""
+
+    def close(self) -> None: ...
+
+
+class Streams(Protocol):
+    """The stream consumer (consumers.stream.streams.Streams)."""
+
+    def open(self, attr: messages.StreamAttr, *, handle: int) -> StreamHandle: ...
 
 
 class Reply(NamedTuple):
@@ -169,6 +190,7 @@ class TracefsConnection:
         self,
         files: Files,
         perf: Perf,
+        streams: Streams,
         peer: Peer,
         *,
         take_in_all: Callable[[], None],
@@ -185,6 +207,7 @@ class TracefsConnection:
         has to be acknowledged."""
         self._files = files
         self._perf = perf
+        self._streams = streams
         self._peer = peer
         self._take_in_all = take_in_all
         self._new_handle = new_handle
@@ -195,7 +218,7 @@ class TracefsConnection:
         self._take_change = take_change
         self._faults = Faults() if faults is None else faults
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
-        self._handles: dict[int, FileHandle | PerfHandle] = {}
+        self._handles: dict[int, FileHandle | PerfHandle | StreamHandle] = {}
         self._perf_handles: dict[int, PerfHandle] = {}
         self._file_handles: dict[int, FileHandle] = {}
         self._waiting: list[WaitingRequest] = []
@@ -485,6 +508,20 @@ class TracefsConnection:
             raise TraceError(errno.ENOTTY, f"handle {number} is no perf event")
         return self._perf_handles[number].ioctl(message.name, message.arg)
 
+    def _stream_open(self, attr: messages.StreamAttr) -> "_WithDescriptor":
+        self._room_for_a_handle()
+        if len(self._handles) - len(self._file_handles) - len(self._perf_handles) >= MAX_STREAMS:
+            raise TraceError(errno.EMFILE, f"this connection has {MAX_STREAMS} streams; close some")
+        number = self._new_handle()
+        stream = self._streams.open(attr, handle=number)
+        try:
+            fds = stream.descriptors()
+        except BaseException:
+            stream.close()
+            raise
+        self._handles[number] = stream
+        return _WithDescriptor(messages.StreamOpened(number).to_wire(), fds)
+
     def _room_for_a_handle(self) -> None:
         if len(self._handles) >= MAX_HANDLES:
             raise TraceError(errno.EMFILE, f"this connection has {MAX_HANDLES} open handles; close some")
@@ -503,6 +540,8 @@ class TracefsConnection:
         try:
             return self._file_handles[number]
         except KeyError:
+            if number in self._handles:
+                raise TraceError(errno.EINVAL, f"handle {number} is a stream: look into its ring") from None
             raise _not_open(number) from None
 
     def _wait(self, waiting: WaitingRequest) -> None:
@@ -551,4 +590,5 @@ _METHODS: dict[type[Params], Callable[[TracefsConnection, Any], Any]] = {
     messages.Close: TracefsConnection._close_handle,
     messages.PerfAttr: TracefsConnection._perf_event_open,
     messages.PerfIoctl: TracefsConnection._perf_ioctl,
+    messages.StreamAttr: TracefsConnection._stream_open,
 }

@@ -2,6 +2,7 @@
 
     ftrace/     instances: ring buffers that are read as text or as pages          status bit 0
     perf/       perf events: counting, and a ring of samples                       status bit 1
+    stream/     records of many events, in a ring that a reader maps               status bit 7
     plugins/    what other distributions bring along                               status bit 7
 
 **The contract.** A consumer attaches to an event, is handed its records, and detaches:
@@ -26,8 +27,9 @@ from utracefsd.consumers.plugins.contract import (
     ENTRY_POINT_GROUP,
     Consumer,
     ConsumerError,
+    RawBatch,
     Record,
     StatusBit,
 )
 
-__all__ = ["ENTRY_POINT_GROUP", "Consumer", "ConsumerError", "Record", "StatusBit"]
+__all__ = ["ENTRY_POINT_GROUP", "Consumer", "ConsumerError", "RawBatch", "Record", "StatusBit"]

@@ -1,7 +1,7 @@
 """What other compiled modules may use of tracepoints and probes. All of it needs the GIL."""
 
 from cpython.ref cimport PyObject
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint16_t, uint32_t, uint64_t
 
 from utracefs_protocol.record cimport Record
 
@@ -40,7 +40,8 @@ cdef class Probe:
     cdef int take(self, Record *r) noexcept
     # Count n records of which nobody knows more than that they were emitted. True: they are missing here.
     cdef bint lose(self, uint64_t n) noexcept
-    cdef int finish(self) except -1
+    # The same of a process that is known.
+    cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept
 
 cdef class Tracepoint:
     cdef readonly uint16_t id

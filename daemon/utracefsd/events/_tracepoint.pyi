@@ -8,6 +8,7 @@ class Probe:
     recorded: int
     filtered: int
     lost: int
+    def __init__(self, consumer: str, status_bit: int) -> None: ...
 
 class Tracepoint:
     id: int

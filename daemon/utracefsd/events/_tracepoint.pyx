@@ -9,7 +9,7 @@ The way of a record:
         -> take()           Probe                             one per consumer: recorded, filtered or lost
              FtraceProbe    consumers/ftrace/_sink            into the ring buffer, in its trace clock
              PerfProbe      consumers/perf/_sink              counted, and every period-th one sampled
-             BatchProbe     consumers/plugins/_batch          handed to Python in batches
+             StreamProbe    consumers/stream/_sink  into the ring of a reader, or of a plug-in
 
 The checks and their order are those of user_events_write_core() in kernel/trace/trace_events_user.c. Payloads
 are hostile, so every offset in them is checked against the record's end before use.
@@ -71,9 +71,8 @@ cdef class Probe:
         self.counts[LOST] += n
         return True
 
-    cdef int finish(self) except -1:
-        """Called before the probe's numbers are read for the last time."""
-        return 0
+    cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept:
+        return self.lose(n)
 
     def __repr__(self):
         numbers = f"recorded {self.recorded} filtered {self.filtered} lost {self.lost}"
@@ -155,13 +154,9 @@ cdef class Tracepoint:
         self.set_probes((*self._probes, probe))
 
     def detach(self, Probe probe not None):
-        """Flushes a BatchProbe, then remembers the probe's numbers in `past`, if they are any. ValueError:
-        not attached."""
+        """Remembers the probe's numbers in `past`, if they are any. ValueError: not attached."""
         if probe not in self._probes:
             raise ValueError(f"{probe!r} is not attached")
-        probe.finish()
-        if probe not in self._probes:
-            return  # a plug-in that was handed its last batch detached itself
         self.set_probes(tuple([other for other in self._probes if other is not probe]))
         numbers = (probe.recorded, probe.filtered, probe.lost)
         for i, (consumer, *before) in enumerate(self.past):

@@ -14,6 +14,7 @@ import attrs
 
 from utracefs_protocol.declaration import Declaration, Field, FieldKind
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import format_text
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefsd.events.event import Event, shown
 
@@ -23,6 +24,7 @@ __all__ = [
     "STRING_BYTES",
     "SyntheticError",
     "declared_text",
+    "format_of",
     "is_good_name",
     "parse_synthetic",
     "print_fmt",
@@ -196,6 +198,14 @@ def declared_text(event: Event) -> bytes:
         field.type.removeprefix(b"__data_loc ") + b" " + field.name for field in event.declaration.fields
     )
     return event.name + b"\t" + b"; ".join(fields)
+
+
+def format_of(event: Event) -> bytes:
+    """The file `format` of an event, synthetic or not."""
+    fields = event.declaration.fields
+    return format_text(
+        event.tracepoint_name, event.id, fields, print_fmt(fields) if event.synthetic else None
+    )
 
 
 def print_fmt(fields: tuple[Field, ...]) -> bytes:

@@ -249,7 +249,7 @@ cdef class DataRing:
             tp.emitted += n
             tp.lost_in_rings += n
             for probe in tp._probes:
-                if probe.lose(n) and isinstance(probe, FtraceProbe):
+                if probe.lose_of(n, self.pid) and isinstance(probe, FtraceProbe):
                     sink = (<FtraceProbe>probe).sink
                     missing[sink] = missing.get(sink, 0) + n
         if missing:

@@ -24,7 +24,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import attrs
@@ -76,6 +76,7 @@ async def serve(
     buffer_size_kb: int | None = None,
     user_events_max: int = USER_EVENTS_MAX,
     plugins: Sequence[str] | None = None,
+    plugin_options: Mapping[str, Mapping[str, str]] | None = None,
     group: str | None = None,
     tracefs_group: str | None = None,
     listen_fds: Sequence[sd_notify.ListenFd] = (),
@@ -86,7 +87,8 @@ async def serve(
 ) -> None:
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
 
-    `plugins`: entry points to load, all installed ones when None. `group` may be traced (default: `tracing`
+    `plugins`: entry points to load, all installed ones when None; `plugin_options`: for their `start`, by
+    name. `group` may be traced (default: `tracing`
     where that group exists), `tracefs_group` may administer. `listen_fds` are sockets that systemd opened;
     their names say which is which, and the files stay systemd's. Data rings among them were kept for us by
     `store`, which is ours to close.
@@ -126,6 +128,7 @@ async def serve(
             buffer_size_kb=buffer_size_kb,
             user_events_max=user_events_max,
             plugins=plugins,
+            plugin_options=plugin_options,
             max_descriptors=_max_descriptors(),
             now_ns=time.monotonic_ns,
             state_folder=place.status_folder,

@@ -21,7 +21,7 @@ from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
-from utracefsd.events.synthetic import print_fmt
+from utracefsd.events.synthetic import format_of
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, WRITE_ONLY, Directory, Node, Row, Rows, RowTable
@@ -194,9 +194,7 @@ class _EventContext:
 
     def format_text(self) -> bytes:
         self.check_instance()
-        fields = self.event.declaration.fields
-        fmt = print_fmt(fields) if self.event.synthetic else None
-        return format_text(self.event.tracepoint_name, self.event.id, fields, fmt)
+        return format_of(self.event)
 
 
 def _refuse_reading(context: _EventContext) -> bytes:

@@ -26,7 +26,7 @@ from utracefsd.tree.nodes import (
     Rows,
     RowTable,
 )
-from utracefsd.tree.trace_files import RawPipe, SnapshotFile, Trace, TracePipe
+from utracefsd.tree.trace_files import RawPipe, RawTrace, SnapshotFile, Trace, TracePipe
 
 __all__ = ["INSTANCE_FILES", "OptionsDirectory", "PerCpuDirectory"]
 
@@ -248,6 +248,7 @@ _CPU_FILES: RowTable[_Cpu] = RowTable(
     Row(
         b"trace_pipe_raw", READ_ONLY, opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags)
     ),
+    Row(b"trace_raw", READ_ONLY, opener=lambda cpu, flags, peer: RawTrace(cpu.instance, cpu.number, flags)),
 )
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.counts.counts import EventCounters
+from utracefsd.consumers.ftrace.event_words import first_word
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
@@ -50,7 +52,7 @@ utracefs: tracefs for events that programs declare
   events/SYS/enable     all events of a system; events/enable: all events
   trace                 what was recorded; truncate to clear
   trace_pipe            the same, consumed as it is read, waiting for more
-  per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary; stats
+  per_cpu/cpuN/         the same for one cpu; trace_pipe_raw in binary, trace_raw leaves it there; stats
   tracing_on            0 stops recording, anything else starts it
   snapshot              1 swaps the buffer with a spare one, which this file shows; 0 frees it, 2 clears it
   trace_marker          write a line into the trace; trace_marker_raw: a u32 and bytes
@@ -63,6 +65,7 @@ utracefs: tracefs for events that programs declare
   saved_cmdlines        names of threads that wrote; saved_tgids: their processes, with the option record-tgid
   error_log             why the last commands were refused, with a mark under the place
   instances/            mkdir makes another ring buffer with switches of its own, rmdir removes it
+  event_counts          records, bytes and losses by event and process, while it is open: write globs, read
   daemon_stats          what the daemon holds for its clients; faults: mistakes of its own, the log has them
   consumers/NAME/       plug-ins: set_event names the events whose records they get, report is their own text
 """
@@ -89,6 +92,9 @@ class Parts:
 
     stats_text: Callable[[], bytes]
     """What the daemon holds, and what went wrong in it."""
+
+    counters: EventCounters
+    """Those who count records by event and process."""
 
 
 def _available_events(parts: Parts) -> bytes:
@@ -124,6 +130,42 @@ def _synthetic_errors_logged(parts: Parts) -> Iterator[None]:
         raise
 
 
+class _OpenCounts(OpenFile):
+    """Ours: counts the events whose globs are written to it, as long as it is open; each read from the
+    beginning makes the text anew."""
+
+    seekable = True
+    is_steady = True
+
+    def __init__(self, counters: EventCounters, flags: int) -> None:
+        super().__init__(flags)
+        self._counts = counters.open()
+        self._text = b""
+        self._pieces: Iterator[bytes] | None = None
+
+    def _write(self, data: bytes) -> int:
+        word, used = first_word(data)
+        if word:
+            self._counts.want(word)
+        return used
+
+    def _read(self, size: int) -> bytes:
+        if self._pieces is None:
+            self._pieces = self._counts.text()
+        if not self._text:
+            self._text = next(self._pieces, b"")
+        piece, self._text = self._text[:size], self._text[size:]
+        return piece
+
+    def _seek(self, offset: int) -> None:
+        if offset:
+            raise TraceError(errno.EINVAL, "this file is read from its beginning")
+        self._text, self._pieces = b"", None
+
+    def _close(self) -> None:
+        self._counts.close()
+
+
 _TOP_FILES: RowTable[Parts] = RowTable(
     Row(b"README", READ_ONLY, lambda parts: _README),
     Row(b"available_events", READ_ONLY, _available_events),
@@ -134,6 +176,11 @@ _TOP_FILES: RowTable[Parts] = RowTable(
         lambda parts: dynamic_events.text(parts.table),
         _store_dynamic,
         lambda parts, peer: dynamic_events.truncate(parts.table, privileged=peer.privileged),
+    ),
+    Row(
+        b"event_counts",
+        READ_WRITE,
+        opener=lambda parts, flags, peer: _OpenCounts(parts.counters, flags),
     ),
     Row(b"printk_formats", READ_ONLY, lambda parts: b""),
     Row(b"saved_cmdlines", READ_ONLY, lambda parts: parts.comms.saved_cmdlines_text()),

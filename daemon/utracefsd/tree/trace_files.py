@@ -3,6 +3,7 @@
     trace             walks over the records and leaves them there; rendered piece by piece as it is read
     trace_pipe        consumes; whole lines; one opener for each cpu
     trace_pipe_raw    consumes; one sub-buffer after the other, as the ring buffer holds them
+    trace_raw         leaves the records there, as `trace` does, and gives them as trace_pipe_raw does (ours)
     snapshot          shows the spare buffer as `trace` shows the live one
     snapshot_raw      consumes the spare buffer as trace_pipe_raw does the live one
 
@@ -22,7 +23,7 @@ from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.tree import values
 from utracefsd.tree.nodes import OpenFile
 
-__all__ = ["RawPipe", "SnapshotFile", "Trace", "TracePipe"]
+__all__ = ["RawPipe", "RawTrace", "SnapshotFile", "Trace", "TracePipe"]
 
 _PIECE_MIN = 4096
 _PIECE_MAX = 1 << 20
@@ -210,3 +211,24 @@ class RawPipe(OpenFile):
             self._page = page
         piece, self._page = self._page[:size], self._page[size:]
         return piece
+
+
+class RawTrace(OpenFile):
+    """`per_cpu/cpuN/trace_raw`, which the kernel does not have: the sub-buffers that there were when it was
+    opened, one with each read, as trace_pipe_raw gives them; nothing is consumed. What is overwritten before
+    it is read is missing, and the page behind says so.
+
+    A read of less than a sub-buffer is EINVAL.
+    """
+
+    is_steady = True
+
+    def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
+        super().__init__(flags)
+        self._size = instance.buffer.subbuf_size
+        self._cursor = instance.buffer.cursor(cpu)
+
+    def _read(self, size: int) -> bytes:
+        if size < self._size:
+            raise TraceError(errno.EINVAL, f"a read takes a sub-buffer of {self._size} bytes")
+        return self._cursor.page() or b""

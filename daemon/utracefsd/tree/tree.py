@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_READ_FILE
 from utracefs_protocol.messages.tracefs import Stat
+from utracefsd.consumers.counts.counts import EventCounters
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events.event_table import EventTable
@@ -50,7 +51,9 @@ class Tree:
         stats_text: Callable[[], bytes],
     ) -> None:
         """now_ns: CLOCK_MONOTONIC."""
-        self._root = TopDirectory(Parts(table, instances, plugins, comms, now_ns, stats_text))
+        self._root = TopDirectory(
+            Parts(table, instances, plugins, comms, now_ns, stats_text, EventCounters(table, comms, now_ns))
+        )
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile:
         """Open a file (or a directory, which can only be closed again).

@@ -17,6 +17,7 @@
     | close           | Close      | nil                                            |
     | perf_event_open | PerfAttr   | PerfOpened; 1 descriptor where there is a ring |
     | perf_ioctl      | PerfIoctl  | int for ID, else nil                           |
+    | stream_open     | StreamAttr | StreamOpened; 2 descriptors: ring, doorbell    |
 
 `METHODS` finds the class by the method's name. `from_params` raises TraceError: EINVAL with what is wanted,
 E2BIG for a member of a map that is not known. Whether a path, a handle or an event exists is not decided
@@ -30,7 +31,14 @@ from typing import Any, ClassVar, Final, Self
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
+from utracefs_protocol.limits import (
+    MAX_FILTER,
+    MAX_PERF_DATA_PAGES,
+    MAX_STREAM_EVENTS,
+    MAX_STREAM_RING,
+    MIN_STREAM_RING,
+    STREAM_RING_SIZE,
+)
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.values import (
     refuse_unknown,
@@ -69,6 +77,8 @@ __all__ = [
     "Seek",
     "Stat",
     "StatPath",
+    "StreamAttr",
+    "StreamOpened",
     "Write",
     "WriteFile",
     "Writer",
@@ -572,6 +582,87 @@ class PerfIoctl:
         return [self.handle, self.name, self.arg]
 
 
+# Streams.
+
+
+@attrs.frozen
+class StreamAttr:
+    """stream_open: which records, and the ring that they come in."""
+
+    METHOD: ClassVar[str] = "stream_open"
+
+    events: tuple[bytes, ...]
+    """Words as `standing_events` takes them: SYSTEM:NAME, NAME, or globs; later events, too."""
+    instances: tuple[bytes, ...] = ()
+    """Names of instances: of the events only those that are enabled in one of these, as that changes."""
+    filter: bytes | None = None
+    """An event filter; events that it does not fit are left out."""
+    size: int = STREAM_RING_SIZE
+    """Bytes of the ring's data area, a power of two."""
+    watermark: int = 1
+    """Bytes that wait for the reader before the doorbell rings."""
+
+    @classmethod
+    def from_params(cls, params: list[Any]) -> Self:
+        """EINVAL; E2BIG for too many words, a filter that is too long, or an unknown member."""
+        (value,) = _params(cls.METHOD, params, "attr")
+        if not isinstance(value, dict):
+            raise TraceError(errno.EINVAL, "attr must be a map")
+        attr = {_name(key): member for key, member in value.items()}
+        refuse_unknown(attr, attrs.fields_dict(cls).keys(), "attr")
+        events = _words(attr.get("events"), "events")
+        if not events:
+            raise TraceError(errno.EINVAL, "events must have a word at least: user_events*:* means all")
+        size = wire_int(attr.get("size") or STREAM_RING_SIZE, "size", MIN_STREAM_RING, MAX_STREAM_RING)
+        if size & (size - 1):
+            raise TraceError(errno.EINVAL, f"size {size} is not a power of two")
+        filter_ = None if attr.get("filter") is None else text_bytes(attr["filter"], "filter")
+        if filter_ is not None and len(filter_) > MAX_FILTER:
+            raise TraceError(errno.E2BIG, f"a filter of {len(filter_)} bytes; at most {MAX_FILTER}")
+        return cls(
+            events,
+            _words(attr.get("instances"), "instances"),
+            filter_,
+            size,
+            wire_int(attr.get("watermark") or 1, "watermark", 1, size),
+        )
+
+    def to_params(self) -> list[Any]:
+        attr: dict[str, Any] = {"events": [wire_text(word) for word in self.events], "size": self.size}
+        if self.instances:
+            attr["instances"] = [wire_text(word) for word in self.instances]
+        if self.filter is not None:
+            attr["filter"] = wire_text(self.filter)
+        if self.watermark != 1:
+            attr["watermark"] = self.watermark
+        return [attr]
+
+
+def _words(value: object, what: str) -> tuple[bytes, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise TraceError(errno.EINVAL, f"{what} must be an array")
+    if len(value) > MAX_STREAM_EVENTS:
+        raise TraceError(errno.E2BIG, f"{len(value)} {what}; at most {MAX_STREAM_EVENTS}: use globs")
+    return tuple(text_bytes(word, what) for word in value)
+
+
+@attrs.frozen
+class StreamOpened:
+    """The result of stream_open. 2 descriptors come with it: the ring's memfd, the doorbell's pipe."""
+
+    handle: int
+    """For ready, poll and close, and the consumer's name in `stats`: `stream:HANDLE`."""
+
+    @classmethod
+    def from_wire(cls, result: object) -> Self:
+        return cls(wire_int(wire_map(result, "result of stream_open").get("handle"), "handle"))
+
+    def to_wire(self) -> dict[str, int]:
+        return {"handle": self.handle}
+
+
 METHODS: Final[Mapping[str, type[Params]]] = {
     kind.METHOD: kind
     for kind in (
@@ -591,6 +682,7 @@ METHODS: Final[Mapping[str, type[Params]]] = {
         Close,
         PerfAttr,
         PerfIoctl,
+        StreamAttr,
     )
 }
 """All methods of the socket, by name."""

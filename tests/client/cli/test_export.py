@@ -3,6 +3,7 @@ looks: tests/client/export."""
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import utracefs
+from tests.client.cli.kit import Cli
 from tests.client.export.example import EVENTS, ROWS, write
 from tests.client.export.perfetto_reader import read as read_perfetto
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
 from tests.client.trace_dat.example import write as write_pages
 from utracefs.cli import cli
+from utracefs.export import write_perf_data
 
 
 @pytest.fixture
@@ -220,6 +226,38 @@ def test_a_directory(file: Path, tmp_path: Path) -> None:
     assert (tmp_path / "other.tmp").exists()
 
 
+@pytest.mark.parametrize("name", ["out.data", "out.dat"])
+def test_into_the_files_of_other_tracers(file: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    done = run(file, "-o", out)
+    assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
+    with utracefs.open(out) as recording:
+        assert len(list(recording)) == len(ROWS)
+    assert run(out, "-o", out).exit_code == 1
+
+
+def test_the_ring_buffer_of_the_daemon(traced: Cli) -> None:
+    """It stays there; events that are not enabled any more are in it, too."""
+    traced.run("enable", "--standing", "*")
+    for declaration in ("shop u32 count; char[8] what", "other u32 n"):
+        traced.run("reg", declaration)
+    traced.run("emit", "shop", "7", "sold")
+    traced.run("emit", "other", "8")
+    traced.run("disable", "shop")
+    for _ in range(2):
+        lines = traced.out("export", "--daemon").splitlines()
+        assert [json.loads(line)["fields"] for line in lines] == [{"count": 7, "what": "sold"}, {"n": 8}]
+    done = traced.run("export", "--daemon", "-e", "shop", "-o", "now.dat")
+    assert done.stderr == b"now.dat: 1 records\n"
+    assert "count=7" in traced.out("report", "now.dat")
+    assert sorted(path.name for path in traced.home.iterdir()) == ["d", "now.dat"]
+    assert "no such instance" in traced.fails("export", "--daemon", "-B", "nosuch")
+    assert "give INPUT, --daemon or --live" in traced.run("export", "--daemon", "x", status=2).stderr.decode()
+    assert "-B goes with --daemon or --live" in traced.run("export", "-B", "x", status=2).stderr.decode()
+    traced.run("instance", "create", "box")
+    assert traced.out("export", "--daemon", "-B", "box") == ""
+
+
 def test_to_a_device(file: Path) -> None:
     assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
 
@@ -251,9 +289,7 @@ def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.
     )
     assert run(file, "--to", "parquet").exit_code == 2
     (tmp_path / "there").mkdir()
-    assert (
-        "there: exists; --to parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
-    )
+    assert "there: exists; parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = run(file, "-e", "begin", "-o", out)
     assert (done.exit_code, done.stderr) == (
@@ -261,3 +297,45 @@ def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.
         "utracefs: pyarrow is not installed: pip install 'utracefs[arrow]'\n",
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "trace.dat"]
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A trace.dat and a perf.data."""
+    path = write(tmp_path_factory.mktemp("fuzz") / "trace.dat", lost=3)
+    with utracefs.open(path) as recording:
+        write_perf_data(recording, path.with_name("perf.data"))
+    return {name: path.with_name(name).read_bytes() for name in ("trace.dat", "perf.data")}
+
+
+@given(
+    name=st.sampled_from(["trace.dat", "perf.data"]),
+    changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=8)), max_size=6),
+    length=st.none() | st.integers(0, 1 << 14),
+    recover=st.booleans(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_is_one_line_at_worst(
+    originals: dict[str, bytes],
+    tmp_path: Path,
+    name: str,
+    changes: list[tuple[int, bytes]],
+    length: int | None,
+    recover: bool,
+) -> None:
+    """Each format, of a file with changes anywhere, or cut off."""
+    data = bytearray(originals[name])
+    for at, new in changes:
+        at %= len(data)
+        data[at : at + len(new)] = new
+    path = tmp_path / name
+    path.write_bytes(data[:length])
+    for kind in ("trace.dat", "perf.data", "jsonl", "csv", "chrome", "perfetto", "ctf", "parquet"):
+        out = tmp_path / "out"
+        done = run(path, "--to", kind, "-o", out, *(["--recover"] if recover else []))
+        assert done.exit_code in (0, 1) and done.output.count("\n") == 1, (kind, done.output)
+        assert "internal error" not in done.output, (kind, done.output)
+        for left in tmp_path.glob("out*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    done = CliRunner().invoke(cli, ["report", str(path)])
+    assert done.exit_code in (0, 1) and "internal error" not in done.output

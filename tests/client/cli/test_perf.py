@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.perf_data.test_writer import EVENTS, work
+from tests.judges import judge
 from utracefs.cli import cli as cli_group
 from utracefs.perf_data import Contents, PerfDataWriter
 
@@ -146,7 +146,6 @@ def test_perf_script_tells_of_losses_and_of_damage(cli: Cli) -> None:
     assert done.stderr == b"utracefs: perf.data: is damaged: record at 184 has 1 bytes; 112 are left\n"
 
 
-@pytest.mark.skipif(shutil.which("perf") is None, reason="perf is not installed")
 def test_the_real_perf_reads_each_field(traced: Cli) -> None:
     traced.run(
         "reg", "fields u8 a; s8 b; u16 c; s16 d; u32 e; s32 f; u64 g; s64 h; char[8] i; __rel_loc char[] j"
@@ -167,7 +166,7 @@ def test_the_real_perf_reads_each_field(traced: Cli) -> None:
         traced, "-e", "fields", "-e", "other", "--filter", "n >= 40", "--", sys.executable, "-c", program
     )
     done = subprocess.run(
-        ["perf", "script", "-f", "-F", "event,trace", "-i", "perf.data"],
+        [judge("perf"), "script", "-f", "-F", "event,trace", "-i", "perf.data"],
         cwd=traced.home,
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
-from tests.client.recordings import needs_trace_cmd, trace_cmd
+from tests.client.recordings import trace_cmd
 
 EMITTER = """
 import signal, sys, time, utracefs
@@ -63,7 +63,6 @@ def test_a_daemon_of_its_own(cli: Cli) -> None:
     assert fields(cli) == [{"n": n, "minus": -n, "text": f"text {n}"} for n in range(3000)]
 
 
-@needs_trace_cmd
 def test_trace_cmd_agrees(cli: Cli) -> None:
     cli.run("record", "-o", "out.dat", "-C", "mono", *emitter(500))
     path = str(cli.home / "out.dat")

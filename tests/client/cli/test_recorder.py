@@ -3,11 +3,9 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.client.cli.kit import Cli
-from tests.client.recordings import needs_trace_cmd, trace_cmd
-from utracefs.cli.recorder import Recorder, Summary, with_small_signs
+from tests.client.recordings import trace_cmd
+from utracefs.cli.recorder import Recorder, Summary
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, report_text
 from utracefs.tracefs import Tracefs
@@ -74,7 +72,6 @@ utracefs.flush(20)
 """
 
 
-@needs_trace_cmd
 def test_trace_cmd_prints_small_negative_numbers(traced: Cli) -> None:
     traced.run("record", "-o", "out.dat", "--", sys.executable, "-c", NEGATIVE)
     path = str(traced.home / "out.dat")
@@ -83,8 +80,3 @@ def test_trace_cmd_prints_small_negative_numbers(traced: Cli) -> None:
             "a=-8 ab=-9 c=-10 d=-11 e=-12 f=250 g=REC",
             "a=8 ab=9 c=10 d=11 e=12 f=250 g=REC",
         ]
-
-
-@pytest.mark.parametrize("text", [b"", b"name: x\n", b"\xff", b'name: x\nID: 5\nformat:\n\nprint fmt: ""\n'])
-def test_a_format_without_small_numbers_stays(text: bytes) -> None:
-    assert with_small_signs(text) == text

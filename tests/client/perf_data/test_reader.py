@@ -2,9 +2,7 @@
 `perf script` as judge of the test's own files."""
 
 import errno
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import utracefs
 from tests.client.perf_data.example import comm, sample, write
 from tests.client.perf_data.test_writer import written
 from tests.client.trace_dat.example import EVENTS
+from tests.judges import run_judge
 from utracefs.perf_data import Contents, PerfDataReader, PerfDataWriter
 from utracefs_protocol.errors import TraceError
 
@@ -46,14 +45,9 @@ def test_what_a_file_says(file: Path) -> None:
         assert reader.data_bytes == sum(map(len, RECORDS))
 
 
-@pytest.mark.skipif(shutil.which("perf") is None, reason="the Debian package linux-perf is the judge")
 def test_perf_reads_the_file_of_these_tests_alike(file: Path) -> None:
-    done = subprocess.run(
-        ["perf", "script", "--ns", "-F", "comm,pid,tid,cpu,time,trace", "-f", "-i", file],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
+    words = ["script", "--ns", "-F", "trace:comm,pid,tid,cpu,time,trace", "-f", "-i", file]
+    found = run_judge("perf", *words).decode()
     with utracefs.open(file) as recording:
         ours = [
             [r.comm, f"{r.pid}/{r.tid}", f"[{r.cpu:03}]", f"{r.time_ns // 10**9}.{r.time_ns % 10**9:09}:"]
@@ -63,7 +57,7 @@ def test_perf_reads_the_file_of_these_tests_alike(file: Path) -> None:
             ]
             for r in recording
         ]
-    assert done.stdout.decode().split() == " ".join(" ".join(line) for line in ours).split()
+    assert found.split() == " ".join(" ".join(line) for line in ours).split()
 
 
 @pytest.mark.parametrize(

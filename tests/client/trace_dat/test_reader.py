@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.recordings import needs_trace_cmd, trace_cmd
+from tests.client.recordings import trace_cmd
 from tests.client.trace_dat.example import (
     CPU0,
     CPU1,
@@ -22,6 +22,7 @@ from tests.client.trace_dat.example import (
     report,
     write,
 )
+from tests.judges import judge
 from utracefs.trace_dat import TraceDatReader, clock_in_use
 from utracefs.trace_report import ReportOptions, report_text
 from utracefs_protocol.errors import TraceError
@@ -32,18 +33,17 @@ def test_the_known_good_report(example: Path) -> None:
     assert "\n".join(report(example)) + "\n" == EXPECTED
 
 
-@needs_trace_cmd
 def test_what_trace_cmd_converts_is_read_here(example: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.dat"
     subprocess.run(
-        ["trace-cmd", "convert", "-i", example, "-o", old, "--file-version", "6"],
+        [judge("trace-cmd"), "convert", "-i", example, "-o", old, "--file-version", "6"],
         check=True,
         capture_output=True,
     )
     with TraceDatReader(old) as reader:
         assert reader.version == 6
         assert b"".join(report_text(reader, ReportOptions(full_ns=True))).decode() == EXPECTED
-    split = ["trace-cmd", "split", "-i", str(example), "-o", str(tmp_path / "part"), "100.4", "100.6"]
+    split = [judge("trace-cmd"), "split", "-i", str(example), "-o", str(tmp_path / "part"), "100.4", "100.6"]
     subprocess.run(split, check=True, capture_output=True)
     (part,) = tmp_path.glob("part*")
     assert report(part) == trace_cmd("report", "-t", "-i", str(part)).splitlines()
@@ -88,8 +88,7 @@ def test_records_come_back_merged_by_time(tmp_path: Path, cpus: int) -> None:
     got = records_of(path)
     assert [(ts, cpu) for ts, cpu, _, _ in got] == [(ts, cpu) for ts, cpu, _, _ in expected]
     assert all(g[2].startswith(e[3]) for g, e in zip(got, expected, strict=True))
-    if needs_trace_cmd.args[0] is False:
-        assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
+    assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
 
 
 # Files that are broken, or not ours.
@@ -174,25 +173,33 @@ def version_6(main: bytes, instance: bytes) -> bytes:
     return data.ljust(instance_at + 4096, b"\0") + instance
 
 
-@needs_trace_cmd
 def test_an_instance_in_both_versions(tmp_path: Path) -> None:
     old, new = tmp_path / "old.dat", tmp_path / "new.dat"
     old.write_bytes(version_6(pages(CPU0)[0], pages(CPU1)[0]))
     theirs = trace_cmd("report", "-t", "-i", str(old))
     assert report(old) == theirs.splitlines()
     assert sum(line.startswith("box: ") for line in report(old)) >= 1
-    convert = ["trace-cmd", "convert", "-i", str(old), "-o", str(new), "--file-version", "7", "--compression"]
+    convert = [
+        judge("trace-cmd"),
+        "convert",
+        "-i",
+        str(old),
+        "-o",
+        str(new),
+        "--file-version",
+        "7",
+        "--compression",
+    ]
     subprocess.run([*convert, "none"], check=True, capture_output=True)
     with TraceDatReader(new) as reader:
         assert [buffer.name for buffer in reader.buffers] == ["", "box"]
     assert report(new) == trace_cmd("report", "-t", "-i", str(new)).splitlines()
 
 
-@needs_trace_cmd
 def test_a_compressed_file_says_how_to_make_it_readable(example: Path, tmp_path: Path) -> None:
     packed = tmp_path / "packed.dat"
     subprocess.run(
-        ["trace-cmd", "convert", "-i", example, "-o", packed, "--compression", "any"],
+        [judge("trace-cmd"), "convert", "-i", example, "-o", packed, "--compression", "any"],
         check=True,
         capture_output=True,
     )

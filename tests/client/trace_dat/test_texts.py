@@ -5,6 +5,9 @@ import struct
 import pytest
 
 from utracefs.trace_dat import Cursor, TraceTexts
+from utracefs.trace_dat.texts import with_small_signs
+from utracefs_protocol.declaration import parse
+from utracefs_protocol.event_format import format_text
 
 
 def lstr(text: bytes) -> bytes:
@@ -42,3 +45,14 @@ def test_headers() -> None:
     assert texts.header_page == b"page"
     with pytest.raises(ValueError, match="header_page"):
         texts.read_headers(Cursor(b"header_pages\0"))
+
+
+@pytest.mark.parametrize("text", [b"", b"name: x\n", b"\xff", b'name: x\nID: 5\nformat:\n\nprint fmt: ""\n'])
+def test_a_format_without_small_numbers_stays(text: bytes) -> None:
+    assert with_small_signs(text) == text
+
+
+def test_a_format_that_has_it_already_stays() -> None:
+    text = with_small_signs(format_text(b"ev", 1, parse(b"ev s8 n").fields))
+    assert b"((REC->n & 255) - ((REC->n & 128) * 2))" in text
+    assert with_small_signs(text) == text

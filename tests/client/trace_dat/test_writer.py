@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.recordings import needs_trace_cmd, trace_cmd
+from tests.client.recordings import trace_cmd
 from tests.client.trace_dat.example import (
     CPU0,
     EVENTS,
@@ -59,7 +59,6 @@ def test_the_known_good_file(example: Path) -> None:
     assert data[8192:8208] == bytes.fromhex("004d446617000000 2400000000000000")
 
 
-@needs_trace_cmd
 def test_trace_cmd_prints_the_known_good_report(example: Path) -> None:
     assert trace_cmd("report", "-t", "-i", str(example)) == EXPECTED
     assert "is a valid trace-cmd file" in trace_cmd("dump", "--validate", "-i", str(example))
@@ -69,8 +68,7 @@ def test_trace_cmd_prints_the_known_good_report(example: Path) -> None:
 def test_no_events_at_all(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.dat", [[], []], formats={})
     assert report(path) == ["cpus=2"]
-    if needs_trace_cmd.args[0] is False:
-        assert trace_cmd("report", "-i", str(path)) == "cpus=2\n"
+    assert trace_cmd("report", "-i", str(path)) == "cpus=2\n"
 
 
 # Joining.
@@ -99,8 +97,7 @@ def test_a_reader_that_is_often_early_writes_few_pages(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.dat", [[page for record in records for page in pages([record])]])
     assert path.stat().st_size < 16 * 4096
     assert [ts for ts, *_ in records_of(path)] == [ts for ts, _ in records]
-    if needs_trace_cmd.args[0] is False:
-        assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
+    assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
 
 
 @pytest.mark.parametrize("lost", [5, -1])
@@ -112,8 +109,7 @@ def test_lost_events_stay_where_they_were(tmp_path: Path, lost: int) -> None:
     assert [r[3] for r in records_of(path)] == [0, lost, 0]
     count = f"{lost} " if lost > 0 else ""
     assert report(path)[2] == f"CPU:0 [{count}EVENTS DROPPED]"
-    if needs_trace_cmd.args[0] is False:
-        assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
+    assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
 
 
 def test_empty_pages_take_no_room(tmp_path: Path) -> None:
@@ -185,8 +181,7 @@ def test_larger_pages(tmp_path: Path) -> None:
         file.add_page(0, writer.page())
         file.finish(contents(header_page=header_page_text(65536)))
     assert len(records_of(path)) == 500
-    if needs_trace_cmd.args[0] is False:
-        assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
+    assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
 
 
 def test_a_disk_that_is_full_is_told_with_the_file(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.daemon.connections.ports import Around
 from tests.daemon.connections.program import Client, make_memory
+from tests.daemon.record_path import Collecting
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 
@@ -17,6 +18,7 @@ from utracefsd.events.status_file import StatusFile
 def no_descriptor_is_leaked() -> Iterator[None]:
     before = set(os.listdir("/proc/self/fd"))
     yield
+    Collecting.close_all()
     # Less: the collector closed one of an earlier test. Later: a thread closes what might block.
     deadline = time.monotonic() + 10
     while not set(os.listdir("/proc/self/fd")) <= before:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import (
     Connection,
     Notification,
@@ -19,7 +20,6 @@ from utracefs_protocol.connection import (
 )
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.data_connection import DataConnection
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.peer import Peer
 
@@ -111,7 +111,7 @@ def listen(table: EventTable, name: bytes) -> list[bytes]:
     payloads: list[bytes] = []
     event = table.get(b"user_events", name)
     assert event is not None
-    probe = BatchProbe("test", lambda batch: payloads.extend(record[4] for record in batch))
+    probe = Collecting("test", lambda batch: payloads.extend(record[4] for record in batch))
     table.attach(event, probe)
     return payloads
 
@@ -119,7 +119,7 @@ def listen(table: EventTable, name: bytes) -> list[bytes]:
 def flush(table: EventTable) -> None:
     for event in table.events():
         for probe in event.tracepoint.probes:
-            assert isinstance(probe, BatchProbe)
+            assert isinstance(probe, Collecting)
             probe.flush()
 
 

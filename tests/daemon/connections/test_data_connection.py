@@ -22,6 +22,7 @@ from tests.daemon.connections.program import (
     word,
 )
 from tests.daemon.intake.producing import Producer
+from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import (
     encode_notification,
     encode_record,
@@ -29,7 +30,6 @@ from utracefs_protocol.connection import (
 )
 from utracefsd.connections import data_connection
 from utracefsd.connections.refused import WRITE_ERROR_INTERVAL_NS
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
@@ -558,7 +558,7 @@ class TestTimeOfRecords:
         client = Client(table, time_of_records=lambda: times[0])
         event = table.register(b"waits u32 n", 0, privileged=True)
         seen: list[Any] = []
-        probe = BatchProbe("test", seen.extend, 1 << 20)
+        probe = Collecting("test", seen.extend)
         event.tracepoint.attach(probe)
         client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
         record = encode_record(struct.pack("<iI", 0, 7))
@@ -577,7 +577,7 @@ class TestTimeOfRecords:
         client = Client(table, time_of_records=lambda: times[0])
         client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
         table.register(b"waits u32 n", 0, privileged=True).tracepoint.attach(
-            BatchProbe("test", lambda records: None, 1)
+            Collecting("test", lambda records: None)
         )
         turns = client.connection.receive(client.request("write", struct.pack("<iI", 0, 7)), [], 0)
         assert [next(turns) for _ in range(3)] == [None] * 3

@@ -14,11 +14,11 @@ import attrs
 import pytest
 
 from tests.daemon.connections.program import PLAIN, ROOT, Client, enabler, flush, listen, record, word
+from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import Notification, encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import data as messages
 from utracefsd.connections.data_connection import KNOWN_NS, MAX_THREADS, DataConnection
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
@@ -57,15 +57,15 @@ def told(table: EventTable) -> Iterator[Told]:
     told.connection.close(0)
 
 
-def attach(table: EventTable, name: bytes) -> BatchProbe:
+def attach(table: EventTable, name: bytes) -> Collecting:
     event = table.get(b"user_events", name)
     assert event is not None
-    probe = BatchProbe("test", lambda batch: None)
+    probe = Collecting("test", lambda batch: None)
     table.attach(event, probe)
     return probe
 
 
-def detach(table: EventTable, name: bytes, probe: BatchProbe) -> None:
+def detach(table: EventTable, name: bytes, probe: Collecting) -> None:
     event = table.get(b"user_events", name)
     assert event is not None
     table.detach(event, probe, 0)
@@ -321,7 +321,7 @@ def test_the_writing_thread(table: EventTable) -> None:
     client.call("open_for", PROCESS)
     client.reg("test u32 a")
     seen: list[tuple[int, bytes]] = []
-    probe = BatchProbe("test", lambda batch: seen.extend((record[2], record[4]) for record in batch))
+    probe = Collecting("test", lambda batch: seen.extend((record[2], record[4]) for record in batch))
     table.attach(table.events()[0], probe)
     for tid in (301, 400, 5, 301):
         assert client.call("write", bytes(4) + struct.pack("<I", tid), tid) == 8

@@ -150,7 +150,7 @@ class FakePerf:
 class Talk:
     """A client of a TracefsConnection without sockets."""
 
-    def __init__(self, *, speaks_for_others: bool = True) -> None:
+    def __init__(self, *, speaks_for_others: bool = True, streams: Any = None) -> None:
         self.tree = FakeTree()
         self.perf = FakePerf()
         self.taken_in = 0
@@ -159,6 +159,7 @@ class Talk:
         self.connection = TracefsConnection(
             self.tree,
             self.perf,
+            streams,
             PEER,
             take_in_all=self._take_in,
             new_handle=itertools.count(1).__next__,

@@ -42,6 +42,7 @@ class Talk:
         self.connection = TracefsConnection(
             self.tree,
             FakePerf(),
+            None,  # type: ignore[arg-type]
             PEER,
             take_in_all=lambda: self.steps.append("take in"),
             new_handle=itertools.count(1).__next__,

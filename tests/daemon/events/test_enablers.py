@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.events.words import Memory, mappings
+from tests.daemon.record_path import Collecting
 from utracefs_protocol import messages
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events import enablers as enablers_module
 from utracefsd.events._enable_word import PAGE_SIZE
 from utracefsd.events.enablers import EnablerTable
@@ -58,8 +58,8 @@ def errno_of(error: pytest.ExceptionInfo[TraceError]) -> str:
     return errno.errorcode[error.value.errno]
 
 
-def probe() -> BatchProbe:
-    return BatchProbe("test", lambda batch: None)
+def probe() -> Collecting:
+    return Collecting("test", lambda batch: None)
 
 
 @pytest.mark.parametrize(("size", "bit"), [(4, 0), (4, 31), (8, 0), (8, 31), (8, 32), (8, 63)])

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.events.registering import refused, register
+from tests.daemon.record_path import Collecting
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events import dynamic_events, event_table
 from utracefsd.events._tracepoint import Probe
 from utracefsd.events.event_table import MAX_EVENT_ID, EventTable
@@ -36,7 +36,7 @@ def table(status: StatusFile) -> EventTable:
 
 
 def other() -> Probe:
-    return BatchProbe("test", lambda batch: None)
+    return Collecting("test", lambda batch: None)
 
 
 def perf() -> Probe:

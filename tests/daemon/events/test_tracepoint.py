@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.record_path import PID, ftrace, numbers, tracepoint, write
+from tests.daemon.record_path import PID, Collecting, ftrace, numbers, tracepoint, write
 from utracefs_protocol.declaration import parse
 from utracefsd.consumers.ftrace._sink import FtraceProbe
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
 
@@ -158,7 +157,7 @@ def test_one_probe_that_looks_decides_for_all() -> None:
 def test_a_refused_record_is_counted_by_no_probe_not_even_by_perf_that_has_no_place_for_its_size() -> None:
     event = tracepoint(b"test __data_loc char[] s")
     sink = PerfSink(1, data_pages=4, sample_period=2)
-    perf, batch = PerfProbe(sink, "perf:1"), BatchProbe("p", print)
+    perf, batch = PerfProbe(sink, "perf:1"), Collecting("p", print)
     event.attach(perf)
     event.attach(batch)
     bad = struct.pack("<HH", 0, 1) + bytes(9000)
@@ -198,7 +197,7 @@ def test_where_its_location_words_are() -> None:
 
 def test_status_is_what_is_attached() -> None:
     event = tracepoint()
-    probes = [FtraceProbe(ftrace()), PerfProbe(PerfSink(7), "perf:1"), BatchProbe("plug", print)]
+    probes = [FtraceProbe(ftrace()), PerfProbe(PerfSink(7), "perf:1"), Collecting("plug", print)]
     for probe, status in zip(probes, (1, 3, 0x83), strict=True):
         event.attach(probe)
         assert event.status == status
@@ -230,7 +229,7 @@ def test_stats_remember_who_has_gone() -> None:
         event.detach(probe)
     assert event.past == [("ftrace", 5, 2, 0)]
     assert event.stats_text() == b"emitted: 7\ndetached:\nftrace: recorded 5 filtered 2 lost 0\n"
-    event.attach(BatchProbe("count", len))
+    event.attach(Collecting("count", len))
     event.attach(FtraceProbe(sink))
     write(event, bytes(4))
     assert event.stats_text() == (
@@ -291,7 +290,7 @@ def test_every_record_is_counted_once_by_every_consumer(steps: list[tuple[int, i
         mine,
         FtraceProbe(ftrace(2, 1), "ftrace:other"),
         PerfProbe(perf, "perf:1"),
-        BatchProbe("plug", len, 7),
+        Collecting("plug", len),
     ]
     attached_at: dict[int, int] = {}
     seen = dict.fromkeys(range(len(probes)), 0)

@@ -6,8 +6,8 @@ import mmap
 import os
 import struct
 
+from tests.daemon.record_path import Collecting
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -75,7 +75,7 @@ class Seen:
         declaration = parse(command)
         self.tracepoint = Tracepoint(20, declaration.name, declaration.fields)
         self.records: list[tuple[int, int, int, int, bytes]] = []
-        self.probe = BatchProbe("test", self.records.extend, 1 << 20)
+        self.probe = Collecting("test", self.records.extend, 4 << 20)
         self.tracepoint.attach(self.probe)
 
     def numbers(self) -> list[int]:

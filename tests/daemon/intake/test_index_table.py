@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.daemon.record_path import PID, ftrace, tracepoint
+from tests.daemon.record_path import PID, Collecting, ftrace, tracepoint
 from utracefs_protocol.limits import MAX_DATA_OBJECT
 from utracefsd.consumers.ftrace._sink import FtraceProbe
-from utracefsd.consumers.plugins._batch import BatchProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
 
@@ -61,7 +60,7 @@ def test_the_acknowledged_write() -> None:
 def test_a_thread_of_another_process_writes() -> None:
     table, (event,) = table_of(b"one u32 a")
     taken: list[tuple[Any, ...]] = []
-    probe = BatchProbe("test", taken.extend)
+    probe = Collecting("test", taken.extend)
     event.attach(probe)
     assert table.write(struct.pack("<ii", 0, 5), 301, NOW_NS, 300) == 8
     assert table.write(struct.pack("<ii", 0, 6), 300, NOW_NS) == 8

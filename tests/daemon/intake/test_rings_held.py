@@ -18,8 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.daemon.intake.producing import HEAD, Seen
+from tests.daemon.intake.producing import HEAD
+from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.status_page import StatusBit
+from utracefsd.events._tracepoint import Probe
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.known_rings import Key, KnownRing
@@ -74,11 +77,12 @@ class Model:
     """Some rings of a daemon before this one, of which some come from the store, and what may happen."""
 
     def __init__(self, before: int, stored: int) -> None:
-        self.base = open_descriptors()
         self.references: Counter[int] = Counter()
         self.shares = Shares(limits={Resource.RING_BYTES: 3 * SIZE})
         self.store = Store()
-        self.tracepoint = Seen().tracepoint
+        self.base = open_descriptors()
+        self.tracepoint = tracepoint(b"seen u64 n", 20)
+        self.tracepoint.attach(Probe("test", StatusBit.OTHER))
         self.all: list[Held] = []
         known = {}
         for n in range(before):

@@ -112,6 +112,7 @@ def test_a_further_instance_has_the_same_files(world: World) -> None:
         b"available_events",
         b"daemon_stats",
         b"dynamic_events",
+        b"event_counts",
         b"options/printk-msg-only",
         b"options/record-cmd",
         b"options/trace_printk",

@@ -481,3 +481,19 @@ def test_the_header_of_one_cpu_counts_all(world: World, event: Event) -> None:
     assert b"\n# latency: 0 us, #3/3, CPU#0 | (" in world.cat(b"per_cpu/cpu1/trace")
     world.w(b"per_cpu/cpu1/trace", b"")
     assert world.cat(b"per_cpu/cpu1/trace") == b"# tracer: nop\n#\n"
+
+
+# trace_raw
+
+
+def test_what_there_is_is_copied_and_stays(world: World, event: Event) -> None:
+    emit(world, event, 1, 2, 3)
+    for _ in range(2):
+        file = world.open(b"per_cpu/cpu0/trace_raw")
+        assert errno_of(file.read, 100) == errno.EINVAL
+        page = decode_page(file.read(4096))
+        assert [record.data[8:12] for record in page.records] == [n.to_bytes(4, "little") for n in (1, 2, 3)]
+        assert file.read(4096) == b""
+        file.close()
+    assert world.cat(b"per_cpu/cpu1/trace_raw") == b""
+    assert world.cat(b"trace").count(b"alpha:") == 3

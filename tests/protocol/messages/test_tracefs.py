@@ -31,6 +31,8 @@ from utracefs_protocol.messages.tracefs import (
     Seek,
     Stat,
     StatPath,
+    StreamAttr,
+    StreamOpened,
     Write,
     WriteFile,
     Writer,
@@ -67,6 +69,11 @@ def over_the_wire(params: list[Any]) -> list[Any]:
         (PerfAttr(config=20), [{"config": 20}]),
         (PerfIoctl(3, "PERIOD", 7), [3, "PERIOD", 7]),
         (PerfIoctl(3, "ID"), [3, "ID", 0]),
+        (StreamAttr((b"a*", b"\xff")), [{"events": ["a*", b"\xff"], "size": 4 << 20}]),
+        (
+            StreamAttr((b"a",), (b"web",), b"x > 1", 1 << 20, 4096),
+            [{"events": ["a"], "instances": ["web"], "filter": "x > 1", "size": 1 << 20, "watermark": 4096}],
+        ),
     ],
 )
 def test_there_and_back(message: Params, params: list[Any]) -> None:
@@ -245,3 +252,36 @@ def test_any_params_are_read_or_refused(params: list[Any]) -> None:
             kind.from_params(params)
         except TraceError as error:
             assert error.errno in (errno.EINVAL, errno.E2BIG)
+
+
+@pytest.mark.parametrize(
+    ("attr", "number"),
+    [
+        ({}, errno.EINVAL),
+        ({"events": []}, errno.EINVAL),
+        ({"events": "a"}, errno.EINVAL),
+        ({"events": [1]}, errno.EINVAL),
+        ({"events": ["a"] * 65}, errno.E2BIG),
+        ({"instances": ["a"] * 65}, errno.E2BIG),
+        ({"instances": {}}, errno.EINVAL),
+        ({"filter": "x" * 4097}, errno.E2BIG),
+        ({"filter": 1}, errno.EINVAL),
+        ({"size": 1}, errno.EINVAL),
+        ({"size": 3 << 20}, errno.EINVAL),
+        ({"size": 1 << 27}, errno.EINVAL),
+        ({"size": "x"}, errno.EINVAL),
+        ({"watermark": -1}, errno.EINVAL),
+        ({"size": 1 << 18, "watermark": 1 << 19}, errno.EINVAL),
+        ({"else": 1}, errno.E2BIG),
+    ],
+)
+def test_streams_that_cannot_be(attr: dict[str, Any], number: int) -> None:
+    with pytest.raises(TraceError) as caught:
+        StreamAttr.from_params([attr if not attr or "events" in attr else {"events": ["a"], **attr}])
+    assert caught.value.errno == number
+
+
+def test_a_stream_that_was_opened() -> None:
+    assert StreamOpened.from_wire(StreamOpened(3).to_wire()) == StreamOpened(3)
+    with pytest.raises(TraceError):
+        StreamOpened.from_wire({})

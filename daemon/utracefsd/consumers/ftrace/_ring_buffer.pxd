@@ -81,6 +81,7 @@ cdef class Cursor:
     cdef int first_cpu                  # cpus first_cpu .. end_cpu - 1 are merged
     cdef int end_cpu
     cdef rb_iter *iters
+    cdef uint64_t last_tail             # sub-buffer that the writer was on at the beginning; one cpu
     cdef uint8_t *copy                  # owned; one largest record
     cdef bint peeked                    # the fields below show the record at (peek_pos, peek_off) of `cpu`
     cdef uint64_t peek_pos

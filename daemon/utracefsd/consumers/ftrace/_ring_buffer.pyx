@@ -60,6 +60,8 @@ cdef extern from "ring_buffer.h" nogil:
     bint rb_iter_peek(rb_cpu *, rb_iter *)
     void rb_iter_advance(rb_cpu *, rb_iter *)
     bint rb_consume_peek(rb_cpu *, rb_iter *)
+    bint rb_iter_page(rb_cpu *, rb_iter *, uint8_t *)
+    uint64_t rb_tail(rb_cpu *)
 
 cdef extern from "spare.h" nogil:
     size_t spare_map_size(uint32_t)
@@ -559,8 +561,7 @@ cdef class RingBuffer:
         cdef uint8_t payload[4096]
         if n < 1 or not 0 <= size <= 4000:
             raise ValueError("n >= 1 and size 0..4000")
-        for i in range(size):
-            payload[i] = i & 255
+        memset(payload, 0x5a, size)
         with nogil:
             clock_gettime(CLOCK_MONOTONIC, &before)
             for i in range(n):
@@ -591,6 +592,7 @@ cdef class Cursor:
         for cpu in range(self.first_cpu, self.end_cpu):
             if self.ring(cpu) != NULL:
                 rb_iter_start(self.ring(cpu), &self.iters[cpu - self.first_cpu])
+                self.last_tail = rb_tail(self.ring(cpu))
 
     def __dealloc__(self):
         free(self.iters)
@@ -678,6 +680,18 @@ cdef class Cursor:
 
     def __iter__(self):
         return self
+
+    def page(self):
+        """The next page of one cpu, of what there was when the walk began; None: no more. ValueError."""
+        cdef rb_cpu *b = self.ring(self.first_cpu)
+        if self.consume or self.end_cpu != self.first_cpu + 1:
+            raise ValueError("only a walk over one cpu that consumes nothing gives pages")
+        self.peeked = False
+        if b == NULL or not rb_iter_peek(b, self.iters) or self.iters.next.pos > self.last_tail:
+            return None
+        page = PyBytes_FromStringAndSize(NULL, self.buffer.subbuf_size)
+        rb_iter_page(b, self.iters, <uint8_t *>PyBytes_AS_STRING(page))
+        return page
 
     def __next__(self):
         """The next record as (cpu, ts, entry, lost)."""

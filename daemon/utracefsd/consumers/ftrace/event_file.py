@@ -156,6 +156,8 @@ class EventFiles:
         self._listening = False
         self.on_changed: Callable[[EventFile], None] | None = None
         """Told of each file that was enabled or disabled."""
+        self.followers: list[Callable[[Event], None]] = []
+        """Told of each event that was, after that."""
         self.on_filter_changed: Callable[[EventFile], None] | None = None
         """Told of each file that has another `filter_text`."""
         self.on_triggers_changed: Callable[[EventFile], None] | None = None
@@ -301,6 +303,8 @@ class EventFiles:
             file.told = now
             if self.on_changed is not None:
                 self.on_changed(file)
+            for follower in list(self.followers):
+                follower(file.event)
 
     def set_enabled(self, events: Iterable[Event], value: bool) -> None:
         """Enable or disable all of them; at the first that fails it stops."""

@@ -3,6 +3,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.record cimport Record
 from utracefsd.events._tracepoint cimport Probe
+from utracefsd.machine._sealed_memory cimport SealedMemory
 
 cdef class PerfSink:
     cdef readonly uint64_t id               # identifier in samples, nonzero
@@ -19,9 +20,8 @@ cdef class PerfSink:
     cdef public Filter filter
     cdef readonly bint sample_id_all
     cdef readonly int data_pages
-    cdef readonly int fd
-    cdef uint8_t *map
-    cdef size_t map_size
+    cdef SealedMemory memory                # of the ring; None without one
+    cdef uint8_t *map                       # NULL without one
     cdef uint64_t head                      # ours; the copy in the mapping is for the reader
     cdef uint64_t size                      # bytes of the data area, 0 without ring
     cdef uint64_t pending_lost              # samples lost since the last PERF_RECORD_LOST

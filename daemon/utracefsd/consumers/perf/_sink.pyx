@@ -1,12 +1,8 @@
 # cython: boundscheck=False, wraparound=False
 """A perf event on the record path: a count, and every period-th record as a sample in a ring."""
 
-import fcntl
-import os
-
-from libc.errno cimport EFAULT, errno as c_errno
+from libc.errno cimport EFAULT
 from libc.string cimport memcpy, memset
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.status_page import StatusBit
@@ -14,6 +10,7 @@ from utracefs_protocol.status_page import StatusBit
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.record cimport common_fields
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, UNDECIDED
+from utracefsd.machine._sealed_memory cimport SealedMemory
 
 cdef extern from * nogil:
     """
@@ -69,7 +66,6 @@ cdef class PerfSink:
     """
 
     def __cinit__(self, *args, **kwargs):
-        self.fd = -1
         self.map = NULL
 
     def __init__(
@@ -110,29 +106,12 @@ cdef class PerfSink:
             self.make_ring(data_pages)
 
     cdef int make_ring(self, int data_pages) except -1:
-        cdef size_t size = DATA_OFFSET + <size_t>data_pages * 4096
-        cdef void *map
-        cdef uint64_t value
+        cdef uint64_t value = DATA_OFFSET
         cdef uint32_t page_size = 96  # `size` in struct perf_event_mmap_page: the bytes that are defined
-        fd = os.memfd_create("utracefs-perf", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(fd, size)
-            # Allocated now, and sealed: neither lack of memory nor a reader that holds the descriptor can
-            # make our stores into the mapping fault later.
-            os.posix_fallocate(fd, 0, size)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-            if map == MAP_FAILED:
-                raise OSError(c_errno, os.strerror(c_errno), "perf ring")
-        except BaseException:
-            os.close(fd)
-            raise
-        self.fd = fd
-        self.map = <uint8_t *>map
-        self.map_size = size
-        self.size = size - DATA_OFFSET
+        self.memory = SealedMemory("utracefs-perf", DATA_OFFSET + <size_t>data_pages * 4096)
+        self.map = self.memory.map
+        self.size = self.memory.size - DATA_OFFSET
         self.data_pages = data_pages
-        value = DATA_OFFSET
         memcpy(self.map + DATA_OFFSET_AT, &value, 8)
         memcpy(self.map + DATA_SIZE_AT, &self.size, 8)
         memcpy(self.map + PAGE_SIZE_AT, &page_size, 4)
@@ -140,20 +119,14 @@ cdef class PerfSink:
 
     def close(self):
         """Unmap and close the memfd; counting goes on. May be called twice."""
-        if self.map != NULL:
-            munmap(self.map, self.map_size)
+        if self.memory is not None:
+            self.memory.close()
             self.map = NULL
             self.size = 0
-            os.close(self.fd)
-            self.fd = -1
 
-    def __dealloc__(self):
-        if self.map != NULL:
-            munmap(self.map, self.map_size)
-            try:
-                os.close(self.fd)
-            except Exception:  # at interpreter exit os may be gone; so is the descriptor then
-                pass
+    @property
+    def fd(self):
+        return -1 if self.memory is None else self.memory.fd
 
     @property
     def sample_period(self):

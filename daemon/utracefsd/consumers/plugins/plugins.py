@@ -8,127 +8,226 @@ A distribution declares an entry point of the group `utracefs.consumers`:
 and the daemon has `consumers/count/set_event` and `consumers/count/report`. Nothing is imported until
 somebody attaches the plug-in or reads its report; a broken one costs nothing to those who do not use it.
 
-    record ──> BatchProbe, one per event: kept in memory, in the core
-                    │  flush, once after each pump of the daemon
-                    v
-               take(batch), once for each event that has records
+    record ──> StreamProbe, one per event ──> ring of the plug-in ──> its thread: take(batch), take_raw(batch)
 
-A plug-in cannot hurt the record path. What does not fit into a probe until the next flush is lost and
-counted. A `take` that raises loses its batch, counted as lost; the plug-in stays attached and is tried again
-with the next. The first failure of each of its methods is logged in one line, the others are only counted.
+A plug-in cannot hurt the record path, nor keep the daemon waiting (worker.py): what does not fit into its
+ring while it is busy is lost and counted. A `take` that raises loses its batch, counted as lost; the plug-in
+stays attached and is tried again with the next. The first failure of each of its methods is logged in one
+line, the others are only counted; so are batches that take longer than SLOW_S.
 """
 
 import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
+from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.layout import Layout
-from utracefsd.consumers.plugins._batch import BatchProbe
-from utracefsd.consumers.plugins.contract import ENTRY_POINT_GROUP, Consumer, ConsumerError, Record
+from utracefs_protocol.limits import STREAM_RING_SIZE
+from utracefsd.consumers.plugins.contract import (
+    ENTRY_POINT_GROUP,
+    ConsumerError,
+    Known,
+    RawBatch,
+    is_consumer,
+)
+from utracefsd.consumers.plugins.worker import SLOW_S, Job, Worker
+from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
 logger = logging.getLogger("utracefsd")
 
-MAX_PENDING = 65536
-"""Records of one event that wait for the next flush; a pump takes in a few thousand."""
+RING_BYTES = STREAM_RING_SIZE
+"""What waits for a plug-in at most, records of 48 bytes and more."""
 
-_Taken = tuple[int, int, int, int, bytes]
-"""What a BatchProbe keeps of a record: ts_ns, cpu, pid, tgid, payload."""
+LOAD_S = 2.0
+REPORT_S = 0.25
+CLOSE_S = 1.0
+"""How long an operation waits for a plug-in to be loaded, to report, to end."""
 
 
 class Plugin:
     """One plug-in of the daemon: its object, made at the first use, and what it is attached to."""
 
     def __init__(
-        self, name: str, load: Callable[[], object], table: EventTable, max_pending: int = MAX_PENDING
+        self,
+        name: str,
+        load: Callable[[], Any],
+        table: EventTable,
+        *,
+        options: Mapping[str, str] | None = None,
+        ring_bytes: int = RING_BYTES,
     ) -> None:
         self.name = name
         self.failures = 0
         """Calls of the plug-in that raised."""
+        self.slow = 0
+        """Batches that took longer than SLOW_S."""
         self._load = load
+        self._options = dict(options or {})
         self._table = table
-        self._max_pending = max_pending
-        self._object: Consumer | None = None
-        self._probes: dict[Event, BatchProbe] = {}
+        self._ring_bytes = ring_bytes
+        self._object: Any = None
+        self._sink: StreamSink | None = None
+        self._worker: Worker | None = None
+        self._loading: Job[Any] | None = None
+        self._probes: dict[Event, StreamProbe] = {}
+        self._known: dict[int, Known] = {}
+        """By event id, as of the records that the thread is at."""
+        self._taken: dict[int, StreamProbe] = {}
+        """Likewise: what their numbers are."""
         self._logged: set[str] = set()
 
     def attach(self, event: Event) -> None:
-        """Attach to `event`; already attached is success. ConsumerError(EIO) when the plug-in cannot be
-        loaded."""
+        """Attach to `event`; already attached is success. ConsumerError: EIO when the plug-in cannot be
+        loaded, EBUSY when that takes long."""
         if event in self._probes:
             return
-        consumer = self._consumer()
-        layout = Layout(event.declaration.fields)
+        worker = self._ready()
+        assert self._sink is not None
+        known = Known(event.tracepoint_name, event.system, Layout(event.declaration.fields))
+        probe = StreamProbe(self._sink, self.name, event.id, bytes)
 
-        def deliver(batch: list[_Taken]) -> None:
-            name, system = event.tracepoint_name, event.system
-            records = [Record(name, system, ts, cpu, pid, data, layout) for ts, cpu, pid, _, data in batch]
-            try:
-                consumer.take(records)
-            except Exception as error:
-                self._failed("take", error)
-                raise  # the probe counts the batch as lost
+        def begin() -> None:
+            self._known[event.id] = known
+            self._taken[event.id] = probe
+            self._tell("attached", known)
 
-        probe = BatchProbe(self.name, deliver, self._max_pending)
+        worker.post(begin)
         self._table.attach(event, probe)
         self._probes[event] = probe
-        self._tell("attached", event)
 
     def detach(self, event: Event, now_ns: int) -> None:
         """Hand over what waits, then detach; not attached is success."""
-        probe = self._probes.pop(event, None)
-        if probe is not None:
-            self._table.detach(event, probe, now_ns)
-            self._tell("detached", event)
+        probe = self._probes.get(event)
+        if probe is None or self._worker is None:
+            return
+        self._worker.post(_nothing).wait(SLOW_S)  # its numbers shall be right in the end
+        del self._probes[event]
+        self._table.detach(event, probe, now_ns)
+        known = Known(event.tracepoint_name, event.system, Layout(()))
+        self._worker.post(lambda: self._tell("detached", known))
 
     def events(self) -> list[Event]:
         """What it is attached to, in the order of attaching."""
         return list(self._probes)
 
     def flush(self) -> None:
-        """Hand over everything that waits."""
-        for probe in self._probes.values():
-            probe.flush()
+        """Let its thread see what came."""
+        if self._worker is not None and self._sink is not None:
+            self._sink.publish()
+            self._worker.look()
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until it has taken all that came; whether it has."""
+        return self._worker is None or self._worker.post(_nothing).wait(timeout_s)
 
     def report(self) -> str:
-        """The text of its report; empty when it makes none. ConsumerError(EIO) when that fails."""
-        self.flush()
-        make = getattr(self._consumer(), "report", None)
+        """The text of its report; empty when it makes none. ConsumerError: EIO when that fails, EBUSY when it
+        takes longer than REPORT_S to take what waits and report."""
+        worker = self._ready()
+        make = getattr(self._object, "report", None)
         if make is None:
             return ""
         try:
-            return str(make())
+            return str(worker.post(make).result(REPORT_S))
+        except TimeoutError:
+            raise ConsumerError(
+                errno.EBUSY, f"plug-in {self.name} is busy; ask for its report again"
+            ) from None
         except Exception as error:
             self._failed("report", error)
             raise ConsumerError(errno.EIO, f"plug-in {self.name}: report failed: {error!r}") from error
 
-    def _consumer(self) -> Consumer:
-        """The plug-in's object, made now if it was not; ConsumerError(EIO)."""
-        if self._object is None:
-            try:
-                made: Any = self._load()
-                consumer = made()
-            except Exception as error:
-                raise ConsumerError(errno.EIO, f"plug-in {self.name} cannot be loaded: {error!r}") from error
-            if not isinstance(consumer, Consumer):
-                raise ConsumerError(errno.EIO, f"plug-in {self.name} has no method take(batch)")
-            self._object = consumer
-        return self._object
+    def close(self, now_ns: int) -> None:
+        """Hand over the rest, detach everything, end."""
+        worker = self._worker
+        if worker is None:
+            return
+        for event in self.events():
+            self.detach(event, now_ns)
+        close = getattr(self._object, "close", None)
+        if close is not None:
+            worker.post(lambda: self._call("close", close))
+        self._worker = self._loading = self._object = None
+        if not worker.close(CLOSE_S):
+            logger.warning("plug-in %s does not end; it is left behind", self.name)
 
-    def _tell(self, method: str, event: Event) -> None:
+    def _ready(self) -> Worker:
+        """Its thread, with its object made. ConsumerError: EIO, EBUSY."""
+        if self._worker is None:
+            try:
+                self._sink = StreamSink(self._ring_bytes)
+            except OSError as error:
+                raise ConsumerError(error.errno or errno.ENOMEM, f"no ring: {error.strerror}") from error
+            self._worker = Worker(f"plug-in {self.name}", self._sink, self._take, self._note_slow)
+        if self._object is None:
+            if self._loading is None:
+                self._loading = self._worker.post(self._make)
+            try:
+                self._object = self._loading.result(LOAD_S)
+            except TimeoutError:
+                raise ConsumerError(errno.EBUSY, f"plug-in {self.name} is being loaded; try again") from None
+            except Exception as error:
+                self._loading = None
+                worker, self._worker = self._worker, None
+                worker.close(CLOSE_S)
+                if isinstance(error, ConsumerError):
+                    raise
+                raise ConsumerError(errno.EIO, f"plug-in {self.name} cannot be loaded: {error!r}") from error
+        return self._worker
+
+    def _make(self) -> Any:
+        made = self._load()()
+        if not is_consumer(made):
+            raise ConsumerError(errno.EIO, f"plug-in {self.name} has no method take(batch)")
+        start = getattr(made, "start", None)
+        if start is not None:
+            start(self._options)
+        elif self._options:
+            raise ConsumerError(errno.EIO, f"plug-in {self.name} takes no options: it has no method start")
+        return made
+
+    def _take(self, ring: StreamRing) -> None:
+        """In its thread: a batch."""
+        batch = RawBatch(ring, self._known)
+        take_raw = getattr(self._object, "take_raw", None)
+        try:
+            if take_raw is not None:
+                take_raw(batch)
+            else:
+                self._object.take(list(batch))
+        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
+            for id_, count in ring.counts().items():
+                self._taken[id_].fail(count)
+            self._failed("take", error)
+
+    def _note_slow(self, took_s: float) -> None:
+        self.slow += 1
+        if "slow" not in self._logged:
+            self._logged.add("slow")
+            logger.warning(
+                "plug-in %s: a batch takes %.0f ms; what finds no room meanwhile is lost for it, and counted",
+                self.name,
+                took_s * 1000,
+            )
+
+    def _tell(self, method: str, event: Known) -> None:
         """Call an optional method. What it raises does not undo what it is told of."""
         call = getattr(self._object, method, None)
         if call is not None:
-            try:
-                call(event.tracepoint_name, event.system)
-            except Exception as error:  # noqa: BLE001 - as in flush
-                self._failed(method, error)
+            self._call(method, lambda: call(event.name, event.system))
+
+    def _call(self, method: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - as in _take
+            self._failed(method, error)
 
     def _failed(self, method: str, error: Exception) -> None:
         self.failures += 1
@@ -139,11 +238,15 @@ class Plugin:
             )
 
 
+def _nothing() -> None:
+    return None
+
+
 class Plugins:
     """All plug-ins; the files below `consumers/` are made from this (tree/consumer_files.py).
 
     entry_points: where plug-ins are looked up; called for every question, so that one that is installed while
-    the daemon runs is found.
+    the daemon runs is found. options: by plug-in, what its `start` is given.
     """
 
     def __init__(
@@ -151,11 +254,13 @@ class Plugins:
         table: EventTable,
         *,
         entry_points: Callable[[], Iterable[metadata.EntryPoint]] | None = None,
-        max_pending: int = MAX_PENDING,
+        options: Mapping[str, Mapping[str, str]] | None = None,
+        ring_bytes: int = RING_BYTES,
     ) -> None:
         self._table = table
         self._entry_points = entry_points or Installed()
-        self._max_pending = max_pending
+        self._options = options or {}
+        self._ring_bytes = ring_bytes
         self._used: dict[str, Plugin] = {}
 
     def names(self) -> list[str]:
@@ -172,7 +277,13 @@ class Plugins:
             if not found:
                 there = ", ".join(self.names()) or "none"
                 raise TraceError(errno.ENOENT, f"no plug-in is called {name!r}; installed: {there}")
-            plugin = self._used[name] = Plugin(name, found[0].load, self._table, self._max_pending)
+            plugin = self._used[name] = Plugin(
+                name,
+                found[0].load,
+                self._table,
+                options=self._options.get(name),
+                ring_bytes=self._ring_bytes,
+            )
         return plugin
 
     def attach(self, name: str, event: Event) -> None:
@@ -193,16 +304,19 @@ class Plugins:
         return self.get(name).report()
 
     def flush(self) -> None:
-        """Hand every plug-in what waits for it; after each pump of the daemon, and before anything reads the
-        tree."""
+        """Let every plug-in see what waits for it; after each pump of the daemon, and before anything reads
+        the tree."""
         for plugin in self._used.values():
             plugin.flush()
 
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until all of them have taken what came; whether they have."""
+        return all(plugin.settle(timeout_s) for plugin in self._used.values())
+
     def close(self, now_ns: int) -> None:
-        """Hand over the rest and detach everything."""
+        """Hand over the rest, detach everything, and end all of them."""
         for plugin in self._used.values():
-            for event in plugin.events():
-                plugin.detach(event, now_ns)
+            plugin.close(now_ns)
 
 
 class Installed:

@@ -109,6 +109,22 @@ class RingBufferMachine(RuleBasedStateMachine):
         assert page.missed_events == (lost if room or not lost else -1)
         assert not any(got[16 + page.commit + (8 if lost and room else 0) :])
 
+    @rule(cpu=st.integers(0, NR_CPUS - 1))
+    def copy_pages(self, cpu: int) -> None:
+        """What a walk over the records gives, page by page."""
+        walk = [(ts, data, lost) for _, ts, data, lost in self.buffer.cursor(cpu)]
+        cursor = self.buffer.cursor(cpu)
+        found: list[tuple[int, bytes, int]] = []
+        while got := cursor.page():
+            assert len(got) == self.subbuf_size
+            page = decode_page(got)
+            assert page.records
+            for at, record in enumerate(page.records):
+                missed = 0 if at else page.missed_events
+                uncounted = missed == -1 and self.subbuf_size - 16 - page.commit < 8
+                found.append((record.ts, record.data, walk[len(found)][2] if uncounted else missed))
+        assert found == walk
+
     @rule(size_kb=st.integers(1, 24), cpu=st.integers(-1, NR_CPUS - 1))
     def resize(self, size_kb: int, cpu: int) -> None:
         self.buffer.resize(size_kb, cpu)
@@ -432,6 +448,27 @@ def test_a_cursor_says_when_it_was_overtaken() -> None:
     fresh = buffer.cursor()  # what was overwritten before it began does not count for it
     next(fresh)
     assert not fresh.overrun
+
+
+def test_pages_of_a_walk_end_where_it_began_and_say_what_was_overwritten() -> None:
+    buffer = reference()
+    cursor = buffer.cursor(0)
+    first = cursor.page()
+    assert first is not None and len(decode_page(first).records) == 63
+    for i in range(63 * 3):
+        buffer.append(0, 2000 + i, entry(600 + i, 60))
+    pages = []
+    while page := cursor.page():
+        pages.append(decode_page(page))
+    assert [page.missed_events for page in pages] == []  # what there was is overwritten, the rest is newer
+    with pytest.raises(ValueError, match="only a walk over one cpu"):
+        buffer.cursor(0, consume=True).page()
+    cursor = buffer.cursor(0)
+    assert cursor.page()
+    for i in range(63 * 2):
+        buffer.append(0, 3000 + i, entry(800 + i, 60))
+    page = cursor.page()
+    assert page is not None and decode_page(page).missed_events == -1
 
 
 def test_a_cursor_waits_at_the_end() -> None:

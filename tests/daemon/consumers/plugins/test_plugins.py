@@ -7,8 +7,10 @@ import errno
 import logging
 import struct
 import sys
+import threading
+import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +18,9 @@ from typing import Any, ClassVar
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers import ENTRY_POINT_GROUP, Consumer, ConsumerError, Record
+from utracefs_protocol.limits import MIN_STREAM_RING
+from utracefsd.consumers import ENTRY_POINT_GROUP, Consumer, ConsumerError, RawBatch, Record
+from utracefsd.consumers.plugins import plugins as module
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
@@ -70,6 +74,41 @@ class Broken:
         raise RuntimeError("no")
 
 
+class Raw:
+    """Counts without an object for each record."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+        Raw.made = self
+
+    made: ClassVar["Raw"]
+
+    def start(self, options: Mapping[str, str]) -> None:
+        self.log.append(dict(options))
+        if "bad" in options:
+            raise ValueError("bad option")
+
+    def take_raw(self, batch: RawBatch) -> None:
+        self.log.append((batch.counts, len(batch), [bytes(piece) for piece in batch.pieces], list(batch)))
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+class Slow:
+    """Does not come back before it is let."""
+
+    let: ClassVar[threading.Event]
+    got: ClassVar[list[int]]
+
+    def take(self, batch: Sequence[Record]) -> None:
+        Slow.got += [record.payload[0] for record in batch]
+        assert Slow.let.wait(20)
+
+    def report(self) -> str:
+        return "slow"
+
+
 class NoPlugin:
     pass
 
@@ -90,15 +129,16 @@ def event(table: EventTable) -> Event:
 
 
 @pytest.fixture
-def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Plugins:
-    module = sys.modules[__name__]
-    monkeypatch.setitem(sys.modules, "the_plugins", module)
+def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
+    monkeypatch.setitem(sys.modules, "the_plugins", sys.modules[__name__])
     Collector.made.clear()
     points = [
         point(name, f"the_plugins:{target}")
         for name, target in (
             ("collect", "Collector"),
             ("least", "Least"),
+            ("raw", "Raw"),
+            ("slow", "Slow"),
             ("broken", "Broken"),
             ("none", "NoPlugin"),
             ("unmade", "cannot_be_made"),
@@ -109,7 +149,15 @@ def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Plugins:
         )
     ]
     points.append(point("gone", "no_such_module_anywhere:Class"))
-    return Plugins(table, entry_points=lambda: points, max_pending=10)
+    made = Plugins(table, entry_points=lambda: points, ring_bytes=MIN_STREAM_RING)
+    yield made
+    made.close(0)
+
+
+def settle(plugins: Plugins) -> None:
+    """Everything is with the plug-ins."""
+    plugins.flush()
+    assert plugins.settle(20)
 
 
 def write(event: Event, *values: int, ts_ns: int = 1) -> None:
@@ -123,7 +171,17 @@ def stats(event: Event, name: str) -> str:
 
 
 def test_names_load_nothing(plugins: Plugins) -> None:
-    assert plugins.names() == ["broken", "collect", "gone", "least", "missing", "none", "unmade"]
+    assert plugins.names() == [
+        "broken",
+        "collect",
+        "gone",
+        "least",
+        "missing",
+        "none",
+        "raw",
+        "slow",
+        "unmade",
+    ]
     assert plugins.attached("gone") == []
     assert not Collector.made
 
@@ -135,8 +193,8 @@ def test_records_arrive_in_batches(plugins: Plugins, table: EventTable, event: E
     assert table.status_text() == b"test # Used by other\n\nActive: 1\nBusy: 1\n"
     write(event, 5, 6, ts_ns=123)
     assert collector.batches == []
-    plugins.flush()
-    plugins.flush()
+    settle(plugins)
+    settle(plugins)
     (batch,) = collector.batches
     first = batch[0]
     assert (first.event, first.system) == (b"test", b"user_events")
@@ -156,6 +214,7 @@ def test_detaching_hands_over_the_rest(plugins: Plugins, table: EventTable, even
     write(event, 1)
     plugins.detach("collect", event, 0)
     plugins.detach("collect", event, 0)
+    settle(plugins)
     assert [len(batch) for batch in collector.batches] == [1]
     assert collector.log == [("attached", b"test", b"user_events"), ("detached", b"test", b"user_events")]
     assert event.status == 0
@@ -179,7 +238,7 @@ def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> Non
     write(event, 1)
     plugins.detach("least", event, 0)
     write(event, 2)
-    plugins.flush()
+    settle(plugins)
     assert stats(event, "least") == "least: recorded 1 filtered 0 lost 0"
     assert stats(event, "collect") == "collect: recorded 2 filtered 0 lost 0"
     assert plugins.report("least") == ""
@@ -187,10 +246,11 @@ def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> Non
 
 def test_what_does_not_fit_is_lost_and_counted(plugins: Plugins, event: Event) -> None:
     plugins.attach("collect", event)
-    write(event, *range(13))
-    plugins.flush()
-    assert plugins.report("collect") == "10 records\n"
-    assert stats(event, "collect") == "collect: recorded 10 filtered 0 lost 3"
+    stored = (MIN_STREAM_RING - 32) // 40  # the rest of a record has 40 bytes; 32 say which event it is
+    write(event, *range(stored + 3))
+    settle(plugins)
+    assert plugins.report("collect") == f"{stored} records\n"
+    assert stats(event, "collect") == f"collect: recorded {stored} filtered 0 lost 3"
 
 
 def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
@@ -201,7 +261,7 @@ def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
         plugins.attach("collect", event)
         for _ in range(20):
             write(event, 1)
-            plugins.flush()
+            settle(plugins)
         with pytest.raises(ConsumerError) as caught:
             plugins.report("broken")
     assert caught.value.errno == errno.EIO
@@ -291,3 +351,110 @@ def test_what_is_installed_later_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1\n")
     (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nlater = later:Class\n")
     assert [found for found in installed() if found.name == "later"]
+
+
+# Raw batches, options, and plug-ins that do not come back
+
+
+def test_raw_batches(plugins: Plugins, table: EventTable, event: Event) -> None:
+    other = table.register(b"other u32 a", privileged=True)
+    table.acquire(other)
+    plugins.attach("raw", event)
+    plugins.attach("raw", other)
+    write(event, 5, 6)
+    write(other, 7)
+    settle(plugins)
+    options, (counts, length, pieces, records) = Raw.made.log
+    assert options == {}
+    assert counts == {(b"user_events", b"test"): 2, (b"user_events", b"other"): 1}
+    assert length == 3
+    assert [(record.event, record.fields()["a"]) for record in records] == [
+        (b"test", 5),
+        (b"test", 6),
+        (b"other", 7),
+    ]
+    (piece,) = pieces
+    raw = struct.pack("<IHHQiIHHiI", 40, 0, 3, 1, 77, 12, other.id, 0, 77, 7) + bytes(4)
+    assert piece.endswith(raw)
+    plugins.close(0)
+    assert Raw.made.log[-1] == "close"
+
+
+def test_options(table: EventTable, plugins: Plugins, event: Event) -> None:
+    points = plugins._entry_points
+    given = {"raw": {"window": "5"}, "least": {"x": "1"}}
+    with_options = Plugins(table, entry_points=points, options=given)
+    with_options.attach("raw", event)
+    assert Raw.made.log == [{"window": "5"}]
+    with pytest.raises(ConsumerError, match="takes no options"):
+        with_options.attach("least", event)
+    with_options.close(0)
+    bad = Plugins(table, entry_points=points, options={"raw": {"bad": ""}})
+    with pytest.raises(ConsumerError, match="bad option"):
+        bad.attach("raw", event)
+    assert event.status == 0
+
+
+def test_a_plugin_that_does_not_come_back_loses_and_is_told_of(
+    plugins: Plugins, event: Event, log: pytest.LogCaptureFixture
+) -> None:
+    Slow.let, Slow.got = threading.Event(), []
+    plugins.attach("slow", event)
+    plugins.attach("collect", event)
+    write(event, 1)
+    plugins.flush()
+    begin = time.monotonic()
+    while not log.records:
+        assert time.monotonic() - begin < 20
+        plugins.flush()  # as each step of the daemon does
+    (told,) = log.messages
+    assert "plug-in slow: a batch takes" in told
+    emitted = 1
+    begin = time.monotonic()
+    while plugins.get("slow")._sink.lost < 5:  # type: ignore[union-attr]
+        write(event, 2)
+        emitted += 1
+        if emitted % 1000 == 0:
+            settle_one(plugins, "collect")
+    with pytest.raises(ConsumerError) as caught:
+        plugins.report("slow")
+    assert caught.value.errno == errno.EBUSY
+    assert time.monotonic() - begin < 5
+    assert stats(event, "collect") == f"collect: recorded {emitted} filtered 0 lost 0"
+    Slow.let.set()
+    settle(plugins)
+    assert len(Slow.got) == emitted - 5
+    assert stats(event, "slow") == f"slow: recorded {emitted - 5} filtered 0 lost 5"
+    assert plugins.report("slow") == "slow"
+    assert len(log.messages) == 1
+
+
+def settle_one(plugins: Plugins, name: str) -> None:
+    plugins.flush()
+    assert plugins.get(name).settle(20)
+
+
+def test_a_plugin_that_does_not_end_is_left_behind(
+    plugins: Plugins, event: Event, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_S", 0.05)
+    Slow.let, Slow.got = threading.Event(), []
+    plugins.attach("slow", event)
+    write(event, 1)
+    plugins.close(0)
+    assert "plug-in slow does not end; it is left behind" in log.messages
+    Slow.let.set()
+
+
+def test_a_plugin_that_loads_slowly(plugins: Plugins, event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOAD_S", 0.01)
+    let = threading.Event()
+    monkeypatch.setattr(Collector, "start", lambda self, options: let.wait(20), raising=False)
+    for _ in range(2):
+        with pytest.raises(ConsumerError, match="being loaded") as caught:
+            plugins.attach("collect", event)
+        assert caught.value.errno == errno.EBUSY
+    let.set()
+    monkeypatch.setattr(module, "LOAD_S", 20)
+    plugins.attach("collect", event)
+    assert len(Collector.made) == 1

@@ -874,6 +874,11 @@ static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
 
 /* ---- walking ---- */
 
+static inline uint64_t rb_tail(const rb_cpu *b)
+{
+    return rb_state(b)->tail;
+}
+
 static inline void rb_iter_start(const rb_cpu *b, rb_iter *it)
 {
     memset(it, 0, sizeof *it);
@@ -939,7 +944,40 @@ static inline void rb_iter_advance(const rb_cpu *b, rb_iter *it)
     it->seen_overrun = rb_overrun(b);
 }
 
-/* The same for a consuming reader: `next` is the first unread record on the reader page. */
+/* The rest of the page that the walk is on, as a page of subbuf_size bytes at `out`: 1; 0: there is nothing.
+ * The walk goes on behind it. As rb_read_page() has it, the number of records that are missing in front is
+ * behind the records; of those that were overwritten during the walk the page says that there were some. */
+static inline int rb_iter_page(const rb_cpu *b, rb_iter *it, uint8_t *out)
+{
+    if (!rb_iter_peek(b, it))
+        return 0;
+    const struct rb_state *s = rb_state(b);
+    const struct rb_page *page =
+        rb_page_of(b, it->pos == s->reader_pos ? s->reader_id : b->ring[it->pos % b->nr]);
+    struct rb_page *to = (struct rb_page *)out;
+    uint64_t pos = it->pos, lost = it->lost;
+    uint32_t start = it->off, length = 0;
+    uint32_t commit = lost || it->overtaken ? RB_LOST : 0;
+    int counted = lost && !it->overtaken;
+    size_t room = counted ? b->payload - sizeof lost : b->payload;
+    to->time_stamp = it->ts;
+    do { /* one record that fills the page alone goes without the number */
+        length = it->next.end - start;
+        rb_iter_advance(b, it);
+    } while (rb_iter_peek(b, it) && it->pos == pos && it->next.end - start <= room);
+    memcpy(to->data, page->data + start, length);
+    commit |= length;
+    if (counted && b->payload - length >= sizeof lost) {
+        commit |= RB_LOST_STORED;
+        memcpy(to->data + length, &lost, sizeof lost);
+        length += sizeof lost;
+    }
+    to->commit = commit;
+    memset(to->data + length, 0, b->payload - length);
+    return 1;
+}
+
+/* What rb_iter_peek() is, for a consuming reader: `next` is the first unread record on the reader page. */
 static inline int rb_consume_peek(rb_cpu *b, rb_iter *it)
 {
     if (it->identity != b->identity)

@@ -1,0 +1,167 @@
+"""What `utracefs top` knows: counts of the daemon become rates, by event and process or by either.
+
+event_counts ──▶ counts of each (event, process) ──▶ less those before, by the time between ──▶ Row
+"""
+
+import os
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from utracefs_protocol.text import text_of
+
+__all__ = ["BOTH", "EVENTS", "OTHERS", "PROCESSES", "Count", "Rates", "Row", "parse_counts"]
+
+BOTH, EVENTS, PROCESSES = "both", "event", "process"
+"""What a row is of."""
+
+OTHERS = -1
+"""Stands for processes that have ended, or for which the daemon had no room."""
+
+FADE_S = 5.0
+"""How long a process is shown that has ended."""
+
+
+@attrs.frozen
+class Count:
+    """One line of event_counts."""
+
+    event: str
+    pid: int
+    """0: nobody emitted it yet; OTHERS."""
+    records: int
+    bytes: int
+    lost: int
+    """In data rings."""
+    comm: str
+
+
+@attrs.frozen
+class Row:
+    """What is shown of one event and process, or of all of either. Rates are per second, sums since the
+    beginning."""
+
+    event: str = ""
+    pid: int = 0
+    comm: str = ""
+    rate: float = 0.0
+    byte_rate: float = 0.0
+    lost_rate: float = 0.0
+    records: int = 0
+    bytes: int = 0
+    lost: int = 0
+    others: int = 0
+    """Processes of an event, or events of a process."""
+    ended: bool = False
+    """The process is gone."""
+
+
+def parse_counts(text: bytes) -> list[Count]:
+    """The file event_counts; lines that are none are left out."""
+    found = []
+    for line in text.splitlines():
+        event, *numbers = line.split(b" ", 5)
+        if len(numbers) == 5:
+            pid, records, size, lost = map(int, numbers[:4])
+            found.append(Count(text_of(event), pid, records, size, lost, text_of(numbers[4])))
+    return found
+
+
+def _lives(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+class Rates:
+    """Takes counts again and again. lives: whether there is a process of that number."""
+
+    def __init__(self, lives: Callable[[int], bool] = _lives) -> None:
+        self._lives = lives
+        self._before: dict[tuple[str, int], Count] = {}
+        self._time: float | None = None
+        self._active: dict[int, float] = {}
+        """When a process was last known to live."""
+        self._rows: list[Row] = []
+
+    def take(self, now_s: float, counts: Iterable[Count]) -> None:
+        """What was counted until now. The first time tells no rates."""
+        first, elapsed = self._time is None, now_s - (self._time or 0.0)
+        before, self._before = self._before, {}
+        self._time, self._rows = now_s, []
+        for count in counts:
+            key = count.event, count.pid
+            self._before[key] = count
+            last = before.get(key)
+            if last is None or last.records > count.records or last.lost > count.lost:
+                last = Count(count.event, count.pid, 0, 0, 0, "")  # new, or the daemon began anew
+            rate, byte_rate, lost_rate = (
+                0.0 if first or elapsed <= 0 else (now - then) / elapsed
+                for now, then in (
+                    (count.records, last.records),
+                    (count.bytes, last.bytes),
+                    (count.lost, last.lost),
+                )
+            )
+            lives = count.pid <= 0 or rate > 0 or lost_rate > 0 or self._lives(count.pid)
+            if lives or count.pid not in self._active:
+                self._active[count.pid] = now_s
+            comm = "(others)" if count.pid == OTHERS else count.comm
+            self._rows.append(
+                Row(
+                    count.event,
+                    count.pid,
+                    comm,
+                    rate,
+                    byte_rate,
+                    lost_rate,
+                    count.records,
+                    count.bytes,
+                    count.lost,
+                    ended=not lives,
+                )
+            )
+        pids = {count.pid for count in self._before.values()}
+        self._active = {pid: when for pid, when in self._active.items() if pid in pids}
+
+    def rows(self, by: str) -> list[Row]:
+        """By event and process, or the sums of either. Processes that ended a while ago are left out, but
+        count in sums of events."""
+        shown = [row for row in self._rows if not self._is_over(row)]
+        if by == BOTH:
+            with_processes = {row.event for row in shown if row.pid}
+            return [row for row in shown if row.pid or row.event not in with_processes]
+        if by == EVENTS:
+            return self._sums(self._rows, lambda row: row.event, lambda row: (row.event, 0, ""))
+        processes = [row for row in shown if row.pid]
+        return self._sums(processes, lambda row: row.pid, lambda row: ("", row.pid, row.comm))
+
+    def total(self) -> Row:
+        """Of everything."""
+        found = self._sums(self._rows, lambda _: 0, lambda _: ("", 0, ""))
+        return found[0] if found else Row()
+
+    def _is_over(self, row: Row) -> bool:
+        if row.pid == OTHERS:
+            return row.rate == 0 and row.lost_rate == 0
+        return row.ended and (self._time or 0.0) - self._active.get(row.pid, 0.0) > FADE_S
+
+    @staticmethod
+    def _sums(
+        rows: Iterable[Row], key: Callable[[Row], object], name: Callable[[Row], tuple[str, int, str]]
+    ) -> list[Row]:
+        groups: dict[object, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(key(row), []).append(row)
+        return [
+            Row(
+                *name(group[0]),
+                sum(row.rate for row in group),
+                sum(row.byte_rate for row in group),
+                sum(row.lost_rate for row in group),
+                sum(row.records for row in group),
+                sum(row.bytes for row in group),
+                sum(row.lost for row in group),
+                sum(row.pid > 0 for row in group),
+                all(row.ended for row in group),
+            )
+            for group in groups.values()
+        ]

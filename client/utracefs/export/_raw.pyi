@@ -1,0 +1,17 @@
+from typing import Self
+
+from utracefs._records import Records
+
+class PerfSamples:
+    tasks: dict[tuple[int, int], str]
+    first_ns: int
+    last_ns: int
+    too_large: int
+    def __init__(self, records: Records) -> None: ...
+    def read(self, max_bytes: int) -> bytes: ...
+
+class Entries:
+    comms: dict[int, str]
+    def __init__(self, records: Records) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[int, int, bytes, int]: ...

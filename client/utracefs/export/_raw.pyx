@@ -1,0 +1,174 @@
+# cython: boundscheck=False, wraparound=False
+"""Records as the files of other tracers hold them: not decoded.
+
+PerfSamples    samples and LOST records of a perf.data
+Entries        the entries of ring buffer pages, one by one
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from utracefs._records cimport EventDecoder, Raw, Records
+
+cdef enum:
+    RECORD_LOST = 2
+    RECORD_SAMPLE = 9
+    MISC_USER = 2
+    SAMPLE_HEAD = 60        # header to the size of the raw data, for sample_type 0x10587
+    LOST_SIZE = 56          # with a trailer: tid, time, cpu, identifier
+    LONGEST = 65528         # of a record: its size is a u16, and divisible by 8
+
+cdef struct Sample:
+    uint32_t type
+    uint16_t misc
+    uint16_t size
+    uint64_t identifier
+    uint64_t ip
+    int32_t pid
+    int32_t tid
+    uint64_t time
+    uint32_t cpu
+    uint32_t reserved
+    uint64_t period
+    uint32_t raw_size
+
+cdef struct LostRecord:
+    uint32_t type
+    uint16_t misc
+    uint16_t size
+    uint64_t id
+    uint64_t number
+    int32_t pid
+    int32_t tid
+    uint64_t time
+    uint32_t cpu
+    uint32_t reserved
+    uint64_t identifier
+
+assert sizeof(LostRecord) == LOST_SIZE
+
+
+cdef class PerfSamples:
+    """Samples of all records, with the event's id as their identifier.
+
+    tasks: (process, thread) to the thread's name, of those that wrote. first_ns, last_ns: the earliest and
+    the latest time. too_large: records that a perf.data cannot hold; each is a LOST record.
+    """
+
+    cdef Records _records
+    cdef object _error
+    cdef bytearray _text
+    cdef Py_ssize_t _used
+    cdef readonly dict tasks
+    cdef readonly uint64_t first_ns
+    cdef readonly uint64_t last_ns
+    cdef readonly uint64_t too_large
+
+    def __init__(self, Records records not None):
+        self._records = records
+        self._text = bytearray()
+        self.tasks = {}
+
+    def read(self, Py_ssize_t max_bytes):
+        """The next whole records, up to the one that reaches max_bytes; b"" when there are no more.
+        ValueError at what is broken, after all that came before it."""
+        if self._error is not None:
+            raise self._error
+        PyByteArray_Resize(self._text, max_bytes + LONGEST + LOST_SIZE + SAMPLE_HEAD)
+        self._used = 0
+        try:
+            self._fill(max_bytes)
+        except ValueError as error:
+            if not self._used:
+                raise
+            self._error = error
+        return PyBytes_FromStringAndSize(PyByteArray_AS_STRING(self._text), self._used)
+
+    cdef int _fill(self, Py_ssize_t max_bytes) except -1:
+        cdef Raw raw
+        cdef int32_t pid = -1, tid = -1
+        cdef str comm = None, before = None
+        while self._used < max_bytes:
+            if self._records.next(&raw) is None:
+                break
+            comm = self._records.comm(raw.tid)
+            if raw.tid != tid or raw.pid != pid or comm is not before:
+                self.tasks[raw.pid, raw.tid] = comm
+                pid, tid, before = raw.pid, raw.tid, comm
+            if raw.lost:
+                self._lost(&raw, raw.lost if raw.lost > 0 else 0)
+            self._sample(&raw)
+            if not self.first_ns or raw.time_ns < self.first_ns:
+                self.first_ns = raw.time_ns
+            self.last_ns = max(self.last_ns, raw.time_ns)
+        return 0
+
+    cdef int _sample(self, const Raw *raw) except -1:
+        cdef Sample head
+        cdef uint16_t id
+        cdef size_t padded = ((raw.size + 4 + 7) & ~<size_t>7) - 4   # what follows the u32 begins at 8n + 4
+        cdef char *to = PyByteArray_AS_STRING(self._text) + self._used
+        if SAMPLE_HEAD + padded > LONGEST:
+            self.too_large += 1
+            return self._lost(raw, 1)
+        memcpy(&id, raw.entry, 2)
+        memset(&head, 0, sizeof(head))
+        head.type = RECORD_SAMPLE
+        head.misc = MISC_USER
+        head.size = <uint16_t>(SAMPLE_HEAD + padded)
+        head.identifier = id
+        head.pid = raw.pid
+        head.tid = raw.tid
+        head.time = raw.time_ns
+        head.cpu = raw.cpu
+        head.period = 1
+        head.raw_size = <uint32_t>padded
+        memcpy(to, &head, SAMPLE_HEAD)
+        memcpy(to + SAMPLE_HEAD, raw.entry, raw.size)
+        memset(to + SAMPLE_HEAD + raw.size, 0, padded - raw.size)
+        self._used += SAMPLE_HEAD + padded
+        return 0
+
+    cdef int _lost(self, const Raw *raw, uint64_t number) except -1:
+        cdef LostRecord lost
+        cdef uint16_t id
+        memcpy(&id, raw.entry, 2)
+        memset(&lost, 0, sizeof(lost))
+        lost.type = RECORD_LOST
+        lost.size = sizeof(lost)
+        lost.id = lost.identifier = id
+        lost.number = number
+        lost.pid = raw.pid
+        lost.tid = raw.tid
+        lost.time = raw.time_ns
+        lost.cpu = raw.cpu
+        memcpy(PyByteArray_AS_STRING(self._text) + self._used, &lost, sizeof(lost))
+        self._used += sizeof(lost)
+        return 0
+
+
+cdef class Entries:
+    """Iterates over (cpu, time_ns, entry, lost) of all records. comms: thread id to name, of those that
+    wrote. ValueError at what is broken, after all that came before it."""
+
+    cdef Records _records
+    cdef readonly dict comms
+
+    def __init__(self, Records records not None):
+        self._records = records
+        self.comms = {}
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Raw raw
+        if self._records.next(&raw) is None:
+            raise StopIteration
+        if raw.tid not in self.comms:
+            self.comms[raw.tid] = self._records.comm(raw.tid)
+        return (
+            raw.cpu, raw.time_ns, PyBytes_FromStringAndSize(<const char *>raw.entry, raw.size), raw.lost
+        )

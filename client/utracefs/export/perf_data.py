@@ -1,0 +1,79 @@
+"""perf.data, which perf script, perf report and perf data convert read: a sample for each record, with a
+period of 1.
+
+Lost records are a LOST record in front of the sample behind them, with the number 0 where they were not
+counted; so is a record that is larger than a sample may be (64 KiB). Samples have the times of
+CLOCK_MONOTONIC, as the file says.
+"""
+
+import errno
+import os
+from typing import Final
+
+import attrs
+
+from utracefs.export._raw import PerfSamples
+from utracefs.export.common import Exported, Progress
+from utracefs.perf_data import Contents, PerfDataEvent, PerfDataWriter
+from utracefs.recording import Recording
+from utracefs.trace_dat.texts import with_small_signs
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_format import format_text
+from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+from utracefs_protocol.text import bytes_of
+
+__all__ = ["write_perf_data"]
+
+_PIECE_BYTES: Final = 256 << 10
+
+_MONOTONIC: Final = frozenset({"local", "global", "perf", "mono"})
+"""The first three are CLOCK_MONOTONIC in this daemon, and perf_clock() is close to it in a kernel."""
+
+
+def write_perf_data(
+    recording: Recording, path: str | os.PathLike[str], *, progress: Progress | None = None
+) -> Exported:
+    """Write all records into the file `path`; one that is there becomes NAME.old, as perf has it.
+
+    OSError from the file. TraceError: EINVAL for a recording with another clock; at what is broken, after all
+    before it is written and the file is complete.
+    """
+    if recording.clock not in _MONOTONIC:
+        what = f"perf.data needs times of CLOCK_MONOTONIC; these are of the clock {recording.clock}"
+        raise TraceError(errno.EINVAL, f"{recording.path}: {what}")
+    reading = recording.reading()
+    samples = PerfSamples(reading.records)
+    broken: TraceError | None = None
+    with PerfDataWriter(path) as writer:
+        try:
+            while piece := samples.read(_PIECE_BYTES):
+                writer.add(piece)
+                if progress is not None:
+                    progress(reading.done)
+        except ValueError as error:
+            broken = reading.broken(error)
+        writer.finish(
+            Contents(
+                events=[
+                    PerfDataEvent(
+                        bytes_of(system),
+                        event.name,
+                        event.id,
+                        event.id,
+                        with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt)),
+                    )
+                    for system, event in recording.formats
+                    if event.id and recording.selects(event.id)
+                ],
+                header_page=header_page_text(),
+                header_event=HEADER_EVENT_TEXT,
+                comms={task: bytes_of(comm) for task, comm in samples.tasks.items() if min(task) >= 0},
+                first_ns=samples.first_ns,
+                last_ns=samples.last_ns,
+                command=(b"utracefs", b"export"),
+            )
+        )
+    if broken is not None:
+        raise broken
+    done = Exported.of(reading)
+    return attrs.evolve(done, records=done.records - samples.too_large, lost=done.lost + samples.too_large)

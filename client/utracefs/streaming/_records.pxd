@@ -1,0 +1,11 @@
+from libc.stdint cimport uint64_t
+
+from utracefs._records cimport RecordSource
+from utracefs_protocol._stream_ring cimport StreamRing
+
+cdef class RingRecords(RecordSource):
+    cdef StreamRing _ring
+    cdef uint64_t _at
+    cdef uint64_t _released
+    cdef uint64_t _generation
+    cdef bint _release

@@ -1,0 +1,5 @@
+from utracefs._records import RecordSource
+from utracefs_protocol._stream_ring import StreamRing
+
+class RingRecords(RecordSource):
+    def __init__(self, ring: StreamRing, release: bool = False) -> None: ...

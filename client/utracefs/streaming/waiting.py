@@ -1,0 +1,107 @@
+"""Waiting for a descriptor, in whatever way the caller waits: blocking, in trio, or in asyncio.
+
+What a stream does is a generator that yields what to wait for (`Wait`) and is sent whether it came.
+`blocking` and `awaited` run such steps. Neither loop is imported: the one that runs is there already."""
+
+import select
+import sys
+import time
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeAlias, TypeVar
+
+import attrs
+
+__all__ = ["Steps", "Wait", "awaited", "blocking"]
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Wait:
+    """Until a descriptor is readable, or the time is over."""
+
+    fd: int | None
+    """None: for the time alone."""
+    timeout_s: float | None = None
+    """None: for ever."""
+
+
+Steps: TypeAlias = Generator[Wait, bool, T]
+"""Sent: whether the descriptor is readable."""
+
+
+def blocking(steps: Steps[T]) -> T:
+    """Run the steps in this thread."""
+    try:
+        wait = next(steps)
+        while True:
+            wait = steps.send(_block(wait))
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+def _block(wait: Wait) -> bool:
+    if wait.fd is None:
+        time.sleep(wait.timeout_s or 0)
+        return False
+    poll = select.poll()
+    poll.register(wait.fd, select.POLLIN)
+    return bool(poll.poll(None if wait.timeout_s is None else wait.timeout_s * 1000))
+
+
+async def awaited(steps: Steps[T]) -> T:
+    """Run the steps in a task of trio or asyncio. Others have their turn at least once, whatever is there."""
+    wait_for = _waiter()
+    waited = False
+    try:
+        wait = next(steps)
+        while True:
+            waited = True
+            wait = steps.send(await wait_for(wait))
+    except StopIteration as done:
+        if not waited:
+            await wait_for(Wait(None, 0))
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+def _waiter() -> Callable[[Wait], Awaitable[bool]]:
+    """RuntimeError: neither loop runs here."""
+    if (trio := sys.modules.get("trio")) is not None:
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            pass
+        else:
+            return lambda wait: _trio(trio, wait)
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        raise RuntimeError("no event loop runs here: neither trio nor asyncio")
+    loop = asyncio.get_running_loop()
+    return lambda wait: _asyncio(asyncio, loop, wait)
+
+
+async def _trio(trio: Any, wait: Wait) -> bool:
+    if wait.fd is None:
+        await trio.sleep(wait.timeout_s)
+        return False
+    with trio.move_on_after(float("inf") if wait.timeout_s is None else wait.timeout_s):
+        await trio.lowlevel.wait_readable(wait.fd)
+        return True
+    return False
+
+
+async def _asyncio(asyncio: Any, loop: Any, wait: Wait) -> bool:
+    if wait.fd is None:
+        await asyncio.sleep(wait.timeout_s)
+        return False
+    future = loop.create_future()
+    loop.add_reader(wait.fd, lambda: future.done() or future.set_result(True))
+    try:
+        done, _ = await asyncio.wait([future], timeout=wait.timeout_s)
+        return bool(done)
+    finally:
+        loop.remove_reader(wait.fd)

@@ -1,0 +1,160 @@
+# cython: boundscheck=False, wraparound=False
+"""Counts by event and process: records, bytes, and what found a data ring full.
+
+    CountProbe, one per event ──▶ the row of the last process, most often the same
+                              ──▶ else CountTable: open addressing, (event id, pid) ──▶ Row
+                              ──▶ else `others` of the probe: the table is full
+
+A table grows to `max_rows` rows and no further. Rows never go one by one; those of an event or of ended
+processes go in a sweep, which makes the table anew.
+"""
+
+from libc.stdlib cimport calloc, free
+
+from utracefs_protocol.status_page import StatusBit
+
+from utracefsd.events._tracepoint cimport LOST, RECORDED, UNDECIDED
+
+cdef enum:
+    FIRST_SIZE = 64
+
+
+cdef inline uint32_t place_of(uint16_t id, int32_t pid) noexcept nogil:
+    """Fibonacci hashing of both; the upper bits are the good ones."""
+    return <uint32_t>((<uint64_t>id << 32 | <uint32_t>pid) * <uint64_t>0x9E3779B97F4A7C15 >> 32)
+
+
+cdef class CountTable:
+    """The counts of many events. max_rows: (event, process) pairs that are told apart."""
+
+    def __cinit__(self, max_rows=1 << 16):
+        if not 0 < max_rows <= 1 << 20:
+            raise ValueError(f"max_rows {max_rows}: between 1 and {1 << 20}")
+        self.max_rows = max_rows
+        if not self.make(FIRST_SIZE):
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.rows)
+
+    cdef bint make(self, uint32_t size) noexcept:
+        """Make the table anew, with that many places for the rows there are."""
+        cdef Row *rows = <Row *>calloc(size, sizeof(Row))
+        cdef Row *old = self.rows
+        cdef uint32_t i, at
+        if rows == NULL:
+            return False
+        for i in range(self.size):
+            if old[i].id:
+                at = place_of(old[i].id, old[i].pid) & (size - 1)
+                while rows[at].id:
+                    at = (at + 1) & (size - 1)
+                rows[at] = old[i]
+        self.rows = rows
+        self.size = size
+        self.moves += 1
+        free(old)
+        return True
+
+    cdef Row *find(self, uint16_t id, int32_t pid) noexcept:
+        """Its row, made now if there was none; NULL: there is no room."""
+        cdef uint32_t at = place_of(id, pid) & (self.size - 1)
+        while self.rows[at].id:
+            if self.rows[at].id == id and self.rows[at].pid == pid:
+                return &self.rows[at]
+            at = (at + 1) & (self.size - 1)
+        if self.used >= self.max_rows:
+            return NULL
+        if 4 * (self.used + 1) > 3 * self.size:
+            if not self.make(2 * self.size):
+                return NULL
+            return self.find(id, pid)
+        self.used += 1
+        self.rows[at].id = id
+        self.rows[at].pid = pid
+        return &self.rows[at]
+
+    def forget(self, uint16_t id):
+        """All of one event."""
+        cdef uint32_t i
+        for i in range(self.size):
+            if self.rows[i].id == id:
+                self.rows[i].id = 0
+                self.used -= 1
+        if not self.make(self.size):
+            raise MemoryError
+
+    def sweep(self, probes, lives, int at_most=1000):
+        """Move the counts of processes that have ended, and did nothing since the sweep before, to the
+        `others` of their event. probes: event id to its CountProbe. lives: whether there is a process; asked
+        at_most times, the next sweep goes on from there."""
+        cdef CountProbe probe
+        cdef Row *row
+        cdef uint32_t i
+        for i in range(self.size):
+            self.swept += 1
+            row = &self.rows[self.swept & (self.size - 1)]
+            if not row.id:
+                continue
+            if row.seen == row.records + row.lost:
+                if at_most == 0:
+                    break
+                at_most -= 1
+                if lives(row.pid):
+                    continue
+                probe = probes[row.id]
+                probe.others.records += row.records
+                probe.others.bytes += row.bytes
+                probe.others.lost += row.lost
+                row.id = 0
+                self.used -= 1
+            else:
+                row.seen = row.records + row.lost
+        if not self.make(self.size):
+            raise MemoryError
+
+    def read(self):
+        """[event id, pid, records, bytes, lost] of each row."""
+        cdef uint32_t i
+        return [
+            (self.rows[i].id, self.rows[i].pid, self.rows[i].records, self.rows[i].bytes, self.rows[i].lost)
+            for i in range(self.size) if self.rows[i].id
+        ]
+
+
+cdef class CountProbe(Probe):
+    """Counts the records of one event, whose trace event id is `id`; sets StatusBit.OTHER."""
+
+    def __init__(self, str consumer not None, CountTable table not None, id):
+        if not 0 < id < 1 << 16:
+            raise ValueError(f"event id {id}")
+        Probe.__init__(self, consumer, StatusBit.OTHER)
+        self.table = table
+        self.id = id
+
+    def read_others(self):
+        """[records, bytes, lost] of processes that have no row of their own (any more)."""
+        return self.others.records, self.others.bytes, self.others.lost
+
+    cdef Row *row(self, int32_t pid) noexcept:
+        cdef Row *found
+        if self.last != NULL and self.moves == self.table.moves and self.last.pid == pid:
+            return self.last
+        found = self.table.find(self.id, pid)
+        self.last = found
+        self.moves = self.table.moves
+        return &self.others if found == NULL else found
+
+    cdef int take(self, Record *r) noexcept:
+        cdef Row *row
+        if not r.valid:
+            return UNDECIDED
+        row = self.row(r.tgid)
+        row.records += 1
+        row.bytes += r.size
+        return RECORDED
+
+    cdef bint lose_of(self, uint64_t n, int32_t pid) noexcept:
+        self.counts[LOST] += n
+        self.row(pid).lost += n
+        return True

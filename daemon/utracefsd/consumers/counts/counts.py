@@ -1,0 +1,145 @@
+"""Who counts what: each open file `event_counts` counts by itself, from when it was told which events.
+
+    open ──▶ write globs: attached to what they match, now and when it is registered ──▶ read, again and again
+                                                                                 close ──▶ detached
+
+A text of it has a line for each process that emitted an event:
+
+    user_events:http_request 4711 1200 48000 0 python
+    user_events:http_request -1 77 3080 0                 processes that have ended, or had no room
+
+event, process, records, bytes of payload, records that found their data ring full, the process's name. All
+count from the beginning, so who reads twice knows rates. An event without records is a line with process 0.
+"""
+
+import errno
+import itertools
+from collections.abc import Callable, Iterator
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_names import check_length
+from utracefsd.consumers.counts._count import CountProbe, CountTable
+from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
+from utracefsd.machine.comms import CommTable
+
+__all__ = ["EventCounters", "EventCounts"]
+
+MAX_COUNTS = 16
+"""Open at a time: each record is counted in each of them, and each may have MAX_ROWS rows (6 MiB)."""
+
+MAX_ROWS = 1 << 16
+
+MAX_GLOBS = 1024
+"""Of one of them: each is looked at for every event that is registered. E2BIG."""
+
+_LINES_AT_ONCE = 500
+"""Of a text, so that others have their turn."""
+
+NO_PROCESS = 0
+OTHERS = -1
+
+
+class EventCounts:
+    """One of them; `close` detaches it."""
+
+    def __init__(
+        self,
+        table: EventTable,
+        comms: CommTable,
+        now_ns: Callable[[], int],
+        name: str,
+        closed: Callable[["EventCounts"], None],
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        self._table = table
+        self._comms = comms
+        self._now_ns = now_ns
+        self._name = name
+        self._closed = closed
+        self._globs: dict[bytes, None] = {}
+        self._counts = CountTable(max_rows)
+        self._probes: dict[Event, CountProbe] = {}
+        table.on_created.append(self._look)
+        table.idle.subscribers.append(self)
+
+    def want(self, glob: bytes) -> None:
+        """Count the events that a glob of standing_events means. EINVAL: not a glob; E2BIG: too many."""
+        check_length(glob)
+        check_glob(glob)
+        if glob not in self._globs and len(self._globs) >= MAX_GLOBS:
+            raise TraceError(errno.E2BIG, f"event_counts takes at most {MAX_GLOBS} globs")
+        self._globs[glob] = None
+        for event in self._table.events():
+            self._look(event)
+
+    def _look(self, event: Event) -> None:
+        if event in self._probes or not any(glob_matches(glob, event) for glob in self._globs):
+            return
+        probe = CountProbe(self._name, self._counts, event.id)
+        self._table.attach(event, probe)
+        self._probes[event] = probe
+
+    def would_attach(self, event: Event) -> bool:
+        """See idle_events.Subscriber."""
+        return event in self._probes
+
+    def let_go(self, event: Event) -> None:
+        """Detach from it; its counts are gone."""
+        self._table.detach(event, self._probes.pop(event), self._now_ns())
+        self._counts.forget(event.id)
+
+    def text(self) -> Iterator[bytes]:
+        """Many lines at a time."""
+        if self._counts.used > self._counts.max_rows // 2:
+            probes = {event.id: probe for event, probe in self._probes.items()}
+            self._counts.sweep(probes, self._comms.lives)
+        names = {event.id: b"%s:%s" % (event.system, event.tracepoint_name) for event in self._probes}
+        rows = self._counts.read()
+        emitted = {event_id for event_id, *_ in rows}
+        for event, probe in self._probes.items():
+            others = probe.read_others()
+            if any(others):
+                rows.append((event.id, OTHERS, *others))
+            elif event.id not in emitted:
+                rows.append((event.id, NO_PROCESS, 0, 0, 0))
+        for at in range(0, len(rows), _LINES_AT_ONCE):
+            yield b"".join(
+                b"%s %d %d %d %d %s\n" % (names[event_id], pid, records, size, lost, self._comm(pid))
+                for event_id, pid, records, size, lost in rows[at : at + _LINES_AT_ONCE]
+            )
+
+    def _comm(self, pid: int) -> bytes:
+        return b"?".join(self._comms.comm(pid).splitlines()) if pid > 0 else b""
+
+    def close(self) -> None:
+        """Twice is harmless."""
+        if self in self._table.idle.subscribers:
+            self._table.idle.subscribers.remove(self)
+            self._table.on_created.remove(self._look)
+            for event, probe in self._probes.items():
+                self._table.detach(event, probe, self._now_ns())
+            self._probes.clear()
+            self._closed(self)
+
+
+class EventCounters:
+    """All that are open."""
+
+    def __init__(self, table: EventTable, comms: CommTable, now_ns: Callable[[], int]) -> None:
+        self._table = table
+        self._comms = comms
+        self._now_ns = now_ns
+        self._numbers = itertools.count(1)
+        self._open: set[EventCounts] = set()
+
+    def open(self) -> EventCounts:
+        """Another one, which `stats` of events call `counts:N`. EMFILE: there are MAX_COUNTS."""
+        if len(self._open) >= MAX_COUNTS:
+            raise TraceError(errno.EMFILE, f"event_counts is open {MAX_COUNTS} times already")
+        made = EventCounts(
+            self._table, self._comms, self._now_ns, f"counts:{next(self._numbers)}", self._open.discard
+        )
+        self._open.add(made)
+        return made

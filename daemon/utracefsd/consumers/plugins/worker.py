@@ -1,0 +1,147 @@
+"""The thread of one plug-in: nothing that a plug-in does is done by the daemon's own.
+
+    daemon   record ──> StreamProbe ──> ring ──> doorbell      post: "when you are at this position, do that"
+                                         │                       │
+    thread                               └──> take(batch) ... <──┘   in the order of positions
+
+So a plug-in that blocks, or computes for long, lets its ring fill up: what finds no room there is lost for it
+and counted. (A plug-in that keeps the GIL in C for long cannot be helped.) Python's threads take turns every
+sys.getswitchinterval(), which `main` makes short.
+"""
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from utracefs_protocol._stream_ring import StreamRing
+from utracefsd.consumers.stream._sink import StreamSink
+
+__all__ = ["SLOW_S", "Job", "Worker"]
+
+SLOW_S: Final = 0.05
+"""A plug-in that takes longer than this for a batch is told of."""
+
+_BELLS: Final = 4096
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """Something to be done by the thread; `result` waits for it."""
+
+    def __init__(self, position: int, do: Callable[[], T]) -> None:
+        self.position = position
+        self._do = do
+        self._done = threading.Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._do()
+        except Exception as error:  # noqa: BLE001 - handed to who waits
+            self._error = error
+        self._done.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is done."""
+        return self._done.wait(timeout_s)
+
+    def result(self, timeout_s: float) -> T:
+        """What it returned; raises what it raised. TimeoutError: not yet."""
+        if not self._done.wait(timeout_s):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class Worker:
+    """Reads the ring of `sink` in a thread of its own and calls `take` for each batch, which must not raise.
+    `close` ends it.
+
+    slow: called in that thread, or by `look`, with the seconds that a batch took, or has taken until now;
+    once for each such batch.
+    """
+
+    def __init__(
+        self, name: str, sink: StreamSink, take: Callable[[StreamRing], None], slow: Callable[[float], None]
+    ) -> None:
+        self._sink = sink
+        self._ring = StreamRing(sink.memory_fd)
+        self._bell = os.dup(sink.bell_fd)
+        self._take = take
+        self._slow = slow
+        self._jobs: deque[Job[Any]] = deque()
+        self._busy_since: float | None = None
+        self._told = False
+        self._telling = threading.Lock()
+        """Held for moments: which of the two threads tells of a batch."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def post(self, do: Callable[[], T]) -> Job[T]:
+        """Have something done behind all records that are in the ring now."""
+        self._sink.publish()
+        job = Job(self._sink.position, do)
+        self._jobs.append(job)
+        self._sink.ring_bell()
+        return job
+
+    def look(self) -> None:
+        """Tell of a batch that takes too long already."""
+        if self._busy_since is not None:
+            with self._telling:
+                self._tell_if_slow()
+
+    def close(self, timeout_s: float) -> bool:
+        """The last jobs are posted: close the sink, and wait for the thread. False: it is left behind."""
+        self._sink.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        try:
+            over = False
+            while not over:
+                poll.poll()
+                over = not os.read(self._bell, _BELLS)
+                self._work()
+        finally:
+            self._ring.close()
+            os.close(self._bell)
+
+    def _work(self) -> None:
+        """All that is there now."""
+        while True:
+            job = self._jobs[0] if self._jobs else None
+            if self._ring.next_batch(None if job is None else job.position):
+                if self._ring.records:
+                    self._take_batch()
+            elif job is not None:
+                self._jobs.popleft()
+                job.run()
+            else:
+                return
+
+    def _take_batch(self) -> None:
+        with self._telling:
+            self._told = False
+            self._busy_since = time.monotonic()
+        self._take(self._ring)
+        with self._telling:
+            self._tell_if_slow()
+            self._busy_since = None
+
+    def _tell_if_slow(self) -> None:
+        since = self._busy_since
+        if since is not None and not self._told and (took := time.monotonic() - since) > SLOW_S:
+            self._told = True
+            self._slow(took)

@@ -1,0 +1,54 @@
+"""The ring of a stream, written once per record; see _sink.pyx. All of it needs the GIL."""
+
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport Record
+from utracefs_protocol.stream_ring cimport ss_header, ss_record
+from utracefsd.consumers.ftrace._names cimport WriterNames
+from utracefsd.events._tracepoint cimport Probe
+from utracefsd.machine._sealed_memory cimport SealedMemory
+
+cdef enum:
+    TOLD_NAMES = 256
+
+cdef struct ToldName:
+    int32_t tid
+    uint64_t until_ns           # of a younger record the name is looked at again
+    char name[16]
+
+cdef class StreamSink:
+    cdef SealedMemory memory
+    cdef ss_header *header      # NULL once it is closed
+    cdef uint8_t *area
+    cdef uint64_t size
+    cdef uint64_t head          # ours; the copy in the header is for the reader
+    cdef uint64_t published     # that copy
+    cdef uint64_t step          # bytes after which it is brought up to date within a round
+    cdef uint64_t limit         # how far head may go, as far as is known
+    cdef readonly uint64_t lost
+    cdef uint64_t lost_published
+    cdef readonly uint64_t watermark
+    cdef int bell               # a pipe to write to
+    cdef readonly int bell_fd   # the reader's end of it
+    cdef WriterNames names
+    cdef ToldName told[TOLD_NAMES]
+    cdef list losing            # probes with records that were lost and not told of
+
+    cdef ss_record *reserve(self, uint16_t kind, uint64_t length, uint64_t time_ns, uint16_t id) noexcept
+    cdef uint64_t look(self) noexcept
+    cdef bint tell_name(self, Record *r) noexcept
+    cdef void make_known(self) noexcept
+
+cdef class StreamProbe(Probe):
+    cdef readonly StreamSink sink
+    cdef readonly uint16_t id
+    cdef readonly Filter filter
+    cdef object describe        # () -> what SS_FORMAT has; None once it was told
+    cdef readonly uint64_t untold
+    cdef bint is_losing         # in the sink's list
+
+    cdef bint store(self, Record *r) noexcept
+    cdef bint tell_format(self, uint64_t time_ns) noexcept
+    cdef bint tell_lost(self, uint64_t time_ns) noexcept
+    cdef void lose_some(self, uint64_t n) noexcept

@@ -1,0 +1,32 @@
+from collections.abc import Callable
+
+from utracefs_protocol.filter._program import Filter
+from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.events._tracepoint import Probe
+
+class StreamSink:
+    lost: int
+    watermark: int
+    memory_fd: int
+    bell_fd: int
+    def __init__(self, size: int, *, watermark: int = 1, names: WriterNames | None = None) -> None: ...
+    def close(self) -> None: ...
+    def publish(self) -> None: ...
+    position: int
+    def ring_bell(self) -> None: ...
+    def is_filled(self) -> bool: ...
+
+class StreamProbe(Probe):
+    sink: StreamSink
+    id: int
+    filter: Filter | None
+    untold: int
+    def __init__(
+        self,
+        sink: StreamSink,
+        consumer: str,
+        id: int,
+        describe: Callable[[], bytes],
+        filter: Filter | None = None,
+    ) -> None: ...
+    def fail(self, n: int) -> None: ...

@@ -1,0 +1,293 @@
+# cython: boundscheck=False, wraparound=False
+"""A stream on the record path: records of many events into one ring that a reader maps.
+
+    StreamSink      the ring and its doorbell; one for each stream
+    StreamProbe     one event of it: the filter, the format that is still to be told, what was lost
+
+What is written is told by include/stream_ring.h. Nothing is read there but the reader's tail, which decides
+how much may be written and never where; so a reader that stalls, or writes nonsense, loses its own records.
+"""
+
+import os
+
+from libc.errno cimport EFAULT
+from libc.string cimport memcmp, memcpy, memset
+from posix.unistd cimport write as c_write
+
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport COMM_SIZE, Record, common_word
+from utracefs_protocol.stream_ring cimport *
+from utracefsd.consumers.ftrace._names cimport WriterNames
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
+from utracefsd.machine._sealed_memory cimport SealedMemory
+
+from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
+from utracefs_protocol.status_page import StatusBit
+
+cdef enum:
+    # A reader that is awake gets what a long round brings in pieces of this size.
+    STEP_BYTES = 65536
+    # How long a thread that renames itself is known by its old name.
+    NAME_NS = 1000000000
+
+
+cdef class StreamSink:
+    """The ring of one stream, in memory that the reader maps, and its doorbell.
+
+    size: bytes of the data area, a power of two. watermark: bytes that wait for the reader before the
+    doorbell rings; at least 1. names: of the threads that write; None: they are not told.
+
+    lost: records that found no room, of all events, those included that got lost before.
+    memory_fd: of the ring, owned by the sink. bell_fd: the reader's end of a pipe: a byte whenever there is
+    something new and the watermark is reached, end of file with the sink. A pipe, because its ends have flags
+    of their own: the reader of an eventfd could make our write to it block.
+
+    ValueError: size, watermark. OSError: no memory, no descriptors.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.bell = self.bell_fd = -1
+        self.header = NULL
+        self.losing = []
+        memset(self.told, 0, sizeof(self.told))
+
+    def __init__(self, uint64_t size, *, uint64_t watermark=1, WriterNames names=None):
+        if not MIN_STREAM_RING <= size <= MAX_STREAM_RING or size & (size - 1):
+            least, most = MIN_STREAM_RING, MAX_STREAM_RING
+            raise ValueError(f"a ring of {size} bytes: a power of two, {least} to {most}")
+        if not 0 < watermark <= size:
+            raise ValueError(f"watermark {watermark} of a ring of {size} bytes")
+        if self.header != NULL:
+            raise RuntimeError("made already")
+        self.memory = SealedMemory("utracefs-stream", SS_DATA_OFFSET + size)
+        self.bell_fd, self.bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.header = <ss_header *>self.memory.map
+        self.area = self.memory.map + SS_DATA_OFFSET
+        self.size = self.limit = size
+        self.watermark = watermark
+        self.step = min(<uint64_t>STEP_BYTES, size // 4)
+        self.names = names
+        self.header.magic = SS_MAGIC
+        self.header.version = SS_VERSION
+        self.header.data_offset = SS_DATA_OFFSET
+        self.header.size = <uint32_t>size
+
+    @property
+    def memory_fd(self):
+        return self.memory.fd
+
+    def close(self):
+        """Nothing more is stored; the reader keeps what it mapped. Twice is harmless."""
+        if self.header == NULL:
+            return
+        self.make_known()
+        self.header = NULL
+        self.memory.close()
+        for fd in (self.bell, self.bell_fd):
+            os.close(fd)
+        self.bell = self.bell_fd = -1
+
+    def __dealloc__(self):
+        if self.bell >= 0:
+            try:
+                os.close(self.bell)
+                os.close(self.bell_fd)
+            except Exception:  # at interpreter exit os may be gone; so are the descriptors then
+                pass
+
+    def publish(self):
+        """A step is done: let the reader see what it brought, and tell what was lost if there is room."""
+        cdef StreamProbe probe
+        if self.header == NULL:
+            return
+        if self.losing:
+            still = []
+            for probe in self.losing:
+                probe.is_losing = not probe.tell_lost(0)
+                if probe.is_losing:
+                    still.append(probe)
+            self.losing = still
+        if self.head != self.published or self.lost != self.lost_published:
+            self.make_known()
+
+    @property
+    def position(self):
+        """Up to where it was written: bytes since the beginning."""
+        return self.head
+
+    def ring_bell(self):
+        """Wake the reader for something else."""
+        c_write(self.bell, b"!", 1)
+
+    def is_filled(self):
+        """Whether the reader has something to do: as many bytes wait as the watermark says, or one was
+        lost."""
+        if self.header == NULL:
+            return True
+        return bool(self.losing) or self.head - ss_load(&self.header.tail) >= self.watermark
+
+    cdef void make_known(self) noexcept:
+        cdef uint64_t waiting = self.head - ss_load(&self.header.tail)
+        self.published = self.head
+        self.lost_published = self.lost
+        ss_store(&self.header.lost, self.lost)
+        ss_store(&self.header.head, self.head)
+        if waiting >= self.watermark or self.losing:
+            c_write(self.bell, b"!", 1)     # a pipe that is full has rung
+
+    cdef uint64_t look(self) noexcept:
+        """How far head may go by what the reader says: not believed beyond the one thing that it is for."""
+        cdef uint64_t tail = ss_load(&self.header.tail)
+        if self.head - tail <= self.size:
+            self.limit = tail + self.size
+        return self.limit
+
+    cdef ss_record *reserve(self, uint16_t kind, uint64_t length, uint64_t time_ns, uint16_t id) noexcept:
+        """Room for an entry of `length` bytes, its header filled in; NULL: there is none. It is the reader's
+        with the next make_known()."""
+        cdef uint64_t need = (SS_RECORD_HEADER + length + 7) & ~<uint64_t>7
+        cdef uint64_t at = self.head & (self.size - 1)
+        cdef uint64_t left = self.size - at
+        cdef uint64_t wanted = need if need <= left else left + need
+        cdef ss_record *record
+        if need > self.size or self.header == NULL:
+            return NULL
+        if self.limit - self.head < wanted and self.look() - self.head < wanted:
+            return NULL
+        record = <ss_record *>(self.area + at)
+        if need > left:
+            record.size = <uint32_t>left
+            record.kind = SS_PAD
+            record.cpu = 0
+            self.head += left
+            record = <ss_record *>self.area
+        self.head += need
+        (<uint64_t *>record)[need // 8 - 1] = 0         # the padding
+        record.size = <uint32_t>need
+        record.kind = kind
+        record.cpu = 0
+        record.time_ns = time_ns
+        record.pid = 0
+        record.length = <uint32_t>length
+        (<uint64_t *>record.entry)[0] = common_word(id, 0)
+        return record
+
+    cdef bint tell_name(self, Record *r) noexcept:
+        """Whether the reader knows the name of the thread, or is told now."""
+        cdef ToldName *told = &self.told[<uint32_t>r.pid % TOLD_NAMES]
+        cdef ss_record *record
+        cdef const char *name = self.names.name_of(r)
+        if self.header == NULL:
+            return False        # asking may run Python
+        if told.until_ns == 0 or told.tid != r.pid or memcmp(told.name, name, COMM_SIZE) != 0:
+            record = self.reserve(SS_COMM, SS_COMMON + SS_COMM_SIZE, r.ts_ns, 0)
+            if record == NULL:
+                return False
+            record.pid = r.tgid
+            (<uint64_t *>record.entry)[0] = common_word(0, r.pid)
+            memcpy(record.entry + SS_COMMON, name, COMM_SIZE)
+            told.tid = r.pid
+            memcpy(told.name, name, COMM_SIZE)
+        told.until_ns = r.ts_ns + NAME_NS
+        return True
+
+
+cdef class StreamProbe(Probe):
+    """One event of a stream; sets StatusBit.OTHER.
+
+    id: of the event. describe: gives what SS_FORMAT says of it, when there is a first record to be told.
+    filter: which records; None: all. untold: records lost that the reader does not know of yet.
+
+    lost: no room in the ring, or lost on the way here.
+    """
+
+    def __init__(
+        self, StreamSink sink not None, str consumer not None, uint16_t id, describe, Filter filter=None
+    ):
+        Probe.__init__(self, consumer, StatusBit.OTHER)
+        self.sink = sink
+        self.id = id
+        self.describe = describe
+        self.filter = filter
+
+    def fail(self, uint64_t n):
+        """So many that were recorded are lost after all."""
+        n = min(n, self.counts[RECORDED])
+        self.counts[RECORDED] -= n
+        self.counts[LOST] += n
+
+    cdef int take(self, Record *r) noexcept:
+        cdef Filter filter = self.filter    # held: a name that is looked up may run Python
+        if filter is not None and not filter.matches(r):
+            return FILTERED
+        if not r.valid:
+            return -EFAULT
+        if self.store(r):
+            return RECORDED
+        self.lose_some(1)
+        return LOST
+
+    cdef bint lose(self, uint64_t n) noexcept:
+        self.counts[LOST] += n
+        self.lose_some(n)
+        return True
+
+    cdef void lose_some(self, uint64_t n) noexcept:
+        if not self.is_losing:
+            try:
+                self.sink.losing.append(self)
+                self.is_losing = True
+            except MemoryError:
+                pass            # told with the next record of the event
+        self.untold += n
+        self.sink.lost += n
+
+    cdef bint store(self, Record *r) noexcept:
+        cdef StreamSink sink = self.sink
+        cdef ToldName *told = &sink.told[<uint32_t>r.pid % TOLD_NAMES]
+        cdef ss_record *record
+        cdef uint64_t length = SS_COMMON + <uint64_t>r.size
+        if self.describe is not None and not self.tell_format(r.ts_ns):
+            return False
+        if self.untold and not self.tell_lost(r.ts_ns):
+            return False
+        if sink.names is not None and (told.tid != r.pid or r.ts_ns >= told.until_ns):
+            if not sink.tell_name(r):
+                return False
+        record = sink.reserve(SS_RECORD, length, r.ts_ns, r.id)
+        if record == NULL:
+            return False
+        record.cpu = <uint16_t>r.cpu
+        record.pid = r.tgid
+        (<uint64_t *>record.entry)[0] = common_word(r.id, r.pid)
+        memcpy(record.entry + SS_COMMON, r.payload, r.size)
+        if sink.head - sink.published >= sink.step:
+            sink.make_known()
+        return True
+
+    cdef bint tell_format(self, uint64_t time_ns) noexcept:
+        cdef bytes text
+        cdef ss_record *record
+        try:
+            text = self.describe()
+        except Exception:
+            return False
+        record = self.sink.reserve(SS_FORMAT, SS_COMMON + len(text), time_ns, self.id)
+        if record == NULL:
+            return False
+        memcpy(record.entry + SS_COMMON, <const char *>text, len(text))
+        self.describe = None
+        return True
+
+    cdef bint tell_lost(self, uint64_t time_ns) noexcept:
+        """Whether the reader knows of all that was lost."""
+        cdef ss_record *record
+        if self.untold:
+            if self.describe is not None and not self.tell_format(time_ns):
+                return False
+            record = self.sink.reserve(SS_LOST, SS_COMMON + 8, time_ns, self.id)
+            if record == NULL:
+                return False
+            memcpy(record.entry + SS_COMMON, &self.untold, 8)
+            self.untold = 0
+        return True

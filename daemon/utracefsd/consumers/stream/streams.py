@@ -1,0 +1,251 @@
+"""Streams: records of many events, into one ring that a reader maps (docs/protocol.md, section 6.1).
+
+    open ──> attached to the events that it wants  <── registered, enabled in an instance: attached then, too
+                │  record ──> StreamProbe ──> ring ──> (published after each step) ──> doorbell
+                v
+             close, or the end of the connection: detached
+
+Each reader has a stream of its own, so one that stalls loses its own records, counted for each event, and
+nobody waits for it. An event that a stream's filter does not fit is left out. Where there is no room for
+another event, one that a stream alone keeps may go (events/idle_events.py).
+
+All who can open one are administrators. Limits bound what they take by mistake.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.event_names import check_length, is_glob
+from utracefs_protocol.filter import Filter, FilterError, parse_filter
+from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
+from utracefs_protocol.messages.tracefs import StreamAttr
+from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
+from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.instances import Instances
+from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
+from utracefsd.events.event import Event, shown
+from utracefsd.events.event_table import EventTable
+from utracefsd.events.synthetic import format_of
+
+MAX_STREAMS = 64
+"""Each is a probe on every event that it wants, which a record passes. EMFILE."""
+
+MAX_BYTES = 512 << 20
+"""Of all rings together, which are the daemon's memory. ENOMEM."""
+
+
+class Stream:
+    """One opened stream; `close` detaches it."""
+
+    def __init__(
+        self,
+        table: EventTable,
+        attr: StreamAttr,
+        sink: StreamSink,
+        handle: int,
+        instances: Sequence[Instance],
+        now_ns: Callable[[], int],
+        parse: Callable[[Event, bytes], Filter],
+        closed: Callable[["Stream"], None],
+    ) -> None:
+        """parse: makes a filter for an event; FilterError. closed: called at the end, once."""
+        self.handle = handle
+        self.size = attr.size
+        self._table = table
+        self._attr = attr
+        self._sink = sink
+        self._instances = instances
+        self._now_ns = now_ns
+        self._parse = parse
+        self._on_closed = closed
+        self._probes: dict[Event, StreamProbe] = {}
+        self._open = True
+
+    def attach(self) -> None:
+        """To all that it wants, now and later. TraceError(EINVAL): the filter does not fit an event that was
+        named, or none of those that there are."""
+        table = self._table
+        wanted = [event for event in table.events() if self._wants(event)]
+        refused = {event: error for event in wanted if (error := self._take(event)) is not None}
+        named = [glob for glob in self._attr.events if not is_glob(glob)]
+        for event, error in refused.items():
+            if len(refused) == len(wanted) or any(glob_matches(glob, event) for glob in named):
+                raise TraceError(
+                    errno.EINVAL, f"filter: {error.text} (of event {shown(event.tracepoint_name)})"
+                )
+        table.on_created.append(self.look)
+        table.idle.subscribers.append(self)
+        for instance in self._instances:
+            instance.events.followers.append(self.look)
+
+    def look(self, event: Event) -> None:
+        """The event is new, or was enabled or disabled in an instance."""
+        if self._wants(event):
+            self._take(event)
+        elif event in self._probes:
+            self.let_go(event)
+
+    def events(self) -> list[Event]:
+        """What it is attached to."""
+        return list(self._probes)
+
+    def descriptors(self) -> tuple[int, int]:
+        """New descriptors of the ring's memfd and the doorbell, the caller's to close."""
+        memory = os.dup(self._sink.memory_fd)
+        try:
+            return memory, os.dup(self._sink.bell_fd)
+        except OSError:
+            os.close(memory)
+            raise
+
+    def publish(self) -> None:
+        """Show the reader what came, and ring."""
+        self._sink.publish()
+
+    def ready(self) -> bool:
+        """Whether the reader has something to do: the watermark is reached, or something was lost."""
+        self._sink.publish()
+        return self._sink.is_filled()
+
+    def would_attach(self, event: Event) -> bool:
+        """See idle_events.Subscriber."""
+        return event in self._probes
+
+    def let_go(self, event: Event) -> None:
+        """Detach from it."""
+        self._table.detach(event, self._probes.pop(event), self._now_ns())
+
+    def close(self) -> None:
+        """Detach from all, and let go of the ring; the reader keeps what it mapped. Twice is harmless."""
+        if not self._open:
+            return
+        self._open = False
+        for listeners in (self._table.on_created, *(i.events.followers for i in self._instances)):
+            if self.look in listeners:
+                listeners.remove(self.look)
+        if self in self._table.idle.subscribers:
+            self._table.idle.subscribers.remove(self)
+        for event in self.events():
+            self.let_go(event)
+        self._sink.close()
+        self._on_closed(self)
+
+    def _wants(self, event: Event) -> bool:
+        if not any(glob_matches(glob, event) for glob in self._attr.events):
+            return False
+        return not self._instances or any(one.events.enabled(event) for one in self._instances)
+
+    def _take(self, event: Event) -> FilterError | None:
+        """Attach to it; the error, if the filter does not fit it."""
+        if event in self._probes:
+            return None
+        filter_ = None
+        if self._attr.filter is not None:
+            try:
+                filter_ = self._parse(event, self._attr.filter)
+            except FilterError as error:
+                return error
+        probe = StreamProbe(
+            self._sink,
+            f"stream:{self.handle}",
+            event.id,
+            lambda: event.system + b"\0" + format_of(event),
+            filter_,
+        )
+        self._table.attach(event, probe)
+        self._probes[event] = probe
+        return None
+
+
+class Streams:
+    """The stream consumer: opens streams. names: of the threads that write; None: they are not told."""
+
+    def __init__(
+        self,
+        table: EventTable,
+        now_ns: Callable[[], int],
+        *,
+        instances: Instances | None = None,
+        nr_cpus: int | None = None,
+        names: WriterNames | None = None,
+    ) -> None:
+        self._table = table
+        self._instances = instances
+        self._now_ns = now_ns
+        self._names = names
+        self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
+        self._streams: dict[Stream, list[Callable[[], None]]] = {}
+        """With what lets go of its instances."""
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def open(self, attr: StreamAttr, *, handle: int) -> Stream:
+        """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`), so no two open ones share
+        it.
+
+        TraceError: EINVAL (a word that means no event, a filter that is none or fits no event), ENOENT (no
+        such instance), EMFILE (too many streams), ENOMEM (no memory for the ring).
+        """
+        for glob in attr.events:
+            check_length(glob)
+            check_glob(glob)
+        if attr.filter is not None:
+            self._check(attr.filter)
+        instances = [self._instance(name) for name in dict.fromkeys(attr.instances)]
+        if len(self._streams) >= MAX_STREAMS:
+            raise TraceError(errno.EMFILE, f"there are {MAX_STREAMS} streams already; close some")
+        held = sum(stream.size for stream in self._streams)
+        if held + attr.size > MAX_BYTES:
+            raise TraceError(
+                errno.ENOMEM, f"the rings of streams take {held >> 20} of {MAX_BYTES >> 20} MiB; close some"
+            )
+        try:
+            sink = StreamSink(attr.size, watermark=attr.watermark, names=self._names)
+        except ValueError as error:
+            raise TraceError(errno.EINVAL, str(error)) from error
+        except OSError as error:
+            raise TraceError(error.errno or errno.ENOMEM, f"no stream ring: {error.strerror}") from error
+        stream = Stream(self._table, attr, sink, handle, instances, self._now_ns, self._parse, self._closed)
+        self._streams[stream] = [self._instances.hold(one) for one in instances] if self._instances else []
+        try:
+            stream.attach()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def publish(self) -> None:
+        """After each step of the daemon, and before anything reads the tree."""
+        for stream in self._streams:
+            stream.publish()
+
+    def text(self) -> str:
+        """Of `daemon_stats`."""
+        held = sum(stream.size for stream in self._streams)
+        return f"streams: {len(self._streams)} of {MAX_STREAMS}, {held} of {MAX_BYTES} bytes\n"
+
+    def _closed(self, stream: Stream) -> None:
+        for let_go in self._streams.pop(stream):
+            let_go()
+
+    def _instance(self, name: bytes) -> Instance:
+        instances = self._instances
+        found = None if instances is None else instances.get(name) if name else instances.top
+        if found is None:
+            raise TraceError(errno.ENOENT, f"there is no instance {shown(name)}")
+        return found
+
+    def _check(self, text: bytes) -> None:
+        """Refuse what is no filter of any event, also while there is none that it could be for."""
+        try:
+            parse_filter(text, (), nr_cpus=self._nr_cpus, names=self._names)
+        except FilterError as error:
+            if error.message != FIELD_NOT_FOUND:
+                raise TraceError(errno.EINVAL, f"filter: {error.text}") from error
+
+    def _parse(self, event: Event, text: bytes) -> Filter:
+        return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self._names)

@@ -1,0 +1,8 @@
+"""Memory that a client maps, writable, and cannot take away; see _sealed_memory.pyx."""
+
+from libc.stdint cimport uint8_t
+
+cdef class SealedMemory:
+    cdef readonly int fd
+    cdef readonly size_t size
+    cdef uint8_t *map           # NULL once it is closed

@@ -1,0 +1,74 @@
+/*
+ * The stream ring: records of many events on their way from the daemon to one reader.
+ *
+ * The memory (a memfd made by the daemon, all of it allocated, sealed against resizing and further seals):
+ *
+ *     0                  4096                            4096 + size
+ *     +------------------+-------------------------------+
+ *     | struct ss_header | data area, a power of two     |
+ *     +------------------+-------------------------------+
+ *
+ * Who may touch what
+ * ------------------
+ *   head    the daemon stores it (release) when what stands in front of it is complete.
+ *   tail    the reader stores it (release) when it is done with what stands in front of it.
+ *   lost    the daemon; how many records are missing, in all. What SS_LOST told of adds up to this as soon
+ *           as there was room to tell it.
+ *
+ * head and tail count bytes since the beginning and only grow; the place is `position & (size - 1)`. The
+ * daemon writes between head and tail + size, and believes of the reader's words only how much room there is:
+ * a tail ahead of head, or more than `size` behind it, means none. Its own head is not the one in the memory.
+ *
+ * A record begins on a multiple of 8 and never wraps: where it would, SS_PAD fills the rest of the area.
+ *
+ *     0          4         6         8                    16        20           24
+ *     +----------+---------+---------+--------------------+---------+------------+--------- - -+-----+
+ *     | size     | kind    | cpu     | time_ns            | pid     | length     | entry       | pad |
+ *     +----------+---------+---------+--------------------+---------+------------+--------- - -+-----+
+ *
+ * The entry has the layout that the event's `format` says, so its first 8 bytes are u16 event id, u8 0, u8 0,
+ * i32 thread id. Those stand in every kind but SS_PAD, of which the first 8 bytes alone are there.
+ */
+#ifndef UTRACEFS_STREAM_RING_H
+#define UTRACEFS_STREAM_RING_H
+
+#include <stdint.h>
+
+#define SS_MAGIC 0x53525455u /* "UTRS" */
+#define SS_VERSION 1u
+#define SS_DATA_OFFSET 4096u
+
+#define SS_RECORD 0u /* entry: a record */
+#define SS_LOST 1u   /* common fields, u64: so many records of this event are missing here; pid, tid, cpu 0 */
+#define SS_FORMAT 2u /* common fields, system, NUL, text of `format`; in front of the first record */
+#define SS_COMM 3u   /* common fields, char[16]: the thread's name from here on; event id 0 */
+#define SS_PAD 4u    /* skip it */
+
+struct ss_header {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t data_offset;
+	uint32_t size;
+	_Alignas(64) uint64_t head;
+	_Alignas(64) uint64_t tail;
+	_Alignas(64) uint64_t lost;
+};
+
+struct ss_record {
+	uint32_t size; /* bytes of all of it, a multiple of 8 */
+	uint16_t kind;
+	uint16_t cpu;
+	uint64_t time_ns; /* CLOCK_MONOTONIC */
+	int32_t pid;      /* of the process */
+	uint32_t length;  /* bytes of the entry */
+	uint8_t entry[];
+};
+
+#define SS_RECORD_HEADER 24u
+#define SS_COMMON 8u
+#define SS_COMM_SIZE 16u
+
+#define ss_load(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
+#define ss_store(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
+
+#endif

@@ -1,0 +1,65 @@
+"""Every field of every record, read back by perf and by our own reader."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import utracefs
+from tests.client.export.example import ROWS, name, write
+from tests.client.test_recording import break_first_page
+from tests.client.trace_dat.example import CPU0, EVENTS, pages
+from tests.client.trace_dat.example import write as write_pages
+from tests.judges import run_judge
+from utracefs.export import Exported, write_perf_data
+from utracefs_protocol.errors import TraceError
+
+
+def exported(source: Path, out: Path, **selection: object) -> Exported:
+    with utracefs.open(source, **selection) as recording:  # type: ignore[arg-type]
+        return write_perf_data(recording, out)
+
+
+def test_all_records(tmp_path: Path) -> None:
+    out = tmp_path / "perf.data"
+    assert exported(write(tmp_path / "trace.dat", lost=3), out) == Exported(len(ROWS), 3, False)
+    with utracefs.open(out) as there, utracefs.open(tmp_path / "trace.dat") as source:
+        found, expected = list(there), list(source)
+    assert [(r.time_ns, r.cpu, r.pid, r.tid, r.system, r.name, r.fields, r.lost) for r in found] == [
+        (r.time_ns, r.cpu, r.pid, r.tid, r.system, r.name, r.fields, r.lost) for r in expected
+    ]
+    assert [r.comm for r in found if r.tid > 0] == [r.comm[:15] for r in expected if r.tid > 0]
+
+
+def test_perf_reads_it(tmp_path: Path) -> None:
+    out = tmp_path / "perf.data"
+    exported(write(tmp_path / "trace.dat"), out, events=["ints", "begin", "done", "empty"])
+    words = ["script", "--ns", "-f", "-F", "trace:comm,pid,tid,cpu,time,event,trace", "-i", out]
+    lines = run_judge("perf", *words).decode("utf-8", "replace").splitlines()
+    pattern = re.compile(r" *(.*?) +(-?\d+)/(-?\d+) +\[(\d+)\] +(\d+)\.(\d{9}): +user_events:(\w+): ?(.*?) *")
+    found = [match.groups() for line in lines if (match := pattern.fullmatch(line))]
+    assert len(found) == len(lines)
+    assert [
+        (int(tid), int(cpu), int(s + ns), event, text) for _, _, tid, cpu, s, ns, event, text in found
+    ] == [
+        (tid, n % 2, time, name(event_id), " ".join(f"{key}={value}" for key, value in values.items()))
+        for n, (tid, event_id, time, values) in enumerate(ROWS)
+        if name(event_id) in ("ints", "begin", "done", "empty")
+    ]
+
+
+def test_a_broken_recording_makes_a_complete_file(tmp_path: Path) -> None:
+    source = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
+    out = tmp_path / "perf.data"
+    with pytest.raises(TraceError, match="broken: cpu 0"):
+        exported(source, out)
+    with utracefs.open(out) as there:
+        assert [r.time_ns for r in there] == [CPU0[0][0]]
+    assert EVENTS.declared
+
+
+def test_another_clock_is_refused(tmp_path: Path) -> None:
+    source = write_pages(tmp_path / "trace.dat", [pages(CPU0)], trace_clock=b"[boot]")
+    with pytest.raises(TraceError, match="CLOCK_MONOTONIC; these are of the clock boot"):
+        exported(source, tmp_path / "perf.data")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.dat"]

@@ -1,0 +1,12 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.protocol.stream_writer import PlainWriter
+
+
+@pytest.fixture
+def writer() -> Iterator[PlainWriter]:
+    writer = PlainWriter()
+    yield writer
+    writer.close()

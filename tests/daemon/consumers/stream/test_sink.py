@@ -1,0 +1,366 @@
+"""The ring of a stream: what stands in it, what is lost, and what a hostile reader can do."""
+
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.daemon.consumers.stream.plain_reader import Comm, Format, Lost, PlainReader, Taken
+from tests.daemon.record_path import numbers, tracepoint, write
+from utracefs_protocol.declaration import parse
+from utracefs_protocol.filter import parse_filter
+from utracefs_protocol.limits import MAX_PAYLOAD, MAX_STREAM_RING, MIN_STREAM_RING
+from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
+from utracefsd.events._tracepoint import Tracepoint
+
+SIZE = MIN_STREAM_RING
+RECORD = 40  # with a payload of 4 bytes
+
+
+def reader_of(sink: StreamSink) -> PlainReader:
+    return PlainReader(os.dup(sink.memory_fd), os.dup(sink.bell_fd))
+
+
+class Ring:
+    """A stream of the events 1000, 1001, ..., and its reader."""
+
+    def __init__(self, events: int = 1, filter_text: bytes = b"", **options: Any) -> None:
+        self.sink = StreamSink(SIZE, **options)
+        self.reader = reader_of(self.sink)
+        self.events: list[Tracepoint] = []
+        self.probes: list[StreamProbe] = []
+        fields = parse(b"test u32 a").fields
+        for i in range(events):
+            self.events.append(tracepoint(event_id=1000 + i))
+            text = b"format of %d" % (1000 + i)
+            filter_ = parse_filter(filter_text, fields) if filter_text else None
+            self.probes.append(StreamProbe(self.sink, "stream:1", 1000 + i, partial(bytes, text), filter_))
+            self.events[-1].attach(self.probes[-1])
+
+    def close(self) -> None:
+        self.reader.close()
+        self.sink.close()
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    ring = Ring()
+    yield ring
+    ring.close()
+
+
+def fill(ring: Ring) -> int:
+    """Until one is lost; how many were stored."""
+    count = 0
+    while not ring.probes[0].lost:
+        assert write(ring.events[0], struct.pack("<I", count)) == 0
+        count += 1
+    return count - 1
+
+
+def test_a_record(ring: Ring) -> None:
+    assert ring.events[0].write(b"abcdefg", ts_ns=12345, cpu=3, pid=8, tgid=7) == 0
+    assert ring.reader.take() == []
+    ring.sink.publish()
+    assert ring.reader.take() == [Format(1000, b"format of 1000"), Taken(12345, 3, 7, 8, 1000, b"abcdefg")]
+    write(ring.events[0], bytes(4))
+    ring.sink.publish()
+    assert ring.reader.take() == [Taken(1000, 0, 46, 46, 1000, bytes(4))]
+    assert numbers(ring.probes[0]) == (2, 0, 0)
+    assert ring.probes[0].status_bit == 0x80
+
+
+@pytest.mark.parametrize("size", [4, 5, 7, 8, 9, 15, 16, 17, 1000, 4064, 9001])
+def test_records_do_not_wrap(ring: Ring, size: int) -> None:
+    payload = bytes(i % 251 for i in range(size))
+    for _ in range(3 * SIZE // size // 8):
+        for _ in range(8):
+            write(ring.events[0], payload)
+        ring.sink.publish()
+        taken = [one for one in ring.reader.take() if isinstance(one, Taken)]
+        assert [one.payload for one in taken] == [payload] * 8
+    assert ring.probes[0].lost == 0
+
+
+def test_the_largest_record(ring: Ring) -> None:
+    for i in range(20):
+        payload = bytes([i]) * MAX_PAYLOAD
+        write(ring.events[0], payload)
+        ring.sink.publish()
+        assert ring.reader.take()[-1].payload == payload  # type: ignore[union-attr]
+    write(ring.events[0], bytes(SIZE))
+    assert numbers(ring.probes[0]) == (20, 0, 1)
+
+
+def test_the_doorbell_rings_at_the_watermark() -> None:
+    ring = Ring(watermark=RECORD * 10)
+    try:
+        write(ring.events[0], bytes(4))
+        ring.sink.publish()
+        assert (ring.reader.rings(), ring.sink.is_filled()) == (0, False)
+        for _ in range(9):
+            write(ring.events[0], bytes(4))
+        ring.sink.publish()
+        assert (ring.reader.rings(), ring.sink.is_filled()) == (1, True)
+        ring.sink.publish()  # nothing new
+        assert ring.reader.rings() == 0
+        for _ in range(2 * SIZE // 4 // RECORD):  # within a round it rings, too
+            write(ring.events[0], bytes(4))
+        assert ring.reader.rings() > 0
+        assert ring.reader.head > 0
+    finally:
+        ring.close()
+    sink = StreamSink(SIZE)
+    reader = reader_of(sink)
+    sink.close()
+    sink.close()
+    assert reader.rings() == -1
+    reader.close()
+
+
+def test_a_doorbell_that_nobody_hears(ring: Ring) -> None:
+    for _ in range(70_000):  # more than a pipe holds
+        ring.reader.tail = ring.reader.head
+        write(ring.events[0], bytes(4))
+        ring.sink.publish()
+    assert ring.probes[0].lost == 0
+    os.close(ring.reader.bell_fd)
+    write(ring.events[0], bytes(4))
+    ring.sink.publish()
+    ring.reader.bell_fd = os.dup(ring.sink.bell_fd)
+
+
+def test_what_was_lost_is_told_in_front_of_the_next(ring: Ring) -> None:
+    stored = fill(ring)
+    for _ in range(2):
+        write(ring.events[0], bytes(4))
+    ring.sink.publish()
+    assert (ring.reader.lost, ring.sink.lost, ring.probes[0].untold) == (3, 3, 3)
+    assert ring.sink.is_filled()
+    assert sum(isinstance(one, Taken) for one in ring.reader.take()) == stored
+    write(ring.events[0], bytes(4))
+    ring.sink.publish()
+    assert ring.reader.take() == [Lost(1000, 3), Taken(1000, 0, 46, 46, 1000, bytes(4))]
+    assert numbers(ring.probes[0]) == (stored + 1, 0, 3)
+
+
+def test_what_was_lost_behind_the_last_is_told_when_there_is_room(ring: Ring) -> None:
+    fill(ring)
+    ring.sink.publish()
+    ring.reader.take()
+    ring.reader.rings()
+    ring.sink.publish()
+    assert ring.reader.rings() == 1
+    assert ring.reader.take() == [Lost(1000, 1)]
+    ring.sink.publish()
+    assert ring.reader.take() == []
+
+
+def test_an_event_of_which_all_was_lost(ring: Ring) -> None:
+    more = Ring(events=2)
+    try:
+        fill(more)
+        write(more.events[1], bytes(4))
+        more.sink.publish()
+        more.reader.take()
+        more.sink.publish()
+        assert sorted(more.reader.take(), key=str) == [
+            Format(1001, b"format of 1001"),
+            Lost(1000, 1),
+            Lost(1001, 1),
+        ]
+    finally:
+        more.close()
+
+
+def test_a_filter() -> None:
+    ring = Ring(filter_text=b"a > 2")
+    try:
+        for i in range(5):
+            write(ring.events[0], struct.pack("<I", i))
+        ring.sink.publish()
+        assert [one.payload[0] for one in ring.reader.take() if isinstance(one, Taken)] == [3, 4]
+        assert numbers(ring.probes[0]) == (2, 3, 0)
+    finally:
+        ring.close()
+
+
+def test_invalid_records_are_refused() -> None:
+    sink = StreamSink(SIZE)
+    event = tracepoint(b"test __rel_loc char[] s", 1000)
+    probe = StreamProbe(sink, "stream:1", 1000, lambda: b"", None)
+    event.attach(probe)
+    assert event.write(struct.pack("<I", 4 << 16 | 100), ts_ns=1, cpu=0, pid=1) == -14
+    assert numbers(probe) == (0, 0, 0)
+    sink.close()
+
+
+def test_names_of_threads() -> None:
+    names = {8: b"worker", 264: b"other"}
+    ring = Ring(names=WriterNames(lambda pid: names[pid]))
+
+    def comms(pid: int, ts_ns: int) -> list[tuple[int, bytes]]:
+        ring.events[0].write(bytes(4), ts_ns=ts_ns, cpu=0, pid=pid, tgid=7)
+        ring.sink.publish()
+        return [tuple(one) for one in ring.reader.take() if isinstance(one, Comm)]  # type: ignore[misc]
+
+    try:
+        assert comms(8, 10) == [(8, b"worker")]
+        assert comms(8, 11) == []
+        assert comms(264, 12) == [(264, b"other")]
+        assert comms(8, 13) == [(8, b"worker")]  # its place was taken
+        names[8] = b"renamed"
+        assert comms(8, 1 << 62) == [(8, b"renamed")]
+        assert comms(9, 5) == [(9, b"<...>")]  # asking failed
+    finally:
+        ring.close()
+
+
+def test_a_format_that_cannot_be_made_loses_its_records() -> None:
+    sink = StreamSink(SIZE)
+    reader = reader_of(sink)
+    event = tracepoint(event_id=1000)
+    texts: list[bytes] = []
+    probe = StreamProbe(sink, "stream:1", 1000, lambda: texts.pop(), None)
+    event.attach(probe)
+    write(event, bytes(4))
+    assert numbers(probe) == (0, 0, 1)
+    texts.append(b"x")
+    write(event, bytes(4))
+    sink.publish()
+    assert reader.take()[:2] == [Format(1000, b"x"), Lost(1000, 1)]
+    reader.close()
+    sink.close()
+
+
+@pytest.mark.parametrize("size", [SIZE // 2, 3 * SIZE, MAX_STREAM_RING * 2])
+def test_sizes(size: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        StreamSink(size)
+    for watermark in (0, SIZE + 1):
+        with pytest.raises(ValueError, match="watermark"):
+            StreamSink(SIZE, watermark=watermark)
+
+
+def test_after_the_end_everything_is_lost(ring: Ring) -> None:
+    write(ring.events[0], bytes(4))
+    ring.sink.close()
+    assert len(ring.reader.take()) == 2  # it was published
+    write(ring.events[0], bytes(4))
+    ring.sink.publish()
+    assert numbers(ring.probes[0]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("tail", [1, 100, 1 << 20, 1 << 63, -SIZE - 1, -2 * SIZE])
+def test_a_hostile_tail_gives_no_room(ring: Ring, tail: int) -> None:
+    """Ahead of the head, or further behind it than the ring is large."""
+    stored = fill(ring)
+    ring.sink.publish()
+    ring.reader.tail = (ring.reader.head + tail) % (1 << 64)
+    for _ in range(100):
+        write(ring.events[0], bytes(4))
+    ring.sink.publish()
+    assert numbers(ring.probes[0]) == (stored, 0, 101)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_hostile_reader_harms_only_itself(data: st.DataObject) -> None:
+    """It writes anything anywhere; another stream of the same event is exact, and all is counted."""
+    ring = Ring()
+    honest = Ring()
+    ring.events[0].attach(honest.probes[0])
+    emitted = received = 0
+    try:
+        for _ in range(data.draw(st.integers(1, 8))):
+            for _ in range(data.draw(st.integers(0, 8))):
+                where = data.draw(st.sampled_from([0, 4, 8, 64, 128, 128, 128, 192, 4096, 4096 + 40]))
+                word = data.draw(st.integers(0, (1 << 64) - 1) | st.integers(0, SIZE * 2))
+                struct.pack_into("<Q", ring.reader.mapping, where, word)
+            for _ in range(data.draw(st.integers(0, 3000))):
+                write(ring.events[0], struct.pack("<I", emitted))
+                emitted += 1
+            ring.sink.publish()
+            honest.sink.publish()
+            received += sum(isinstance(one, Taken) for one in honest.reader.take())
+        assert sum(numbers(ring.probes[0])) == sum(numbers(honest.probes[0])) == emitted
+        assert received == emitted - honest.probes[0].lost
+    finally:
+        ring.close()
+        honest.close()
+
+
+STEPS = st.lists(
+    st.tuples(st.just("emit"), st.integers(0, 2), st.integers(4, 30_000), st.integers(1, 12))
+    | st.tuples(st.just("publish"))
+    | st.tuples(st.just("take"), st.integers(0, 2), st.integers(1, 40)),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_readers_that_stall_beside_a_model(steps: list[tuple[Any, ...]]) -> None:
+    """Three streams of three events, read at any pace: each gets what was stored for it, in order, formats
+    first; and for each event, records and LOST add up to what was emitted."""
+    rings = [Ring(events=3) for _ in range(3)]
+    events = rings[0].events
+    for ring in rings[1:]:
+        for event, probe in zip(events, ring.probes, strict=True):
+            event.attach(probe)
+    emitted: Counter[int] = Counter()
+    got: list[list[tuple[int, bytes]]] = [[] for _ in rings]
+    expected: list[list[tuple[int, bytes]]] = [[] for _ in rings]
+    told: list[Counter[int]] = [Counter() for _ in rings]
+    known: list[set[int]] = [set() for _ in rings]
+
+    def take(which: int, most: int = 1 << 30) -> None:
+        for one in rings[which].reader.take(most):
+            if isinstance(one, Taken):
+                assert one.id in known[which]
+                got[which].append((one.id, one.payload))
+            elif isinstance(one, Lost):
+                assert one.id in known[which]
+                told[which][one.id] += one.number
+            elif isinstance(one, Format):
+                known[which].add(one.id)
+
+    number = 0
+    try:
+        for step, *args in steps:
+            if step == "emit":
+                event, size, times = args
+                for _ in range(times):
+                    number += 1
+                    payload = struct.pack("<I", number) + bytes(size - 4)
+                    before = [ring.probes[event].recorded for ring in rings]
+                    assert write(events[event], payload) == 0
+                    emitted[1000 + event] += 1
+                    for i, ring in enumerate(rings):
+                        if ring.probes[event].recorded > before[i]:
+                            expected[i].append((1000 + event, payload))
+            elif step == "publish":
+                for ring in rings:
+                    ring.sink.publish()
+            elif step == "take":
+                take(*args)
+        for _ in range(3):
+            for i, ring in enumerate(rings):
+                ring.sink.publish()
+                take(i)
+        for i, ring in enumerate(rings):
+            assert got[i] == expected[i]
+            counts = Counter(event for event, _ in got[i])
+            for id_, probe in enumerate(ring.probes, 1000):
+                assert counts[id_] + told[i][id_] == emitted[id_] == sum(numbers(probe))
+            assert ring.reader.lost == sum(told[i].values()) == ring.sink.lost
+    finally:
+        for ring in rings:
+            ring.close()

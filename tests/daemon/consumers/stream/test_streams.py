@@ -1,0 +1,220 @@
+"""Streams: which events they take, now and later, their limits, and their end."""
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.daemon.consumers.stream.plain_reader import Format, PlainReader, Taken
+from tests.daemon.tree.world import World
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MIN_STREAM_RING
+from utracefs_protocol.messages.tracefs import StreamAttr
+from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.consumers.stream import streams as module
+from utracefsd.consumers.stream.streams import Stream, Streams
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
+
+NOW_NS = 7
+
+
+class Bench:
+    """The consumer, and readers of its streams."""
+
+    def __init__(self, table: EventTable, **options: Any) -> None:
+        self.table = table
+        self.streams = Streams(table, lambda: NOW_NS, nr_cpus=2, **options)
+        self.readers: list[PlainReader] = []
+
+    def open(self, *events: bytes, **attr: Any) -> tuple[Stream, PlainReader]:
+        handle = len(self.readers) + 1
+        stream = self.streams.open(StreamAttr(events, size=MIN_STREAM_RING, **attr), handle=handle)
+        self.readers.append(PlainReader(*stream.descriptors()))
+        return stream, self.readers[-1]
+
+    def refused(self, *events: bytes, **attr: Any) -> TraceError:
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(TraceError) as caught:
+            self.streams.open(StreamAttr(events, size=MIN_STREAM_RING, **attr), handle=99)
+        assert set(os.listdir("/proc/self/fd")) <= before
+        return caught.value
+
+    def register(self, command: bytes) -> Event:
+        event = self.table.register(command, privileged=True)
+        self.table.acquire(event)
+        return event
+
+
+@pytest.fixture
+def bench(table: EventTable) -> Iterator[Bench]:
+    bench = Bench(table)
+    yield bench
+    for reader in bench.readers:
+        reader.close()
+
+
+def emit(event: Event, *values: int) -> None:
+    for value in values:
+        assert event.tracepoint.write(struct.pack("<I", value), ts_ns=1, cpu=0, pid=8) == 0
+
+
+def values(bench: Bench, reader: PlainReader) -> list[tuple[int, int]]:
+    bench.streams.publish()
+    return [(one.id, one.payload[0]) for one in reader.take() if isinstance(one, Taken)]
+
+
+def test_events_that_are_there_and_that_come(bench: Bench, table: EventTable) -> None:
+    one, other = bench.register(b"http_get u32 a"), bench.register(b"db u32 a")
+    stream, reader = bench.open(b"http_*", b"exact")
+    later, exact = bench.register(b"http_put u32 a"), bench.register(b"exact u32 a")
+    for event in (one, later, exact):
+        emit(event, 1, 2)
+    assert other.tracepoint.status == 0
+    assert one.tracepoint.status == later.tracepoint.status == 0x80
+    assert values(bench, reader) == [(event.id, i) for event in (one, later, exact) for i in (1, 2)]
+    assert stream.events() == [one, later, exact]
+    assert b"stream:1: recorded 2 filtered 0 lost 0" in one.tracepoint.stats_text()
+    stream.close()
+    stream.close()
+    assert one.tracepoint.status == 0
+    bench.register(b"http_x u32 a")
+    assert reader.rings() > 0
+    assert reader.rings() == -1
+
+
+def test_the_format_comes_first(bench: Bench) -> None:
+    event = bench.register(b"ev u32 a")
+    _, reader = bench.open(b"ev")
+    emit(event, 5)
+    bench.streams.publish()
+    described, _ = reader.take()
+    assert isinstance(described, Format)
+    assert described.text.startswith(b"user_events\0name: ev\nID: %d\n" % event.id)
+    assert b"field:u32 a;" in described.text
+
+
+def test_several_streams_of_one_event(bench: Bench) -> None:
+    event = bench.register(b"ev u32 a")
+    _, one = bench.open(b"ev")
+    _, other = bench.open(b"*", filter=b"a > 1")
+    emit(event, 1, 2)
+    assert values(bench, one) == [(event.id, 1), (event.id, 2)]
+    assert values(bench, other) == [(event.id, 2)]
+
+
+def test_a_filter_leaves_out_what_it_does_not_fit(bench: Bench) -> None:
+    fits, not_ = bench.register(b"fits u32 status"), bench.register(b"not_ u32 a")
+    stream, reader = bench.open(b"*", filter=b"status >= 500")
+    later = bench.register(b"later u32 status")
+    bench.register(b"later_not u32 b")
+    emit(fits, 1, 2)
+    assert stream.events() == [fits, later]
+    assert not_.tracepoint.status == 0
+    assert values(bench, reader) == []
+    assert "of event 'not_'" in bench.refused(b"fits", b"not_", filter=b"status == 1").text
+    assert "Field not found" in bench.refused(b"not_*", filter=b"status == 1").text
+    assert fits.tracepoint.status == 0x80
+    assert "filter: " in bench.refused(b"nothing_yet", filter=b"(a == 1").text
+    bench.open(b"nothing_yet", filter=b"status == 1")
+
+
+def test_names(table: EventTable) -> None:
+    bench = Bench(table, names=WriterNames(lambda pid: b"prog%d" % pid))
+    event = bench.register(b"ev u32 a")
+    _, reader = bench.open(b"ev", filter=b'COMM ~ "prog*"')
+    emit(event, 1)
+    bench.streams.publish()
+    assert [type(one).__name__ for one in reader.take()] == ["Format", "Comm", "Taken"]
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("attr", "number"),
+    [
+        ({"events": (b"a:b:c",)}, errno.EINVAL),
+        ({"events": (b"x" * 128,)}, errno.EINVAL),
+        ({"events": (b"a",), "instances": (b"web",)}, errno.ENOENT),
+    ],
+)
+def test_what_is_refused(bench: Bench, attr: dict[str, Any], number: int) -> None:
+    events = attr.pop("events")
+    assert bench.refused(*events, **attr).errno == number
+
+
+def test_limits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_STREAMS", 2)
+    first, _ = bench.open(b"a")
+    bench.open(b"a")
+    assert bench.refused(b"a").errno == errno.EMFILE
+    assert len(bench.streams) == 2
+    assert bench.streams.text() == f"streams: 2 of 2, {2 * MIN_STREAM_RING} of {512 << 20} bytes\n"
+    first.close()
+    monkeypatch.setattr(module, "MAX_BYTES", 2 * MIN_STREAM_RING - 1)
+    assert bench.refused(b"a").errno == errno.ENOMEM
+
+
+def test_no_memory_no_stream(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert bench.refused(b"a").errno == errno.ENOSPC
+    assert len(bench.streams) == 0
+
+
+def test_ready(bench: Bench) -> None:
+    event = bench.register(b"ev u32 a")
+    stream, reader = bench.open(b"ev")
+    assert not stream.ready()
+    emit(event, 1)
+    assert stream.ready()
+    assert len(reader.take()) == 2
+    assert not stream.ready()
+
+
+def test_an_idle_event_goes_where_there_is_no_room(table: EventTable) -> None:
+    bench = Bench(table)
+    stream, reader = bench.open(b"*")
+    table.user_events_max = 2
+    first = table.register(b"first u32 a", privileged=True)
+    table.acquire(first)
+    emit(first, 1)
+    table.release(first, NOW_NS)  # its program is gone; the stream keeps it
+    bench.register(b"second u32 a")
+    third = bench.register(b"third u32 a")
+    assert first.removed
+    emit(third, 3)
+    assert values(bench, reader) == [(first.id, 1), (third.id, 3)]
+    assert first not in stream.events()
+    stream.close()
+    reader.close()
+
+
+def test_events_that_instances_have_enabled() -> None:
+    world = World()
+    instances = world.instances
+    bench = Bench(world.table, instances=instances)
+    one, other = bench.register(b"one u32 a"), bench.register(b"other u32 a")
+    web = instances.make(b"web")
+    web.events.enable(one)
+    stream, reader = bench.open(b"*", instances=(b"web", b""))
+    assert stream.events() == [one]
+    instances.top.events.enable(other)
+    instances.top.events.enable(one)
+    assert stream.events() == [one, other]
+    web.events.disable(one)
+    instances.top.events.disable(other)
+    assert stream.events() == [one]
+    emit(one, 4)
+    assert values(bench, reader) == [(one.id, 4)]
+    with pytest.raises(TraceError):
+        instances.remove(b"web")
+    stream.close()
+    instances.top.events.disable(one)
+    instances.remove(b"web")
+    reader.close()
+    world.close()
