@@ -3,9 +3,9 @@ clock that is set."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import select
 import shutil
 import socket
 import tempfile
@@ -45,8 +45,9 @@ class Client:
 
     def heard(self) -> list[Any]:
         """What has come until now."""
-        while select.select([self.sock], [], [], 0)[0] and (data := self.sock.recv(1 << 16)):
-            self.unpacker.feed(data)
+        with contextlib.suppress(BlockingIOError):
+            while data := self.sock.recv(1 << 16, socket.MSG_DONTWAIT):
+                self.unpacker.feed(data)
         return list(self.unpacker)
 
     def call(self, method: str, *params: Any) -> Any:

@@ -44,7 +44,10 @@ def emit():
         print(json.dumps(["words", threading.get_native_id(), row]))
 bool(numbers), bool(words)
 emit()
-thread = threading.Thread(target=emit)
+def in_thread():
+    emit()
+    utracefs.flush(20)  # while the thread is there: the daemon asks the kernel whose it is
+thread = threading.Thread(target=in_thread)
 thread.start()
 thread.join()
 utracefs.flush(20)
