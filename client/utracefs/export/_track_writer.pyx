@@ -121,7 +121,8 @@ cdef class TrackWriter(RecordWriter):
         return 0
 
     cdef int _find_thread(self, const Raw *raw) except -1:
-        cdef ThreadSlot *slot = &self._slots[(<uint32_t>raw.tid ^ <uint32_t>raw.pid << 4) & (THREAD_SLOTS - 1)]
+        cdef uint32_t mixed = <uint32_t>raw.tid ^ <uint32_t>raw.pid << 4
+        cdef ThreadSlot *slot = &self._slots[mixed & (THREAD_SLOTS - 1)]
         cdef str comm = self._records.comm(raw.tid)
         cdef Thread thread
         if slot.thread == NULL or slot.tid != raw.tid or slot.pid != raw.pid:
