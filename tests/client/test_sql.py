@@ -148,6 +148,8 @@ def test_names(tmp_path: Path) -> None:
         (b"select", b"q\"u'o;te"),
         (b"a", b"table"),
         (b"a", b"\xff\xfe"),
+        (b"a", b"__0"),
+        (b"a", b"__Records"),
     ]
     with open_tables(named(tmp_path / "t", *events)) as tables:
         found = {
@@ -165,9 +167,11 @@ def test_names(tmp_path: Path) -> None:
                 '"q""u\'o;te"',
                 '"table"',
                 '"\ufffd\ufffd"',
+                "__0",
+                "__records",
             )
         }
-        assert [row["n"] for (row,) in found.values()] == [0, 1, 2, 3, 3, 4, 5, 5, 6, 6, 7, 8]
+        assert [row["n"] for (row,) in found.values()] == [0, 1, 2, 3, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
         with pytest.raises(duckdb.CatalogException, match=r"Did you mean"):
             ask(tables, "FROM ev")
         assert ask(tables, "SELECT count(*) AS n FROM records") == [{"n": len(events)}]
@@ -232,12 +236,18 @@ def test_parquet_of_several_recordings(tmp_path: Path) -> None:
         "ATTACH '{0}/x.db'",
         "EXPORT DATABASE '{0}/x'",
         "SET enable_external_access = true",
+        "COPY (SELECT 1) TO ':memory:' (FORMAT csv)",
+        "SELECT * FROM read_blob(':memory:')",
+        "CALL enable_logging(storage='file', storage_config={{'path': 'logs'}})",
+        "SET max_expression_depth = 1000000",
+        "SET lock_configuration = false",
         "INSTALL httpfs",
         "LOAD httpfs",
         "FROM recording",
     ],
 )
-def test_a_query_reaches_nothing_else(file: Path, query: str) -> None:
+def test_a_query_reaches_nothing_else(file: Path, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
     with open_tables(file) as tables, utracefs.open(file) as recording:
         assert recording.path
         with pytest.raises(duckdb.Error):
