@@ -1,7 +1,6 @@
 """`utracefs export`: a recording in the formats of other tools."""
 
 import os
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -10,7 +9,7 @@ import click
 import utracefs
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, events_option, with_extras
-from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.converting import CpuList, Time, half_done, output_file, progress_bar, said
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.columns import library
@@ -77,7 +76,7 @@ class _TrackType(_AnyType):
     help="Format: JSON lines, CSV, Perfetto's own, Chrome JSON, CTF, Parquet.  [default: by the ending of "
     "OUT: .jsonl, .csv, .pftrace, .json, .parquet]",
 )
-@click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
+@click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
 @click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
 @click.option(
@@ -137,6 +136,8 @@ def export(
     tracks_file: str | None,
 ) -> None:
     """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools."""
+    if output == "-":
+        output = None
     kind = kind or _kind_of(output)
     tracks = Tracks(slices, durations, counters)
     if (tracks or tracks_file) and kind not in _TIMELINES:
@@ -226,19 +227,11 @@ def _write_directory(
     if os.path.lexists(path):
         raise Failure(path, f"exists; --to {kind} makes a new directory")
     real = os.path.realpath(path)
-    temporary = f"{real}.tmp"
-    try:
+    with half_done(real, path) as temporary:
         try:
             done = write(recording, temporary, progress=progress)
         except TraceError:
             os.rename(temporary, real)
             raise
         os.rename(temporary, real)
-    except FileExistsError:
-        raise Failure(f"{path}.tmp", "is in the way; remove it") from None
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
     return done
