@@ -113,8 +113,8 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def half_done(real: str, path: str) -> Iterator[str]:
-    """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error and
-    after signals. path: what an OSError is said to be about."""
+    """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error
+    and after signals. path: what an OSError is said to be about."""
     temporary = os.path.join(os.path.dirname(real), f".utracefs-{secrets.token_hex(8)}.tmp")
     try:
         with _ended_by_exceptions():

@@ -170,6 +170,8 @@ cdef class Samples(RecordSource):
             if not self._count:
                 if self._error is not None:
                     raise self._error
+                self.lost_behind = self._lost
+                self._lost = 0
                 return False
             first = self._heap[0]
             self._pop()
