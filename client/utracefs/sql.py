@@ -203,7 +203,10 @@ def _of_parquet(path: str, files: list[str]) -> Tables:
         except pa.ArrowException as error:
             raise TraceError(errno.EINVAL, f"{file}: broken: {_first_line(error)}") from None
         told = schema.metadata or {}
-        if b"utracefs.event" in told:
+        if told.keys() >= {b"utracefs.event", b"utracefs.system"}:
+            names = Counter(name.casefold() for name in schema.names)
+            if not names.keys() >= set(columns.COMMON_COLUMNS) or max(names.values()) > 1:
+                raise TraceError(errno.EINVAL, f"{file}: its columns are not those of utracefs")
             name = EventName(text_of(told[b"utracefs.system"]), text_of(told[b"utracefs.event"]))
             found.setdefault(name, []).append((file, schema))
     if not found:
@@ -215,7 +218,10 @@ def _of_parquet(path: str, files: list[str]) -> Tables:
             schema = pa.unify_schemas([schema for _, schema in those], promote_options="permissive")
         except pa.ArrowException as error:
             raise TraceError(errno.EINVAL, f"{path}: files of {name} differ: {_first_line(error)}") from None
-        source = _dataset(base, [file for file, _ in those], schema)
+        try:
+            source = _dataset(base, [file for file, _ in those], schema)
+        except pa.ArrowException as error:
+            raise TraceError(errno.EINVAL, f"{path}: {name}: {_first_line(error)}") from None
         sources.append((name, source.schema, source))
     return Tables(_named(sources), None, [])
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import utracefs
@@ -285,6 +287,28 @@ def test_what_is_no_input(tmp_path: Path, file: Path) -> None:
     with pytest.raises(TraceError, match="has no Parquet file of utracefs"), open_tables(tmp_path / "other"):
         pass
     with pytest.raises(FileNotFoundError), open_tables(tmp_path / "nosuch"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("place", "more", "told", "says"),
+    [
+        ("p.parquet", {}, {"event": "ev"}, "no Parquet file of utracefs"),
+        ("p.parquet", {"cpu": None}, {"event": "ev", "system": "s"}, "columns are not those of utracefs"),
+        ("p.parquet", {"Cpu": [0]}, {"event": "ev", "system": "s"}, "columns are not those of utracefs"),
+        ("day=yesterday/p.parquet", {}, {"event": "ev", "system": "s"}, "error parsing 'yesterday'"),
+    ],
+)
+def test_parquet_of_others(
+    tmp_path: Path, place: str, more: dict[str, Any], told: dict[str, str], says: str
+) -> None:
+    table: dict[str, Any] = {key: [1] for key in ("time_ns", "cpu", "pid", "tid", "lost")}
+    table |= {"comm": ["a"], "instance": [""], **more}
+    file = tmp_path / "in" / place
+    file.parent.mkdir(parents=True)
+    made = pa.table({name: values for name, values in table.items() if values})
+    pq.write_table(made.replace_schema_metadata({f"utracefs.{k}": v for k, v in told.items()}), file)
+    with pytest.raises(TraceError, match=says), open_tables(tmp_path / "in"):
         pass
 
 
