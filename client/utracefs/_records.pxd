@@ -38,6 +38,7 @@ cdef struct EventSlot:
 
 cdef class RecordSource:
     cdef public dict comms
+    cdef int64_t lost_behind  # the last record, once `next` has said that there is no more; -1 if not counted
     cdef bint next(self, Raw *raw) except -1
 
 

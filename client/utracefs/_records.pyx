@@ -357,6 +357,10 @@ cdef class Records:
             self.count += 1
             self.last_ns = raw.time_ns
             return event
+        if self._last == <uint64_t>-1 and self._cpus is None:
+            self.lost += max(self._source.lost_behind, 0)
+            self.lost_uncounted |= self._source.lost_behind < 0
+            self._source.lost_behind = 0
         return None
 
     cdef EventDecoder _selected(self, uint16_t id):

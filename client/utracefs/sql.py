@@ -12,7 +12,8 @@
 DuckDB does not tell upper from lower case: of names that differ in nothing else, the later ones get `_` at
 their end, and fields `field_` in front. So do systems that are called as something of DuckDB's.
 
-What a query may do: it cannot reach any file, the network, extensions, or Python's variables.
+What a query may do: it cannot reach any file, the network, extensions, or Python's variables, and cannot
+change settings, some of which would let it do that, or end the process.
 """
 
 import contextlib
@@ -109,12 +110,17 @@ class Tables:
         connection: duckdb.DuckDBPyConnection = columns.library("duckdb").connect(
             ":memory:",
             config={
-                "enable_external_access": False,
                 "autoload_known_extensions": False,
                 "python_enable_replacements": False,
                 "temp_directory": "",
             },
         )
+        # As part of `config` this would except files that are called `:memory:`, in the working directory.
+        connection.execute("SET enable_external_access = false")
+        # What DuckDB's views read must not hide an event's table.
+        prefix = "__"
+        while any(table.name.casefold().startswith(prefix) for table in self.events):
+            prefix += "_"
         text = None if query is None else query.replace('""', '"').casefold()
         is_named = [
             text is None or len(self.events) <= _FEW or table.name.casefold() in text for table in self.events
@@ -126,20 +132,21 @@ class Tables:
             if table.schema not in schemas:
                 schemas.add(table.schema)
                 connection.execute(f"CREATE SCHEMA {quoted(table.schema)}")
-            source, place = f"__{number}", f"{quoted(table.schema)}.{quoted(table.name)}"
+            source, place = f"{prefix}{number}", f"{quoted(table.schema)}.{quoted(table.name)}"
             connection.register(source, table.source)
             connection.execute(f"CREATE VIEW {place} AS FROM {quoted(source)}")
             if table.is_alone:
                 connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS FROM {place}")
         if self.records is not None:
-            connection.register("__records", self.records)
+            connection.register(f"{prefix}{RECORDS}", self.records)
             connection.execute(
-                f"CREATE VIEW {RECORDS} AS SELECT * REPLACE (fields::JSON AS fields) FROM __records"
+                f"CREATE VIEW {RECORDS} AS SELECT * REPLACE (fields::JSON AS fields) FROM {prefix}{RECORDS}"
             )
         elif self.events and (text is None or RECORDS in text):
             connection.execute(
                 f"CREATE VIEW {RECORDS} AS " + " UNION ALL ".join(map(_as_records, self.events))
             )
+        connection.execute("SET lock_configuration = true")
         return connection
 
 
@@ -196,7 +203,10 @@ def _of_parquet(path: str, files: list[str]) -> Tables:
         except pa.ArrowException as error:
             raise TraceError(errno.EINVAL, f"{file}: broken: {_first_line(error)}") from None
         told = schema.metadata or {}
-        if b"utracefs.event" in told:
+        if told.keys() >= {b"utracefs.event", b"utracefs.system"}:
+            names = Counter(name.casefold() for name in schema.names)
+            if not names.keys() >= set(columns.COMMON_COLUMNS) or max(names.values()) > 1:
+                raise TraceError(errno.EINVAL, f"{file}: its columns are not those of utracefs")
             name = EventName(text_of(told[b"utracefs.system"]), text_of(told[b"utracefs.event"]))
             found.setdefault(name, []).append((file, schema))
     if not found:
@@ -208,7 +218,10 @@ def _of_parquet(path: str, files: list[str]) -> Tables:
             schema = pa.unify_schemas([schema for _, schema in those], promote_options="permissive")
         except pa.ArrowException as error:
             raise TraceError(errno.EINVAL, f"{path}: files of {name} differ: {_first_line(error)}") from None
-        source = _dataset(base, [file for file, _ in those], schema)
+        try:
+            source = _dataset(base, [file for file, _ in those], schema)
+        except pa.ArrowException as error:
+            raise TraceError(errno.EINVAL, f"{path}: {name}: {_first_line(error)}") from None
         sources.append((name, source.schema, source))
     return Tables(_named(sources), None, [])
 

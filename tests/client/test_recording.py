@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import utracefs
-from tests.client.perf_data.example import sample
+from tests.client.perf_data.example import lost, sample
 from tests.client.perf_data.example import write as write_perf_data
+from tests.client.recordings import Events
 from tests.client.trace_dat.example import CPU0, CPU1, EVENTS, many_records, pages, write
 from utracefs import Record, Recording
 from utracefs_protocol.errors import TraceError
@@ -227,3 +228,18 @@ def test_a_record_outlives_its_file(file: Path) -> None:
     record = next(iter(recording))
     recording.close()
     assert isinstance(record, Record) and record.fields == {"count": 7}
+
+
+def test_what_was_lost_behind_the_last_record_is_counted(tmp_path: Path) -> None:
+    events = Events(1, b"ev u64 n")
+    data = [sample(1, 1, 3, 4, events.entry(1, 4, 5)), lost(5, 2)]
+    path = write_perf_data(tmp_path / "p", events, data)
+    with utracefs.open(path) as recording:
+        reading = recording.reading()
+        assert [record.lost for record in reading] == [0]
+        assert list(reading) == []
+        assert (reading.records.lost, reading.records.lost_uncounted) == (5, False)
+    with utracefs.open(path, until_ns=2) as recording:
+        reading = recording.reading()
+        assert len(list(reading)) == 1
+        assert reading.records.lost == 0

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import utracefs
@@ -148,6 +150,8 @@ def test_names(tmp_path: Path) -> None:
         (b"select", b"q\"u'o;te"),
         (b"a", b"table"),
         (b"a", b"\xff\xfe"),
+        (b"a", b"__0"),
+        (b"a", b"__Records"),
     ]
     with open_tables(named(tmp_path / "t", *events)) as tables:
         found = {
@@ -165,9 +169,11 @@ def test_names(tmp_path: Path) -> None:
                 '"q""u\'o;te"',
                 '"table"',
                 '"\ufffd\ufffd"',
+                "__0",
+                "__records",
             )
         }
-        assert [row["n"] for (row,) in found.values()] == [0, 1, 2, 3, 3, 4, 5, 5, 6, 6, 7, 8]
+        assert [row["n"] for (row,) in found.values()] == [0, 1, 2, 3, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
         with pytest.raises(duckdb.CatalogException, match=r"Did you mean"):
             ask(tables, "FROM ev")
         assert ask(tables, "SELECT count(*) AS n FROM records") == [{"n": len(events)}]
@@ -232,12 +238,18 @@ def test_parquet_of_several_recordings(tmp_path: Path) -> None:
         "ATTACH '{0}/x.db'",
         "EXPORT DATABASE '{0}/x'",
         "SET enable_external_access = true",
+        "COPY (SELECT 1) TO ':memory:' (FORMAT csv)",
+        "SELECT * FROM read_blob(':memory:')",
+        "CALL enable_logging(storage='file', storage_config={{'path': 'logs'}})",
+        "SET max_expression_depth = 1000000",
+        "SET lock_configuration = false",
         "INSTALL httpfs",
         "LOAD httpfs",
         "FROM recording",
     ],
 )
-def test_a_query_reaches_nothing_else(file: Path, query: str) -> None:
+def test_a_query_reaches_nothing_else(file: Path, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
     with open_tables(file) as tables, utracefs.open(file) as recording:
         assert recording.path
         with pytest.raises(duckdb.Error):
@@ -275,6 +287,28 @@ def test_what_is_no_input(tmp_path: Path, file: Path) -> None:
     with pytest.raises(TraceError, match="has no Parquet file of utracefs"), open_tables(tmp_path / "other"):
         pass
     with pytest.raises(FileNotFoundError), open_tables(tmp_path / "nosuch"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("place", "more", "told", "says"),
+    [
+        ("p.parquet", {}, {"event": "ev"}, "no Parquet file of utracefs"),
+        ("p.parquet", {"cpu": None}, {"event": "ev", "system": "s"}, "columns are not those of utracefs"),
+        ("p.parquet", {"Cpu": [0]}, {"event": "ev", "system": "s"}, "columns are not those of utracefs"),
+        ("day=yesterday/p.parquet", {}, {"event": "ev", "system": "s"}, "error parsing 'yesterday'"),
+    ],
+)
+def test_parquet_of_others(
+    tmp_path: Path, place: str, more: dict[str, Any], told: dict[str, str], says: str
+) -> None:
+    table: dict[str, Any] = {key: [1] for key in ("time_ns", "cpu", "pid", "tid", "lost")}
+    table |= {"comm": ["a"], "instance": [""], **more}
+    file = tmp_path / "in" / place
+    file.parent.mkdir(parents=True)
+    made = pa.table({name: values for name, values in table.items() if values})
+    pq.write_table(made.replace_schema_metadata({f"utracefs.{k}": v for k, v in told.items()}), file)
+    with pytest.raises(TraceError, match=says), open_tables(tmp_path / "in"):
         pass
 
 

@@ -5,10 +5,14 @@ import contextlib
 import decimal
 import errno
 import os
+import secrets
+import shutil
+import signal
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
@@ -16,7 +20,7 @@ import click
 from utracefs.cli import Failure
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["CpuList", "Time", "check_is_not_input", "output_file", "progress_bar", "said"]
+__all__ = ["CpuList", "Time", "check_is_not_input", "half_done", "output_file", "progress_bar", "said"]
 
 _QUIET_S: Final = 1.0
 """What takes no longer needs no progress bar."""
@@ -97,9 +101,11 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
             yield out
         return
     real = os.path.realpath(path)
-    temporary = f"{real}.tmp"
-    try:
-        with open(temporary, "wb") as out:
+    with half_done(real, path) as temporary:
+        with open(temporary, "xb") as out:
+            # What was for its owner alone stays so.
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(out.fileno(), os.stat(real).st_mode & 0o777)
             try:
                 yield out
             except TraceError as error:
@@ -108,12 +114,52 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
                     os.rename(temporary, real)
                 raise
         os.rename(temporary, real)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
+
+
+@contextlib.contextmanager
+def half_done(real: str, path: str) -> Iterator[str]:
+    """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error
+    and after signals. path: what an OSError is said to be about."""
+    temporary = os.path.join(os.path.dirname(real), f".utracefs-{secrets.token_hex(8)}.tmp")
+    try:
+        with _ended_by_exceptions():
+            try:
+                yield temporary
+            except BaseException:
+                if os.path.isdir(temporary):
+                    shutil.rmtree(temporary, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+class _Ended(BaseException):
+    """By a signal."""
+
+
+@contextlib.contextmanager
+def _ended_by_exceptions() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the process as ever, but as Ctrl-C does: only when this is left."""
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if not came:
+            came.append(number)
+            raise _Ended
+
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [n for n, handler in before.items() if handler is signal.SIG_DFL]
+    try:
+        for number in taken:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+        if came:
+            os.kill(os.getpid(), came[0])
 
 
 @contextlib.contextmanager

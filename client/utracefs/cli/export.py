@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -20,7 +19,15 @@ from utracefs.cli.common import (
     seconds_option,
     with_extras,
 )
-from utracefs.cli.converting import CpuList, Time, check_is_not_input, output_file, progress_bar, said
+from utracefs.cli.converting import (
+    CpuList,
+    Time,
+    check_is_not_input,
+    half_done,
+    output_file,
+    progress_bar,
+    said,
+)
 from utracefs.cli.live import write_live
 from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.refusals import about_the_filter
@@ -108,7 +115,7 @@ class _TrackType(_AnyType):
     help="Format; chrome: Chrome JSON.  [default: by the ending of OUT: .dat, .data, .jsonl, .csv, .json,"
     " .pftrace, .parquet, .ctf or / for CTF]",
 )
-@click.option("-o", "--output", metavar="OUT", type=click.Path(), help="[default: stdout]")
+@click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
 @click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
 @click.option(
@@ -178,6 +185,8 @@ def export(
     utracefs export --daemon -o now.jsonl
     utracefs export --live -e 'http_*' | jq .fields
     """
+    if output == "-":
+        output = None
     if (file is not None) + from_daemon + live > 1:
         raise click.UsageError("give INPUT, --daemon or --live")
     if duration_s is not None and not live:
@@ -359,19 +368,11 @@ def _write_directory(
     """It gets its name when it is complete, or complete up to what was broken."""
     _check_new(kind, path)
     real = os.path.realpath(path)
-    temporary = f"{real}.tmp"
-    try:
+    with half_done(real, path) as temporary:
         try:
             done = write(recording, temporary, progress=progress)
         except TraceError:
             os.rename(temporary, real)
             raise
         os.rename(temporary, real)
-    except FileExistsError:
-        raise Failure(f"{path}.tmp", "is in the way; remove it") from None
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
     return done

@@ -101,9 +101,11 @@ def _plainly(tables: Tables) -> Iterator[None]:
     duckdb = library("duckdb")
     try:
         yield
-    except (duckdb.Error, RuntimeError) as error:
+    except (duckdb.Error, RuntimeError, OverflowError) as error:
         if tables.failures:
             raise tables.failures[0] from None
+        if isinstance(error, OverflowError):
+            raise Failure("", f"a value that Python has no room for ({error}): cast it to VARCHAR") from None
         raise Failure("", " ".join(str(error).partition("\n\nLINE ")[0].split())) from None
 
 

@@ -18,8 +18,8 @@ All is little-endian and without padding between the parts.
 
 Names get an underscore in front, which readers take away again: some are words of TSDL. Lost records are
 counted in `events_discarded` of the packet of the record behind them, at least one where they were not
-counted; a record that is shorter than its event says counts there, too. Times of a cpu that go back, which
-readers refuse, stay at the latest.
+counted; a record that is shorter than its event says counts there, too. Times of a cpu that go back and times
+from 2^63 on, which readers refuse, stay at the latest.
 """
 
 import os
@@ -42,6 +42,7 @@ _HEAD: Final = struct.Struct("<I16sIIQQQQQQI")
 _RECORD: Final = struct.Struct("<IQii16s")
 """event, time, pid, tid, comm."""
 _MAGIC: Final = 0xC1FC1FC1
+_LATEST: Final = (1 << 63) - 2
 _PACKET_BYTES: Final = 64 << 10
 """Of records, until a packet is written."""
 
@@ -162,7 +163,7 @@ class _Stream:
         if body is None:
             self.discarded += 1
             return
-        time = max(record.time_ns, self._last)
+        time = max(min(record.time_ns, _LATEST), self._last)
         if not self._body:
             self._first = time
         self._last = time

@@ -5,7 +5,8 @@
 A table for each event, in files of a day and a host; or one file with the table of one event. Columns and
 types are those of `Recording.to_arrow`, and so are the metadata, by which `utracefs sql` knows the event. A
 field that is called as a partition (`event`, `day`, `host`) gets `field_` in front, too, since readers add
-those as columns. In names of directories is percent-encoded what is not a letter, a digit or one of `_.-~:`.
+those as columns. In names of directories is percent-encoded what is not a letter, a digit or one of `_.-~:`;
+a name that is too long then is cut, and ends in `~` and a digest of the whole.
 
 The day is that of UTC. A perf.data says which moment of its clock was which time of day; of other
 recordings, whose clock does not tell that, the file's last change is taken for the time of the last record.
@@ -13,6 +14,7 @@ Where the clock does not count nanoseconds the day is 1970-01-01.
 """
 
 import datetime
+import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from utracefs._columns import Batch
 from utracefs._records import EventDecoder
 from utracefs.export.common import Exported, Progress, clean
 from utracefs.recording import Reading, Recording
+from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,6 +43,8 @@ _DAY_NS: Final = 86400 * 10**9
 _FIRST_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _UPTIME_NS: Final = 10**18
 """Clocks that have counted more, 31 years, count from 1970."""
+_NAME_MAX: Final = 255
+"""Of a directory, in bytes (NAME_MAX of Linux)."""
 _COMPRESSION: Final = "zstd"
 _ROW_GROUP: Final = 1 << 20
 
@@ -58,7 +63,7 @@ def write_parquet(
     """
     columns.library("pyarrow.parquet")
     os.mkdir(directory)
-    where = f"host={_quoted(host or recording.host or 'unknown')}"
+    where = _folder("host", host or recording.host or "unknown")
     offset = _unix_offset(recording)
     reading = recording.reading()
     files = _Files(os.fspath(directory))
@@ -70,10 +75,10 @@ def write_parquet(
                 schemas[event] = columns.arrow_schema(
                     batch, recording.metadata, taken=PARTITIONS, key=str.casefold
                 )
-            name = _quoted(f"{event.system}:{event.name}")
+            name = _folder("event", f"{event.system}:{event.name}")
             table = columns.arrow_batch(batch, schemas[event])
             for day, begin, end in _days(table, offset):
-                files.write(f"event={name}/day={day}/{where}", event, table.slice(begin, end - begin))
+                files.write(f"{name}/day={day}/{where}", event, table.slice(begin, end - begin))
     finally:
         files.close()
     return Exported.of(reading)
@@ -93,9 +98,17 @@ def write_parquet_file(
     return Exported.of(reading)
 
 
-def _quoted(name: str) -> str:
-    """For a directory; U+FFFD for what is not UTF-8, which readers refuse."""
-    return quote(clean(name), safe=":")
+def _folder(key: str, value: str) -> str:
+    """With U+FFFD for what is not UTF-8, which readers refuse."""
+    name = f"{key}={quote(clean(value), safe=':')}"
+    if len(name) <= _NAME_MAX:
+        return name
+    end = "~" + hashlib.sha256(bytes_of(value)).hexdigest()[:16]
+    begin = clean(value)[:_NAME_MAX]
+    while len(name) + len(end) > _NAME_MAX:
+        begin = begin[:-1]
+        name = f"{key}={quote(begin, safe=':')}"
+    return name + end
 
 
 class _Files:

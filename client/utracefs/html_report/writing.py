@@ -19,6 +19,7 @@ import hashlib
 import html
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from importlib import resources
@@ -192,15 +193,18 @@ def _page(path: str) -> tuple[bytes, bytes]:
     style = text("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(text(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
     template = text("page.html")
-    for name, value in {
+    values = {
         "style_hash": _hash(style),
         "script_hash": _hash(script),
         "title": html.escape(clean(os.path.basename(path))),
         "style": style,
-    }.items():
-        template = template.replace("{{" + name + "}}", value)
-    before, _, after = template.partition("{{data}}")
-    return before.encode(), after.replace("{{script}}", script).encode()
+        "script": script,
+    }
+    # In one go: a value, such as the file's name, may look like a place for another.
+    before, after = (
+        re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], part) for part in template.split("{{data}}")
+    )
+    return before.encode(), after.encode()
 
 
 def _hash(text: str) -> str:

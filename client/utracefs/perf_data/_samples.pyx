@@ -170,6 +170,8 @@ cdef class Samples(RecordSource):
             if not self._count:
                 if self._error is not None:
                     raise self._error
+                self.lost_behind = self._lost
+                self._lost = 0
                 return False
             first = self._heap[0]
             self._pop()
@@ -238,7 +240,7 @@ cdef class Samples(RecordSource):
     cdef int _take_lost(self, uint64_t lost) except -1:
         self.lost += lost
         self.gaps += not lost
-        if lost > <uint64_t>1 << 62 or self._lost < 0:
+        if not lost or lost > <uint64_t>1 << 62 or self._lost < 0:
             self._lost = -1
         else:
             self._lost = min(self._lost + <int64_t>lost, <int64_t>1 << 62)

@@ -29,6 +29,7 @@ from libc.string cimport memcmp, memcpy
 
 from utracefs_protocol.filter.predicate import How as _How
 from utracefs_protocol.filter.predicate import Subject as _Subject
+from utracefs_protocol._fields cimport Place, set_place
 from utracefs_protocol.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word
 
 cdef extern from * nogil:
@@ -289,17 +290,20 @@ cdef class Filter:
                 )
 
     cdef int set_step(self, Step *step, predicate) except -1:
+        cdef Place place
         field = predicate.field
         step.subject = _SUBJECTS[predicate.subject]
         step.how = _HOWS[predicate.how]
         step.negated = predicate.negated
         if field is not None:
-            step.offset = field.offset if step.subject == COMMON else field.offset - COMMON_SIZE
-            step.size = field.size
-        if step.subject in (DATA_LOC, REL_LOC):
-            if step.size not in (4, 8):
-                raise ValueError(f"a location word of {step.size} bytes")
-            step.size = 4  # a synthetic event has a slot of 8 for it
+            # (Of the slot of 8 bytes that a synthetic event has for a location word it takes the first half.)
+            set_place(&place, field)
+            step.offset = place.offset
+            step.size = field.size if step.subject in (COMMON, NUMBER) else place.size
+            if step.subject != COMMON:
+                if place.offset < COMMON_SIZE:
+                    step.subject = NOTHING
+                step.offset -= COMMON_SIZE
         if step.subject == COMMON and step.offset + step.size > COMMON_SIZE:
             raise ValueError("beyond the common fields")
         value = predicate.value

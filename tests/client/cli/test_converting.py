@@ -3,6 +3,8 @@
 import errno
 import os
 import pty
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,3 +57,44 @@ def test_what_is_broken_is_kept_up_to_there_and_what_is_refused_is_not(
         out.write(b"part")
         raise TraceError(number, "no")
     assert [p.name for p in tmp_path.iterdir()] == (["out"] if kept else [])
+
+
+FILE = """
+with output_file("out", ".") as out:
+    out.write(b"part")
+    end()
+"""
+DIRECTORY = """
+with half_done(os.path.realpath("out"), "out") as temporary:
+    os.mkdir(temporary)
+    open(os.path.join(temporary, "part"), "w").close()
+    end()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("what", [FILE, DIRECTORY])
+def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals, what: str) -> None:
+    program = f"""
+import os
+from utracefs.cli.converting import half_done, output_file
+def end():
+    assert len(os.listdir()) == 1
+    os.kill(os.getpid(), {number:d})
+    os.kill(os.getpid(), {number:d})
+{what}"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == -number
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hangup_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
+    """As nohup does it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with output_file(str(tmp_path / "out"), str(tmp_path)) as out:
+            signal.raise_signal(signal.SIGHUP)
+            out.write(b"all")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (tmp_path / "out").read_bytes() == b"all"

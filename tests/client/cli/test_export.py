@@ -43,6 +43,7 @@ def test_json_lines_to_stdout(file: Path) -> None:
         {"key": 8, "size": 2**63},
     ]
     assert done.stderr == f"utracefs: {file}: 2 records, 3 lost\n"
+    assert run(file, "-e", "begin", "-o", "-").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
@@ -220,10 +221,28 @@ def test_a_directory(file: Path, tmp_path: Path) -> None:
     assert run(file, "--to", "ctf").exit_code == 2
     done = run(file, "--to", "ctf", "-o", tmp_path / "nowhere" / "trace")
     assert (done.exit_code, "No such file" in done.output) == (1, True)
-    (tmp_path / "other.tmp").mkdir()
-    done = run(file, "--to", "ctf", "-o", tmp_path / "other")
-    assert (done.exit_code, "is in the way" in done.output) == (1, True)
-    assert (tmp_path / "other.tmp").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_nothing_beside_the_output_is_touched(file: Path, tmp_path: Path) -> None:
+    source = tmp_path / "out.jsonl.tmp"
+    source.write_bytes(file.read_bytes())
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "out.csv.tmp").symlink_to("victim")
+    (tmp_path / "out.tmp").mkdir()
+    for words in (["out.jsonl"], ["out.csv"], ["out", "--to", "ctf"]):
+        done = run(source, "-o", tmp_path / words[0], *words[1:])
+        assert (done.exit_code, done.output) == (0, f"{tmp_path / words[0]}: {len(ROWS)} records, 3 lost\n")
+    assert source.read_bytes() == file.read_bytes()
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "out.csv").is_file() and not (tmp_path / "out.csv").is_symlink()
+
+
+def test_an_output_of_the_longest_name_keeps_its_mode(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / ("a" * 249 + ".jsonl")
+    out.touch(0o600)
+    assert run(file, "-o", out).exit_code == 0
+    assert (out.stat().st_mode & 0o777, out.stat().st_size > 0) == (0o600, True)
 
 
 @pytest.mark.parametrize("name", ["out.data", "out.dat"])

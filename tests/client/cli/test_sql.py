@@ -119,6 +119,7 @@ def test_without_a_query_it_says_which_tables_there_are(file: Path) -> None:
         ("FROM intss", 1, 'Catalog Error: Table with name intss does not exist! Did you mean "ints"?'),
         ("SELECT 'a'::INT", 1, "Conversion Error: Could not convert string 'a' to INT32"),
         ("COPY ints TO 'x.csv'", 1, 'Permission Error: Cannot access file "x.csv"'),
+        ("SELECT INTERVAL '100000000 years'", 1, "a value that Python has no room for"),
         (" ; ", 2, "sql: QUERY is empty"),
     ],
 )
@@ -127,6 +128,14 @@ def test_errors_are_one_line(file: Path, query: str, status: int, said: str) -> 
     assert (done.exit_code, done.stdout) == (status, "")
     assert done.stderr.startswith(f"utracefs: {said}")
     assert done.stderr.count("\n") == 1
+
+
+def test_times_of_day(file: Path) -> None:
+    done = run(
+        file, "SELECT to_timestamp(0)::VARCHAR AS a, to_timestamp(max(time_ns)) AS b FROM ints", "--json"
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["b"][:2] == json.loads(done.stdout)["a"][:2]
 
 
 def test_statements_without_rows(file: Path) -> None:

@@ -139,6 +139,16 @@ def test_lost_records_are_counted(tmp_path: Path, lost: int, counted: int) -> No
     assert discarded(tmp_path / "ctf") == [counted]
 
 
+def test_times_that_readers_refuse_stay_at_the_latest(tmp_path: Path) -> None:
+    events = Events(1, b"ev u64 n")
+    records = [sample(time, 1, 3, 4, events.entry(1, 4, 5)) for time in (1, 2**63, 2**64 - 1)]
+    path = write_perf_data(tmp_path / "p", events, records)
+    with utracefs.open(path) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    lines = run_judge("babeltrace2", "--clock-cycles", tmp_path / "ctf").decode().splitlines()
+    assert [int(line[1:21]) for line in lines] == [1, 2**63 - 2, 2**63 - 2]
+
+
 def test_a_record_that_is_too_short_is_discarded(tmp_path: Path) -> None:
     events = Events(1, b"ev u64 n")
     records = [sample(1, 1, 3, 4, events.entry(1, 4, 5)[:12]), sample(2, 1, 3, 4, events.entry(1, 4, 5))]

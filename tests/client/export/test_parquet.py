@@ -26,6 +26,7 @@ from tests.client.test_recording import break_first_page
 from tests.client.trace_dat import example
 from utracefs.export import Exported, parquet, write_parquet, write_parquet_file
 from utracefs.perf_data.format import Feature
+from utracefs.sql import open_tables
 from utracefs_protocol.errors import TraceError
 
 NAMES = [name(number) for number in EVENTS.declared]
@@ -173,6 +174,18 @@ def test_names_of_events_that_no_directory_has(tmp_path: Path) -> None:
     assert folder.name == "event=s%20y%3Ds:a%2Fb%20%EF%BF%BD%25"
     (file,) = folder.rglob("*.parquet")
     assert pq.ParquetFile(file).read().column("field_host").to_pylist() == [0, 1, 2, 3]
+
+
+def test_names_that_are_too_long_for_a_directory(tmp_path: Path) -> None:
+    names = ["\u00e4" * 60 + end for end in ("a", "b")]
+    events = Events(5, *[f"{name} u32 n".encode() for name in names])
+    records = [(n, events.entry(5 + n % 2, 1, n)) for n in range(4)]
+    path = example.write(tmp_path / "t", [example.pages(records)], formats={b"user_events": events.formats()})
+    with utracefs.open(path) as recording:
+        write_parquet(recording, tmp_path / "out")
+    assert all(len(folder.name) <= 255 for folder in (tmp_path / "out").iterdir())
+    with open_tables(tmp_path / "out") as tables:
+        assert sorted(table.name for table in tables.events) == names
 
 
 def test_more_events_than_files_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

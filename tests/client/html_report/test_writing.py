@@ -146,7 +146,13 @@ def test_every_field_of_every_record(chromium: Chromium, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["</script><script>throw 1</script>", "<img src=x onerror=alert(1)>", 'a"b\n&amp;', "gr\udcff\u202e"],
+    [
+        "</script><script>throw 1</script>",
+        "<img src=x onerror=alert(1)>",
+        'a"b\n&amp;',
+        "gr\udcff\u202e",
+        "{{data}}",
+    ],
 )
 def test_a_recording_is_text_wherever_it_is_shown(chromium: Chromium, tmp_path: Path, name: str) -> None:
     events = Events(7, b"one __rel_loc char[] text")

@@ -61,7 +61,8 @@ def test_lost_samples_are_told_at_their_time() -> None:
         record(68, b""),
     ]
     assert [(r.time_ns, r.lost) for r in records(b"".join(data))] == [(10, 0), (30, 5)]
-    assert [r.lost for r in records(lost(2**64 - 1, 1) + sample(2, 0, 3, 4, ENTRY))] == [-1]
+    for uncounted in (2**64 - 1, 0):
+        assert [r.lost for r in records(lost(uncounted, 1) + sample(2, 0, 3, 4, ENTRY))] == [-1]
 
 
 def test_all_that_was_lost_is_counted_behind_the_last_sample_too() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol.declaration import parse
+from utracefs_protocol.declaration import Field, FieldKind, parse
 from utracefs_protocol.filter import Filter, parse_filter
 from utracefs_protocol.filter.predicate import Predicate, Subject
 from utracefsd.consumers.ftrace._names import WriterNames
@@ -366,6 +366,33 @@ def test_strings_of_synthetic_events() -> None:
     slots = word.to_bytes(8, "little") + b"abc".ljust(STRING_BYTES, b"\0")
     assert found.test(slots + b"late\0")
     assert not found.test(slots + b"soon\0")
+
+
+@pytest.mark.parametrize(
+    "text", [b"t ~ 'x*'", b"t == 'x'", b"t ~ '*x*'", b"r == 'x'", b"d ~ '*x'", b"ul == 1"]
+)
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [
+        (8 + 2**40, 2**64 - 2**40),
+        (2**63, 2**63),
+        (2**64, 8),
+        (2**70, 8),
+        (8, 2**66),
+        (0, 4),
+        (7, 8),
+        (2**62, 3),
+    ],
+)
+def test_fields_that_claim_to_be_where_no_record_is(text: bytes, offset: int, size: int) -> None:
+    fields = [Field(f.type, f.name, offset, size, f.signed, f.kind) for f in FIELDS]
+    assert not parse_filter(text, fields).test(bytes(FIXED.size))
+
+
+def test_a_location_word_that_claims_to_be_larger() -> None:
+    found = parse_filter(b"x == 0", [Field(b"__data_loc u32[]", b"x", 8, 8, False, FieldKind.DATA_LOC)])
+    assert found.test(bytes(8))
+    assert not found.test(bytes(7))
 
 
 LATER = Predicate(Subject.NOTHING)
