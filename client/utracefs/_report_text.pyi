@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from utracefs.trace_dat._merge import Merge
 from utracefs_protocol._event_printer import EventPrinter
@@ -18,5 +18,6 @@ class ReportText:
         comms: dict[int, str] = ...,
         since: int = 0,
         until: int = ...,
+        pids: Collection[int] | None = None,
     ) -> None: ...
     def read(self, max_bytes: int) -> bytes: ...

@@ -51,6 +51,7 @@ cdef class ReportText:
     full_ns: all nine digits of the time.
     comms: thread id to name, for filters.
     since, until: only records from the first time on, before the second; without offset_ns.
+    pids: only records of these threads; None: all.
     """
 
     cdef Merge _merge
@@ -61,6 +62,7 @@ cdef class ReportText:
     cdef uint64_t _offset
     cdef uint64_t _since
     cdef uint64_t _until
+    cdef object _pids
     cdef bint _full_ns
     cdef dict _comms
     cdef list _tasks
@@ -74,7 +76,7 @@ cdef class ReportText:
 
     def __cinit__(
         self, Merge merge not None, list prefixes, list in_ns, printer, task, *, offset_ns=0,
-        bint full_ns=False, dict comms not None={}, since=0, until=UINT64_MAX
+        bint full_ns=False, dict comms not None={}, since=0, until=UINT64_MAX, pids=None
     ):
         self._merge = merge
         self._prefixes = prefixes
@@ -85,6 +87,7 @@ cdef class ReportText:
         self._full_ns = full_ns
         self._comms = comms
         self._since = min(since, <uint64_t>UINT64_MAX)
+        self._pids = pids
         self._until = min(until, <uint64_t>UINT64_MAX)
         self._tasks = [None] * SLOTS
         self._events = {}
@@ -134,6 +137,8 @@ cdef class ReportText:
             memcpy(&pid, data + 4, 4)
             event = self._event(id)
             if event.label == NULL:
+                event = NULL
+            elif self._pids is not None and pid not in self._pids:
                 event = NULL
             elif event.filter != NULL and not self._passes(<Filter>event.filter, stream):
                 event = NULL

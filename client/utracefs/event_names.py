@@ -10,10 +10,22 @@ from typing import NamedTuple
 from utracefs_protocol import event_names
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["ALL_USER_EVENTS", "EventName", "is_glob", "matches", "parse_event_list", "select"]
+__all__ = [
+    "ALL_USER_EVENTS",
+    "EventName",
+    "is_glob",
+    "matches",
+    "no_such_event",
+    "parse_event_list",
+    "select",
+]
 
 ALL_USER_EVENTS = text_of(event_names.ALL_USER_EVENTS)
 """What is meant where no event is named."""
+
+
+_NAMES_SAID = 8
+"""In a line that says what there is."""
 
 
 class EventName(NamedTuple):
@@ -56,3 +68,11 @@ def parse_event_list(text: bytes) -> list[EventName]:
         if system is not None:
             found.append(EventName(text_of(system), text_of(name)))
     return found
+
+
+def no_such_event(word: str, events: Iterable[EventName]) -> str:
+    """What to say of a word that means none of the events of a recording: which there are, but for ftrace's
+    own."""
+    names = sorted(event.name for event in events if event.system != "ftrace")
+    there = ", ".join(names[:_NAMES_SAID]) + (", ..." if len(names) > _NAMES_SAID else "")
+    return f"no such event: {word}" + (f"; it has {there}" if names else "")

@@ -18,7 +18,7 @@ from utracefs import columns
 from utracefs._columns import Batch, ColumnBatches
 from utracefs._records import EventDecoder, MergedPages, Record, Records, RecordSource
 from utracefs.event_filters import EventFilters
-from utracefs.event_names import EventName, matches
+from utracefs.event_names import EventName, matches, no_such_event
 from utracefs.perf_data import PerfDataReader
 from utracefs.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.trace_dat import CLOCKS_IN_NS, TraceDatReader
@@ -77,7 +77,7 @@ class Recording:
         """False: the clock counts something else, and what is called nanoseconds here is that."""
         missing = [pattern for pattern in self._patterns if not any(matches(pattern, e) for e in self.events)]
         if missing:
-            raise TraceError(errno.ENOENT, f"{path}: no such event: {missing[0]}")
+            raise self._no_such_event(missing[0])
         self._filters: EventFilters | None = None
         if filter is not None:
             text = bytes_of(filter) if isinstance(filter, str) else filter
@@ -262,7 +262,7 @@ class Recording:
         if len(found) == 1:
             return found[0]
         if not found:
-            raise TraceError(errno.ENOENT, f"{self.path}: no such event: {event}")
+            raise self._no_such_event(event)
         names = ", ".join(f"{decoder.system}:{decoder.name}" for decoder in found)
         raise TraceError(errno.EINVAL, f"{self.path}: several events are called {event}: {names}")
 
@@ -275,6 +275,12 @@ class Recording:
         if self._patterns or any(selection is not None for selection in selections):
             return None
         return self._merged(self._reader)
+
+    def _no_such_event(self, word: str) -> TraceError:
+        return TraceError(errno.ENOENT, f"{self.path}: {no_such_event(word, self.events)}")
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.path}: {self.format}, clock {self.clock}, {len(self.events)} events>"
 
     def _source(self) -> tuple[RecordSource, Callable[[], float]]:
         if isinstance(self._reader, PerfDataReader):

@@ -63,6 +63,8 @@ class ReportOptions:
     """From this time on, as the report prints times."""
     until_ns: int | None = None
     """Before this time."""
+    pids: frozenset[int] | None = None
+    """Only records of these threads; None: all."""
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
@@ -94,6 +96,7 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         comms=reader.cmdlines,
         since=since or 0,
         until=(1 << 64) - 1 if until is None else until,
+        pids=options.pids,
     )
     yield b"cpus=%d\n" % reader.nr_cpus
     while piece := text.read(_PIECE_BYTES):
@@ -116,6 +119,8 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
         if len(record.data) < ENTRY_HEADER_SIZE:
             continue
         event_id = int.from_bytes(record.data[:2], "little")
+        if options.pids is not None and _pid_of(record) not in options.pids:
+            continue
         if (event := events.wanted(event_id)) is not None:
             judge = events.filter(event_id)
             if judge is not None and not takes(
@@ -129,11 +134,16 @@ def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
             yield json.dumps(_json_record(reader, record, event, events.layout(event_id)))
 
 
+def _pid_of(record: BufferRecord) -> int:
+    """common_pid, of the thread."""
+    return int.from_bytes(record.data[4:8], "little", signed=True)
+
+
 def _json_record(
     reader: TraceDatReader, record: BufferRecord, event: EventFormat, layout: Layout
 ) -> dict[str, Any]:
     in_ns = record.buffer.clock in CLOCKS_IN_NS | {"boot"}
-    pid = int.from_bytes(record.data[4:8], "little", signed=True)
+    pid = _pid_of(record)
     found: dict[str, Any] = {
         "ts_ns" if in_ns else "ts": record.ts + reader.offset_ns,
         "cpu": record.cpu,

@@ -2,7 +2,15 @@
 
 import pytest
 
-from utracefs.event_names import ALL_USER_EVENTS, EventName, is_glob, matches, parse_event_list, select
+from utracefs.event_names import (
+    ALL_USER_EVENTS,
+    EventName,
+    is_glob,
+    matches,
+    no_such_event,
+    parse_event_list,
+    select,
+)
 from utracefs_protocol.text import text_of
 
 LIST = b"user_events:a\nuser_events:ab\nother:a\nuser_events_multi:a.0\nuser_events:\xff\n\n"
@@ -40,3 +48,11 @@ def test_globs() -> None:
     assert [is_glob(pattern) for pattern in ("a", "s:a", "s:", ":a", "a*", "\udcff?")] == [False] * 2 + [
         True
     ] * 4
+
+
+def test_what_there_is_instead() -> None:
+    events = [EventName("user_events", name) for name in "ba"] + [EventName("ftrace", "print")]
+    assert no_such_event("x", events) == "no such event: x; it has a, b"
+    assert no_such_event("x", events[2:]) == "no such event: x"
+    many = [EventName("user_events", str(number)) for number in range(9)]
+    assert no_such_event("x", many).endswith(" 6, 7, ...")

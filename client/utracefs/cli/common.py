@@ -130,7 +130,7 @@ class EventPattern(TextType):
         if not text or re.search(r"\s", text) or text.startswith("!"):
             self.fail(f"{text!r} is not an event: SYSTEM:NAME, NAME, or a glob of either", param, ctx)
         if text.count(":") > 1:
-            self.fail(f"{text!r} has more than one ':'", param, ctx)
+            self.fail(f"{text!r} has more than one ':'; several events have a -e each", param, ctx)
         if len(bytes_of(text)) > MAX_WORD:
             self.fail(f"{text[:20]!r}... is longer than {MAX_WORD} bytes", param, ctx)
         return text

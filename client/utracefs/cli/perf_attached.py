@@ -34,6 +34,9 @@ __all__ = ["LOOK_S", "Attached", "Opened"]
 LOOK_S = 0.02
 """How often to look for events that came. What one emits before it is found is not counted."""
 
+FEW = 5
+"""Names in a line of text."""
+
 
 @attrs.frozen(eq=False)
 class Opened:
@@ -85,6 +88,8 @@ class Attached:
         self._last: dict[EventName, int] = {}
         self._gone_since: float | None = None
         self._is_first = True
+        self._late: list[EventName] = []
+        """Those that came up after the first look."""
         self._due = 0.0
 
     def __enter__(self) -> Self:
@@ -149,6 +154,10 @@ class Attached:
     def finish(self) -> int:
         """Tell which patterns meant no event, and whether the daemon is missing; the exit status."""
         missing = self.missing()
+        if self._late:
+            names = ", ".join(map(str, self._late[:FEW])) + (", ..." if len(self._late) > FEW else "")
+            before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
+            click.echo(f"utracefs: {names}: declared meanwhile; what came in {before} is missing", err=True)
         for pattern in missing:
             click.echo(f"utracefs: {pattern}: no such event came", err=True)
         if self.is_away:
@@ -169,6 +178,7 @@ class Attached:
         for event in select(patterns, available_events(self.tree)):
             if event in self.opened or event in self._refused:
                 continue
+            is_late = not first and event not in self._seen
             try:
                 self._open(event)
             except FileNotFoundError:  # gone again
@@ -181,6 +191,9 @@ class Attached:
                     raise failure from None
                 self._refused.add(event)
                 click.echo(f"utracefs: {failure.about}: {failure.reason}", err=True)
+            else:
+                if is_late:
+                    self._late.append(event)
 
     def _failure(self, event: EventName, error: OSError) -> Failure:
         reason = error.strerror or str(error)

@@ -1,5 +1,6 @@
 """`utracefs report`: print a trace.dat, line by line as `trace-cmd report` does, or write it as a page."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -14,9 +15,11 @@ from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option, se
 from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.wanted import all_filters, filter_option
-from utracefs.event_names import EventName, select
+from utracefs.event_names import EventName, no_such_event, select
+from utracefs.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, json_lines, report_text
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of, text_of
 
 if TYPE_CHECKING:
@@ -32,6 +35,12 @@ _LINES_AT_ONCE = 2000
 @click.option("-i", "--input", "also_file", metavar="FILE", help="The same as FILE, as trace-cmd has it.")
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
 @click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
+@click.option(
+    "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
+)
+@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on, in seconds (see -t).")
+@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
+@seconds_option("--last", "last_s", "The last S seconds.")
 @events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
 @filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
@@ -44,14 +53,8 @@ _LINES_AT_ONCE = 2000
     "--output",
     metavar="OUT",
     type=click.Path(),
-    help="html: the page, - for stdout.  [default: FILE.html]",
+    help="html: the page, - for stdout. [default: FILE.html]",
 )
-@click.option(
-    "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="html: only this process or thread."
-)
-@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see -t).")
-@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
-@seconds_option("--last", "last_s", "The last S seconds.")
 @click.option("--recover", is_flag=True, help="html: save what can be saved of a broken file.")
 def report(
     file: str,
@@ -100,20 +103,30 @@ def report(
         with recording:
             _write_html(recording, output)
         return
-    if output is not None or pids or recover:
-        raise click.UsageError("-o, --pid and --recover are for --html; see utracefs export")
-    with TraceDatReader(path) as reader:
+    if output is not None or recover:
+        raise click.UsageError(
+            "-o and --recover are for --html; `utracefs export` has them for other formats"
+        )
+    with _opened(path) as reader:
         if show_stat:
             _write(line for text in reader.cpu_stats for line in text.splitlines())
             return
-        options = ReportOptions(full_ns, cpus, events, bytes_of(text) if text else None, since_ns, until_ns)
+        options = ReportOptions(
+            full_ns,
+            cpus,
+            events,
+            bytes_of(text) if text else None,
+            since_ns,
+            until_ns,
+            frozenset(pids) if pids else None,
+        )
         there = [
             EventName(reader.systems.get(number, ""), text_of(event.name))
             for number, event in reader.formats.items()
         ]
         for pattern in events:
             if not select([pattern], there):
-                raise Failure(pattern, f"no such event in {path}")
+                raise Failure(path, no_such_event(pattern, there))
         try:
             with about_the_filter(path, text):
                 if as_json:
@@ -125,6 +138,17 @@ def report(
                         out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}") from None
+
+
+def _opened(path: str) -> TraceDatReader:
+    try:
+        return TraceDatReader(path)
+    except TraceError:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            if file.read(len(PERF_MAGIC)) == PERF_MAGIC:
+                prints = f"`utracefs perf script -i {path}` prints it"
+                raise Failure(path, f"is a perf.data: {prints}; --html and `export` take it") from None
+        raise
 
 
 def _write_html(recording: "Recording", output: str | None) -> None:

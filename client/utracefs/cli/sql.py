@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +54,8 @@ def sql(file: str, query: str | None, as_csv: bool, as_json: bool, recover: bool
         raise click.UsageError("--csv or --json, not both")
     if query is not None and not query.strip(" ;\n\t"):
         raise click.UsageError("QUERY is empty")
+    if query is None and " " in file.strip() and not os.path.exists(file):
+        raise click.UsageError("INPUT comes first: utracefs sql trace.dat QUERY")
     with with_extras(), open_tables(file, recover=recover) as tables:
         write = _write_csv if as_csv else _write_json if as_json else _write_table
         with contextlib.closing(tables.connect(query)) as connection, _plainly(tables):
@@ -82,7 +85,9 @@ def _tables(tables: Tables, connection: "duckdb.DuckDBPyConnection") -> Iterator
 
     names = [
         written(table.name) if table.is_alone else f"{written(table.schema)}.{written(table.name)}"
-        for table in tables.events
+        for table in sorted(
+            tables.events, key=lambda table: (table.schema == "ftrace", table.schema, table.name)
+        )
     ]
     for name in [RECORDS, *names] if names else []:
         for column, kind, *_ in connection.execute(f"DESCRIBE {name}").fetchall():

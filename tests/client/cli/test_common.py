@@ -119,7 +119,7 @@ STOPPED = [
     ["record"],
     ["emit", "ev u32 a", "1"],
     ["stream", "-e", "x"],
-    ["perf", "stat", "--", "true"],
+    ["perf", "stat"],
 ]
 
 

@@ -65,6 +65,22 @@ def test_perf_stat_counts_what_each_filter_takes(traced: Cli) -> None:
     )
 
 
+def test_a_command_needs_no_daemon(cli: Cli) -> None:
+    """It gets one for as long as it runs. What an event emitted before it was found is said to be missing."""
+    emits = [*cli.command("emit", "ev u32 a", "5")]
+    loop = f"{' '.join(emits[:-2])} '{emits[-2]}' 5; "
+    keeps = f"{' '.join(cli.command('reg', 'ev'))} 'u32 a'; sleep 0.3; "
+    done = cli.run(
+        "perf", "stat", "-a", "-e", "ev", "--", "sh", "-c", keeps.replace("ev 'u32", "'ev u32") + loop
+    )
+    assert re.search(rb"^ +1  user_events:ev$", done.stdout, re.MULTILINE)
+    assert done.stderr.decode() == (
+        "utracefs: user_events:ev: declared meanwhile; what came in the 20 ms or so before it was noticed is"
+        " missing\n"
+    )
+    assert "start one with `utracefs daemon`" in cli.fails("perf", "stat")
+
+
 def test_perf_stat_repeats(traced: Cli) -> None:
     traced.run("reg", "ev u32 a")
     out = traced.out("perf", "stat", "-r", "2", "--", *traced.command("emit", "ev", "5"))

@@ -64,7 +64,10 @@ def test_some_events(file: Path) -> None:
     assert numbers("-e", "two", file) == [1, 3, 5]
     assert numbers("-e", "user_events:o*", "-e", "two", file) == [*range(6)]
     result = report("-e", "two", "-e", "nosuch", file)
-    assert (result.exit_code, result.output) == (1, f"utracefs: nosuch: no such event in {file}\n")
+    assert (result.exit_code, result.output) == (
+        1,
+        f"utracefs: {file}: no such event: nosuch; it has one, two\n",
+    )
 
 
 def test_statistics(file: Path) -> None:
@@ -116,6 +119,34 @@ def test_a_filter(file: Path) -> None:
     assert (len(lines), lines[1].split()[-1]) == (2, "n=4")
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--since", "0.000003"], [2, 3, 4, 5]),
+        (["--until", "0.000003"], [0, 1]),
+        (["--since", "0.000002", "--until", "0.000004001", "-f", "n != 2"], [1, 3]),
+        (["--until", "0"], []),
+        (["--since", "17179869183"], []),
+        (["-P", "7", "--since", "0.000005"], [4, 5]),
+        (["--pid", "8"], []),
+        (["--pid", "8", "--pid", "7"], [*range(6)]),
+    ],
+)
+def test_times_and_threads(file: Path, words: list[str], expected: list[int]) -> None:
+    assert numbers(file, *words) == expected
+    lines = report(file, *words).stdout.splitlines()[1:]
+    assert [int(line.split("n=")[1]) for line in lines] == expected
+
+
+def test_a_perf_data_is_told_from_a_foreign_file(tmp_path: Path) -> None:
+    path = tmp_path / "perf.data"
+    path.write_bytes(b"PERFILE2" + bytes(200))
+    result = report(path)
+    assert result.exit_code == 1 and f"utracefs perf script -i {path}" in result.output
+    path.write_bytes(b"PERFILE")
+    assert report(path).output == f"utracefs: {path}: is not a trace.dat\n"
+
+
 def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it shows: tests/client/html_report."""
     monkeypatch.chdir(tmp_path)
@@ -136,7 +167,7 @@ def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (["--html", "--json"], "--html stands alone"),
         (["--html", "--stat"], "--html stands alone"),
         (["-o", "x"], "are for --html"),
-        (["-P", "1"], "are for --html"),
+        (["--recover"], "are for --html"),
         (["--html", "-o", "trace.dat"], "is the input"),
         (["--html", "-e", "nosuch"], "no such event"),
         (["--html", "-o", "nosuch/x"], "No such file or directory"),

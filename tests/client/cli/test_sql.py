@@ -14,9 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.client.export.example import write
+from tests.client.recordings import Events
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat import example
 from utracefs.cli import cli
+from utracefs.trace_dat import Contents, TraceDatWriter
+from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 
 @pytest.fixture
@@ -70,6 +73,31 @@ def test_json(file: Path) -> None:
     assert "<" not in done.stdout
     done = run(file, "SELECT fields FROM records WHERE name = 'done'", "--json")
     assert json.loads(done.stdout) == {"fields": {"key": 7, "usec": 1500}}
+
+
+def test_tables_of_ftrace_itself_come_last(tmp_path: Path) -> None:
+    path = tmp_path / "trace.dat"
+    with TraceDatWriter(str(path), nr_cpus=1) as writer:
+        formats = {
+            b"ftrace": Events(4, b"early u32 a").formats(),
+            b"user_events": Events(8, b"late u32 a").formats(),
+        }
+        writer.finish(
+            Contents(
+                header_page=header_page_text(),
+                header_event=HEADER_EVENT_TEXT,
+                formats=formats,
+                cpu_stats={},
+                trace_clock=b"[mono]",
+            )
+        )
+    rows = [line.split() for line in run(path).stdout.splitlines()]
+    assert list(dict.fromkeys(row[0] for row in rows)) == ["table", "records", "late", "early"]
+
+
+def test_a_query_without_a_recording() -> None:
+    done = CliRunner().invoke(cli, ["sql", "select 1"])
+    assert done.exit_code == 2 and "INPUT comes first: utracefs sql trace.dat QUERY" in done.stderr
 
 
 def test_without_a_query_it_says_which_tables_there_are(file: Path) -> None:

@@ -301,6 +301,34 @@ def test_a_search_that_makes_no_sense(page: Page, text: str, says: str) -> None:
     assert page.value("document.getElementById('search').getAttribute('aria-invalid')") is None
 
 
+def test_an_empty_table_says_why(page: Page) -> None:
+    def said() -> str:
+        return str(
+            page.value("((p) => p.hidden ? '' : p.textContent)(document.getElementById('grid-empty'))")
+        )
+
+    assert said() == ""
+    page.search("nosuchword")
+    page.key("Escape")
+    settle(page)
+    assert said() == "No record meets the search and the events that are ticked."
+    assert page.text("#rate-label") == "records/s"
+    page.search("")
+    settle(page)
+    assert said() == "" and "≤" in page.text("#rate-label")
+
+
+def test_in_a_narrow_window_fields_and_thread_ids_can_be_read(page: Page) -> None:
+    for width in (1000, 640):
+        page.resize(width, 700)
+        settle(page)
+        assert page.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        cells = "document.querySelector('#grid-rows [role=row]').children"
+        assert page.value(f"{cells}[4].clientWidth") > 100
+        right = "getBoundingClientRect().right"
+        assert page.value(f"{cells}[2].lastChild.{right} <= {cells}[2].{right}")
+
+
 def test_fields_are_of_an_event_that_was_found(page: Page) -> None:
     page.search("length>=0")
     page.key("Escape")

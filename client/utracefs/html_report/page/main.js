@@ -64,7 +64,8 @@ class App {
 		dataset.to = view.to;
 		document.getElementById("range-text").textContent =
 			`${offset(Math.max(view.from, 0), step)} to ${offset(Math.min(view.to, report.span), step)}`
-			+ ` · ${duration(view.to - view.from)} · ${plural(end - begin, "record")}`;
+			+ ` · ${duration(Math.min(view.to, report.span) - Math.max(view.from, 0))}`
+			+ ` · ${plural(end - begin, "record")}`;
 		clearTimeout(this.later);
 		this.later = setTimeout(() => this.cards.refresh(), FIELDS_AFTER_MS);
 	}

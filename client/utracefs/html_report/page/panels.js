@@ -19,7 +19,7 @@ function showFacts(report) {
 	if (head.lost !== "0" || head.lost_uncounted) add(lost, "lost", "lost loss");
 	else add("nothing", "lost", "lost");
 	add(count(report.lanes.length), report.lanes.length === 1 ? "thread" : "threads");
-	add(`clock ${plain(head.clock)}, ${head.format}`, "");
+	if (head.clock) add(plain(head.clock), "clock").title = head.format;
 	const notices = [];
 	if (head.broken) notices.push(`Incomplete: ${plain(head.broken)}`);
 	if (head.selection.length) notices.push(`A part of the recording: ${plain(head.selection.join("; "))}`);
@@ -105,9 +105,11 @@ async function showRecord(app, row) {
 	const add = (to, name, value) => {
 		const line = to.appendChild(make("tr"));
 		addText(line.appendChild(make("th")), name).title = plain(name);
-		addText(line.appendChild(make("td")), value);
+		return addText(line.appendChild(make("td")), value);
 	};
-	add(body, "event", `${event.system}:${event.name}`);
+	const name = add(body, "event", `${event.system}:`);
+	name.append(make("wbr"));
+	addText(name, event.name);
 	add(body, "time", clockText(report.timeOf(row)));
 	add(body, "after the first", duration(report.time[row]));
 	add(body, "thread", `${task.comm}-${task.tid}`);
@@ -136,6 +138,7 @@ class Cards {
 		const best = app.report.byCount.find((event) => event.fields.some((f) => !f.isText))
 			|| app.report.byCount.find((event) => event.fields.length);
 		if (best) this.choice.value = best.number;
+		else this.choice.parentElement.hidden = true;
 		this.chosen = false; // by the user; else it is an event that has records in view
 		this.choice.addEventListener("change", () => {
 			this.chosen = true;
@@ -209,7 +212,8 @@ class Cards {
 		const card = make("div", "card");
 		card.dataset.field = field.name;
 		const title = card.appendChild(make("h3"));
-		title.append(addText(make("span"), field.name), make("span", "quiet", what));
+		title.append(addText(make("span", "", "", { title: plain(field.name) }), field.name));
+		title.append(make("span", "quiet", what));
 		return card;
 	}
 

@@ -9,6 +9,9 @@ class Table {
 		this.app = app;
 		this.report = app.report;
 		this.grid = document.getElementById("grid");
+		this.empty = document.getElementById("grid-empty");
+		const longest = this.report.count ? clockText(this.report.timeOf(this.report.count - 1)).length : 4;
+		this.grid.style.setProperty("--time", `${Math.ceil(longest * 6.95)}px`);
 		this.scroller = document.getElementById("grid-scroll");
 		this.body = document.getElementById("grid-rows");
 		this.all = document.getElementById("grid-all");
@@ -39,7 +42,20 @@ class Table {
 		this.scaled = count * ROW_HEIGHT > MOST_HEIGHT;
 		this.all.style.height = `${this.height}px`;
 		this.grid.setAttribute("aria-rowcount", count + 1);
+		this.empty.hidden = count > 0;
+		if (!count) this.empty.textContent = this.whyEmpty();
 		this.scrollTo(same ? this.top : this.placeOf(before) + fraction);
+	}
+
+	whyEmpty() {
+		if (!this.report.count) {
+			const part = this.report.head.selection.length ? "This part of the" : "The";
+			return `${part} recording has no records.`;
+		}
+		if (!this.rows) return "No records between these times. Press 0 to see all of the recording.";
+		const all = this.rows.length === 0;
+		return `No record ${all ? "" : "between these times "}meets the search and the events that are ticked.`
+			+ (all ? "" : " Press 0 to see all of the recording.");
 	}
 
 	rowAt(n) {
@@ -132,7 +148,9 @@ class Table {
 		const cell = (className = "") => element.appendChild(make("span", className, "", { role: "gridcell" }));
 		cell().append(clockText(report.timeOf(row)));
 		cell().append(String(report.columns.cpu.at(row)));
-		addText(cell(), task.comm).append(`-${task.tid}`);
+		const thread = cell("ends");
+		addText(thread.appendChild(make("span")), task.comm);
+		thread.append(make("span", "", `-${task.tid}`));
 		const name = cell();
 		name.append(make("span", `swatch k${event.color}`));
 		addText(name, event.label);

@@ -166,8 +166,9 @@ class Timeline {
 				? make("button", "lane", "", { type: "button" }) : make("span", "lane process", `process ${pid}`);
 			if (lane) {
 				if (lane.grouped) label.classList.add("inside");
-				label.append(addText(make("span", "name"), lane.comm));
-				label.firstChild.append(`-${lane.tid}`);
+				const name = label.appendChild(make("span", "name ends"));
+				addText(name.appendChild(make("span")), lane.comm);
+				name.append(make("span", "", `-${lane.tid}`));
 				label.append(make("span", "count quiet", brief(records)));
 				label.title = `${laneName(lane)}: ${plural(records, "record")}; choose to search for it`;
 				label.addEventListener("click", () => this.app.toggleTerm(`tid=${lane.tid}`));
@@ -264,8 +265,10 @@ class Timeline {
 			const wide = (this.bins.step / (this.app.view.to - this.app.view.from)) * this.width;
 			const place = (bin) => this.x(this.bins.from + bin * this.bins.step);
 			const most = this.stack(context, this.bins, place, Math.max(wide, 1), 10, base - 10, false);
-			document.getElementById("rate-label").textContent = clockInNs
-				? `records/s\n≤ ${brief(most / (this.bins.step / 1e9))}` : `records a bin ≤ ${brief(most)}`;
+			const peak = `≤ ${brief(clockInNs ? most / (this.bins.step / 1e9) : most)}`;
+			const what = clockInNs ? "records/s" : "records a bin";
+			const label = this.bins.rates.some(Boolean) ? `${what}\n${peak}` : what;
+			document.getElementById("rate-label").textContent = label;
 			this.peak = most;
 		}
 		const { from, to } = this.app.view;
