@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import utracefs
 from bench import report
@@ -16,9 +17,12 @@ from utracefs.export import (
     Tracks,
     write_chrome,
     write_csv,
+    write_ctf,
     write_json_lines,
     write_parquet,
+    write_perf_data,
     write_perfetto,
+    write_trace_dat,
 )
 from utracefs.html_report import write_html
 from utracefs.recording import Recording
@@ -47,9 +51,15 @@ def _arrow(recording: Recording) -> None:
     recording.to_arrow()
 
 
-def _parquet(recording: Recording) -> None:
-    with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder:
-        write_parquet(recording, Path(folder, "out"))
+def _to_path(write: Callable[..., object], **selection: Any) -> Callable[[Recording], None]:
+    def export(recording: Recording) -> None:
+        with (
+            tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder,
+            utracefs.open(recording.path, **selection) as selected,
+        ):
+            write(selected, Path(folder, "out"))
+
+    return export
 
 
 def _filtered(recording: Recording) -> None:
@@ -74,7 +84,10 @@ KINDS: dict[str, tuple[Callable[[Recording], None], float]] = {
     "as Perfetto": (_into(write_perfetto), 1_000_000),
     "as Perfetto, all slices and counters": (_into(write_perfetto, tracks=TRACKS), 300_000),
     "as columns (Arrow)": (_arrow, 1_000_000),
-    "as Parquet": (_parquet, 1_000_000),
+    "as Parquet": (_to_path(write_parquet), 1_000_000),
+    "as perf.data": (_to_path(write_perf_data), 1_000_000),
+    "as CTF": (_to_path(write_ctf), 1_000_000),
+    "as trace.dat, selected": (_to_path(write_trace_dat, events=["request"]), 1_000_000),
     "judged by a filter": (_filtered, 5_000_000),
     "grouped in SQL, of an event": (_sql("request"), 1_000_000),
     "grouped in SQL, of `records`": (_sql("records"), 500_000),
@@ -86,11 +99,18 @@ def rows() -> Iterator[Row]:
         path = Path(folder) / "trace.dat"
         report.make(path, *report.EVENTS["strings"])
         for name, (run, least) in KINDS.items():
-            took = []
-            for _ in range(RUNS):
-                with utracefs.open(path) as recording:
-                    begin = time.perf_counter()
-                    run(recording)
-                    took.append(time.perf_counter() - begin)
-            figure = report.RECORDS / min(took)
+            figure = report.RECORDS / _best(run, path)
             yield at_least_row(f"1,000,000 records {name}", figure, least, "records/s")
+        rate = path.stat().st_size / 1e6 / _best(_to_path(write_trace_dat), path)
+        yield at_least_row("whole pages as trace.dat", rate, 500, "MB/s")
+
+
+def _best(run: Callable[[Recording], None], path: Path) -> float:
+    """Seconds."""
+    took = []
+    for _ in range(RUNS):
+        with utracefs.open(path) as recording:
+            begin = time.perf_counter()
+            run(recording)
+            took.append(time.perf_counter() - begin)
+    return min(took)

@@ -8,6 +8,7 @@ from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
 
 cdef enum:
+    HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
     NR_SLOTS = 256        # events that are found without a dict; a power of two
 
 cdef struct Raw:

@@ -27,9 +27,6 @@ from utracefs_protocol.record cimport COMM_SIZE, Record as Judged
 from utracefs_protocol.declaration import FieldKind
 from utracefs_protocol.text import bytes_of, text_of
 
-cdef enum:
-    HEADER = 8              # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
-
 
 cdef class RecordSource:
     """What a file's records are read from. comms: thread id to name, as of the record at hand."""

@@ -266,6 +266,16 @@ class Recording:
         names = ", ".join(f"{decoder.system}:{decoder.name}" for decoder in found)
         raise TraceError(errno.EINVAL, f"{self.path}: several events are called {event}: {names}")
 
+    def whole_pages(self) -> tuple[MergedPages, Callable[[], float]] | None:
+        """The pages of all records, not read yet, and what says which part was read; None where they have
+        other records or other times, too, or there are no pages."""
+        if isinstance(self._reader, PerfDataReader) or self._reader.offset_ns:
+            return None
+        selections = (self._pids, self._since_ns, self._until_ns, self._filters)
+        if self._patterns or any(selection is not None for selection in selections):
+            return None
+        return self._merged(self._reader)
+
     def _no_such_event(self, word: str) -> TraceError:
         return TraceError(errno.ENOENT, f"{self.path}: {no_such_event(word, self.events)}")
 
@@ -277,14 +287,17 @@ class Recording:
             samples = self._reader.samples()
             whole = self._reader.data_bytes
             return samples, lambda: samples.read_bytes / whole if whole else 1.0
-        offset = self._reader.offset_ns
-        merge = self._reader.merge(
+        return self._merged(self._reader)
+
+    def _merged(self, reader: TraceDatReader) -> tuple[MergedPages, Callable[[], float]]:
+        offset = reader.offset_ns
+        merge = reader.merge(
             self._cpus,
             None if self._since_ns is None else self._since_ns - offset,
             None if self._until_ns is None else self._until_ns - offset,
         )
         source = MergedPages(merge, offset_ns=offset, tgids=self.tgids)
-        source.comms = self._reader.cmdlines
+        source.comms = reader.cmdlines
         size = merge.size_bytes
         return source, lambda: merge.read_bytes / size if size else 1.0
 

@@ -2,6 +2,20 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+cdef enum:
+    HEADER_SIZE = 16
+    COMMIT_BITS = (1 << 27) - 1
+    STORED_BIT = 1 << 30
+    DATA_MAX = 28
+    PADDING = 29
+    TIME_EXTEND = 30
+    TIME_STAMP = 31
+    DELTA_BITS = 27
+    STAMP_BITS = 59
+
+cdef uint64_t MISSED_BIT
+cdef uint64_t STAMP_BITS_MASK
+
 cdef enum Found:
     RECORD            # data, length and ts are its
     END

@@ -12,19 +12,8 @@ from utracefs_protocol._line cimport load32, load64
 
 from utracefs_protocol.limits import SUBBUF_HEADER_SIZE as _HEADER_SIZE
 
-cdef enum:
-    HEADER_SIZE = 16
-    COMMIT_BITS = (1 << 27) - 1
-    STORED_BIT = 1 << 30
-    DATA_MAX = 28
-    PADDING = 29
-    TIME_EXTEND = 30
-    TIME_STAMP = 31
-    DELTA_BITS = 27
-    STAMP_BITS = 59
-
-cdef uint64_t MISSED_BIT = 1 << 31
-cdef uint64_t STAMP_BITS_MASK = (<uint64_t>1 << STAMP_BITS) - 1
+MISSED_BIT = <uint64_t>1 << 31
+STAMP_BITS_MASK = (<uint64_t>1 << STAMP_BITS) - 1
 
 assert _HEADER_SIZE == HEADER_SIZE
 

@@ -183,7 +183,7 @@ def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryvi
 
 
 class PageWriter:
-    """Writes a page record by record: what exporters use, and what the ring buffer is compared with.
+    """Writes a page record by record: what the ring buffer and exporters are compared with.
 
     The first record's time is the page's time stamp, unless one is given.
     """

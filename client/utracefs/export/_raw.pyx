@@ -1,9 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Records as the files of other tracers hold them: not decoded.
-
-PerfSamples    samples and LOST records of a perf.data
-Entries        the entries of ring buffer pages, one by one
-"""
+"""Records as a perf.data holds them: not decoded."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -147,28 +143,3 @@ cdef class PerfSamples:
         memcpy(PyByteArray_AS_STRING(self._text) + self._used, &lost, sizeof(lost))
         self._used += sizeof(lost)
         return 0
-
-
-cdef class Entries:
-    """Iterates over (cpu, time_ns, entry, lost) of all records. comms: thread id to name, of those that
-    wrote. ValueError at what is broken, after all that came before it."""
-
-    cdef Records _records
-    cdef readonly dict comms
-
-    def __init__(self, Records records not None):
-        self._records = records
-        self.comms = {}
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        cdef Raw raw
-        if self._records.next(&raw) is None:
-            raise StopIteration
-        if raw.tid not in self.comms:
-            self.comms[raw.tid] = self._records.comm(raw.tid)
-        return (
-            raw.cpu, raw.time_ns, PyBytes_FromStringAndSize(<const char *>raw.entry, raw.size), raw.lost
-        )

@@ -18,33 +18,22 @@ All is little-endian and without padding between the parts.
 
 Names get an underscore in front, which readers take away again: some are words of TSDL. Lost records are
 counted in `events_discarded` of the packet of the record behind them, at least one where they were not
-counted; a record that is shorter than its event says counts there, too. Times of a cpu that go back and times
-from 2^63 on, which readers refuse, stay at the latest.
+counted; a record that is shorter than its event says, or that CTF cannot hold (more than 64 KiB in one field,
+16 MiB in all), counts there, too. Times of a cpu that go back and times from 2^63 on, which readers refuse,
+stay at the latest.
 """
 
 import os
 import re
-import struct
 import uuid
-from typing import Final
+from typing import Final, Literal
 
-import attrs
-
-from utracefs.export.common import Exported, Progress, clean, watched
-from utracefs.recording import Record, Recording
-from utracefs_protocol.declaration import Field, FieldKind
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs._records import EventDecoder
+from utracefs.export._ctf_packets import CtfPackets, declared_fields
+from utracefs.export.common import Exported, Progress, clean
+from utracefs.recording import Recording
 
 __all__ = ["write_ctf"]
-
-_HEAD: Final = struct.Struct("<I16sIIQQQQQQI")
-"""magic, uuid, stream id, cpu; first and last time, content and packet bits, number, discarded, cpu."""
-_RECORD: Final = struct.Struct("<IQii16s")
-"""event, time, pid, tid, comm."""
-_MAGIC: Final = 0xC1FC1FC1
-_LATEST: Final = (1 << 63) - 2
-_PACKET_BYTES: Final = 64 << 10
-"""Of records, until a packet is written."""
 
 _METADATA: Final = """\
 /* CTF 1.8 */
@@ -102,163 +91,47 @@ def write_ctf(
     it is written and the directory is complete.
     """
     os.mkdir(directory)
-    trace = _Trace(os.fspath(directory), recording)
     reading = recording.reading()
+    trace = uuid.uuid4()
+    packets = CtfPackets(reading.records, trace.bytes)
     try:
-        for record in watched(reading, progress):
-            trace.add(record)
+        for cpu, packet in packets:
+            # Not kept open: there may be several thousand.
+            with open(os.path.join(directory, f"channel0_{cpu}"), "ab") as file:
+                file.write(packet)
+            if progress is not None:
+                progress(reading.done)
+    except ValueError as error:
+        raise reading.broken(error) from None
     finally:
-        trace.close()
+        clock = re.sub(r"[^A-Za-z0-9_]", "_", recording.clock)
+        with open(os.path.join(directory, "metadata"), "w", encoding="utf-8") as file:
+            file.write(_METADATA.format(uuid=trace, clock=clock))
+            file.writelines(_event_metadata(*numbered) for numbered in enumerate(packets.events))
     return Exported.of(reading)
 
 
-class _Trace:
-    """The directory while it is written."""
-
-    def __init__(self, directory: str, recording: Recording) -> None:
-        self._directory = directory
-        self._uuid = uuid.uuid4()
-        self._clock = re.sub(r"[^A-Za-z0-9_]", "_", recording.clock)
-        self._fields = {(system, text_of(event.name)): event.fields for system, event in recording.formats}
-        self._events: dict[tuple[str, str], _Event] = {}
-        self._streams: dict[int, _Stream] = {}
-
-    def add(self, record: Record) -> None:
-        key = (record.system, record.name)
-        event = self._events.get(key)
-        if event is None:
-            event = _Event(len(self._events), *key, self._fields.get(key, ()))
-            self._events[key] = event
-        stream = self._streams.get(record.cpu)
-        if stream is None:
-            path = os.path.join(self._directory, f"channel0_{record.cpu}")
-            stream = self._streams[record.cpu] = _Stream(path, self._uuid.bytes, record.cpu)
-        if record.lost:
-            stream.discarded += max(record.lost, 1)
-        stream.add(record, event)
-
-    def close(self) -> None:
-        for stream in self._streams.values():
-            stream.close()
-        text = _METADATA.format(uuid=self._uuid, clock=self._clock)
-        text += "".join(event.metadata() for event in self._events.values())
-        with open(os.path.join(self._directory, "metadata"), "w", encoding="utf-8") as file:
-            file.write(text)
+def _event_metadata(number: int, event: EventDecoder) -> str:
+    taken: set[str] = set()
+    lines = []
+    for name, type_, size in declared_fields(event):
+        word = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        while word in taken or f"_{word}_length" in taken:
+            word += "_"
+        taken |= {word, f"_{word}_length"}
+        lines.append(f"\t\t{_declared(type_, size, word)}\n")
+    name = re.sub(r'([\\"])', r"\\\1", clean(f"{event.system}:{event.name}"))
+    return (
+        f'event {{\n\tname = "{name}";\n\tid = {number};\n\tstream_id = 0;\n'
+        f"\tfields := struct {{\n{''.join(lines)}\t}};\n}};\n"
+    )
 
 
-class _Stream:
-    """The file of one cpu. Several thousand may be open: it is opened for each packet."""
-
-    def __init__(self, path: str, trace: bytes, cpu: int) -> None:
-        self._path = path
-        self._trace = trace
-        self._cpu = cpu
-        self._body = bytearray()
-        self._first = self._last = 0
-        self._packets = 0
-        self.discarded = 0
-
-    def add(self, record: Record, event: "_Event") -> None:
-        body = event.body(record.fields)
-        if body is None:
-            self.discarded += 1
-            return
-        time = max(min(record.time_ns, _LATEST), self._last)
-        if not self._body:
-            self._first = time
-        self._last = time
-        comm = bytes_of(record.comm)[:15]
-        self._body += _RECORD.pack(event.number, time, record.pid, record.tid, comm) + body
-        if len(self._body) >= _PACKET_BYTES:
-            self._write()
-
-    def close(self) -> None:
-        if self._body or not self._packets:
-            self._write()
-
-    def _write(self) -> None:
-        bits = 8 * (_HEAD.size + len(self._body))
-        head = _HEAD.pack(
-            _MAGIC,
-            self._trace,
-            0,
-            self._cpu,
-            self._first,
-            self._last,
-            bits,
-            bits,
-            self._packets,
-            self.discarded,
-            self._cpu,
-        )
-        with open(self._path, "ab") as file:
-            file.write(head + self._body)
-        self._packets += 1
-        self._body.clear()
-
-
-@attrs.define
-class _Event:
-    """How one event is written. Of fields with one name the last counts, as in Record.fields."""
-
-    number: int
-    system: str
-    name: str
-    fields: tuple[Field, ...]
-    _by_name: dict[str, Field] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._by_name = {text_of(field.name): field for field in self.fields}
-
-    def body(self, values: dict[str, int | str | bytes]) -> bytes | None:
-        """None for a record that is not what the event says."""
-        if len(values) != len(self._by_name):
-            return None
-        parts = []
-        for field, value in zip(self._by_name.values(), values.values(), strict=True):
-            if isinstance(value, int):
-                parts.append(value.to_bytes(field.size, "little", signed=value < 0))
-                continue
-            data = bytes_of(value) if isinstance(value, str) else value
-            if _is_fixed(field):
-                parts.append(data.ljust(field.size, b"\0"))
-            elif isinstance(value, str):
-                parts.append(data + b"\0")
-            else:
-                parts.append(len(data).to_bytes(2, "little") + data)
-        return b"".join(parts)
-
-    def metadata(self) -> str:
-        taken: set[str] = set()
-        lines = []
-        for name, field in self._by_name.items():
-            word = re.sub(r"[^A-Za-z0-9_]", "_", name)
-            while word in taken or f"_{word}_length" in taken:
-                word += "_"
-            taken |= {word, f"_{word}_length"}
-            lines.append(f"\t\t{_declared(field, word)}\n")
-        name = re.sub(r'([\\"])', r"\\\1", clean(f"{self.system}:{self.name}"))
-        return (
-            f'event {{\n\tname = "{name}";\n\tid = {self.number};\n\tstream_id = 0;\n'
-            f"\tfields := struct {{\n{''.join(lines)}\t}};\n}};\n"
-        )
-
-
-def _is_fixed(field: Field) -> bool:
-    return not field.is_loc and field.size > 0
-
-
-def _is_text(field: Field) -> bool:
-    if field.is_loc:
-        return field.is_string
-    return field.kind is FieldKind.CHAR_ARRAY and not field.type.startswith(b"unsigned")
-
-
-def _declared(field: Field, word: str) -> str:
-    if field.kind is FieldKind.INTEGER:
-        return f"{'s' if field.signed else 'u'}{8 * field.size} _{word};"
-    if _is_fixed(field):
-        return f"{'text' if _is_text(field) else 'byte'} _{word}[{field.size}];"
-    if _is_text(field):
-        return f"string {{ encoding = UTF8; }} _{word};"
-    return f"u16 __{word}_length; byte _{word}[__{word}_length];"
+def _declared(type_: Literal["s", "u", "text", "byte"], size: int | None, word: str) -> str:
+    if size is None:
+        if type_ == "text":
+            return f"string {{ encoding = UTF8; }} _{word};"
+        return f"u16 __{word}_length; byte _{word}[__{word}_length];"
+    if type_ in ("text", "byte"):
+        return f"{type_} _{word}[{size}];"
+    return f"{type_}{8 * size} _{word};"

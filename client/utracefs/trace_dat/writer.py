@@ -238,7 +238,7 @@ class _CpuFile:
         # Joining pays where readers outrun the writer; pages that came full are left as they are.
         full = commit * 2 > self._page_size
         if full or self._page is None or not join_pages(self._page, self._last_ts, page):
-            self.flush()
+            self._write_waiting()
             if full:
                 self.file.write(page)
                 self.size += len(page)
@@ -247,11 +247,14 @@ class _CpuFile:
         self._last_ts = last_ts(page)
 
     def flush(self) -> None:
+        self._write_waiting()
+        self.file.flush()
+
+    def _write_waiting(self) -> None:
         if self._page is not None:
             self.file.write(self._page)
             self.size += len(self._page)
             self._page = None
-        self.file.flush()
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:

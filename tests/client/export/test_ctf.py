@@ -158,6 +158,28 @@ def test_a_record_that_is_too_short_is_discarded(tmp_path: Path) -> None:
     assert [row[0] for row in read(tmp_path / "ctf", may_warn=True)] == [2]
 
 
+def test_what_is_discarded_at_the_end_has_a_packet(tmp_path: Path) -> None:
+    events = Events(1, b"ev u64 n")
+    records = [sample(n + 1, 1, 3, 4, events.entry(1, 4, n)) for n in range(1490)]
+    records.append(sample(2000, 1, 3, 4, events.entry(1, 4, 5)[:12]))
+    with utracefs.open(write_perf_data(tmp_path / "perf.data", events, records)) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    assert discarded(tmp_path / "ctf") == [0, 1]
+    assert [row[6]["n"] for row in read(tmp_path / "ctf", may_warn=True)] == list(range(1490))
+
+
+def test_two_events_of_one_name_keep_their_fields(tmp_path: Path) -> None:
+    """A file has both when an event was declared anew."""
+    events = Events(1, b"ev u64 n", b"ev u8 a; u8 b")
+    records = [sample(1, 0, 3, 4, events.entry(1, 4, 5)), sample(2, 0, 3, 4, events.entry(2, 4, 6, 7))]
+    with utracefs.open(write_perf_data(tmp_path / "perf.data", events, records)) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    assert [row[5:] for row in read(tmp_path / "ctf")] == [
+        ["user_events:ev", {"n": 5}],
+        ["user_events:ev", {"a": 6, "b": 7}],
+    ]
+
+
 def test_no_records(tmp_path: Path) -> None:
     with utracefs.open(write(tmp_path / "trace.dat"), pids=[999]) as recording:
         assert write_ctf(recording, tmp_path / "ctf").records == 0

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from utracefs._records import EventDecoder, MergedPages, Records
-from utracefs.export._raw import Entries, PerfSamples
+from utracefs.export._raw import PerfSamples
 from utracefs.trace_dat._merge import Merge
 from utracefs_protocol.subbuf import PageWriter
 
@@ -58,13 +58,6 @@ def test_a_record_that_no_sample_can_hold_is_lost() -> None:
     samples = PerfSamples(records_of([b"x" * 65400, b"x" * 65800, b"tail"]))
     kinds = [kind for kind, _ in split(samples.read(1 << 20))]
     assert (kinds, samples.too_large) == ([2, 9, 2, 9], 1)
-
-
-def test_entries() -> None:
-    entries = Entries(records_of([b"one ", b"two "]))
-    head = struct.pack("<HBBi", 1, 0, 0, 7)
-    assert list(entries) == [(3, 1, head + b"one ", 5), (3, 2, head + b"two ", 0)]
-    assert entries.comms == {7: "seven"}
 
 
 def test_what_is_broken_comes_after_all_before_it() -> None:

@@ -13,6 +13,7 @@ from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, many_records, pages, report
 from tests.client.trace_dat.example import write as write_pages
 from utracefs.export import Exported, write_trace_dat
+from utracefs.trace_dat import TraceDatReader
 from utracefs_protocol.errors import TraceError
 
 
@@ -35,6 +36,34 @@ def test_a_part(tmp_path: Path) -> None:
     with utracefs.open(out) as there, utracefs.open(source, cpus=[0, 2], events=["test"]) as part:
         assert [(r.time_ns, r.cpu, r.fields) for r in there] == [(r.time_ns, r.cpu, r.fields) for r in part]
     assert trace_cmd("report", "-t", "-i", str(out)).splitlines() == report(out)
+
+
+@pytest.mark.parametrize("cpus", [None, [0, 2]])
+def test_whole_pages_are_copied(tmp_path: Path, cpus: list[int] | None) -> None:
+    made = [pages(many_records(cpu, 3000)) for cpu in range(3)]
+    source, out = write_pages(tmp_path / "trace.dat", made), tmp_path / "out.dat"
+    done: list[float] = []
+    with utracefs.open(source, cpus=cpus) as recording:
+        found = write_trace_dat(recording, out, progress=done.append)
+    assert found == Exported(3000 * (3 if cpus is None else 2), 0, False)
+    assert done and max(done) <= 1
+    with TraceDatReader(source) as before, TraceDatReader(out) as after:
+        for extent in after.buffers[0].extents:
+            if cpus is None or extent.cpu in cpus:
+                there = before.buffers[0].extents[extent.cpu]
+                pages_before = source.read_bytes()[there.offset : there.offset + there.size]
+                assert out.read_bytes()[extent.offset : extent.offset + extent.size] == pages_before
+            else:
+                assert extent.size == 0
+    assert trace_cmd("report", "-t", "-i", str(out)).splitlines() == report(out)
+
+
+def test_times_that_a_file_moves_are_written_as_they_are_shown(tmp_path: Path) -> None:
+    source, out = tmp_path / "trace.dat", tmp_path / "out.dat"
+    write_pages(source, [pages(CPU0)], offset_ns=5_000)
+    exported(source, out)
+    with utracefs.open(out) as there, utracefs.open(source) as here:
+        assert [r.time_ns for r in there] == [r.time_ns for r in here]
 
 
 def test_a_perf_data(tmp_path: Path) -> None:

@@ -1,0 +1,13 @@
+from typing import Literal, Self
+
+from utracefs._records import EventDecoder, Records
+
+class CtfPackets:
+    events: list[EventDecoder]
+    def __init__(self, records: Records, uuid: bytes) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[int, bytes]: ...
+
+def declared_fields(
+    event: EventDecoder,
+) -> list[tuple[str, Literal["s", "u", "text", "byte"], int | None]]: ...

@@ -1,0 +1,286 @@
+# cython: boundscheck=False, wraparound=False
+"""Records as packets of CTF, a stream for each cpu; ctf.py has the layout.
+
+A getter decides how a field is written and how it is declared, so both always agree. A record is measured,
+then written, into the packet of its cpu; the packet is handed out when it has PACKET_BYTES.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcpy, memset
+
+from utracefs._records cimport BYTES_VALUE, SIGNED_VALUE, TEXT_VALUE, EventDecoder, Getter, Raw, Records
+from utracefs_protocol._fields cimport FIXED, find_bytes
+
+from utracefs_protocol.text import bytes_of
+
+cdef enum:
+    PACKET_BYTES = 64 << 10   # of records, until a packet is handed out
+    LONGEST = 16 << 20        # many fields may lead to the same 64 KiB
+    MOST_COMMS = 1 << 16      # that are remembered
+    COMM_SIZE = 16
+    UUID_SIZE = 16
+
+cdef uint32_t MAGIC = 0xC1FC1FC1
+
+cdef uint64_t LATEST = (<uint64_t>1 << 63) - 2
+
+cdef packed struct PacketHead:
+    uint32_t magic
+    uint8_t uuid[UUID_SIZE]
+    uint32_t stream_id
+    uint32_t stream_instance_id
+    uint64_t timestamp_begin
+    uint64_t timestamp_end
+    uint64_t content_size     # in bits, as the next one
+    uint64_t packet_size
+    uint64_t packet_seq_num
+    uint64_t events_discarded
+    uint32_t cpu_id
+
+cdef packed struct RecordHead:
+    uint32_t id
+    uint64_t timestamp
+    int32_t pid
+    int32_t tid
+    char comm[COMM_SIZE]
+
+
+cdef class _Stream:
+    """The packet of one cpu that is being filled. Its memory grows with what is in it: a file may name any
+    number of cpus."""
+
+    cdef bytearray packet
+    cdef size_t used          # of it, with the head
+    cdef uint32_t cpu
+    cdef uint64_t first
+    cdef uint64_t last
+    cdef uint64_t packets
+    cdef uint64_t discarded
+    cdef uint64_t told        # of `discarded`, by the packets until now
+
+    def __cinit__(self):
+        self.packet = bytearray()
+        self.used = sizeof(PacketHead)
+
+
+cdef class CtfPackets:
+    """Iterates over (cpu, packet) of `records`; those of a cpu belong one behind the other. uuid: 16 bytes.
+
+    events: the decoders of the events that occurred; the place of one is its id.
+
+    ValueError at what is broken, after all packets with what came before it.
+    """
+
+    cdef Records _records
+    cdef bytes _uuid
+    cdef dict _numbers        # EventDecoder to its id
+    cdef dict _streams        # cpu to _Stream
+    cdef dict _comms          # name of a thread to COMM_SIZE bytes
+    cdef EventDecoder _event  # the one before, and its id
+    cdef uint32_t _number
+    cdef _Stream _stream
+    cdef str _name            # of the thread before
+    cdef bytes _comm
+    cdef list _rest           # streams that may have a last packet; None: not at the end yet
+    cdef object _error        # what the records raised, for when all packets are handed out
+
+    def __init__(self, Records records not None, bytes uuid not None):
+        if PyBytes_GET_SIZE(uuid) != UUID_SIZE:
+            raise ValueError(f"uuid of {PyBytes_GET_SIZE(uuid)} bytes")
+        self._records = records
+        self._uuid = uuid
+        self._numbers = {}
+        self._streams = {}
+        self._comms = {}
+
+    @property
+    def events(self):
+        return list(self._numbers)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef _Stream stream
+        if self._rest is None:
+            try:
+                stream = self._fill()
+                if stream is not None:
+                    return stream.cpu, self._take(stream)
+            except ValueError as error:
+                self._error = error
+            self._rest = list(self._streams.values())[::-1]
+        while self._rest:
+            stream = self._rest.pop()
+            if stream.used > sizeof(PacketHead) or not stream.packets or stream.discarded != stream.told:
+                return stream.cpu, self._take(stream)
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    cdef _Stream _fill(self):
+        """The stream whose packet is full; None at the end."""
+        cdef Raw raw
+        cdef EventDecoder event
+        cdef _Stream stream
+        while True:
+            event = self._records.next(&raw)
+            if event is None:
+                return None
+            stream = self._stream_of(raw.cpu)
+            if event is not self._event:
+                self._number = self._numbers.setdefault(event, len(self._numbers))
+                self._event = event
+            if raw.lost:
+                stream.discarded += raw.lost if raw.lost > 0 else 1
+            self._add(stream, event, &raw)
+            if stream.used >= sizeof(PacketHead) + PACKET_BYTES:
+                return stream
+
+    cdef _Stream _stream_of(self, uint32_t cpu):
+        if self._stream is None or self._stream.cpu != cpu:
+            found = self._streams.get(cpu)
+            if found is None:
+                found = self._streams[cpu] = _Stream.__new__(_Stream)
+                (<_Stream>found).cpu = cpu
+            self._stream = <_Stream>found
+        return self._stream
+
+    cdef int _add(self, _Stream stream, EventDecoder event, const Raw *raw) except -1:
+        cdef RecordHead head
+        cdef char *to
+        cdef int64_t body = body_size(event, raw)
+        cdef size_t end
+        if body < 0:
+            stream.discarded += 1
+            return 0
+        end = stream.used + sizeof(head) + body
+        if end > <size_t>PyByteArray_GET_SIZE(stream.packet):
+            PyByteArray_Resize(stream.packet, 2 * end)
+        to = PyByteArray_AS_STRING(stream.packet) + stream.used
+        # readers refuse times that go back, and times with sign
+        stream.last = max(stream.last, min(raw.time_ns, LATEST))
+        if stream.used == sizeof(PacketHead):
+            stream.first = stream.last
+        head.id = self._number
+        head.timestamp = stream.last
+        head.pid = raw.pid
+        head.tid = raw.tid
+        memcpy(head.comm, PyBytes_AS_STRING(self._comm_of(self._records.comm(raw.tid))), COMM_SIZE)
+        memcpy(to, &head, sizeof(head))
+        write_body(to + sizeof(head), event, raw)
+        stream.used = end
+        return 0
+
+    cdef bytes _comm_of(self, str name):
+        if name is not self._name:
+            found = self._comms.get(name)
+            if found is None:
+                if len(self._comms) >= MOST_COMMS:
+                    self._comms.clear()
+                found = self._comms[name] = bytes_of(name)[:COMM_SIZE - 1].ljust(COMM_SIZE, b"\0")
+            self._name = name
+            self._comm = <bytes>found
+        return self._comm
+
+    cdef bytes _take(self, _Stream stream):
+        """The packet; the stream begins another one."""
+        cdef PacketHead head
+        cdef bytes packet
+        memset(&head, 0, sizeof(head))
+        head.magic = MAGIC
+        memcpy(head.uuid, PyBytes_AS_STRING(self._uuid), UUID_SIZE)
+        head.stream_instance_id = head.cpu_id = stream.cpu
+        head.timestamp_begin = stream.first if stream.used > sizeof(head) else stream.last
+        head.timestamp_end = stream.last
+        head.content_size = head.packet_size = 8 * <uint64_t>stream.used
+        head.packet_seq_num = stream.packets
+        head.events_discarded = stream.discarded
+        if not PyByteArray_GET_SIZE(stream.packet):
+            PyByteArray_Resize(stream.packet, sizeof(head))
+        memcpy(PyByteArray_AS_STRING(stream.packet), &head, sizeof(head))
+        packet = PyBytes_FromStringAndSize(PyByteArray_AS_STRING(stream.packet), stream.used)
+        if stream.used > 4 * PACKET_BYTES:
+            PyByteArray_Resize(stream.packet, PACKET_BYTES)   # of a long record nothing is kept
+        stream.used = sizeof(head)
+        stream.packets += 1
+        stream.told = stream.discarded
+        return packet
+
+
+def declared_fields(EventDecoder event not None):
+    """(name, type, size) of each field as it is written. type: s, u (integers), text, byte; size in bytes,
+    None: it is not always the same."""
+    cdef Getter *getter
+    cdef Py_ssize_t i
+    found = []
+    for i in range(event.count):
+        getter = &event.getters[i]
+        if getter.kind == TEXT_VALUE:
+            word = "text"
+        elif getter.kind == BYTES_VALUE:
+            word = "byte"
+        else:
+            word = "s" if getter.kind == SIGNED_VALUE else "u"
+        found.append((event.names[i], word, getter.place.size if getter.place.where == FIXED else None))
+    return found
+
+
+cdef size_t text_length(const uint8_t *data, size_t length) noexcept:
+    """Up to the first NUL."""
+    cdef const void *nul = memchr(data, 0, length) if length else NULL
+    return <const uint8_t *>nul - data if nul != NULL else length
+
+
+cdef int64_t body_size(EventDecoder event, const Raw *raw) noexcept:
+    """Of the fields; -1 for a record that is not what the event says, or that CTF cannot hold."""
+    cdef const uint8_t *data = NULL
+    cdef size_t length = 0
+    cdef int64_t size = 0
+    cdef Py_ssize_t i
+    cdef Getter *getter
+    for i in range(event.count):
+        getter = &event.getters[i]
+        if not find_bytes(&getter.place, raw.entry, raw.size, &data, &length):
+            return -1
+        if getter.place.where == FIXED:
+            size += length
+        elif getter.kind == TEXT_VALUE:
+            size += text_length(data, length) + 1
+        elif length > 0xFFFF:
+            return -1
+        else:
+            size += 2 + length
+        if size > LONGEST:
+            return -1
+    return size
+
+
+cdef void write_body(char *to, EventDecoder event, const Raw *raw) noexcept:
+    """body_size bytes."""
+    cdef const uint8_t *data = NULL
+    cdef size_t length = 0, text
+    cdef uint16_t short_length
+    cdef Py_ssize_t i
+    cdef Getter *getter
+    for i in range(event.count):
+        getter = &event.getters[i]
+        find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
+        if getter.kind == TEXT_VALUE:
+            text = text_length(data, length)
+            memcpy(to, data, text)
+            if getter.place.where == FIXED:
+                memset(to + text, 0, length - text)
+                to += length
+            else:
+                to[text] = 0
+                to += text + 1
+            continue
+        if getter.place.where != FIXED:
+            short_length = <uint16_t>length
+            memcpy(to, &short_length, 2)
+            to += 2
+        memcpy(to, data, length)
+        to += length

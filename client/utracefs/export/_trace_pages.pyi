@@ -1,0 +1,23 @@
+from typing import Self
+
+from utracefs._records import MergedPages, Records
+
+def extent_of(records: Records) -> tuple[int, int]: ...
+
+class RecordPages:
+    comms: dict[int, str]
+    def __init__(self, records: Records, page_size: int) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[int, bytes]: ...
+
+class WholePages:
+    sound: bool
+    records: int
+    lost: int
+    lost_uncounted: bool
+    comms: dict[int, str]
+    nr_cpus: int
+    page_size: int
+    def __init__(self, source: MergedPages) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[int, bytes]: ...

@@ -1,0 +1,316 @@
+# cython: boundscheck=False, wraparound=False
+"""Pages of a trace.dat that is made of another file.
+
+RecordPages    pages written anew, of selected records
+WholePages     the pages of a trace.dat as they are
+
+The layout of a page stands in subbuf.py, whose PageWriter writes the same ones, slowly.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from utracefs._records cimport HEADER, MergedPages, Raw, Records, comm_of
+from utracefs.trace_dat._merge cimport Merge, Stream
+from utracefs_protocol._subbuf cimport (
+    COMMIT_BITS,
+    DATA_MAX,
+    DELTA_BITS,
+    END,
+    HEADER_SIZE,
+    MISSED_BIT,
+    RECORD,
+    STAMP_BITS_MASK,
+    STORED_BIT,
+    TIME_EXTEND,
+    TIME_STAMP,
+    Found,
+    PageCursor,
+    find_record,
+    missed_before,
+    open_page,
+)
+
+cdef enum:
+    COUNT_SIZE = 8
+    STAMP_SIZE = 8
+    MOST_MORE = 32          # bytes that a record takes besides its entry: its header, a stamp, a lost count
+
+cdef uint64_t DELTA_MASK = (1 << DELTA_BITS) - 1
+
+
+def extent_of(Records records not None):
+    """(number of cpus, bytes of the largest entry) of all records; up to what is broken, if anything is."""
+    cdef Raw raw
+    cdef uint64_t cpus = 0
+    cdef size_t largest = 0
+    try:
+        while records.next(&raw) is not None:
+            cpus = max(cpus, <uint64_t>raw.cpu + 1)
+            largest = max(largest, raw.size)
+    except ValueError:
+        pass
+    return cpus, largest
+
+
+cdef class _Page:
+    """The page of one cpu that is being filled. Its memory grows with what is in it."""
+
+    cdef bytearray page
+    cdef size_t used        # of it, with the header
+    cdef uint32_t cpu
+    cdef uint64_t begin
+    cdef uint64_t ts
+    cdef int64_t lost       # in front of it; -1: not counted
+
+    def __cinit__(self):
+        self.page = bytearray()
+        self.used = HEADER_SIZE
+
+
+cdef class RecordPages:
+    """Iterates over (cpu, page) of `records`; those of a cpu belong one behind the other.
+
+    page_size: bytes. comms: thread id to name, of those that wrote. ValueError at what is broken, or at an
+    entry that no page of this size can hold, after all pages with what came before it.
+    """
+
+    cdef Records _records
+    cdef readonly dict comms
+    cdef size_t _size
+    cdef dict _pages          # cpu to _Page
+    cdef _Page _page
+    cdef int32_t _tid         # of the record before
+    cdef list _rest           # pages that may hold records; None: not at the end yet
+    cdef object _error        # what the records raised, for when all pages are handed out
+
+    def __init__(self, Records records not None, size_t page_size):
+        self._records = records
+        self._size = page_size
+        self.comms = {}
+        self._pages = {}
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef _Page page
+        if self._rest is None:
+            try:
+                done = self._fill()
+                if done is not None:
+                    return done
+            except ValueError as error:
+                self._error = error
+            self._rest = [self._pages[cpu] for cpu in sorted(self._pages, reverse=True)]
+        while self._rest:
+            page = self._rest.pop()
+            if page.used > HEADER_SIZE:
+                return self._take(page)
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    cdef tuple _fill(self):
+        """(cpu, page) of a page that was full; None at the end."""
+        cdef Raw raw
+        cdef _Page page
+        cdef tuple done
+        cdef bint full
+        while self._records.next(&raw) is not None:
+            page = self._page_of(raw.cpu)
+            if raw.tid != self._tid or not self.comms:
+                self.comms.setdefault(raw.tid, self._records.comm(raw.tid))
+                self._tid = raw.tid
+            if raw.size > self._size - HEADER_SIZE - STAMP_SIZE:
+                raise ValueError(f"entry of {raw.size} bytes is too large for a page of {self._size}")
+            done = None
+            if raw.lost:
+                if page.used > HEADER_SIZE:
+                    done = self._take(page)
+                page.lost = raw.lost
+            # A page has its lost count behind its records.
+            full = page.lost > 0 and page.used > HEADER_SIZE and self._size - page.used < raw.size + MOST_MORE
+            if full or not self._add(page, &raw):
+                done = self._take(page)
+                self._add(page, &raw)
+            if done is not None:
+                return done
+        return None
+
+    cdef _Page _page_of(self, uint32_t cpu):
+        if self._page is None or self._page.cpu != cpu:
+            found = self._pages.get(cpu)
+            if found is None:
+                found = self._pages[cpu] = _Page.__new__(_Page)
+                (<_Page>found).cpu = cpu
+            self._page = <_Page>found
+        return self._page
+
+    cdef bint _add(self, _Page page, const Raw *raw) except -1:
+        """False, and nothing changed, when it does not fit any more."""
+        cdef bint is_first = page.used == HEADER_SIZE
+        cdef bint is_back = not is_first and raw.time_ns < page.ts
+        cdef uint64_t delta = 0 if is_first else raw.time_ns - page.ts
+        cdef size_t stamp = 0, header = 4, data = (raw.size + 3) & ~<size_t>3, end
+        cdef char *to
+        if raw.size > DATA_MAX * 4:
+            header = 8
+        elif data == 8:
+            data = 12       # a record must be able to become a time extend and padding of 8 bytes each
+        if is_back or delta > DELTA_MASK:
+            stamp = STAMP_SIZE
+        end = page.used + stamp + header + data
+        if end > self._size:
+            return False
+        if end > <size_t>PyByteArray_GET_SIZE(page.page):
+            PyByteArray_Resize(page.page, min(2 * end, self._size))
+        to = PyByteArray_AS_STRING(page.page) + page.used
+        if is_first:
+            page.begin = raw.time_ns
+        elif stamp:
+            if is_back or delta > STAMP_BITS_MASK:
+                # Back, or further than the 59 bits of a time extend: where it is, not how far.
+                put_time(to, TIME_STAMP, raw.time_ns & STAMP_BITS_MASK)
+            else:
+                put_time(to, TIME_EXTEND, delta)
+            delta = 0
+            to += stamp
+        if header == 4:
+            put_word(to, <uint32_t>(data // 4) | <uint32_t>(delta << 5))
+        else:
+            put_word(to, <uint32_t>(delta << 5))
+            put_word(to + 4, <uint32_t>data + 4)
+        memcpy(to + header, raw.entry, raw.size)
+        memset(to + header + raw.size, 0, data - raw.size)
+        page.ts = raw.time_ns
+        page.used = end
+        return True
+
+    cdef tuple _take(self, _Page page):
+        """(cpu, page); another one is begun."""
+        cdef uint64_t word = page.used - HEADER_SIZE
+        cdef bytes whole = PyBytes_FromStringAndSize(NULL, self._size)
+        cdef char *to = PyBytes_AS_STRING(whole)
+        memset(to + page.used, 0, self._size - page.used)
+        memcpy(to + HEADER_SIZE, PyByteArray_AS_STRING(page.page) + HEADER_SIZE, page.used - HEADER_SIZE)
+        if page.lost:
+            word |= MISSED_BIT
+            if page.lost > 0 and self._size - page.used >= COUNT_SIZE:
+                word |= STORED_BIT
+                memcpy(to + page.used, &page.lost, COUNT_SIZE)
+        memcpy(to, &page.begin, 8)
+        memcpy(to + 8, &word, 8)
+        page.used = HEADER_SIZE
+        page.lost = 0
+        return page.cpu, whole
+
+
+cdef inline void put_word(char *to, uint32_t word) noexcept:
+    memcpy(to, &word, 4)
+
+
+cdef inline void put_time(char *to, uint32_t type_len, uint64_t value) noexcept:
+    put_word(to, <uint32_t>((value & DELTA_MASK) << 5) | type_len)
+    put_word(to + 4, <uint32_t>(value >> DELTA_BITS))
+
+
+cdef class WholePages:
+    """Iterates over (cpu, page) of all pages of a source that is not read otherwise, as they are.
+
+    sound: nothing on them is unusual: one buffer, one size of pages, each cpu once, whole records with all
+    common fields on each page. Else RecordPages must be used.
+    records, lost, lost_uncounted, comms: as Records and RecordPages say them. nr_cpus, page_size: of all.
+    """
+
+    cdef Merge _merge
+    cdef dict _names
+    cdef readonly dict comms
+    cdef readonly bint sound
+    cdef readonly uint64_t records
+    cdef readonly uint64_t lost
+    cdef readonly bint lost_uncounted
+    cdef readonly uint64_t nr_cpus
+    cdef readonly uint64_t page_size
+    cdef Py_ssize_t _at       # the stream whose pages are handed out
+    cdef uint64_t _next       # offset of the next one in the file
+
+    def __init__(self, MergedPages source not None):
+        self._merge = source._merge
+        self._names = source.comms
+        self.comms = {}
+        self.nr_cpus = 1
+        self.sound = self._look()
+        self._next = self._merge._streams[0].next_page
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Stream *stream
+        cdef uint64_t at
+        while self._at < self._merge._count:
+            stream = &self._merge._streams[self._at]
+            if self._next < stream.end:
+                at = self._next
+                self._next += stream.page_size
+                self._merge.read_bytes += stream.page_size
+                return stream.cpu, PyBytes_FromStringAndSize(
+                    <const char *>self._merge._file.buf + at, stream.page_size
+                )
+            self._at += 1
+            self._next = self._merge._streams[self._at].next_page   # there is one more than _count
+        raise StopIteration
+
+    cdef bint _look(self) except -1:
+        cdef Stream *stream
+        cdef uint64_t at
+        cdef Py_ssize_t i, first = -1
+        cpus = set()
+        for i in range(self._merge._count):
+            stream = &self._merge._streams[i]
+            if stream.next_page == stream.end:
+                continue
+            if first < 0:
+                first = i
+            if (
+                stream.cpu in cpus
+                or stream.buffer != self._merge._streams[first].buffer
+                or stream.page_size != self._merge._streams[first].page_size
+            ):
+                return False
+            cpus.add(stream.cpu)
+            self.nr_cpus = max(self.nr_cpus, <uint64_t>stream.cpu + 1)
+            self.page_size = stream.page_size
+            for at in range(stream.next_page, stream.end, stream.page_size):
+                if not self._look_at(<const char *>self._merge._file.buf + at, stream.page_size):
+                    return False
+        return first >= 0
+
+    cdef bint _look_at(self, const void *page, uint64_t size) except -1:
+        cdef PageCursor cursor
+        cdef Found found
+        cdef int64_t missed
+        cdef int32_t tid = 0, before = 0
+        cdef uint64_t records = 0
+        try:
+            open_page(&cursor, <const unsigned char *>page, size)
+        except ValueError:
+            return False
+        missed = missed_before(&cursor)
+        while (found := find_record(&cursor)) == RECORD:
+            if cursor.length < HEADER:
+                return False
+            memcpy(&tid, cursor.page + cursor.data + 4, 4)
+            if tid != before or not records:
+                self.comms.setdefault(tid, comm_of(self._names, tid))
+                before = tid
+            records += 1
+        self.records += records
+        if missed < 0:
+            self.lost_uncounted = True
+        else:
+            self.lost += missed
+        return found == END and records > 0
