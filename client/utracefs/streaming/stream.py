@@ -140,6 +140,7 @@ class Stream:
     Records come in the order in which the daemon took them in; of one cpu's records that is the order of
     time, with few exceptions. Iterating ends when nothing came for `timeout_s`, and at the end of a daemon
     without `reconnect`; iterating again goes on. Not for several threads or tasks at once: attach several.
+    `batches` and `columns` begin behind the batch of which records were iterated, to its end or not.
     Forked children have no part in it; one that iterates attaches for itself."""
 
     def __init__(
