@@ -110,6 +110,11 @@ cdef class StreamRing:
         """Up to where it was read: bytes since the beginning."""
         return self.end
 
+    @property
+    def head(self):
+        """Up to where it was written: bytes since the beginning."""
+        return self.end if self.header == NULL else ss_load(&self.header.head)
+
     def next_batch(self, until=None):
         """Give the room of the present batch back, and begin the next: whether there is anything. It ends in
         front of an event that takes the id of another one. until: not beyond this position."""
@@ -122,6 +127,7 @@ cdef class StreamRing:
         for i in range(self.nr_ids):
             self.counted[self.ids[i]] = 0
         self.nr_ids = self.records = 0
+        self.lost = {}
         self.begin = self.end
         head = ss_load(&self.header.head)
         if head - self.begin > self.size:
@@ -132,7 +138,7 @@ cdef class StreamRing:
         return self.end != self.begin
 
     def take_lost(self):
-        """Event id to records that were lost, since the last time. Before each next batch."""
+        """Event id to records that were lost, as the present batch tells; once."""
         lost, self.lost = self.lost, {}
         return lost
 

@@ -44,6 +44,23 @@ def test_not_beyond_a_position(writer: PlainWriter) -> None:
     assert [data for *_, data in ring.tuples()] == [b"b"]
 
 
+def test_losses_that_nobody_asks_for_end_with_their_batch(writer: PlainWriter) -> None:
+    """An event that is told anew behind one that lost records begins a batch, also for a reader that does not
+    care for losses."""
+    ring = StreamRing(writer.fd)
+    writer.lost(20, 1)
+    writer.publish()
+    assert ring.head == writer.head
+    assert ring.next_batch()
+    writer.describe(20, b"test u32 a")
+    writer.record(20, b"a")
+    writer.publish()
+    assert ring.next_batch()
+    assert [data for *_, data in ring.tuples()] == [b"a"]
+    assert ring.take_lost() == {}
+    assert ring.position == ring.head == writer.head
+
+
 def test_the_memory_of_a_batch(writer: PlainWriter) -> None:
     ring = StreamRing(writer.fd)
     for start in range(0, SIZE * 2, SIZE // 4 * 3):

@@ -57,6 +57,9 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_SECONDS = 1e9
+"""Some 30 years."""
+
 HELLO_S = 2.0
 """How long to wait for the first answer of a daemon."""
 
@@ -96,7 +99,7 @@ else:
 
 
 class _Seconds(_SecondsType):
-    """A number of seconds above 0; neither nan nor inf, which float() takes."""
+    """A number of seconds above 0 that clocks can count; neither nan nor inf, which float() takes."""
 
     name = "seconds"
 
@@ -105,7 +108,7 @@ class _Seconds(_SecondsType):
             seconds = float(value)
         except ValueError:
             seconds = math.nan
-        if not 0 < seconds < math.inf:
+        if not 0 < seconds <= MAX_SECONDS:
             self.fail(f"{value!r} is not a number of seconds above 0", param, ctx)
         return seconds
 

@@ -8,6 +8,7 @@ given back whatever ends us, SIGKILL apart.
 """
 
 import contextlib
+import io
 import json
 import os
 import selectors
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["top"]
 
 _READ_BYTES = 1 << 20
+
+_NO_SCREEN = ("dumb", "unknown")
+"""TERM of what cannot move its cursor; as rich has it, which would write nothing there."""
 
 _KEYS = {
     b"\x1b[A": "up",
@@ -91,7 +95,7 @@ def top(
     The events are switched on as long as it runs. With --json one object a line, for each row.
     """
     view = View(by=by, sort=sort, delay_s=delay_s or 2.0, pids=frozenset(pids))
-    live = sys.stdout.isatty() and not batch and not as_json
+    live = sys.stdout.isatty() and os.environ.get("TERM") not in _NO_SCREEN and not batch and not as_json
     with _Source(directory, events or (ALL_USER_EVENTS,)) as source:
         if live:
             _Screen(source, view, iterations).run()
@@ -326,6 +330,8 @@ class _Screen:
         from rich.console import Console
         from rich.live import Live
 
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # names need not fit the terminal's encoding
         if keys >= 0:
             tty.setcbreak(keys)
         self._live = Live(console=Console(highlight=False), screen=True, auto_refresh=False)

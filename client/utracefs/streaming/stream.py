@@ -18,7 +18,9 @@ it."""
 import contextlib
 import errno
 import os
+import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from typing import Any, Final, Generic, Self, TypeVar
@@ -138,7 +140,8 @@ class Stream:
     Records come in the order in which the daemon took them in; of one cpu's records that is the order of
     time, with few exceptions. Iterating ends when nothing came for `timeout_s`, and at the end of a daemon
     without `reconnect`; iterating again goes on. Not for several threads or tasks at once: attach several.
-    """
+    `batches` and `columns` begin behind the batch of which records were iterated, to its end or not.
+    Forked children have no part in it; one that iterates attaches for itself."""
 
     def __init__(
         self,
@@ -174,6 +177,7 @@ class Stream:
         self._decoders: dict[int, EventDecoder] = {}
         self._comms: dict[int, str] = {}
         self._reading: Records | None = None
+        _streams.add(self)
 
     def __enter__(self) -> Self:
         blocking(self._attach_first())
@@ -189,9 +193,18 @@ class Stream:
     async def __aexit__(self, *exc: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        """Of `for record in attach(...)`, left early."""
+        if sys is not None and not sys.is_finalizing():
+            self.close()
+
     def close(self) -> None:
         """Detach; batches are over. Twice is harmless."""
         self._closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the ring and the connection, as far as they are this process's."""
         self._reading = None
         if self._attached is not None:
             attached, self._attached = self._attached, None
@@ -366,6 +379,22 @@ class Stream:
 
     def _name(self, id_: int) -> str:
         return self._names.get(id_, f"event {id_}")
+
+
+_streams: Final["weakref.WeakSet[Stream]"] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """The ring has one reader, which is the parent."""
+    for stream in list(_streams):
+        stream._let_go()
+        stream._is_first = True
+        stream._names.clear()
+        stream._decoders.clear()
+        stream._comms = {}
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def attach(

@@ -3,17 +3,21 @@
 What a stream does is a generator that yields what to wait for (`Wait`) and is sent whether it came.
 `blocking` and `awaited` run such steps. Neither loop is imported: the one that runs is there already."""
 
+import math
 import select
 import sys
 import time
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
 __all__ = ["Steps", "Wait", "awaited", "blocking"]
 
 T = TypeVar("T")
+
+_POLL_S: Final = 1e6
+"""What poll(2) waits at most is 2^31 ms."""
 
 
 @attrs.frozen
@@ -48,7 +52,13 @@ def _block(wait: Wait) -> bool:
         return False
     poll = select.poll()
     poll.register(wait.fd, select.POLLIN)
-    return bool(poll.poll(None if wait.timeout_s is None else wait.timeout_s * 1000))
+    until = math.inf if wait.timeout_s is None else time.monotonic() + wait.timeout_s
+    while True:
+        left = until - time.monotonic()
+        if poll.poll(min(max(0.0, left), _POLL_S) * 1000):
+            return True
+        if left <= _POLL_S:
+            return False
 
 
 async def awaited(steps: Steps[T]) -> T:

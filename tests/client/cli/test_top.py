@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyte
 import pytest
@@ -122,7 +122,7 @@ def test_mistakes(cli: Cli, traced: Cli) -> None:
 class Terminal:
     """`utracefs top` on a terminal."""
 
-    def __init__(self, cli: Cli, *words: str) -> None:
+    def __init__(self, cli: Cli, *words: str, env: Mapping[str, str]) -> None:
         self.screen = pyte.Screen(80, 24)
         self._stream = pyte.ByteStream(self.screen)
         self._master, self._slave = pty.openpty()
@@ -130,7 +130,8 @@ class Terminal:
         self.modes = termios.tcgetattr(self._slave)
         self.process = subprocess.Popen(
             cli.command("top", "-d", "0.2", *words),
-            env={k: v for k, v in cli.env.items() if k not in ("COLUMNS", "LINES")} | {"TERM": "xterm"},
+            env={k: v for k, v in cli.env.items() if k not in ("COLUMNS", "LINES")}
+            | {"TERM": "xterm", **env},
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,
@@ -181,8 +182,8 @@ class Terminal:
 def terminal(traced: Cli) -> Iterator[Callable[..., Terminal]]:
     made: list[Terminal] = []
 
-    def start(*words: str) -> Terminal:
-        made.append(Terminal(traced, *words))
+    def start(*words: str, **env: str) -> Terminal:
+        made.append(Terminal(traced, *words, env=env))
         return made[-1]
 
     yield start
@@ -230,6 +231,22 @@ def test_the_terminal_is_given_back(
     else:
         top.process.send_signal(end)
     assert top.ended() == 0
+
+
+def test_a_name_that_the_terminal_cannot_show(traced: Cli, terminal: Callable[..., Terminal]) -> None:
+    traced.run("reg", "caf\xe9 u32 n")
+    top = terminal(PYTHONIOENCODING="ascii")
+    top.wait_for(lambda text: "user_events:caf?" in text, "it runs")
+    top.press("q")
+    assert top.ended() == 0
+
+
+def test_a_terminal_without_a_cursor(traced: Cli, terminal: Callable[..., Terminal]) -> None:
+    traced.run("reg", "work u32 n")
+    top = terminal("-n", "1", TERM="dumb")
+    top.wait_for(lambda text: "user_events:work" in text, "a table")
+    assert top.process.wait(30) == 0
+    assert b"\x1b" not in top.said
 
 
 def test_so_often_and_no_more(terminal: Callable[..., Terminal]) -> None:

@@ -68,6 +68,29 @@ def emit(session: Session, name: str, *numbers: int) -> None:
     assert session.flush(20)
 
 
+def test_a_child_has_no_part_in_the_stream_of_its_parent(session: Session, attach: Attach) -> None:
+    with attach("work") as stream:
+        emit(session, "work", 1, 2)
+        assert next(stream).fields["a"] == 1
+        stream.timeout_s = 0.3
+        child = os.fork()
+        if not child:
+            os._exit(7 if list(stream) == [] and stream.attached_again == 0 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        emit(session, "work", 3)
+        assert [record.fields["a"] for record in stream] == [2, 3]
+        assert not stream.lost
+
+
+def test_a_stream_that_is_dropped_is_closed(session: Session, directory: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        for _ in utracefs.attach("tick", directory=str(directory), timeout_s=0.01):
+            break
+        utracefs.attach("tick", directory=str(directory)).__enter__()
+        assert len(os.listdir("/proc/self/fd")) == before, number
+
+
 def test_records(session: Session, attach: Attach) -> None:
     with attach("http_*") as stream:
         before = time.monotonic_ns()

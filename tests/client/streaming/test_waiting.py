@@ -39,6 +39,15 @@ def test_blocking(pipe: tuple[int, int]) -> None:
     assert blocking(nothing()) == 5
 
 
+@pytest.mark.parametrize("timeout_s", [1e8, 1e300, float("inf")])
+def test_times_that_poll_cannot_count(pipe: tuple[int, int], timeout_s: float) -> None:
+    def until_readable() -> Steps[bool]:
+        return (yield Wait(pipe[0], timeout_s))
+
+    os.write(pipe[1], b"x")
+    assert blocking(until_readable())
+
+
 async def test_in_trio(pipe: tuple[int, int]) -> None:
     assert await awaited(steps(pipe)) == [False, False, True]
     before = trio.lowlevel.current_statistics().run_sync_soon_queue_size

@@ -135,7 +135,7 @@ class Plugin:
         if make is None:
             return ""
         try:
-            return str(worker.post(make).result(REPORT_S))
+            return worker.post(lambda: str(make())).result(REPORT_S)
         except TimeoutError:
             raise ConsumerError(
                 errno.EBUSY, f"plug-in {self.name} is busy; ask for its report again"
@@ -202,7 +202,7 @@ class Plugin:
                 take_raw(batch)
             else:
                 self._object.take(list(batch))
-        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
+        except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything, SystemExit included
             for id_, count in ring.counts().items():
                 self._taken[id_].fail(count)
             self._failed("take", error)
@@ -226,10 +226,10 @@ class Plugin:
     def _call(self, method: str, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - as in _take
+        except BaseException as error:  # noqa: BLE001 - as in _take
             self._failed(method, error)
 
-    def _failed(self, method: str, error: Exception) -> None:
+    def _failed(self, method: str, error: BaseException) -> None:
         self.failures += 1
         if method not in self._logged:
             self._logged.add(method)

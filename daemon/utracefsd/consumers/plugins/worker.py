@@ -45,6 +45,8 @@ class Job(Generic[T]):
             self._result = self._do()
         except Exception as error:  # noqa: BLE001 - handed to who waits
             self._error = error
+        except BaseException as error:  # noqa: BLE001 - sys.exit() is not to end the thread, nor who waits
+            self._error = RuntimeError(f"it raised {error!r}")
         self._done.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -121,11 +123,12 @@ class Worker:
     def _work(self) -> None:
         """All that is there now."""
         while True:
+            head = self._ring.head  # before the job is looked for: what is posted later stands behind it
             job = self._jobs[0] if self._jobs else None
-            if self._ring.next_batch(None if job is None else job.position):
+            if self._ring.next_batch(head if job is None else min(head, job.position)):
                 if self._ring.records:
                     self._take_batch()
-            elif job is not None:
+            elif job is not None and self._ring.position >= job.position:
                 self._jobs.popleft()
                 job.run()
             else:

@@ -109,12 +109,29 @@ class Slow:
         return "slow"
 
 
+class Exits:
+    """Ends the interpreter whenever it can."""
+
+    def take(self, batch: Sequence[Record]) -> None:
+        sys.exit("no")
+
+    def attached(self, event: bytes, system: bytes) -> None:
+        sys.exit("no")
+
+    def report(self) -> str:
+        sys.exit("no")
+
+
 class NoPlugin:
     pass
 
 
 def cannot_be_made() -> Consumer:
     raise OSError("no licence")
+
+
+def ends() -> Consumer:
+    sys.exit("no")
 
 
 def point(name: str, target: str) -> metadata.EntryPoint:
@@ -141,7 +158,9 @@ def plugins(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug
             ("slow", "Slow"),
             ("broken", "Broken"),
             ("none", "NoPlugin"),
+            ("exits", "Exits"),
             ("unmade", "cannot_be_made"),
+            ("ends", "ends"),
             ("missing", "Missing"),
             ("a/b", "Collector"),
             ("ftrace", "Collector"),
@@ -174,6 +193,8 @@ def test_names_load_nothing(plugins: Plugins) -> None:
     assert plugins.names() == [
         "broken",
         "collect",
+        "ends",
+        "exits",
         "gone",
         "least",
         "missing",
@@ -276,7 +297,32 @@ def test_a_plugin_that_raises_loses_its_records_and_nothing_else(
     assert stats(event, "broken") == "broken: recorded 0 filtered 0 lost 20"
 
 
-@pytest.mark.parametrize("name", ["none", "unmade", "missing", "gone"])
+def test_a_plugin_that_exits_is_one_that_raises(plugins: Plugins, event: Event) -> None:
+    plugins.attach("exits", event)
+    for _ in range(2):
+        write(event, 1)
+        settle(plugins)
+    with pytest.raises(ConsumerError, match="SystemExit") as caught:
+        plugins.report("exits")
+    assert caught.value.errno == errno.EIO
+    assert stats(event, "exits") == "exits: recorded 0 filtered 0 lost 2"
+    assert plugins.get("exits").failures == 4
+
+
+def test_attached_again_after_losses(plugins: Plugins, event: Event) -> None:
+    plugins.attach("collect", event)
+    write(event, *range(MIN_STREAM_RING // 40))
+    settle(plugins)
+    settle(plugins)
+    plugins.detach("collect", event, 0)
+    (collector,) = Collector.made
+    collector.batches.clear()
+    plugins.attach("collect", event)
+    write(event, 1, 2)
+    assert plugins.report("collect") == "2 records\n"
+
+
+@pytest.mark.parametrize("name", ["none", "unmade", "ends", "missing", "gone"])
 def test_a_plugin_that_cannot_be_loaded(plugins: Plugins, event: Event, name: str) -> None:
     for call in (lambda: plugins.attach(name, event), lambda: plugins.report(name)):
         with pytest.raises(ConsumerError) as caught:

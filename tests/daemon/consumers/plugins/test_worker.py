@@ -1,16 +1,18 @@
 """The thread of a plug-in: batches and jobs in the order of positions, and its end."""
 
 import struct
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.daemon.record_path import tracepoint, write
 from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.limits import MIN_STREAM_RING
-from utracefsd.consumers.plugins.worker import SLOW_S, Worker
+from utracefsd.consumers.plugins.worker import SLOW_S, Job, Worker
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 
 
@@ -46,6 +48,42 @@ def test_jobs_stand_between_records(bench: Bench) -> None:
     bench.emit(3)
     assert bench.worker.post(lambda: "done").result(20) == "done"
     assert bench.log == [1, 2, "job", 3]
+
+
+class _Late(deque[Job[None]]):
+    """Jobs, of which one is posted just after the thread found none."""
+
+    def __init__(self, post: Callable[[], None]) -> None:
+        self._post: Callable[[], None] | None = post
+
+    def __bool__(self) -> bool:
+        found = len(self) > 0
+        if not found and self._post is not None:
+            post, self._post = self._post, None
+            post()
+        return found
+
+
+def test_a_job_that_is_posted_while_the_thread_looks(bench: Bench) -> None:
+    """Records behind it are not taken before it is done: it may say what they are."""
+
+    def post() -> None:
+        bench.worker.post(lambda: bench.log.append("job"))
+        bench.emit(1)
+        bench.sink.publish()
+
+    bench.worker._jobs = _Late(post)
+    bench.emit(0)
+    bench.sink.publish()
+    while len(bench.log) < 3:
+        time.sleep(0.001)
+    assert bench.log == [0, "job", 1]
+
+
+def test_a_job_that_exits(bench: Bench) -> None:
+    with pytest.raises(RuntimeError, match=r"SystemExit"):
+        bench.worker.post(sys.exit).result(20)
+    assert bench.worker.post(lambda: 1).result(20) == 1
 
 
 def test_a_job_that_fails(bench: Bench) -> None:
