@@ -8,7 +8,6 @@ its name is told. What can be known to fail does so before anything is recorded.
 """
 
 import os
-import stat
 from collections.abc import Mapping
 from typing import Final
 
@@ -70,7 +69,8 @@ class Target:
 
 
 def _size(path: str) -> int:
-    if not stat.S_ISDIR(os.stat(path).st_mode):
+    if not os.path.isdir(path):
         return os.stat(path).st_size
-    with os.scandir(path) as entries:
-        return sum(entry.stat().st_size for entry in entries)
+    return sum(
+        os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names
+    )

@@ -348,16 +348,15 @@ def _check_new(kind: str, path: str) -> None:
 
 
 def _write_parquet(recording: Recording, path: str, progress: Progress) -> Exported:
-    """A file where the path ends so, else a directory."""
+    """A file where the path ends so and there is one event, else a directory."""
     library("pyarrow.parquet")
-    if _is_folder("parquet", path):
+    events: list[str] = []
+    if not _is_folder("parquet", path):
+        events = [str(event) for event in recording.events]
+        if len(events) != 1:
+            events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+    if len(events) != 1:
         return _write_directory("parquet", write_parquet, recording, path, progress)
-    events = [str(event) for event in recording.events]
-    if len(events) != 1:
-        events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
-    if len(events) != 1:
-        reason = f"a file has one event, and there are records of {len(events)} events"
-        raise Failure(path, f"{reason}; name one by -e, or give -o DIRECTORY")
     with output_file(path, recording.path) as out:
         return write_parquet_file(recording, out, event=events[0], progress=progress)
 

@@ -6,6 +6,7 @@ import re
 import stat
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 
 import utracefs
@@ -31,7 +32,8 @@ print(os.getpid())
 
 
 @pytest.mark.parametrize(
-    "name", ["perf.data", "o.jsonl", "o.ndjson", "o.csv", "o.json", "o.ctf", "o.dat", "o"]
+    "name",
+    ["perf.data", "o.jsonl", "o.ndjson", "o.csv", "o.json", "o.ctf", "o.dat", "o", "o.pftrace", "o.parquet"],
 )
 def test_the_ending_says_the_format(cli: Cli, name: str) -> None:
     done = cli.run("record", "-o", name, *emitter(300))
@@ -45,6 +47,10 @@ def test_the_ending_says_the_format(cli: Cli, name: str) -> None:
     elif path.suffix in (".dat", ".data", ""):
         with utracefs.open(path) as recording:
             assert [record.fields["n"] for record in recording] == list(range(300))
+    elif path.suffix == ".pftrace":
+        assert path.read_bytes().count(b"text 299") == 1
+    elif path.suffix == ".parquet":
+        assert pq.read_table(path).column("n").to_pylist() == list(range(300))
     else:
         assert path.read_text().count("text 299") == 1
         assert path.read_text().count("ticks") == 300

@@ -293,6 +293,10 @@ def test_parquet(file: Path, tmp_path: Path) -> None:
     assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost\n")
     folders = {folder.name for folder in (tmp_path / "out").iterdir()}
     assert folders == {f"event=user_events:{e.name.decode()}" for e in EVENTS.declared.values()}
+    assert (
+        run(file, "-o", tmp_path / "all.parquet").exit_code == 0
+    )  # several events: a directory all the same
+    assert {folder.name for folder in (tmp_path / "all.parquet").iterdir()} == folders
     assert run(file, "-e", "begin", "-o", tmp_path / "begin.parquet").exit_code == 0
     assert pq.read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [7, 8]
     assert run(file, "-P", "13", "--since", "3", "-o", tmp_path / "done.parquet").exit_code == 0
@@ -300,12 +304,6 @@ def test_parquet(file: Path, tmp_path: Path) -> None:
 
 def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "o.parquet"
-    done = run(file, "-o", out)
-    assert (done.exit_code, done.stderr) == (
-        1,
-        f"utracefs: {out}: a file has one event, and there are records of 6 events; "
-        + "name one by -e, or give -o DIRECTORY\n",
-    )
     assert run(file, "--to", "parquet").exit_code == 2
     (tmp_path / "there").mkdir()
     assert "there: exists; parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
