@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,6 +45,7 @@ __all__ = [
     "event_stats",
     "events_argument",
     "events_option",
+    "for_reader",
     "json_option",
     "numbers",
     "path_argument",
@@ -88,6 +90,9 @@ def directory_option(function: F) -> F:
 def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+"""Save tabs and newlines; those of eight bits as UTF-8 has them."""
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -314,6 +319,12 @@ def write_word(tree: Tracefs, path: str, word: str) -> None:
 def echo(text: str) -> None:
     """One line on stdout; bytes that are not UTF-8 as they are."""
     click.echo(bytes_of(text))
+
+
+def for_reader(data: bytes) -> bytes:
+    """As it is, but on a terminal control characters as `?`, as ls(1) has them: what programs call themselves
+    and write does not steer it."""
+    return _CONTROL.sub(b"?", data) if sys.stdout.isatty() else data
 
 
 def echo_json(value: Any) -> None:

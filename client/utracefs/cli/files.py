@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 import click
@@ -17,6 +17,7 @@ from utracefs.cli.common import (
     directory_option,
     duration_option,
     echo,
+    for_reader,
     path_argument,
 )
 from utracefs.cli.converting import output_file, said
@@ -103,7 +104,7 @@ def stream(
                     click.echo(f"utracefs: {pattern}: no such event yet; waiting for it", err=True)
             stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
-        _copy_out(tree, place.path(file))
+        _copy_out(tree, place.path(file), for_reader)
     return asked.finish()
 
 
@@ -148,13 +149,13 @@ def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
     return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
 
 
-def _copy_out(tree: Tracefs, path: str) -> None:
+def _copy_out(tree: Tracefs, path: str, shown: Callable[[bytes], bytes] = lambda data: data) -> None:
     out = sys.stdout.buffer
     tree.set_timeout(None)
     try:
         handle = tree.open(path)
         while data := tree.read(handle, _PIECE_BYTES):
-            out.write(data)
+            out.write(shown(data))
             out.flush()
     except IsADirectoryError:
         raise Failure(path, f"is a directory; `utracefs ls {path}` lists it") from None

@@ -35,6 +35,7 @@ from utracefs.cli.common import (
     duration_option,
     echo,
     echo_json,
+    for_reader,
     json_option,
     seconds_option,
 )
@@ -384,7 +385,7 @@ def script(path: str, ns: bool) -> int:
                 if line is None:
                     raise Failure(path, "is damaged: it has a record of an event without a format")
                 comm = samples.comms.get(sample.tid, f":{sample.tid}")
-                sys.stdout.buffer.write(bytes_of(line.text(sample, comm) + "\n"))
+                sys.stdout.buffer.write(for_reader(bytes_of(line.text(sample, comm) + "\n")))
         except ValueError as error:
             raise Failure(path, f"is damaged: {error}") from None
         sys.stdout.buffer.flush()

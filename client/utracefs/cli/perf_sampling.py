@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from utracefs.cli import version
+from utracefs.cli.common import for_reader
 from utracefs.cli.perf_attached import LOOK_S, Attached, Opened
 from utracefs.event_names import EventName
 from utracefs.perf_data import Contents, PerfDataEvent, PerfDataWriter
@@ -206,7 +207,7 @@ class PerfTrace:
                     lines.append((last, f"{one.event}: LOST {record.count} SAMPLES"))
         if lines:
             lines.sort(key=lambda line: line[0])
-            sys.stdout.buffer.write(bytes_of("".join(f"{line}\n" for _, line in lines)))
+            sys.stdout.buffer.write(for_reader(bytes_of("".join(f"{line}\n" for _, line in lines))))
             sys.stdout.buffer.flush()
 
     def _line(self, one: Opened) -> Line:

@@ -11,7 +11,7 @@ import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, events_option, json_option, seconds_option
+from utracefs.cli.common import COMMAND_SETTINGS, events_option, for_reader, json_option, seconds_option
 from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.wanted import all_filters, filter_option
@@ -134,7 +134,7 @@ def report(
                 else:
                     out = sys.stdout.buffer
                     for piece in report_text(reader, options):
-                        out.write(piece)
+                        out.write(for_reader(piece))
                         out.flush()
         except ValueError as error:
             raise Failure(path, f"broken: {error}") from None
