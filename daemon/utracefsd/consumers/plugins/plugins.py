@@ -73,7 +73,6 @@ class Plugin:
         self._table = table
         self._ring_bytes = ring_bytes
         self._object: Any = None
-        self._sink: StreamSink | None = None
         self._worker: Worker | None = None
         self._loading: Job[Any] | None = None
         self._probes: dict[Event, StreamProbe] = {}
@@ -89,14 +88,13 @@ class Plugin:
         if event in self._probes:
             return
         worker = self._ready()
-        assert self._sink is not None
         known = Known(event.tracepoint_name, event.system, Layout(event.declaration.fields))
-        probe = StreamProbe(self._sink, self.name, event.id, bytes)
+        probe = StreamProbe(worker.sink, self.name, event.id, bytes)
 
         def begin() -> None:
             self._known[event.id] = known
             self._taken[event.id] = probe
-            self._tell("attached", known)
+            self._tell("attached", event)
 
         worker.post(begin)
         self._table.attach(event, probe)
@@ -110,8 +108,7 @@ class Plugin:
         self._worker.post(_nothing).wait(SLOW_S)  # its numbers shall be right in the end
         del self._probes[event]
         self._table.detach(event, probe, now_ns)
-        known = Known(event.tracepoint_name, event.system, Layout(()))
-        self._worker.post(lambda: self._tell("detached", known))
+        self._worker.post(lambda: self._tell("detached", event))
 
     def events(self) -> list[Event]:
         """What it is attached to, in the order of attaching."""
@@ -119,8 +116,8 @@ class Plugin:
 
     def flush(self) -> None:
         """Let its thread see what came."""
-        if self._worker is not None and self._sink is not None:
-            self._sink.publish()
+        if self._worker is not None:
+            self._worker.sink.publish()
             self._worker.look()
 
     def settle(self, timeout_s: float) -> bool:
@@ -162,10 +159,10 @@ class Plugin:
         """Its thread, with its object made. ConsumerError: EIO, EBUSY."""
         if self._worker is None:
             try:
-                self._sink = StreamSink(self._ring_bytes)
+                sink = StreamSink(self._ring_bytes)
             except OSError as error:
                 raise ConsumerError(error.errno or errno.ENOMEM, f"no ring: {error.strerror}") from error
-            self._worker = Worker(f"plug-in {self.name}", self._sink, self._take, self._note_slow)
+            self._worker = Worker(f"plug-in {self.name}", sink, self._take, self._note_slow)
         if self._object is None:
             if self._loading is None:
                 self._loading = self._worker.post(self._make)
@@ -217,11 +214,11 @@ class Plugin:
                 took_s * 1000,
             )
 
-    def _tell(self, method: str, event: Known) -> None:
+    def _tell(self, method: str, event: Event) -> None:
         """Call an optional method. What it raises does not undo what it is told of."""
         call = getattr(self._object, method, None)
         if call is not None:
-            self._call(method, lambda: call(event.name, event.system))
+            self._call(method, lambda: call(event.tracepoint_name, event.system))
 
     def _call(self, method: str, call: Callable[[], object]) -> None:
         try:

@@ -73,7 +73,7 @@ class Worker:
     def __init__(
         self, name: str, sink: StreamSink, take: Callable[[StreamRing], None], slow: Callable[[float], None]
     ) -> None:
-        self._sink = sink
+        self.sink = sink
         self._ring = StreamRing(sink.memory_fd)
         self._bell = os.dup(sink.bell_fd)
         self._take = take
@@ -88,10 +88,10 @@ class Worker:
 
     def post(self, do: Callable[[], T]) -> Job[T]:
         """Have something done behind all records that are in the ring now."""
-        self._sink.publish()
-        job = Job(self._sink.position, do)
+        self.sink.publish()
+        job = Job(self.sink.position, do)
         self._jobs.append(job)
-        self._sink.ring_bell()
+        self.sink.ring_bell()
         return job
 
     def look(self) -> None:
@@ -102,7 +102,7 @@ class Worker:
 
     def close(self, timeout_s: float) -> bool:
         """The last jobs are posted: close the sink, and wait for the thread. False: it is left behind."""
-        self._sink.close()
+        self.sink.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -457,7 +457,7 @@ def test_a_plugin_that_does_not_come_back_loses_and_is_told_of(
     assert "plug-in slow: a batch takes" in told
     emitted = 1
     begin = time.monotonic()
-    while plugins.get("slow")._sink.lost < 5:  # type: ignore[union-attr]
+    while plugins.get("slow")._worker.sink.lost < 5:  # type: ignore[union-attr]
         write(event, 2)
         emitted += 1
         if emitted % 1000 == 0:
