@@ -17,7 +17,6 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_names import check_length
 from utracefsd.consumers.counts._count import CountProbe, CountTable
 from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
 from utracefsd.events.event import Event
@@ -66,7 +65,6 @@ class EventCounts:
 
     def want(self, glob: bytes) -> None:
         """Count the events that a glob of standing_events means. EINVAL: not a glob; E2BIG: too many."""
-        check_length(glob)
         check_glob(glob)
         if glob not in self._globs and len(self._globs) >= MAX_GLOBS:
             raise TraceError(errno.E2BIG, f"event_counts takes at most {MAX_GLOBS} globs")

@@ -83,7 +83,9 @@ def glob_matches(glob: bytes, event: NamedEvent) -> bool:
 
 
 def check_glob(glob: bytes) -> None:
-    """EINVAL for what could never match: more parts than system and name, or a broken bracket expression."""
+    """EINVAL for what is too long, and for what could never match: more parts than system and name, or a
+    broken bracket expression."""
+    event_names.check_length(glob)
     try:
         re.compile(translate(glob.decode("latin-1")))
     except re.error as error:

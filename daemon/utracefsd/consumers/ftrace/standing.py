@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_names import check_length
 from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.events.event import Event, shown
@@ -78,7 +77,6 @@ class StandingLines:
             self._set([other for other in self.lines if other != line[1:]])
             return
         glob, _, text = line.partition(b" ")
-        check_length(glob)
         check_glob(glob)
         if not text.strip():
             raise TraceError(

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.event_names import check_length, is_glob
+from utracefs_protocol.event_names import is_glob
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.messages.tracefs import StreamAttr
@@ -191,7 +191,6 @@ class Streams:
         such instance), EMFILE (too many streams), ENOMEM (no memory for the ring).
         """
         for glob in attr.events:
-            check_length(glob)
             check_glob(glob)
         if attr.filter is not None:
             self._check(attr.filter)
