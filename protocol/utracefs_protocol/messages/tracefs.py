@@ -122,6 +122,15 @@ def _name(value: object) -> str:
     raise TraceError(errno.EINVAL, "str wanted")
 
 
+def _members(cls: type[attrs.AttrsInstance], value: object, what: str, form: str) -> dict[str, Any]:
+    """The members of a map by name; E2BIG for one that `cls` does not know."""
+    if not isinstance(value, dict):
+        raise TraceError(errno.EINVAL, f"{what} must be {form}")
+    members = {_name(key): member for key, member in value.items()}
+    refuse_unknown(members, attrs.fields_dict(cls).keys(), what)
+    return members
+
+
 # Files by path. Paths are relative to the root of the tree.
 
 
@@ -318,10 +327,7 @@ class Writer:
     @classmethod
     def from_wire(cls, value: object) -> Self:
         """EINVAL; E2BIG for a member that is not known."""
-        if not isinstance(value, dict):
-            raise TraceError(errno.EINVAL, "the writer must be a map of pid and start_time")
-        writer = {_name(key): member for key, member in value.items()}
-        refuse_unknown(writer, attrs.fields_dict(cls).keys(), "the writer")
+        writer = _members(cls, value, "the writer", "a map of pid and start_time")
         return cls(
             wire_int(writer.get("pid"), "pid", 1, (1 << 31) - 1),
             wire_int(writer.get("start_time"), "start_time"),
@@ -469,10 +475,7 @@ class PerfAttr:
     def from_params(cls, params: list[Any]) -> Self:
         """EINVAL for what contradicts itself and for more pages than are allowed; E2BIG."""
         (value,) = _params(cls.METHOD, params, "attr")
-        if not isinstance(value, dict):
-            raise TraceError(errno.EINVAL, "attr must be a map")
-        attr = {_name(key): member for key, member in value.items()}
-        refuse_unknown(attr, attrs.fields_dict(cls).keys(), "attr")
+        attr = _members(cls, value, "attr", "a map")
         config, name = attr.get("config"), attr.get("name")
         if (config is None) == (name is None):
             raise TraceError(
@@ -606,10 +609,7 @@ class StreamAttr:
     def from_params(cls, params: list[Any]) -> Self:
         """EINVAL; E2BIG for too many words, a filter that is too long, or an unknown member."""
         (value,) = _params(cls.METHOD, params, "attr")
-        if not isinstance(value, dict):
-            raise TraceError(errno.EINVAL, "attr must be a map")
-        attr = {_name(key): member for key, member in value.items()}
-        refuse_unknown(attr, attrs.fields_dict(cls).keys(), "attr")
+        attr = _members(cls, value, "attr", "a map")
         events = _words(attr.get("events"), "events")
         if not events:
             raise TraceError(errno.EINVAL, "events must have a word at least: user_events*:* means all")
