@@ -10,7 +10,8 @@ import re
 
 import attrs
 
-from utracefs_protocol.filter import errors
+from utracefs_protocol.filter import FilterError, errors
+from utracefs_protocol.filter.parse import check_brackets
 
 __all__ = ["SyntaxMistake", "syntax_mistake"]
 
@@ -37,22 +38,12 @@ def syntax_mistake(text: str) -> SyntaxMistake | None:
 
 
 def _brackets(text: str) -> SyntaxMistake | None:
-    quote, quoted_at = "", 0
-    opened: list[int] = []
-    for at, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote, quoted_at = char, at
-        elif char == "(":
-            opened.append(at)
-        elif char == ")" and not opened:
-            return SyntaxMistake(errors.TOO_FEW_OPEN, at)
-        elif char == ")":
-            opened.pop()
-    if quote:
-        return SyntaxMistake(errors.MISSING_QUOTE, quoted_at)
-    return SyntaxMistake(errors.TOO_MANY_OPEN, opened[-1]) if opened else None
+    try:
+        check_brackets(text.encode("latin-1", "replace"))  # a byte for each character: columns are theirs
+    except FilterError as error:
+        if error.position is not None:
+            return SyntaxMistake(error.message, error.position)
+    return None
 
 
 def _terms(text: str) -> SyntaxMistake | None:

@@ -7,7 +7,7 @@
     VALUE  := NUMBER | "text" | 'text' | CPUS{list}
 
 Which texts are refused, with which message, errno and position, is kernel/trace/trace_events_filter.c,
-function by function: calc_stack() looks at quotes and parentheses (`_check_brackets`), predicate_parse() at
+function by function: calc_stack() looks at quotes and parentheses (`check_brackets`), predicate_parse() at
 what joins predicates (`_Parser.parse`), parse_pred() at one predicate (`_Parser._predicate`). The errnos are
 odd: internal codes of calc_stack() leak out as EPERM, ENOENT and ESRCH.
 
@@ -27,7 +27,7 @@ from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
 from utracefs_protocol.filter.literals import parsed_cpus, parsed_number, parsed_pattern
 from utracefs_protocol.filter.predicate import How, Predicate, Subject
 
-__all__ = ["MAX_CPUS", "is_no_filter", "parse_filter"]
+__all__ = ["MAX_CPUS", "check_brackets", "is_no_filter", "parse_filter"]
 
 MAX_CPUS = 8192
 """NR_CPUS of a large kernel: what CPUS{} may name where nobody says how many cpus there are."""
@@ -141,7 +141,7 @@ def parse_filter(
     CPUS{} may name. names: where COMM is asked for; None: there is no such name.
     """
     text = text.partition(b"\0")[0]
-    _check_brackets(text)
+    check_brackets(text)
     return Filter(text, _Parser(text, fields, nr_cpus, names is not None).parse(), names)
 
 
@@ -150,8 +150,9 @@ def is_no_filter(text: bytes) -> bool:
     return text.strip(_SPACE) == b"0"
 
 
-def _check_brackets(text: bytes) -> None:
-    """calc_stack(): all quotes are closed, all parentheses match, and there is something beside them."""
+def check_brackets(text: bytes) -> None:
+    """calc_stack(): all quotes are closed, all parentheses match, and there is something beside them.
+    FilterError; without a position for the last."""
     quote = last_quote = 0
     opened: list[int] = []
     is_empty = True
@@ -367,7 +368,7 @@ class _Parser:
             raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
         if not operand.is_text:
             raise FilterError(errors.EXPECT_NUMBER, at + 1)
-        end = self._text.index(self._text[at : at + 1], at + 1)  # _check_brackets has seen it
+        end = self._text.index(self._text[at : at + 1], at + 1)  # check_brackets has seen it
         pattern = self._text[at + 1 : end]
         if len(pattern) > MAX_TEXT:
             raise FilterError(errors.TOO_LONG, end + 1)
