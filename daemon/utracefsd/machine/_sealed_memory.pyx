@@ -9,6 +9,7 @@ import os
 
 from libc.errno cimport errno as c_errno
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.unistd cimport close as close_fd
 
 
 cdef class SealedMemory:
@@ -49,9 +50,7 @@ cdef class SealedMemory:
             self.fd = -1
 
     def __dealloc__(self):
+        # Not os.close: at the interpreter's end the module may be gone before its objects.
         if self.map != NULL:
             munmap(self.map, self.size)
-            try:
-                os.close(self.fd)
-            except Exception:  # at interpreter exit os may be gone; so is the descriptor then
-                pass
+            close_fd(self.fd)

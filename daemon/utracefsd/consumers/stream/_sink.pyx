@@ -12,6 +12,7 @@ import os
 
 from libc.errno cimport EFAULT
 from libc.string cimport memcmp, memcpy, memset
+from posix.unistd cimport close as close_fd
 from posix.unistd cimport write as c_write
 
 from utracefs_protocol.filter._program cimport Filter
@@ -88,12 +89,10 @@ cdef class StreamSink:
         self.bell = self.bell_fd = -1
 
     def __dealloc__(self):
+        # Not os.close: at the interpreter's end the module may be gone before its objects.
         if self.bell >= 0:
-            try:
-                os.close(self.bell)
-                os.close(self.bell_fd)
-            except Exception:  # at interpreter exit os may be gone; so are the descriptors then
-                pass
+            close_fd(self.bell)
+            close_fd(self.bell_fd)
 
     def publish(self):
         """A step is done: let the reader see what it brought, and tell what was lost if there is room."""
