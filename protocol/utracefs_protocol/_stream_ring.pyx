@@ -25,6 +25,11 @@ cdef enum:
     NR_IDS = 65536
 
 
+cdef inline bytes behind_common(const ss_record *record):
+    """What an entry has behind its common fields: the payload of a record."""
+    return PyBytes_FromStringAndSize(<const char *>record.entry + SS_COMMON, record.length - SS_COMMON)
+
+
 cdef class StreamRing:
     """Maps the ring behind a descriptor, which stays the caller's.
 
@@ -163,10 +168,7 @@ cdef class StreamRing:
             if record.kind == SS_RECORD:
                 memcpy(&id, record.entry, 2)
                 memcpy(&tid, record.entry + 4, 4)
-                payload = PyBytes_FromStringAndSize(
-                    <const char *>record.entry + SS_COMMON, record.length - SS_COMMON
-                )
-                found.append((id, record.time_ns, record.cpu, record.pid, tid, payload))
+                found.append((id, record.time_ns, record.cpu, record.pid, tid, behind_common(record)))
         return found
 
     def counts(self):
@@ -221,15 +223,9 @@ cdef class StreamRing:
                 elif record.kind == SS_FORMAT:
                     if self.counted[id] or id in self.lost:
                         break
-                    self.described[id] = PyBytes_FromStringAndSize(
-                        <const char *>record.entry + SS_COMMON, record.length - SS_COMMON
-                    )
+                    self.described[id] = behind_common(record)
                 elif record.kind == SS_COMM:
-                    self.comms[tid] = text_of(
-                        PyBytes_FromStringAndSize(
-                            <const char *>record.entry + SS_COMMON, record.length - SS_COMMON
-                        ).partition(b"\0")[0]
-                    )
+                    self.comms[tid] = text_of(behind_common(record).partition(b"\0")[0])
             at += record.size
         self.end = at
         return 0
