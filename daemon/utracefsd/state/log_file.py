@@ -35,7 +35,7 @@ import os
 import struct
 from pathlib import Path
 
-from utracefsd.machine.kept_file import made_whole
+from utracefsd.machine.kept_file import made_whole, open_kept
 
 __all__ = ["LogFile", "read_log_file"]
 
@@ -82,10 +82,13 @@ class LogFile:
 
     @classmethod
     def open(cls, path: Path) -> LogFile | None:
-        """Go on with the file that `read_log_file` has found to be right; None: it is of an older version, or
-        was never written. OSError."""
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        found = _parse(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
+        """Go on with the file that `read_log_file` has found to be right; None: there is none, it is of an
+        older version, or was never written. OSError."""
+        kept = open_kept(path)
+        if kept is None:
+            return None
+        fd, size = kept
+        found = _parse(os.pread(fd, PAGE, 0), size)
         if found is None:
             os.close(fd)
             return None
