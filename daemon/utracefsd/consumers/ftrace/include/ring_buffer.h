@@ -819,6 +819,23 @@ static inline void rb_consumed(rb_cpu *b, uint32_t off, uint64_t ts, uint64_t en
     b->changes++;
 }
 
+/* The end of a page with `length` bytes of records: it says whether records are `missing` in front, and
+ * behind its own how many, where there is room; `lost` is 0 where nobody knows. The rest is 0. */
+static inline void rb_seal_page(const rb_cpu *b, struct rb_page *to, uint32_t length, int missing,
+                                uint64_t lost)
+{
+    uint32_t commit = length;
+    if (missing)
+        commit |= RB_LOST;
+    if (lost && b->payload - length >= sizeof lost) {
+        commit |= RB_LOST_STORED;
+        memcpy(to->data + length, &lost, sizeof lost);
+        length += sizeof lost;
+    }
+    to->commit = commit;
+    memset(to->data + length, 0, b->payload - length);
+}
+
 /* Consume what one read() of trace_pipe_raw gets, as ring_buffer_read_page(), into a page of subbuf_size
  * bytes at `out`: 1 a page; 0 nothing to read; -1 `size` too small for the first record.
  *
@@ -857,17 +874,7 @@ static inline int rb_read_page(rb_cpu *b, size_t size, uint8_t *out)
         return -1;
     to->time_stamp = b->read_ts;
     memcpy(to->data, page->data + start, length);
-    uint32_t commit = length;
-    if (lost) {
-        commit |= RB_LOST;
-        if (b->payload - length >= sizeof lost) {
-            commit |= RB_LOST_STORED;
-            memcpy(to->data + length, &lost, sizeof lost);
-            length += sizeof lost;
-        }
-    }
-    to->commit = commit;
-    memset(to->data + length, 0, b->payload - length);
+    rb_seal_page(b, to, length, lost != 0, lost);
     rb_consumed(b, off, ts, entries);
     return 1;
 }
@@ -957,8 +964,7 @@ static inline int rb_iter_page(const rb_cpu *b, rb_iter *it, uint8_t *out)
     struct rb_page *to = (struct rb_page *)out;
     uint64_t pos = it->pos, lost = it->lost;
     uint32_t start = it->off, length = 0;
-    uint32_t commit = lost || it->overtaken ? RB_LOST : 0;
-    int counted = lost && !it->overtaken;
+    int missing = lost || it->overtaken, counted = lost && !it->overtaken;
     size_t room = counted ? b->payload - sizeof lost : b->payload;
     to->time_stamp = it->ts;
     do { /* one record that fills the page alone goes without the number */
@@ -966,14 +972,7 @@ static inline int rb_iter_page(const rb_cpu *b, rb_iter *it, uint8_t *out)
         rb_iter_advance(b, it);
     } while (rb_iter_peek(b, it) && it->pos == pos && it->next.end - start <= room);
     memcpy(to->data, page->data + start, length);
-    commit |= length;
-    if (counted && b->payload - length >= sizeof lost) {
-        commit |= RB_LOST_STORED;
-        memcpy(to->data + length, &lost, sizeof lost);
-        length += sizeof lost;
-    }
-    to->commit = commit;
-    memset(to->data + length, 0, b->payload - length);
+    rb_seal_page(b, to, length, missing, counted ? lost : 0);
     return 1;
 }
 
