@@ -181,9 +181,10 @@ def export(
 ) -> None:
     """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools.
 
-    utracefs export trace.dat -o trace.json
-    utracefs export --daemon -o now.jsonl
-    utracefs export --live -e 'http_*' | jq .fields
+    \b
+      utracefs export trace.dat -o trace.json
+      utracefs export --daemon -o now.jsonl
+      utracefs export --live -e 'http_*' | jq .fields
     """
     if output == "-":
         output = None
