@@ -56,8 +56,6 @@ test-tools: tools
 	$(call need,command -v perf,linux-perf)
 	$(call need,command -v babeltrace2,babeltrace2)
 	$(call need,/usr/bin/python3 -c 'import bt2',python3-bt2)
-	$(call need,command -v node,nodejs)
-	$(call need,command -v chromium,chromium)
 
 $(VENV)/.installed: pyproject.toml setup.py | tools
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -219,6 +219,7 @@ class Daemon:
                 shares=self.shares,
                 journal=journal,
                 new_thread=self.comms.remember,
+                wrote=self.comms.wrote,
                 save=self.save,
                 end_failed=lambda: self.data.end_failed(),
                 known=None if taken is None else taken.rings,
@@ -337,7 +338,10 @@ class Daemon:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """To consumers that read a ring of their own: what was taken in is theirs."""
+        """To consumers that read a ring of their own: what was taken in is theirs; and to `saved_tgids`."""
+        if self.comms.record_tgid and self.rings is not None:
+            for tid, pid in self.rings.writers():
+                self.comms.wrote(tid, pid)
         self.plugins.flush()
         self.streams.publish()
 

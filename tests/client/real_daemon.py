@@ -118,6 +118,17 @@ class Work:
         return found
 
 
+def running(directory: Path) -> Iterator[Utracefsd]:
+    """For a fixture. directory: of the sockets."""
+    daemon = Utracefsd(directory)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        log = daemon.stop()
+    assert "Traceback" not in log, log
+
+
 def working(directory: Path, folder: Path) -> Iterator[Work]:
     """For a fixture. directory: of the sockets. folder: for programs."""
     daemon = Utracefsd(directory)

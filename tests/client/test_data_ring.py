@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Utracefsd
+from tests.client.real_daemon import Utracefsd, running
 from utracefs import Session
 from utracefs.cli.launching import ROOM_KB
 from utracefs.tracefs import Tracefs
@@ -36,13 +36,7 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def utracefsd(directory: Path, transport: str) -> Iterator[Utracefsd]:
-    daemon = Utracefsd(directory)
-    daemon.start()
-    try:
-        yield daemon
-    finally:
-        log = daemon.stop()
-    assert "Traceback" not in log, log
+    yield from running(directory)
 
 
 @pytest.fixture

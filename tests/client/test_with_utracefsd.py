@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Utracefsd
+from tests.client.real_daemon import Utracefsd, running
 from utracefs import LoggingHandler, Session
 from utracefs.tracefs import Tracefs
 
@@ -27,11 +27,7 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def utracefsd(directory: Path, transport: str) -> Iterator[Utracefsd]:
-    daemon = Utracefsd(directory)
-    daemon.start()
-    yield daemon
-    log = daemon.stop()
-    assert "Traceback" not in log
+    yield from running(directory)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@
 | record | record |
 | report | report |
 | export | export |
+| sql | sql |
 | status | status, list |
 | switch | enable, disable |
 | files | cat, write, ls, stream |

@@ -4,6 +4,7 @@ it is, what was written."""
 import contextlib
 import decimal
 import errno
+import functools
 import os
 import secrets
 import shutil
@@ -13,20 +14,38 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
+import attrs
 import click
 
+import utracefs
 from utracefs.cli import Failure
+from utracefs.cli.common import events_option
+from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.wanted import all_filters, filter_option
 from utracefs_protocol.errors import TraceError
 
-__all__ = ["CpuList", "Time", "check_is_not_input", "half_done", "output_file", "progress_bar", "said"]
+__all__ = [
+    "CpuList",
+    "Selection",
+    "Time",
+    "check_is_not_input",
+    "half_done",
+    "output_file",
+    "progress_bar",
+    "said",
+    "selection_options",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _QUIET_S: Final = 1.0
 """What takes no longer needs no progress bar."""
 
 if TYPE_CHECKING:
     from utracefs.export.common import Exported, Progress
+    from utracefs.recording import Recording
 
     _CpusType = click.ParamType[frozenset[int]]
     _TimeType = click.ParamType[int]
@@ -66,6 +85,74 @@ class Time(_TimeType):
         except decimal.InvalidOperation:
             self.fail(f"{value!r} is not a time in seconds", param, ctx)
         return int(seconds * 10**9)
+
+
+@attrs.frozen
+class Selection:
+    """Which records; what is not said takes all."""
+
+    events: tuple[str, ...]
+    cpus: frozenset[int] | None
+    pids: frozenset[int] | None
+    """Of processes or threads."""
+    since_ns: int | None
+    until_ns: int | None
+    filter: str
+    """Empty: none."""
+
+    def open(self, path: str, source: str, *, recover: bool) -> "Recording":
+        """The recording. Failure about `source`: the filter fits none of its events; other errors as of
+        `utracefs.open`."""
+        with about_the_filter(source, self.filter):
+            return utracefs.open(
+                path,
+                events=self.events,
+                cpus=self.cpus,
+                pids=self.pids,
+                since_ns=self.since_ns,
+                until_ns=self.until_ns,
+                filter=self.filter or None,
+                recover=recover,
+            )
+
+
+def selection_options(function: F) -> F:
+    """`-e`, `--cpu`, `-P`, `--since`, `--until` and `--filter`; the parameter `selection` is a Selection."""
+
+    @functools.wraps(function)
+    def run(
+        *args: Any,
+        events: tuple[str, ...],
+        cpus: frozenset[int] | None,
+        pids: tuple[int, ...],
+        since_ns: int | None,
+        until_ns: int | None,
+        filters: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
+        selection = Selection(events, cpus, frozenset(pids) or None, since_ns, until_ns, all_filters(filters))
+        return function(*args, selection=selection, **options)
+
+    made: Any = run
+    for option in (
+        filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'."),
+        click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time."),
+        click.option(
+            "--since",
+            "since_ns",
+            metavar="S",
+            type=Time(),
+            help="From this time on, in seconds (see report -t).",
+        ),
+        click.option(
+            "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
+        ),
+        click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5."),
+        events_option("Only these events: SYSTEM:NAME, NAME, or globs."),
+    ):
+        made = option(made)
+    found: F = made
+    return found
 
 
 def said(done: "Exported", source: str, output: str | None) -> None:

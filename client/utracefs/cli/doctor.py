@@ -277,6 +277,8 @@ def _why_filtered(tree: Tracefs, event: EventName, consumer: str, *, filtering: 
     """Empty for an instance that is gone: nobody misses anything there. filtering: a setting of the top
     instance keeps records away now."""
     kind, _, name = consumer.partition(":")
+    if kind == "stream":
+        return "its filter"
     if kind != "ftrace":
         return "its pid or cpu, or the sample period"
     try:

@@ -9,29 +9,25 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-import utracefs
 from utracefs.cli import Failure
 from utracefs.cli.common import (
     COMMAND_SETTINGS,
     connect,
     directory_option,
-    events_option,
     seconds_option,
     with_extras,
 )
 from utracefs.cli.converting import (
-    CpuList,
-    Time,
+    Selection,
     check_is_not_input,
     half_done,
     output_file,
     progress_bar,
     said,
+    selection_options,
 )
 from utracefs.cli.live import write_live
 from utracefs.cli.place import TOP, Place, instance_option
-from utracefs.cli.refusals import about_the_filter
-from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.columns import library
 from utracefs.export import (
     Counter,
@@ -116,14 +112,7 @@ class _TrackType(_AnyType):
     " .pftrace, .parquet, .ctf or / for CTF]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
-@events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
-@click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
-@click.option(
-    "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
-)
-@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on (see report -t).")
-@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
-@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
+@selection_options
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",
@@ -167,12 +156,7 @@ def export(
     place: Place,
     kind: str | None,
     output: str | None,
-    events: tuple[str, ...],
-    cpus: frozenset[int] | None,
-    pids: tuple[int, ...],
-    since_ns: int | None,
-    until_ns: int | None,
-    filters: tuple[str, ...],
+    selection: Selection,
     recover: bool,
     slices: tuple[Slice, ...],
     durations: tuple[Duration, ...],
@@ -181,9 +165,10 @@ def export(
 ) -> None:
     """Convert INPUT (trace.dat or perf.data, default trace.dat) for other tools.
 
-    utracefs export trace.dat -o trace.json
-    utracefs export --daemon -o now.jsonl
-    utracefs export --live -e 'http_*' | jq .fields
+    \b
+      utracefs export trace.dat -o trace.json
+      utracefs export --daemon -o now.jsonl
+      utracefs export --live -e 'http_*' | jq .fields
     """
     if output == "-":
         output = None
@@ -197,9 +182,9 @@ def export(
     tracks = Tracks(slices, durations, counters)
     if (tracks or tracks_file) and kind not in _TIMELINES:
         raise click.UsageError("--slice, --duration, --counter and --tracks are for --to perfetto or chrome")
-    text = all_filters(filters)
     if live:
-        if kind != "jsonl" or since_ns is not None or until_ns is not None or recover:
+        is_timed = selection.since_ns is not None or selection.until_ns is not None
+        if kind != "jsonl" or is_timed or recover:
             raise click.UsageError(
                 "--live writes JSON lines, from now on; `utracefs record -o` knows the rest"
             )
@@ -207,11 +192,11 @@ def export(
             done = write_live(
                 directory,
                 out,
-                events,
-                filter=text or None,
+                selection.events,
+                filter=selection.filter or None,
                 place=place,
-                cpus=cpus,
-                pids=pids,
+                cpus=selection.cpus,
+                pids=selection.pids or (),
                 duration_s=duration_s,
             )
         said(done, "live", output)
@@ -224,18 +209,7 @@ def export(
         if from_daemon:
             source = "the daemon's ring buffer"
             path, tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
-        with about_the_filter(source, text):
-            recording = utracefs.open(
-                path,
-                events=events,
-                cpus=cpus,
-                pids=pids or None,
-                since_ns=since_ns,
-                until_ns=until_ns,
-                filter=text or None,
-                recover=recover,
-            )
-        stack.enter_context(recording)
+        recording = stack.enter_context(selection.open(path, source, recover=recover))
         recording.tgids = tgids
         if tracks_file is not None:
             tracks += _tracks_of(tracks_file, recording)

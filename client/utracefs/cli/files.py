@@ -20,8 +20,6 @@ from utracefs.cli.common import (
     for_reader,
     path_argument,
 )
-from utracefs.cli.converting import output_file, said
-from utracefs.cli.live import write_live
 from utracefs.cli.own_instance import Ledger, own_instance
 from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
@@ -73,6 +71,9 @@ def stream(
         expressions = {one.filter for one in wanted}
         if len(expressions) > 1 or any(one.triggers for one in wanted):
             raise click.UsageError("--json takes one --filter for all -e, and no --trigger")
+        from utracefs.cli.converting import output_file, said
+        from utracefs.cli.live import write_live
+
         with output_file(None, "") as out:
             done = write_live(
                 directory,

@@ -18,7 +18,7 @@ import attrs
 
 from utracefs.cli.common import available_events, echo, echo_json
 from utracefs.cli.place import Place
-from utracefs.cli.tables import table_lines
+from utracefs.cli.tables import counted, table_lines
 from utracefs.event_names import EventName, select
 from utracefs.histogram import Entry, Histogram, parse_histograms
 from utracefs.tracefs import Tracefs
@@ -58,7 +58,7 @@ class EventHistogram:
     def summary(self) -> str:
         """`12 records, 3 entries`, and what did not get in."""
         found = self.histogram
-        text = f"{_count(found.hits, 'record')}, {_count(len(found.entries), 'entry', 'entries')}"
+        text = f"{counted(found.hits, 'record')}, {counted(len(found.entries), 'entry', 'entries')}"
         if found.dropped:
             text += f", {found.dropped} dropped: the table is full (--size)"
         return text + (", paused" if found.paused else "")
@@ -70,10 +70,6 @@ class EventHistogram:
             return []
         head = [name.upper() for name in (*entries[0].keys, *entries[0].values)]
         return [head, *(_cells(entry) for entry in entries)]
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _cells(entry: Entry) -> list[str]:

@@ -67,8 +67,8 @@ _WALL_CLOCK_OF = {
     default="trace.dat",
     show_default=True,
     type=click.Path(),
-    help="Where to write; the ending says the format: .dat, .data (perf), .jsonl, .csv, .json (Chrome), .ctf"
-    " or / (CTF).",
+    help="Where to write; the ending says the format: .dat, .data (perf), .jsonl, .csv, .json (Chrome),"
+    " .pftrace, .parquet, .ctf or / (CTF).",
 )
 @instance_option("Name of the instance to make for this; with --keep: the one to take.")
 @click.option(

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import IO, TYPE_CHECKING
 
+import attrs
 import click
 
-import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, events_option, for_reader, json_option, seconds_option
-from utracefs.cli.converting import CpuList, Time, output_file, progress_bar, said
+from utracefs.cli.common import COMMAND_SETTINGS, for_reader, json_option, seconds_option
+from utracefs.cli.converting import Selection, output_file, progress_bar, said, selection_options
 from utracefs.cli.refusals import about_the_filter
-from utracefs.cli.wanted import all_filters, filter_option
 from utracefs.event_names import EventName, no_such_event, select
 from utracefs.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.trace_dat import TraceDatReader
@@ -34,15 +33,8 @@ _LINES_AT_ONCE = 2000
 @click.argument("file", default="trace.dat", type=click.Path())
 @click.option("-i", "--input", "also_file", metavar="FILE", help="The same as FILE, as trace-cmd has it.")
 @click.option("-t", "--timestamps", "full_ns", is_flag=True, help="All nine digits of the time.")
-@click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5.")
-@click.option(
-    "-P", "--pid", "pids", metavar="PID", type=int, multiple=True, help="Only this process or thread."
-)
-@click.option("--since", "since_ns", metavar="S", type=Time(), help="From this time on, in seconds (see -t).")
-@click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time.")
+@selection_options
 @seconds_option("--last", "last_s", "The last S seconds.")
-@events_option("Only these events: SYSTEM:NAME, NAME, or globs.")
-@filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'.")
 @click.option("--stat", "show_stat", is_flag=True, help="What each cpu's buffer counted, instead of records.")
 @json_option
 @click.option(
@@ -60,16 +52,11 @@ def report(
     file: str,
     also_file: str | None,
     full_ns: bool,
-    cpus: frozenset[int] | None,
-    events: tuple[str, ...],
-    filters: tuple[str, ...],
+    selection: Selection,
     show_stat: bool,
     as_json: bool,
     as_html: bool,
     output: str | None,
-    pids: tuple[int, ...],
-    since_ns: int | None,
-    until_ns: int | None,
     last_s: float | None,
     recover: bool,
 ) -> None:
@@ -79,28 +66,17 @@ def report(
 
     With --html a page with all in it: timeline, rates, fields, records, losses. It needs no network.
     """
-    if last_s is not None and (since_ns is not None or until_ns is not None):
+    if last_s is not None and (selection.since_ns is not None or selection.until_ns is not None):
         raise click.UsageError("--last goes without --since and --until")
     path = also_file or file
     if last_s is not None and not show_stat:
         with TraceDatReader(path) as reader:
             since_ns = max(0, reader.last_ns() - int(last_s * 10**9))
-    text = all_filters(filters)
+        selection = attrs.evolve(selection, since_ns=since_ns)
     if as_html:
         if show_stat or as_json:
             raise click.UsageError("--html stands alone: --stat and --json print something else")
-        with about_the_filter(path, text):
-            recording = utracefs.open(
-                path,
-                events=events,
-                cpus=cpus,
-                pids=pids or None,
-                since_ns=since_ns,
-                until_ns=until_ns,
-                filter=text or None,
-                recover=recover,
-            )
-        with recording:
+        with selection.open(path, path, recover=recover) as recording:
             _write_html(recording, output)
         return
     if output is not None or recover:
@@ -113,22 +89,22 @@ def report(
             return
         options = ReportOptions(
             full_ns,
-            cpus,
-            events,
-            bytes_of(text) if text else None,
-            since_ns,
-            until_ns,
-            frozenset(pids) if pids else None,
+            selection.cpus,
+            selection.events,
+            bytes_of(selection.filter) if selection.filter else None,
+            selection.since_ns,
+            selection.until_ns,
+            selection.pids,
         )
         there = [
             EventName(reader.systems.get(number, ""), text_of(event.name))
             for number, event in reader.formats.items()
         ]
-        for pattern in events:
+        for pattern in selection.events:
             if not select([pattern], there):
                 raise Failure(path, no_such_event(pattern, there))
         try:
-            with about_the_filter(path, text):
+            with about_the_filter(path, selection.filter):
                 if as_json:
                     _write(json_lines(reader, options))
                 else:

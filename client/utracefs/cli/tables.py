@@ -1,8 +1,13 @@
-"""Columns of text."""
+"""Columns of text, and counts in words."""
 
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["table_lines"]
+__all__ = ["counted", "table_lines"]
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 record`, `2 records`; many: of nouns that take more than an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> Iterator[str]:

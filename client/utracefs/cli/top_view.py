@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from utracefs.cli.tables import counted
 from utracefs.cli.top_rates import BOTH, EVENTS, PROCESSES, Rates, Row
 from utracefs_protocol.text import bytes_of
 
@@ -188,7 +189,7 @@ class View:
         if total.lost and not total.lost_rate:
             lost = f"{total.lost} lost before"
         return (
-            f"{_count(len(events), 'event')}, {_count(alive, 'process', 'processes')}:"
+            f"{counted(len(events), 'event')}, {counted(alive, 'process', 'processes')}:"
             f" {short(total.rate)} records/s, {short(total.byte_rate)} B/s, {lost}"
         )
 
@@ -241,7 +242,3 @@ class View:
             )
             for cells, style in zip([heads, *table[1:]], styles, strict=True)
         ]
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -12,6 +12,8 @@ from utracefs._records cimport (
 )
 from utracefs_protocol._fields cimport find_bytes
 
+from utracefs.columns import column_names
+
 cdef enum:
     FIRST_ROWS = 1024
 
@@ -88,8 +90,9 @@ cdef class _Table:
         cdef Py_ssize_t i
         self.resize(self.rows)
         found = dict(zip(OWN, (self.time, self.cpu, self.pid, self.tid, self.comm)))
+        names = column_names(self.event.names, OWN)
         for i, name in enumerate(self.event.names):
-            found["field_" + name if name in OWN else name] = self.columns[i]
+            found[names[name]] = self.columns[i]
         return found
 
 

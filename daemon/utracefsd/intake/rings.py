@@ -130,8 +130,9 @@ class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
     journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen
-    writing. save: called before records are taken in, to write down their events for a daemon that comes
-    after this one. end_failed: called when owners of corrupt rings were told.
+    writing. wrote: told the thread and the process of those whose ring ends before `writers` is asked. save:
+    called before records are taken in, to write down their events for a daemon that comes after this one.
+    end_failed: called when owners of corrupt rings were told.
 
     known: rings of the daemon before. is_running: asks /proc. hold, let_go: take and drop
     references on events, by id; hold answers the table of their tracepoints, None when one of them is gone.
@@ -145,6 +146,7 @@ class Rings:
         shares: Shares | None = None,
         journal: Journal | None = None,
         new_thread: Callable[[int], None] | None = None,
+        wrote: Callable[[int, int], None] = _ignore,
         save: Callable[[], None] = _nothing,
         end_failed: Callable[[], None] = _nothing,
         known: Mapping[Key, KnownRing] | None = None,
@@ -169,6 +171,7 @@ class Rings:
         self._save = save
         self._end_failed = end_failed
         self._new_thread = new_thread
+        self._wrote = wrote
         self._intake = Intake(nr_cpus, tsc.trusted(), journal)
         self._journal = journal
         self._handing_over = False
@@ -368,6 +371,8 @@ class Rings:
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
         """Take in nothing more from a ring. for_another: this daemon goes on with it in another object."""
         ring = owned.ring
+        for tid, pid in self._writers_of(owned):
+            self._wrote(tid, pid)
         del self._owned[ring], self._by_key[owned.key]
         self._intake.remove(ring)
         self._lost_of_unknown += ring.lost_of_unknown
@@ -461,11 +466,16 @@ class Rings:
     def writers(self) -> Iterator[tuple[int, int]]:
         """(thread id, process id) of threads that were seen writing, of rings that something was taken in
         from since this was asked last."""
-        for ring, owned in self._owned.items():
-            if owned.taken != ring.taken:
-                owned.taken = ring.taken
-                for tid in ring.threads():
-                    yield tid, ring.pid
+        for owned in self._owned.values():
+            yield from self._writers_of(owned)
+
+    @staticmethod
+    def _writers_of(owned: _Owned) -> Iterator[tuple[int, int]]:
+        ring = owned.ring
+        if owned.taken != ring.taken:
+            owned.taken = ring.taken
+            for tid in ring.threads():
+                yield tid, ring.pid
 
     def answer_doorbells(self) -> None:
         """Note those that rang: one that rings again wakes again."""

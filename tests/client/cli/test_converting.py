@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from utracefs.cli.converting import Time, output_file, progress_bar
+from utracefs.cli.converting import Selection, Time, output_file, progress_bar, selection_options
 from utracefs_protocol.errors import TraceError
 
 
@@ -98,3 +99,27 @@ def test_a_hangup_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (tmp_path / "out").read_bytes() == b"all"
+
+
+def test_a_selection_is_one_parameter() -> None:
+    found: list[Selection] = []
+
+    @click.command()
+    @selection_options
+    def take(selection: Selection) -> None:
+        found.append(selection)
+
+    words = "-e a -e s:b* --cpu 0,2-3 -P 7 --since 1.5 --until 2 -f a>1 -f b>1"
+    for args in (words, ""):
+        assert CliRunner().invoke(take, args).exit_code == 0
+    assert found == [
+        Selection(
+            ("a", "s:b*"),
+            frozenset([0, 2, 3]),
+            frozenset([7]),
+            1_500_000_000,
+            2_000_000_000,
+            "(a>1) && (b>1)",
+        ),
+        Selection((), None, None, None, None, ""),
+    ]

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+import utracefs
 from tests.client.cli.kit import Cli
 from utracefs.cli.doctor import _examine_faults
 from utracefs.tracefs import Tracefs
@@ -46,6 +47,11 @@ def test_doctor_finds_what_is_wrong(traced: Cli) -> None:
     assert said["user_events:ev"].startswith("note ftrace kept 1 away")
     traced.run("write", "events/user_events/ev/filter", "a > 5")
     assert levels(traced, "ev", status=1)["user_events:ev"].endswith("away: its filter is 'a > 5'")
+    with utracefs.attach("ev", filter="a > 1", directory=traced.env["UTRACEFS_DIR"]):
+        traced.run("emit", "ev", "1")
+        said = json.loads(traced.run("doctor", "ev", "--json", status=1).stdout)
+        kept = [one["text"] for one in said if one["text"].startswith("stream:")]
+    assert [text.partition(" ")[2] for text in kept] == ["kept 1 away: its filter"]
     traced.run("write", "set_event_pid", "1")
     assert "only 1 threads" in levels(traced, status=1)["set_event_pid"]
     assert traced.run("doctor", status=1).stdout.startswith(b"ok    client: utracefs ")

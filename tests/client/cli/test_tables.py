@@ -1,6 +1,6 @@
-"""Columns of text."""
+"""Columns of text, and counts in words."""
 
-from utracefs.cli.tables import table_lines
+from utracefs.cli.tables import counted, table_lines
 
 
 def test_columns() -> None:
@@ -11,3 +11,8 @@ def test_columns() -> None:
         "longer  12345678",
     ]
     assert list(table_lines([("a", "b"), ("cc", "d")], left=range(2))) == ["a   b", "cc  d"]
+
+
+def test_counts() -> None:
+    assert [counted(n, "record") for n in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
+    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]

@@ -79,5 +79,19 @@ def test_types_and_many_rows(writer: PlainWriter) -> None:
     assert memoryview(columns["x"]).nbytes == 24_000  # type: ignore[arg-type]
 
 
+def test_no_column_is_lost_for_its_name(writer: PlainWriter) -> None:
+    fields = parse(b"twice u32 cpu; u32 field_cpu").fields
+    writer.record(22, struct.pack("<II", 1, 2))
+    ring = StreamRing(writer.fd)
+    writer.publish()
+    ring.next_batch()
+    decoders = {22: EventDecoder("user_events", "twice", fields)}
+    (columns,) = columns_of(Records(RingRecords(ring), decoders.get)).values()
+    assert [(name, list(columns[name])) for name in list(columns)[len(OWN) :]] == [
+        ("field_cpu", [1]),
+        ("field_field_cpu", [2]),
+    ]
+
+
 def test_nothing(writer: PlainWriter) -> None:
     assert columns_of(records(writer)) == {}

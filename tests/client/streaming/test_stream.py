@@ -19,7 +19,7 @@ import trio
 
 import utracefs
 from tests.client.fake_daemon import wait_for
-from tests.client.real_daemon import Utracefsd
+from tests.client.real_daemon import Utracefsd, running
 from utracefs import Session
 from utracefs.tracefs import Tracefs
 
@@ -30,11 +30,7 @@ SMALL = 256 << 10
 
 @pytest.fixture
 def utracefsd(directory: Path) -> Iterator[Utracefsd]:
-    daemon = Utracefsd(directory)
-    daemon.start()
-    yield daemon
-    log = daemon.stop()
-    assert "Traceback" not in log
+    yield from running(directory)
 
 
 @pytest.fixture

@@ -480,6 +480,22 @@ async def test_only_rings_that_were_taken_in_from_are_asked_for_their_writers(
         assert list(rings.writers()) == []
 
 
+@pytest.mark.parametrize("ends", [False, True])
+async def test_who_wrote_is_known_when_it_has_been_taken_in(
+    serving: Serving, producer: Producer, ends: bool
+) -> None:
+    """A busy daemon finds the records and the end of their program in one step, and is asked in that, too."""
+    daemon = serving.daemon
+    daemon.comms.want_tgids(daemon, True)
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    producer.emit(index, struct.pack("<Q", 1))
+    if ends:
+        producer.close()
+    daemon.take_in_all()
+    assert daemon.comms.saved_tgids_text() == b"%d %d\n" % (os.getpid(), os.getpid())
+
+
 def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -> None:
     """What it holds is lost to nobody: the check comes before it is given up."""
     shares = Shares(limits={Resource.RING_BYTES: SIZE})
