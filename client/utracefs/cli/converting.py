@@ -5,7 +5,6 @@ import contextlib
 import decimal
 import errno
 import os
-import secrets
 import shutil
 import signal
 import stat
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import click
 
 from utracefs.cli import Failure
+from utracefs.half_written import name_beside
 from utracefs_protocol.errors import TraceError
 
 __all__ = ["CpuList", "Time", "check_is_not_input", "half_done", "output_file", "progress_bar", "said"]
@@ -120,7 +120,7 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
 def half_done(real: str, path: str) -> Iterator[str]:
     """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error
     and after signals. path: what an OSError is said to be about."""
-    temporary = os.path.join(os.path.dirname(real), f".utracefs-{secrets.token_hex(8)}.tmp")
+    temporary = name_beside(real)
     try:
         with _ended_by_exceptions():
             try:
