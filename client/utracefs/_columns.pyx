@@ -14,7 +14,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from utracefs._records cimport (
     BYTES_VALUE,
@@ -25,12 +25,14 @@ from utracefs._records cimport (
     Raw,
     Records,
     ValueKind,
+    is_ascii,
     signed_value,
+    text_length,
     unsigned_value,
 )
 from utracefs_protocol._fields cimport find_bytes
 
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import clean
 
 cdef enum:
     ROWS = 65536                # of a batch
@@ -117,11 +119,7 @@ cdef class Column:
         return 0
 
     cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1:
-        cdef Py_ssize_t i
-        cdef uint8_t all = 0
-        for i in range(size):
-            all |= data[i]
-        if all < 0x80:
+        if is_ascii(data, size):
             return self.put_bytes(data, size)
         return self.put_object((<const char *>data)[:size].decode("utf-8", "replace").encode())
 
@@ -205,7 +203,6 @@ cdef class Batch:
         cdef Py_ssize_t i
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
-        cdef const void *nul
         cdef Getter *getter
         cdef Column column
         self.put_common(raw, comm, instance)
@@ -227,9 +224,7 @@ cdef class Batch:
             if column._kind == BYTES_VALUE:
                 column.put_bytes(data, length)
             else:
-                nul = memchr(data, 0, length) if length else NULL
-                if nul != NULL:
-                    length = <const uint8_t *>nul - data
+                length = text_length(data, length)
                 if column._as_bytes:
                     column.put_bytes(data, length)
                 else:
@@ -294,7 +289,7 @@ cdef class CleanNames:
         if found is None:
             if len(self._known) > KNOWN_NAMES:
                 self._known.clear()
-            found = self._known[text] = bytes_of(text).decode("utf-8", "replace").encode()
+            found = self._known[text] = clean(text).encode()
         return <bytes>found
 
 

@@ -6,7 +6,6 @@ import decimal
 import errno
 import functools
 import os
-import secrets
 import shutil
 import signal
 import stat
@@ -24,6 +23,7 @@ from utracefs.cli import Failure
 from utracefs.cli.common import events_option
 from utracefs.cli.refusals import about_the_filter
 from utracefs.cli.wanted import all_filters, filter_option
+from utracefs.half_written import name_beside
 from utracefs_protocol.errors import TraceError
 
 __all__ = [
@@ -207,7 +207,7 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
 def half_done(real: str, path: str) -> Iterator[str]:
     """The name, beside `real`, of what is not complete yet: nobody else has it, and it is gone after an error
     and after signals. path: what an OSError is said to be about."""
-    temporary = os.path.join(os.path.dirname(real), f".utracefs-{secrets.token_hex(8)}.tmp")
+    temporary = name_beside(real)
     try:
         with _ended_by_exceptions():
             try:

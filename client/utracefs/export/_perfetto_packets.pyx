@@ -10,8 +10,8 @@ numbers are varints of 64 bit. Messages whose length is known when they have bee
 import struct
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memchr
 
+from utracefs._pieces cimport put_bytes
 from utracefs._records cimport (
     SIGNED_VALUE,
     TEXT_VALUE,
@@ -19,11 +19,12 @@ from utracefs._records cimport (
     EventDecoder,
     Getter,
     Raw,
+    is_ascii,
     signed_value,
+    text_length,
     unsigned_value,
 )
 from utracefs.export._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
-from utracefs.export._record_writer cimport put_bytes
 from utracefs.export._track_writer cimport (
     BEGIN_PART,
     COUNT_PART,
@@ -37,7 +38,7 @@ from utracefs.export._track_writer cimport (
 from utracefs_protocol._fields cimport find_bytes
 from utracefs_protocol._line cimport Line, put, put_char, put_decimal, put_hex_pairs
 
-from utracefs.export.common import clean
+from utracefs_protocol.text import clean
 
 
 # Names and numbers are those of protos/perfetto/trace, as `tests/client/export/perfetto_reader.py` reads them
@@ -256,7 +257,6 @@ cdef class PerfettoPackets(TrackWriter):
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
         cdef uint64_t value
-        cdef const void *nul
         cdef Py_ssize_t i
         cdef size_t message
         cdef Getter *getter
@@ -276,9 +276,7 @@ cdef class PerfettoPackets(TrackWriter):
                 else:
                     put_number(line, tag, name, ANNOTATION_UINT, value)
             elif getter.kind == TEXT_VALUE:
-                nul = memchr(data, 0, length) if length else NULL
-                if nul != NULL:
-                    length = <const uint8_t *>nul - data
+                length = text_length(data, length)
                 if is_ascii(data, length):
                     put_string_head(line, tag, name, length)
                     put(line, data, length)
@@ -464,11 +462,3 @@ cdef inline void put_digits(Line *line, int tag, bytes name, uint64_t value) noe
     """Of a number from 2^63 on: 19 digits, or 20."""
     put_string_head(line, tag, name, 19 if value < <uint64_t>10000000000000000000u else 20)
     put_decimal(line, value, 0, c' ')
-
-
-cdef inline bint is_ascii(const uint8_t *text, size_t size) noexcept nogil:
-    cdef size_t i
-    cdef uint8_t all = 0
-    for i in range(size):
-        all |= text[i]
-    return all < 0x80

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
-from utracefs.export._record_writer import RecordWriter
+from utracefs._pieces import Pieces
 from utracefs.recording import Reading, Record
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import clean
 
-__all__ = ["Exported", "Progress", "clean", "json_text", "plain", "watched", "write_pieces"]
+__all__ = ["Exported", "Progress", "json_text", "plain", "watched", "write_pieces"]
 
 Progress: TypeAlias = Callable[[float], None]
 """Is told now and then which part of the recording was read, 0 to 1."""
@@ -42,12 +42,14 @@ class Exported:
         )
 
 
-def write_pieces(reading: Reading, writer: RecordWriter, out: BinaryIO, progress: Progress | None) -> None:
-    """Write all that `writer` makes of the records, with reports to `progress`. OSError from `out`;
+def write_pieces(
+    reading: Reading, writer: Pieces, write: Callable[[bytes], object], progress: Progress | None
+) -> None:
+    """`write` all that `writer` makes of the records, with reports to `progress`. OSError from `write`;
     TraceError at what is broken, after all before it is written."""
     try:
         while piece := writer.read(_PIECE_BYTES):
-            out.write(piece)
+            write(piece)
             if progress is not None:
                 progress(reading.done)
     except ValueError as error:
@@ -63,11 +65,6 @@ def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:
         if not number % _RECORDS_A_REPORT:
             progress(reading.done)
         yield record
-
-
-def clean(text: str) -> str:
-    """With U+FFFD for each byte that is not UTF-8."""
-    return text if text.isascii() else bytes_of(text).decode("utf-8", "replace")
 
 
 def plain(value: int | str | bytes) -> int | str:

@@ -1,7 +1,8 @@
 """Writes a perf.data from what perf rings held.
 
-Records go to NAME.tmp as they come, and nothing is kept in memory. `finish` adds what a reader needs to
-understand them and gives the file its name; one that is there already becomes NAME.old, as perf does.
+Records go to a file beside NAME as they come, and nothing is kept in memory. `finish` adds what a reader
+needs to understand them and gives the file its name; one that is there already becomes NAME.old, as perf
+does.
 
 The names of threads stand behind all samples, with a time of 0: perf sorts records by time before it looks at
 them, the more so as those of different rings are not in that order either.
@@ -18,6 +19,7 @@ from typing import Final, Self
 import attrs
 
 import utracefs.perf_data.format as layout
+from utracefs.half_written import name_beside
 from utracefs.perf_data.format import Feature
 from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST
 
@@ -79,9 +81,9 @@ class PerfDataWriter:
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), self._shown)
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "is not a regular file", self._shown)
-        self._temporary = self.path + ".tmp"
+        self._temporary = name_beside(self.path)
         try:
-            self._file = open(self._temporary, "wb")  # noqa: SIM115 - closed by `close`
+            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by `close`
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._shown) from None
         self._file.write(bytes(layout.HEADER_SIZE))

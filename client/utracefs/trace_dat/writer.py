@@ -1,7 +1,7 @@
 """Writes a trace.dat, version 7.
 
 While a recording runs, each cpu's pages go to a nameless file in the target's folder, so that a recording may
-be larger than memory. `finish` puts all of it together in NAME.tmp and renames that: a recorder that is
+be larger than memory. `finish` puts all of it together beside NAME and renames that: a recorder that is
 killed leaves no half file under the final name.
 
 A recorder that reads often gets pages that hold little. They are joined: the records of a short page go
@@ -19,6 +19,7 @@ from typing import IO, Final, Self
 import attrs
 
 import utracefs.trace_dat.format as layout
+from utracefs.half_written import name_beside
 from utracefs_protocol.limits import SUBBUF_SIZE
 from utracefs_protocol.subbuf import commit_of, join_pages, last_ts, missed_events
 
@@ -106,11 +107,11 @@ class TraceDatWriter:
 
     def finish(self, contents: Contents) -> int:
         """Write the file and give it its name; returns its size in bytes."""
-        temporary = self.path + ".tmp"
+        temporary = name_beside(self.path)
         try:
             for cpu in self._cpus:
                 cpu.flush()
-            with open(temporary, "wb") as file:
+            with open(temporary, "xb") as file:
                 self._write(file, contents)
                 size = file.tell()
             os.rename(temporary, self.path)

@@ -118,6 +118,22 @@ def test_a_file_that_is_there_becomes_old(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["perf.data", "perf.data.old"]
 
 
+def test_files_beside_it_are_left_alone(tmp_path: Path) -> None:
+    """That of another recorder, say, and where a link leads."""
+    path = tmp_path / ("p" * 251)
+    (tmp_path / "victim").write_bytes(b"precious")
+    path.with_name(f"{path.name}.tmp").symlink_to("victim")
+    with PerfDataWriter(path) as one, PerfDataWriter(path) as other:
+        for writer, n in ((one, 1), (other, 2)):
+            writer.add(work(n, n))
+            writer.finish(Contents(events=EVENTS, header_page=HEADER_PAGE, header_event=b""))
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+    for name, n in ((path.name, 2), (f"{path.name}.old", 1)):
+        with PerfDataReader(tmp_path / name) as reader:
+            assert [sample.time for sample in reader.samples()] == [n]
+    assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.old", f"{path.name}.tmp", "victim"]
+
+
 def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
     with PerfDataWriter(tmp_path / "perf.data") as writer:
         writer.add(work(1, 1))

@@ -136,6 +136,15 @@ def test_nothing_is_left_without_finish(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["trace.dat"]
 
 
+def test_files_beside_it_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / ("t" * 251)
+    (tmp_path / "victim").write_bytes(b"precious")
+    path.with_name(f"{path.name}.tmp").symlink_to("victim")
+    assert len(records_of(write(path, [pages(CPU0)]))) == len(CPU0)
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, f"{path.name}.tmp", "victim"])
+
+
 def test_a_killed_recorder_leaves_nothing(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from utracefs.trace_dat import *\n"
