@@ -70,7 +70,7 @@ def report(
         raise click.UsageError("--last goes without --since and --until")
     path = also_file or file
     if last_s is not None and not show_stat:
-        with TraceDatReader(path) as reader:
+        with _opened(path) as reader:
             since_ns = max(0, reader.last_ns() - int(last_s * 10**9))
         selection = attrs.evolve(selection, since_ns=since_ns)
     if as_html:
@@ -123,7 +123,9 @@ def _opened(path: str) -> TraceDatReader:
         with contextlib.suppress(OSError), open(path, "rb") as file:
             if file.read(len(PERF_MAGIC)) == PERF_MAGIC:
                 prints = f"`utracefs perf script -i {path}` prints it"
-                raise Failure(path, f"is a perf.data: {prints}; --html and `export` take it") from None
+                raise Failure(
+                    path, f"is a perf.data: {prints}; --html (without --last) and `export` take it"
+                ) from None
         raise
 
 

@@ -202,3 +202,11 @@ def test_some_times(file: Path, words: list[str], expected: list[int]) -> None:
 def test_times_that_exclude_each_other(file: Path) -> None:
     result = report("--last", "1", "--since", "1", file)
     assert (result.exit_code, "--last goes without --since" in result.output) == (2, True)
+
+
+def test_the_last_seconds_are_of_a_trace_dat(tmp_path: Path) -> None:
+    path = tmp_path / "perf.data"
+    path.write_bytes(b"PERFILE2" + bytes(96))
+    for words in (["--last", "1"], ["--last", "1", "--html"]):
+        done = report(*words, path)
+        assert done.exit_code == 1 and "--html (without --last) and `export` take it" in done.output
