@@ -14,7 +14,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from utracefs._records cimport (
     BYTES_VALUE,
@@ -26,6 +26,7 @@ from utracefs._records cimport (
     Records,
     ValueKind,
     signed_value,
+    text_length,
     unsigned_value,
 )
 from utracefs_protocol._fields cimport find_bytes
@@ -205,7 +206,6 @@ cdef class Batch:
         cdef Py_ssize_t i
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
-        cdef const void *nul
         cdef Getter *getter
         cdef Column column
         self.put_common(raw, comm, instance)
@@ -227,9 +227,7 @@ cdef class Batch:
             if column._kind == BYTES_VALUE:
                 column.put_bytes(data, length)
             else:
-                nul = memchr(data, 0, length) if length else NULL
-                if nul != NULL:
-                    length = <const uint8_t *>nul - data
+                length = text_length(data, length)
                 if column._as_bytes:
                     column.put_bytes(data, length)
                 else:

@@ -1,6 +1,7 @@
 """The records of any file, one by one, for compiled readers; see _records.pyx."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr
 
 from utracefs.trace_dat._merge cimport Merge
 from utracefs_protocol._fields cimport Place
@@ -97,3 +98,9 @@ cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
 cdef int64_t signed_value(const uint8_t *data, size_t length) noexcept
 cdef uint64_t unsigned_value(const uint8_t *data, size_t length) noexcept
 cdef value_of(ValueKind kind, const uint8_t *data, size_t length)
+
+
+cdef inline size_t text_length(const uint8_t *data, size_t length) noexcept nogil:
+    """Of a text: up to the first NUL."""
+    cdef const void *nul = memchr(data, 0, length) if length else NULL
+    return <const uint8_t *>nul - data if nul != NULL else length

@@ -17,7 +17,7 @@ from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 )
 from libc.stdlib cimport calloc, free
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from utracefs.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol._fields cimport find_bytes, set_place
@@ -184,15 +184,12 @@ cdef ValueKind kind_of(field) except *:
 
 
 cdef value_of(ValueKind kind, const uint8_t *data, size_t length):
-    cdef const void *nul
     if kind == SIGNED_VALUE:
         return signed_value(data, length)
     if kind == UNSIGNED_VALUE:
         return unsigned_value(data, length)
     if kind == TEXT_VALUE:
-        nul = memchr(data, 0, length) if length else NULL
-        if nul != NULL:
-            length = <const uint8_t *>nul - data
+        length = text_length(data, length)
         return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
     return PyBytes_FromStringAndSize(<const char *>data, length)
 

@@ -8,9 +8,18 @@ then written, into the packet of its cpu; the packet is handed out when it has P
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memcpy, memset
 
-from utracefs._records cimport BYTES_VALUE, SIGNED_VALUE, TEXT_VALUE, EventDecoder, Getter, Raw, Records
+from utracefs._records cimport (
+    BYTES_VALUE,
+    SIGNED_VALUE,
+    TEXT_VALUE,
+    EventDecoder,
+    Getter,
+    Raw,
+    Records,
+    text_length,
+)
 from utracefs_protocol._fields cimport FIXED, find_bytes
 
 from utracefs_protocol.text import bytes_of
@@ -226,12 +235,6 @@ def declared_fields(EventDecoder event not None):
             word = "s" if getter.kind == SIGNED_VALUE else "u"
         found.append((event.names[i], word, getter.place.size if getter.place.where == FIXED else None))
     return found
-
-
-cdef size_t text_length(const uint8_t *data, size_t length) noexcept:
-    """Up to the first NUL."""
-    cdef const void *nul = memchr(data, 0, length) if length else NULL
-    return <const uint8_t *>nul - data if nul != NULL else length
 
 
 cdef int64_t body_size(EventDecoder event, const Raw *raw) noexcept:

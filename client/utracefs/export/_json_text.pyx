@@ -8,7 +8,6 @@ the json module.
 import json
 
 from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memchr
 
 from utracefs._records cimport (
     SIGNED_VALUE,
@@ -18,6 +17,7 @@ from utracefs._records cimport (
     Getter,
     Raw,
     signed_value,
+    text_length,
     unsigned_value,
 )
 from utracefs.export._record_writer cimport RecordWriter, put_bytes
@@ -119,7 +119,6 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
     cdef const uint8_t *data = NULL
     cdef size_t length = 0
     cdef uint64_t value
-    cdef const void *nul
     cdef Py_ssize_t i
     cdef Getter *getter
     for i in range(event.count):
@@ -139,8 +138,7 @@ cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, b
             else:
                 put_decimal(line, value, 0, c' ')
         elif getter.kind == TEXT_VALUE:
-            nul = memchr(data, 0, length) if length else NULL
-            put_text(line, data, <const uint8_t *>nul - data if nul != NULL else length, not for_viewers)
+            put_text(line, data, text_length(data, length), not for_viewers)
         else:
             put_char(line, c'"')
             put_hex_pairs(line, data, length)

@@ -10,7 +10,6 @@ numbers are varints of 64 bit. Messages whose length is known when they have bee
 import struct
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memchr
 
 from utracefs._records cimport (
     SIGNED_VALUE,
@@ -20,6 +19,7 @@ from utracefs._records cimport (
     Getter,
     Raw,
     signed_value,
+    text_length,
     unsigned_value,
 )
 from utracefs.export._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
@@ -256,7 +256,6 @@ cdef class PerfettoPackets(TrackWriter):
         cdef const uint8_t *data = NULL
         cdef size_t length = 0
         cdef uint64_t value
-        cdef const void *nul
         cdef Py_ssize_t i
         cdef size_t message
         cdef Getter *getter
@@ -276,9 +275,7 @@ cdef class PerfettoPackets(TrackWriter):
                 else:
                     put_number(line, tag, name, ANNOTATION_UINT, value)
             elif getter.kind == TEXT_VALUE:
-                nul = memchr(data, 0, length) if length else NULL
-                if nul != NULL:
-                    length = <const uint8_t *>nul - data
+                length = text_length(data, length)
                 if is_ascii(data, length):
                     put_string_head(line, tag, name, length)
                     put(line, data, length)

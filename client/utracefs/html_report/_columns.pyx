@@ -13,7 +13,6 @@ An integer column is packed as what its values are above the least one, in as fe
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr
 
 from utracefs._records cimport (
     BYTES_VALUE,
@@ -25,6 +24,7 @@ from utracefs._records cimport (
     Raw,
     Records,
     signed_value,
+    text_length,
     unsigned_value,
 )
 from utracefs_protocol._fields cimport find_bytes
@@ -188,7 +188,6 @@ cdef class EventColumns:
     cdef size_t add(self, const Raw *raw) except? 1:
         """The bytes of new texts."""
         cdef const uint8_t *data = NULL
-        cdef const void *nul
         cdef size_t length = 0, kept = 0
         cdef Py_ssize_t i
         cdef Getter *getter
@@ -201,9 +200,8 @@ cdef class EventColumns:
             elif getter.kind == UNSIGNED_VALUE:
                 (<Integers>self.values[i]).add(unsigned_value(data, length))
             else:
-                nul = memchr(data, 0, length) if length and getter.kind == TEXT_VALUE else NULL
-                if nul != NULL:
-                    length = <const uint8_t *>nul - data
+                if getter.kind == TEXT_VALUE:
+                    length = text_length(data, length)
                 kept += (<Texts>self.values[i]).add(data, length)
         return kept
 

@@ -12,9 +12,9 @@ comes.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 
-from utracefs._records cimport Raw, RecordSource
+from utracefs._records cimport Raw, RecordSource, text_length
 from utracefs_protocol._line cimport load32, load64
 
 from utracefs.perf_data.format import PERF_RECORD_COMM
@@ -232,8 +232,7 @@ cdef class Samples(RecordSource):
 
     cdef int _take_comm(self, const uint8_t *record, size_t size) except -1:
         """u32 pid, u32 tid, the name up to a NUL."""
-        cdef const void *nul = memchr(record + 16, 0, size - 16)
-        cdef size_t length = <const uint8_t *>nul - (record + 16) if nul != NULL else size - 16
+        cdef size_t length = text_length(record + 16, size - 16)
         self.comms[<int>load32(record + 12)] = text_of((<const char *>record + 16)[:length])
         return 0
 
