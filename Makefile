@@ -119,7 +119,7 @@ SANITIZED := build/sanitize
 SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_event.py tests/client/test_outlets.py \
 	tests/client/test_status_map.py tests/client/test_data_ring.py tests/client/test_report_text.py \
 	tests/client/test_trace_report.py tests/client/trace_dat tests/client/perf_data tests/client/export \
-	tests/client/test_records.py tests/client/test_columns.py tests/client/test_event_filters.py \
+	tests/client/test_records.py tests/client/test_pieces.py tests/client/test_columns.py tests/client/test_event_filters.py \
 	tests/client/html_report/test_columns.py tests/client/mount/test_memory.py
 sanitize: build
 	SANITIZE=1 $(BIN)/python setup.py -q build --force --build-lib $(SANITIZED) --build-temp build/sanitize-temp

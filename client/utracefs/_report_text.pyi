@@ -1,10 +1,11 @@
 from collections.abc import Callable, Collection
 
+from utracefs._pieces import Pieces
 from utracefs.trace_dat._merge import Merge
 from utracefs_protocol._event_printer import EventPrinter
 from utracefs_protocol.filter import Filter
 
-class ReportText:
+class ReportText(Pieces):
     def __init__(
         self,
         merge: Merge,
@@ -20,4 +21,3 @@ class ReportText:
         until: int = ...,
         pids: Collection[int] | None = None,
     ) -> None: ...
-    def read(self, max_bytes: int) -> bytes: ...

@@ -8,12 +8,11 @@ the room is doubled and it is printed once more. A file may ask for lines of any
 to the same 64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]`, as in the daemon's text.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, UINT64_MAX
-from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from utracefs._records cimport Raw, passes
+from utracefs._pieces cimport Pieces, put_bytes
+from utracefs._records cimport HEADER, Raw, passes
 from utracefs.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol._event_printer cimport EventPrinter
 from utracefs_protocol._line cimport Line, put, put_char, put_decimal
@@ -22,7 +21,6 @@ from utracefs_protocol.filter._program cimport Filter
 cdef enum:
     LINE_ROOM = 4 << 10     # what is kept free for a line
     LONGEST = 16 << 20      # of the room for a piece; records of the kernel have 64 KiB at most
-    HEADER = 8              # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
     SLOTS = 256             # threads and events that are found without a dict; a power of two
     NS = 1000000000
 
@@ -38,8 +36,8 @@ cdef struct EventSlot:
     void *filter            # NULL: all records
 
 
-cdef class ReportText:
-    """The lines of the records of a Merge.
+cdef class ReportText(Pieces):
+    """The lines of the records of a Merge, of which each piece has whole ones.
 
     merge: whose `buffer` is an index into the next two.
     prefixes: by buffer, what its lines begin with.
@@ -67,10 +65,6 @@ cdef class ReportText:
     cdef dict _comms
     cdef list _tasks
     cdef dict _events
-    cdef char *_text
-    cdef size_t _capacity
-    cdef size_t _used
-    cdef object _error           # what the merge raised, for the next `read`
     cdef TaskSlot _task_slots[SLOTS]
     cdef EventSlot _event_slots[SLOTS]
 
@@ -93,25 +87,6 @@ cdef class ReportText:
         self._events = {}
         memset(self._task_slots, 0, sizeof(self._task_slots))
         memset(self._event_slots, 0, sizeof(self._event_slots))
-
-    def __dealloc__(self):
-        free(self._text)
-
-    def read(self, Py_ssize_t max_bytes):
-        """The next whole lines, up to the record that reaches max_bytes; b"" when there are no more.
-
-        ValueError at a broken page, after the lines of all that came before it.
-        """
-        if self._error is not None:
-            raise self._error
-        self._used = 0
-        try:
-            self._fill(max_bytes)
-        except ValueError as error:
-            if not self._used:
-                raise
-            self._error = error
-        return PyBytes_FromStringAndSize(self._text, self._used)
 
     cdef int _fill(self, size_t max_bytes) except -1:
         cdef Stream *stream
@@ -212,15 +187,6 @@ cdef class ReportText:
         put(line, b": ", 2)
         return 0
 
-    cdef int _grow(self) except -1:
-        cdef size_t capacity = 2 * self._capacity + 16 * LINE_ROOM
-        cdef void *text = realloc(self._text, capacity)
-        if text == NULL:
-            raise MemoryError
-        self._text = <char *>text
-        self._capacity = capacity
-        return 0
-
     cdef EventSlot *_event(self, uint16_t id) except NULL:
         cdef EventSlot *slot = &self._event_slots[id & (SLOTS - 1)]
         if slot.known and slot.id == id:
@@ -246,7 +212,3 @@ cdef class ReportText:
         slot.pid = pid
         slot.text = <void *>text
         return slot
-
-
-cdef inline void put_bytes(Line *line, bytes text) noexcept:
-    put(line, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))

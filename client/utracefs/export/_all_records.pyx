@@ -6,9 +6,8 @@ Those are absent for a record that is shorter than its event says, or whose JSON
 """
 
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport free, realloc
 
-from utracefs._columns cimport Batch, CleanNames, Column, new_column
+from utracefs._columns cimport _Buffer, Batch, CleanNames, Column, new_column
 from utracefs._records cimport TEXT_VALUE, EventDecoder, Raw, Records
 from utracefs.export._json_text cimport json_keys, put_fields
 from utracefs_protocol._line cimport Line, put_char
@@ -32,8 +31,7 @@ cdef class AllRecords:
     cdef CleanNames _names
     cdef EventDecoder _event
     cdef dict _keys           # EventDecoder to its keys in JSON
-    cdef char *_text
-    cdef size_t _capacity
+    cdef _Buffer _text        # room for the fields of a record
     cdef object _error        # what the records raised, for when all before it is handed out
 
     def __init__(self, Records records not None):
@@ -41,9 +39,7 @@ cdef class AllRecords:
         self._names = CleanNames()
         self._event = EventDecoder("", "", ())
         self._keys = {}
-
-    def __dealloc__(self):
-        free(self._text)
+        self._text = _Buffer.__new__(_Buffer)
 
     def __iter__(self):
         return self
@@ -93,28 +89,19 @@ cdef class AllRecords:
             batch.rows += 1
             return 0
         while True:
-            line.start = line.p = self._text
-            line.end = self._text + self._capacity
+            line.start = line.p = <char *>self._text.data
+            line.end = line.start + self._text.capacity
             line.full = False
             put_char(&line, c'{')
             put_fields(&line, event, keys, raw, False)
             put_char(&line, c'}')
-            if not line.full or self._capacity > LONGEST:
+            if not line.full or self._text.capacity > LONGEST:
                 break
-            self._grow()
+            self._text.room(2 * self._text.capacity + FIRST_ROOM)
         if line.full:
             fields.put_null(batch.rows)
         else:
             fields.put_bytes(<const uint8_t *>line.start, line.p - line.start)
             batch.text_bytes += line.p - line.start
         batch.rows += 1
-        return 0
-
-    cdef int _grow(self) except -1:
-        cdef size_t capacity = 2 * self._capacity + FIRST_ROOM
-        cdef void *text = realloc(self._text, capacity)
-        if text == NULL:
-            raise MemoryError
-        self._text = <char *>text
-        self._capacity = capacity
         return 0

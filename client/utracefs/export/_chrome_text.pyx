@@ -3,10 +3,10 @@
 
 from libc.stdint cimport int32_t, uint64_t
 
+from utracefs._pieces cimport put_bytes
 from utracefs._records cimport EventDecoder, Raw
 from utracefs.export._json_text cimport JsonCache, json_keys, put_fields
 from utracefs.export._placing cimport PROCESS_TRACK, THREAD_TRACK, Track
-from utracefs.export._record_writer cimport put_bytes
 from utracefs.export._track_writer cimport (
     BEGIN_PART,
     COUNT_PART,

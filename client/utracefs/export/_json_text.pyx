@@ -9,6 +9,7 @@ import json
 
 from libc.stdint cimport uint8_t, uint64_t
 
+from utracefs._pieces cimport put_bytes
 from utracefs._records cimport (
     SIGNED_VALUE,
     TEXT_VALUE,
@@ -20,7 +21,7 @@ from utracefs._records cimport (
     text_length,
     unsigned_value,
 )
-from utracefs.export._record_writer cimport RecordWriter, put_bytes
+from utracefs.export._record_writer cimport RecordWriter
 from utracefs_protocol._fields cimport find_bytes
 from utracefs_protocol._line cimport Line, put, put_char, put_decimal, put_hex_pairs, put_signed
 

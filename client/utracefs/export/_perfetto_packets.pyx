@@ -11,6 +11,7 @@ import struct
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from utracefs._pieces cimport put_bytes
 from utracefs._records cimport (
     SIGNED_VALUE,
     TEXT_VALUE,
@@ -23,7 +24,6 @@ from utracefs._records cimport (
     unsigned_value,
 )
 from utracefs.export._placing cimport COUNTER_TRACK, PROCESS_TRACK, THREAD_TRACK, Track
-from utracefs.export._record_writer cimport put_bytes
 from utracefs.export._track_writer cimport (
     BEGIN_PART,
     COUNT_PART,

@@ -1,16 +1,18 @@
 # cython: boundscheck=False, wraparound=False
 """Records as a perf.data holds them: not decoded."""
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from utracefs._records cimport EventDecoder, Raw, Records
+from utracefs._pieces cimport Pieces
+from utracefs._records cimport Raw, Records
+
+from utracefs_protocol.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE
+
+cdef uint32_t RECORD_LOST = PERF_RECORD_LOST
+cdef uint32_t RECORD_SAMPLE = PERF_RECORD_SAMPLE
 
 cdef enum:
-    RECORD_LOST = 2
-    RECORD_SAMPLE = 9
     MISC_USER = 2
     SAMPLE_HEAD = 60        # header to the size of the raw data, for sample_type 0x10587
     LOST_SIZE = 56          # with a trailer: tid, time, cpu, identifier
@@ -46,7 +48,7 @@ cdef struct LostRecord:
 assert sizeof(LostRecord) == LOST_SIZE
 
 
-cdef class PerfSamples:
+cdef class PerfSamples(Pieces):
     """Samples of all records, with the event's id as their identifier.
 
     tasks: (process, thread) to the thread's name, of those that wrote. first_ns, last_ns: the earliest and
@@ -54,9 +56,6 @@ cdef class PerfSamples:
     """
 
     cdef Records _records
-    cdef object _error
-    cdef bytearray _text
-    cdef Py_ssize_t _used
     cdef readonly dict tasks
     cdef readonly uint64_t first_ns
     cdef readonly uint64_t last_ns
@@ -64,31 +63,17 @@ cdef class PerfSamples:
 
     def __init__(self, Records records not None):
         self._records = records
-        self._text = bytearray()
         self.tasks = {}
 
-    def read(self, Py_ssize_t max_bytes):
-        """The next whole records, up to the one that reaches max_bytes; b"" when there are no more.
-        ValueError at what is broken, after all that came before it."""
-        if self._error is not None:
-            raise self._error
-        PyByteArray_Resize(self._text, max_bytes + LONGEST + LOST_SIZE + SAMPLE_HEAD)
-        self._used = 0
-        try:
-            self._fill(max_bytes)
-        except ValueError as error:
-            if not self._used:
-                raise
-            self._error = error
-        return PyBytes_FromStringAndSize(PyByteArray_AS_STRING(self._text), self._used)
-
-    cdef int _fill(self, Py_ssize_t max_bytes) except -1:
+    cdef int _fill(self, size_t max_bytes) except -1:
         cdef Raw raw
         cdef int32_t pid = -1, tid = -1
         cdef str comm = None, before = None
         while self._used < max_bytes:
             if self._records.next(&raw) is None:
                 break
+            while self._used + LOST_SIZE + LONGEST > self._capacity:
+                self._grow()
             comm = self._records.comm(raw.tid)
             if raw.tid != tid or raw.pid != pid or comm is not before:
                 self.tasks[raw.pid, raw.tid] = comm
@@ -105,7 +90,7 @@ cdef class PerfSamples:
         cdef Sample head
         cdef uint16_t id
         cdef size_t padded = ((raw.size + 4 + 7) & ~<size_t>7) - 4   # what follows the u32 begins at 8n + 4
-        cdef char *to = PyByteArray_AS_STRING(self._text) + self._used
+        cdef char *to = self._text + self._used
         if SAMPLE_HEAD + padded > LONGEST:
             self.too_large += 1
             return self._lost(raw, 1)
@@ -140,6 +125,6 @@ cdef class PerfSamples:
         lost.tid = raw.tid
         lost.time = raw.time_ns
         lost.cpu = raw.cpu
-        memcpy(PyByteArray_AS_STRING(self._text) + self._used, &lost, sizeof(lost))
+        memcpy(self._text + self._used, &lost, sizeof(lost))
         self._used += sizeof(lost)
         return 0

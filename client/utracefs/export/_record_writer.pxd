@@ -1,24 +1,13 @@
-"""Bytes of records, in pieces, for writers of one format; see _record_writer.pyx."""
+"""Records of any length, for writers of one format; see _record_writer.pyx."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-
+from utracefs._pieces cimport Pieces
 from utracefs._records cimport EventDecoder, Raw, Records
-from utracefs_protocol._line cimport Line, put
+from utracefs_protocol._line cimport Line
 
 
-cdef class RecordWriter:
+cdef class RecordWriter(Pieces):
     cdef Records _records
-    cdef char *_text
-    cdef size_t _capacity
-    cdef size_t _used
-    cdef object _error        # what the records raised, for the next `read`
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1
-    cdef int _fill(self, size_t max_bytes) except -1
     cdef int _append(self, EventDecoder event, const Raw *raw) except -1
-    cdef int _grow(self) except -1
-
-
-cdef inline void put_bytes(Line *line, bytes text) noexcept:
-    put(line, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))

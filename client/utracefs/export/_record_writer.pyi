@@ -1,5 +1,5 @@
+from utracefs._pieces import Pieces
 from utracefs._records import Records
 
-class RecordWriter:
+class RecordWriter(Pieces):
     def __init__(self, records: Records) -> None: ...
-    def read(self, max_bytes: int) -> bytes: ...

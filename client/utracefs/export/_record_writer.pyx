@@ -1,14 +1,12 @@
 # cython: boundscheck=False, wraparound=False
-"""Bytes of records, in pieces: what the compiled writers of all formats share.
+"""Records of any length: what the compiled writers of all formats share.
 
 Where a record does not fit, the room is doubled and it is written once more. A file may ask for records of
 any length (many fields may lead to the same 64 KiB), so one that takes more than LONGEST is written without
 its fields.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdlib cimport free, realloc
-
+from utracefs._pieces cimport Pieces
 from utracefs._records cimport EventDecoder, Raw, Records
 from utracefs_protocol._line cimport Line
 
@@ -17,30 +15,11 @@ cdef enum:
     LONGEST = 16 << 20      # of the room for a piece
 
 
-cdef class RecordWriter:
+cdef class RecordWriter(Pieces):
     """A format says in put_record what a record looks like."""
 
     def __init__(self, Records records not None):
         self._records = records
-
-    def __dealloc__(self):
-        free(self._text)
-
-    def read(self, Py_ssize_t max_bytes):
-        """What the next records become, up to the one that reaches max_bytes; b"" when there are no more.
-
-        ValueError at what is broken, after all that came before it.
-        """
-        if self._error is not None:
-            raise self._error
-        self._used = 0
-        try:
-            self._fill(max_bytes)
-        except ValueError as error:
-            if not self._used:
-                raise
-            self._error = error
-        return PyBytes_FromStringAndSize(self._text, self._used)
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1:
         """Once for each record, before it is written."""
@@ -78,13 +57,4 @@ cdef class RecordWriter:
             else:
                 self._grow()
         self._used = line.p - self._text
-        return 0
-
-    cdef int _grow(self) except -1:
-        cdef size_t capacity = 2 * self._capacity + 16 * RECORD_ROOM
-        cdef void *text = realloc(self._text, capacity)
-        if text == NULL:
-            raise MemoryError
-        self._text = <char *>text
-        self._capacity = capacity
         return 0
