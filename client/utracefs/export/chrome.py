@@ -46,7 +46,7 @@ def write_chrome(
     text = ChromeText(reading.records, tracks)
     out.write(_HEAD)
     try:
-        write_pieces(reading, text, out, progress)
+        write_pieces(reading, text, out.write, progress)
     finally:
         out.write(_TAIL)
     return Exported.of(

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
-from utracefs.export._record_writer import RecordWriter
+from utracefs._pieces import Pieces
 from utracefs.recording import Reading, Record
 from utracefs_protocol.text import bytes_of
 
@@ -42,12 +42,14 @@ class Exported:
         )
 
 
-def write_pieces(reading: Reading, writer: RecordWriter, out: BinaryIO, progress: Progress | None) -> None:
-    """Write all that `writer` makes of the records, with reports to `progress`. OSError from `out`;
+def write_pieces(
+    reading: Reading, writer: Pieces, write: Callable[[bytes], object], progress: Progress | None
+) -> None:
+    """`write` all that `writer` makes of the records, with reports to `progress`. OSError from `write`;
     TraceError at what is broken, after all before it is written."""
     try:
         while piece := writer.read(_PIECE_BYTES):
-            out.write(piece)
+            write(piece)
             if progress is not None:
                 progress(reading.done)
     except ValueError as error:

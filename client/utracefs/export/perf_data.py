@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from utracefs.export._raw import PerfSamples
-from utracefs.export.common import Exported, Progress
+from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.perf_data import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.recording import Recording
 from utracefs.trace_dat.texts import with_small_signs
@@ -23,8 +23,6 @@ from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["write_perf_data"]
-
-_PIECE_BYTES: Final = 256 << 10
 
 _MONOTONIC: Final = frozenset({"local", "global", "perf", "mono"})
 """The first three are CLOCK_MONOTONIC in this daemon, and perf_clock() is close to it in a kernel."""
@@ -46,12 +44,9 @@ def write_perf_data(
     broken: TraceError | None = None
     with PerfDataWriter(path) as writer:
         try:
-            while piece := samples.read(_PIECE_BYTES):
-                writer.add(piece)
-                if progress is not None:
-                    progress(reading.done)
-        except ValueError as error:
-            broken = reading.broken(error)
+            write_pieces(reading, samples, writer.add, progress)
+        except TraceError as error:
+            broken = error
         writer.finish(
             Contents(
                 events=[

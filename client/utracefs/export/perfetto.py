@@ -44,7 +44,7 @@ def write_perfetto(
     reading = recording.reading()
     packets = PerfettoPackets(reading.records, tracks, _CLOCKS.get(recording.clock, _CLOCKS["mono"]))
     try:
-        write_pieces(reading, packets, out, progress)
+        write_pieces(reading, packets, out.write, progress)
     finally:
         out.write(packets.head())
     return Exported.of(
