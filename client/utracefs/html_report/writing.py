@@ -17,7 +17,6 @@ import base64
 import errno
 import hashlib
 import html
-import json
 import os
 import re
 import zlib
@@ -25,7 +24,7 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Any, BinaryIO, Final
 
-from utracefs.export.common import Exported, Progress, clean
+from utracefs.export.common import Exported, Progress, clean, json_text
 from utracefs.html_report._columns import Columns, EventColumns, Integers, Texts
 from utracefs.recording import Reading, Recording
 from utracefs_protocol.errors import TraceError
@@ -48,7 +47,6 @@ _POOL_CHARACTERS: Final = 1 << 18
 _LEVEL: Final = 6
 _READING: Final = 0.25
 """The part of the time that reading takes; the rest is packing."""
-_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
@@ -212,5 +210,5 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> bytes:
-    """ASCII. Bytes that are not UTF-8 stay the surrogates that they are in `value`."""
-    return _encode(value).replace("<", "\\u003c").encode("ascii")
+    """Bytes that are not UTF-8 stay the surrogates that they are in `value`."""
+    return json_text(value).encode("ascii")
