@@ -4,26 +4,13 @@ import struct
 
 import pytest
 
-from utracefs._records import EventDecoder, MergedPages, Records
+from tests.client.export.one_page import records_of
 from utracefs.export._raw import PerfSamples
-from utracefs.trace_dat._merge import Merge
-from utracefs_protocol.subbuf import PageWriter
-
-SIZE = 1 << 18
 
 
-def records_of(entries: list[bytes], *, broken: bool = False) -> Records:
-    writer = PageWriter(SIZE)
-    for n, data in enumerate(entries):
-        assert writer.add(n + 1, struct.pack("<HBBi", 1, 0, 0, 7) + data)
-    page = bytearray(writer.page(0 if broken else 5))
-    if broken:
-        word = struct.unpack_from("<I", page, 8)[0]
-        struct.pack_into("<I", page, 8, word + 4)
-        struct.pack_into("<I", page, 16 + word, 28)
-    source = MergedPages(Merge(bytes(page), [(0, 3, 0, SIZE, SIZE)]), tgids={7: 6})
-    source.comms = {7: "seven"}
-    return Records(source, lambda _: EventDecoder("s", "ev", []))
+def samples_of(entries: list[bytes], *, broken: bool = False) -> PerfSamples:
+    lost = 0 if broken else 5
+    return PerfSamples(records_of(entries, [], broken=broken, lost=lost, comms={7: "seven"}, tgids={7: 6}))
 
 
 def split(data: bytes) -> list[tuple[int, bytes]]:
@@ -38,7 +25,7 @@ def split(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def test_samples_in_pieces() -> None:
-    samples = PerfSamples(records_of([b"%04d" % n for n in range(1000)]))
+    samples = samples_of([b"%04d" % n for n in range(1000)])
     pieces = []
     while piece := samples.read(500):
         assert len(piece) < 700
@@ -55,16 +42,16 @@ def test_samples_in_pieces() -> None:
 
 
 def test_a_record_that_no_sample_can_hold_is_lost() -> None:
-    samples = PerfSamples(records_of([b"x" * 65400, b"x" * 65800, b"tail"]))
+    samples = samples_of([b"x" * 65400, b"x" * 65800, b"tail"])
     kinds = [kind for kind, _ in split(samples.read(1 << 20))]
     assert (kinds, samples.too_large) == ([2, 9, 2, 9], 1)
 
 
 def test_what_is_broken_comes_after_all_before_it() -> None:
-    samples = PerfSamples(records_of([b"good"], broken=True))
+    samples = samples_of([b"good"], broken=True)
     assert [kind for kind, _ in split(samples.read(1 << 20))] == [9]
     for _ in range(2):
         with pytest.raises(ValueError, match="page at 0"):
             samples.read(1 << 20)
     with pytest.raises(ValueError, match="page at 0"):
-        PerfSamples(records_of([], broken=True)).read(1)
+        samples_of([], broken=True).read(1)
