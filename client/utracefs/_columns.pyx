@@ -31,7 +31,7 @@ from utracefs._records cimport (
 )
 from utracefs_protocol._fields cimport find_bytes
 
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import clean
 
 cdef enum:
     ROWS = 65536                # of a batch
@@ -292,7 +292,7 @@ cdef class CleanNames:
         if found is None:
             if len(self._known) > KNOWN_NAMES:
                 self._known.clear()
-            found = self._known[text] = bytes_of(text).decode("utf-8", "replace").encode()
+            found = self._known[text] = clean(text).encode()
         return <bytes>found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from utracefs._columns import COMMON_COLUMNS, Batch
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs_protocol.text import bytes_of, clean, text_of
 
 if TYPE_CHECKING:
     import pandas
@@ -45,7 +45,7 @@ def column_names(
     seen = {key(name) for name in taken}
     found = {}
     for field in fields:
-        name = bytes_of(field).decode("utf-8", "replace").replace("\0", "\ufffd")
+        name = clean(field).replace("\0", "\ufffd")
         while key(name) in seen:
             name = f"field_{name}"
         seen.add(key(name))

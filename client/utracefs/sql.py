@@ -33,11 +33,10 @@ from utracefs._columns import Batch
 from utracefs._records import EventDecoder
 from utracefs.event_names import EventName
 from utracefs.export._all_records import AllRecords
-from utracefs.export.common import clean
 from utracefs.export.parquet import PARTITIONS
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.text import text_of
+from utracefs_protocol.text import clean, text_of
 
 if TYPE_CHECKING:
     import duckdb

@@ -36,7 +36,7 @@ from utracefs_protocol.event_format import EventFormat
 from utracefs_protocol.filter import Filter
 from utracefs_protocol.layout import Layout
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs_protocol.text import bytes_of, clean, text_of
 
 __all__ = ["ReportOptions", "json_lines", "report_text"]
 
@@ -148,9 +148,9 @@ def _json_record(
         "ts_ns" if in_ns else "ts": record.ts + reader.offset_ns,
         "cpu": record.cpu,
         "pid": pid,
-        "comm": _clean(reader.comm(pid)),
+        "comm": clean(reader.comm(pid)),
         "system": reader.systems.get(event.id),
-        "event": _clean(text_of(event.name)),
+        "event": clean(text_of(event.name)),
         "fields": _json_fields(layout, record.data),
     }
     if record.buffer.name:
@@ -166,9 +166,9 @@ def _json_fields(layout: Layout, entry: bytes | memoryview) -> dict[str, Any]:
     except ValueError:
         return {}
     return {
-        _clean(name): value.hex()
+        clean(name): value.hex()
         if isinstance(value, bytes)
-        else _clean(value)
+        else clean(value)
         if isinstance(value, str)
         else value
         for name, value in values.items()
@@ -223,7 +223,3 @@ class _Events:
             self._filter_of[event_id] = self._filters.of(event)
             return event if self._filter_of[event_id] is not None else None
         return event
-
-
-def _clean(text: str) -> str:
-    return bytes_of(text).decode("utf-8", "replace")

@@ -4,7 +4,7 @@ The kernel knows bytes. Python programs want str: UTF-8 where it is, and a surro
 is not, so that nothing is lost on the way there and back.
 """
 
-__all__ = ["bytes_of", "escaped", "shown", "text_of"]
+__all__ = ["bytes_of", "clean", "escaped", "shown", "text_of"]
 
 
 def text_of(data: bytes) -> str:
@@ -15,6 +15,11 @@ def text_of(data: bytes) -> str:
 def bytes_of(text: str) -> bytes:
     """What `text_of` was given. UnicodeEncodeError for a surrogate that stands for no byte."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def clean(text: str) -> str:
+    """For what takes UTF-8 only, one way: U+FFFD for each byte that is not."""
+    return text if text.isascii() else bytes_of(text).decode("utf-8", "replace")
 
 
 def escaped(data: bytes) -> str:

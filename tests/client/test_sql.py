@@ -18,9 +18,10 @@ from tests.client.test_columns import expected, short_file
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat import example
 from utracefs.export import write_parquet, write_parquet_file
-from utracefs.export.common import clean, plain
+from utracefs.export.common import plain
 from utracefs.sql import Tables, open_tables, quoted
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import clean
 
 NAMES = [name(number) for number in EVENTS.declared]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs_protocol.text import bytes_of, clean, text_of
 
 
 @given(st.binary(max_size=30))
@@ -17,3 +17,9 @@ def test_examples() -> None:
     assert bytes_of("aä\udcff") == b"a\xc3\xa4\xff"
     with pytest.raises(UnicodeEncodeError):
         bytes_of("\ud800")
+
+
+def test_for_what_takes_utf8_only() -> None:
+    assert (clean("a"), clean("ö"), clean("a\udcffb")) == ("a", "ö", "a\ufffdb")
+    with pytest.raises(UnicodeEncodeError):
+        clean("\ud800")

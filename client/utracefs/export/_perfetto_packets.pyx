@@ -37,7 +37,7 @@ from utracefs.export._track_writer cimport (
 from utracefs_protocol._fields cimport find_bytes
 from utracefs_protocol._line cimport Line, put, put_char, put_decimal, put_hex_pairs
 
-from utracefs.export.common import clean
+from utracefs_protocol.text import clean
 
 
 # Names and numbers are those of protos/perfetto/trace, as `tests/client/export/perfetto_reader.py` reads them

@@ -32,7 +32,7 @@ from utracefs.export._record_writer cimport RecordWriter
 from utracefs_protocol._fields cimport find_bytes
 
 from utracefs.event_names import EventName
-from utracefs.export.common import clean
+from utracefs_protocol.text import clean
 
 cdef class Part:
     """One thing that a record becomes."""

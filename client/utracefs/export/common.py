@@ -8,9 +8,9 @@ import attrs
 
 from utracefs._pieces import Pieces
 from utracefs.recording import Reading, Record
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import clean
 
-__all__ = ["Exported", "Progress", "clean", "json_text", "plain", "watched", "write_pieces"]
+__all__ = ["Exported", "Progress", "json_text", "plain", "watched", "write_pieces"]
 
 Progress: TypeAlias = Callable[[float], None]
 """Is told now and then which part of the recording was read, 0 to 1."""
@@ -65,11 +65,6 @@ def watched(reading: Reading, progress: Progress | None) -> Iterator[Record]:
         if not number % _RECORDS_A_REPORT:
             progress(reading.done)
         yield record
-
-
-def clean(text: str) -> str:
-    """With U+FFFD for each byte that is not UTF-8."""
-    return text if text.isascii() else bytes_of(text).decode("utf-8", "replace")
 
 
 def plain(value: int | str | bytes) -> int | str:

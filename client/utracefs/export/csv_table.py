@@ -14,8 +14,9 @@ import csv
 import io
 from typing import BinaryIO, Final
 
-from utracefs.export.common import Exported, Progress, clean, plain, watched
+from utracefs.export.common import Exported, Progress, plain, watched
 from utracefs.recording import Recording
+from utracefs_protocol.text import clean
 
 __all__ = ["write_csv"]
 

@@ -30,8 +30,9 @@ from typing import Final, Literal
 
 from utracefs._records import EventDecoder
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
-from utracefs.export.common import Exported, Progress, clean
+from utracefs.export.common import Exported, Progress
 from utracefs.recording import Recording
+from utracefs_protocol.text import clean
 
 __all__ = ["write_ctf"]
 

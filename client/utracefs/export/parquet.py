@@ -25,9 +25,9 @@ from urllib.parse import quote
 from utracefs import columns
 from utracefs._columns import Batch
 from utracefs._records import EventDecoder
-from utracefs.export.common import Exported, Progress, clean
+from utracefs.export.common import Exported, Progress
 from utracefs.recording import Reading, Recording
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import bytes_of, clean
 
 if TYPE_CHECKING:
     import pyarrow

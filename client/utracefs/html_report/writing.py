@@ -24,10 +24,11 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Any, BinaryIO, Final
 
-from utracefs.export.common import Exported, Progress, clean, json_text
+from utracefs.export.common import Exported, Progress, json_text
 from utracefs.html_report._columns import Columns, EventColumns, Integers, Texts
 from utracefs.recording import Reading, Recording
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import clean
 
 __all__ = ["MAX_RECORDS", "MAX_TEXT_BYTES", "SCRIPTS", "write_html"]
 

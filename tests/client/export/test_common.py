@@ -5,12 +5,12 @@ from pathlib import Path
 
 import utracefs
 from tests.client.export.example import ROWS, write
-from utracefs.export.common import Exported, clean, json_text, plain, watched
+from utracefs.export.common import Exported, json_text, plain, watched
 from utracefs.export.json_lines import write_json_lines
 
 
 def test_values() -> None:
-    assert (plain(-5), plain(b"\x00\xff"), plain("a\udcffb"), clean("ö")) == (-5, "00ff", "a\ufffdb", "ö")
+    assert (plain(-5), plain(b"\x00\xff"), plain("a\udcffb")) == (-5, "00ff", "a\ufffdb")
     assert json_text({"a": "</script>\u2028"}) == '{"a":"\\u003c/script>\\u2028"}'
 
 
