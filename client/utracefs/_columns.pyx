@@ -25,7 +25,6 @@ from utracefs._records cimport (
     Raw,
     Records,
     ValueKind,
-    is_ascii,
     signed_value,
     text_length,
     unsigned_value,
@@ -119,7 +118,11 @@ cdef class Column:
         return 0
 
     cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1:
-        if is_ascii(data, size):
+        cdef Py_ssize_t i
+        cdef uint8_t all = 0
+        for i in range(size):
+            all |= data[i]
+        if all < 0x80:
             return self.put_bytes(data, size)
         return self.put_object((<const char *>data)[:size].decode("utf-8", "replace").encode())
 

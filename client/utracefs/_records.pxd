@@ -104,11 +104,3 @@ cdef inline size_t text_length(const uint8_t *data, size_t length) noexcept nogi
     """Of a text: up to the first NUL."""
     cdef const void *nul = memchr(data, 0, length) if length else NULL
     return <const uint8_t *>nul - data if nul != NULL else length
-
-
-cdef inline bint is_ascii(const uint8_t *text, size_t size) noexcept nogil:
-    cdef size_t i
-    cdef uint8_t all = 0
-    for i in range(size):
-        all |= text[i]
-    return all < 0x80

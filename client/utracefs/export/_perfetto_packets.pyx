@@ -19,7 +19,6 @@ from utracefs._records cimport (
     EventDecoder,
     Getter,
     Raw,
-    is_ascii,
     signed_value,
     text_length,
     unsigned_value,
@@ -462,3 +461,11 @@ cdef inline void put_digits(Line *line, int tag, bytes name, uint64_t value) noe
     """Of a number from 2^63 on: 19 digits, or 20."""
     put_string_head(line, tag, name, 19 if value < <uint64_t>10000000000000000000u else 20)
     put_decimal(line, value, 0, c' ')
+
+
+cdef inline bint is_ascii(const uint8_t *text, size_t size) noexcept nogil:
+    cdef size_t i
+    cdef uint8_t all = 0
+    for i in range(size):
+        all |= text[i]
+    return all < 0x80
