@@ -1,6 +1,8 @@
 # make demo   build, record examples/shop.py, print the trace
-# make test   everything CI runs
+# make test   lint, types and the suite on one Python, in minutes
+# make ci     everything: also the other Pythons, coverage, every judge, long tests, a minute of the soak
 # make soak   attack a daemon by machine: SECONDS=600, SOAK='--only chaos --seed X'
+# make debug  the compiled modules for gdb, in place; EXT=module,module: only those. `make build` goes back
 # make screenshots  the pictures of the documentation
 # make bench  the figures of docs/performance.md, as ratios in one run
 #
@@ -27,7 +29,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build demo test lint check others soak bench sanitize screenshots clean tools test-tools
+.PHONY: all build debug demo test ci lint check coverage others soak bench sanitize screenshots clean tools test-tools ci-tools
 
 all: build
 
@@ -42,10 +44,14 @@ comma := ,
 test-tools: tools
 	$(call need,command -v trace-cmd,trace-cmd)
 	$(call need,command -v fusermount3,fuse3)
-	$(call need,command -v node,nodejs)
 	$(call need,command -v g++,g++)
-	$(call need,command -v cmake,cmake)
 	$(call need,command -v pkg-config,pkg-config)
+
+# The large ones.
+ci-tools: test-tools
+	$(call need,command -v node,nodejs)
+	$(call need,command -v cmake,cmake)
+	$(call need,command -v clang,clang)
 	$(call need,command -v chromium,chromium)
 	$(call need,command -v kernelshark,kernelshark)
 	$(call need,command -v Xvfb,xvfb)
@@ -57,18 +63,41 @@ test-tools: tools
 	$(call need,command -v babeltrace2,babeltrace2)
 	$(call need,/usr/bin/python3 -c 'import bt2',python3-bt2)
 
-$(VENV)/.installed: pyproject.toml setup.py | tools
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1' 'setuptools>=77' 'Cython>=3.1'
-	$(BIN)/python -m pip install -qq --no-build-isolation --group dev -e .
+$(VENV)/.builder: | tools
+	@echo "utracefs: making $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq 'setuptools>=77' 'Cython>=3.1'
 	@touch $@
 
-# The editable install builds the compiled modules; after that only what changed is built again.
-$(VENV)/.built: $(VENV)/.installed $(SOURCES)
-	$(BIN)/python setup.py -q build_ext --inplace
+$(VENV)/.built: $(VENV)/.builder setup.py $(SOURCES)
+	@echo "utracefs: compiling on all processors; the first time takes about a minute"
+	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
-build: $(VENV)/.built
+# What is compiled already is not compiled again.
+$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.built
+	@echo "utracefs: installing utracefs and what it needs into $(VENV)"
+	@$(BIN)/python -m pip install -qq --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.developer: pyproject.toml | $(VENV)/.installed
+	@echo "utracefs: installing the tools of developers into $(VENV)"
+	@$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install -qq --group dev
+	@touch $@
+
+$(VENV)/.judges: pyproject.toml | $(VENV)/.developer
+	@echo "utracefs: installing pandas, polars, duckdb and other judges into $(VENV)"
+	@$(BIN)/python -m pip install -qq --group judges
+	@touch $@
+
+build: $(VENV)/.built $(VENV)/.installed
+
+# Afterwards any other target builds again what this has built.
+debug:
+	@test -e $(VENV)/.installed || $(MAKE) build
+	@rm -f $(VENV)/.built
+	DEBUG=1 $(BIN)/python setup.py -q build_ext --inplace
 
 demo: build
 	@rm -f trace.dat
@@ -79,34 +108,40 @@ demo: build
 	@echo "trace-cmd:   trace-cmd report trace.dat | less          (Debian package trace-cmd)"
 	@echo "KernelShark: kernelshark trace.dat                      (Debian package kernelshark)"
 
-lint: build
+lint: build $(VENV)/.developer
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: build test-tools
+# Without long tests, and without those whose judge is missing; the last line names them.
+check: build $(VENV)/.developer test-tools
+	$(BIN)/python -m pytest -q -n $(WORKERS) || $(BIN)/python -m pytest -q $(AGAIN)
+
+# The whole suite.
+coverage: build $(VENV)/.judges ci-tools
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) || $(BIN)/coverage run -m pytest -q $(AGAIN)
+	$(BIN)/coverage run -m pytest -q --ci -n $(WORKERS) || $(BIN)/coverage run -m pytest -q --ci $(AGAIN)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-# The same suite on the other Pythons that this machine has, if it has any (noxfile.py); without what tests programs
-# in C, which know nothing of Python.
-others: build
-	$(BIN)/nox -- -n $(WORKERS) --ignore=tests/client/c
+# What depends on the Python, on the others that this machine has, if it has any (noxfile.py).
+others: build $(VENV)/.developer
+	$(BIN)/nox -- -n $(WORKERS)
 
 # Ten minutes, or SECONDS=; SOAK= for options of `python -m tests.soak --help`. What is found prints its seed.
 SECONDS := 600
 SOAK :=
-soak: build
+soak: build $(VENV)/.developer
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(SOAK)
 
+test: lint check
+
 # A seed of its own, since whether a change passes must not be left to chance.
-test: lint check others
+ci: lint coverage others
 	$(MAKE) soak SECONDS=60 SOAK='--seed test'
 
-bench: build
+bench: build $(VENV)/.developer
 	$(BIN)/python -m bench
 
 # The compiled core under AddressSanitizer and UndefinedBehaviorSanitizer, in a tree of its own: what runs in .venv
@@ -119,7 +154,7 @@ SANITIZE_TESTS ?= tests/protocol tests/daemon tests/client/test_event.py tests/c
 	tests/client/test_trace_report.py tests/client/trace_dat tests/client/perf_data tests/client/export \
 	tests/client/test_records.py tests/client/test_pieces.py tests/client/test_columns.py tests/client/test_event_filters.py \
 	tests/client/html_report/test_columns.py tests/client/mount/test_memory.py
-sanitize: build
+sanitize: build $(VENV)/.judges
 	SANITIZE=1 $(BIN)/python setup.py -q build --force --build-lib $(SANITIZED) --build-temp build/sanitize-temp
 	env PYTHONPATH=$(CURDIR)/$(SANITIZED) PYTHONMALLOC=malloc LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
@@ -128,7 +163,7 @@ sanitize: build
 		--deselect tests/client/export/test_parquet.py::test_memory_does_not_grow_with_the_recording
 
 # The pictures in docs/images.
-screenshots: build test-tools
+screenshots: build $(VENV)/.developer ci-tools
 	$(BIN)/python -m tests.screenshots
 
 clean:

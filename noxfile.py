@@ -1,4 +1,4 @@
-"""The whole suite on every Python that this machine has, besides the one of .venv, which `make check` runs it on.
+"""The tests that depend on the Python, on every Python that this machine has besides the one of .venv.
 
     nox                  all of them, one after the other
     nox -s 'tests(3.13)' one
@@ -20,6 +20,18 @@ from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 SUPPORTED = ["3.11", "3.12", "3.13", "3.14"]
+ONCE = [
+    "tests/client/c",
+    "tests/client/export",
+    "tests/client/html_report",
+    "tests/conformance",
+    "tests/integration",
+    "tests/soak",
+    "tests/test_packaging.py",
+    "tests/test_sources.py",
+]
+"""Not run here: tests of programs in C, of other readers, of whole processes that the tests of `client` and `daemon`
+start on every Python, too."""
 USABLE = (
     "import ensurepip, os, sys, sysconfig, venv; "
     "assert os.path.exists(sysconfig.get_path('include') + '/Python.h'); "
@@ -53,22 +65,25 @@ OTHERS = {version: found for version in SUPPORTED if version != HERE and (found 
 @nox.session(venv_backend="none")
 @nox.parametrize("python_version", list(OTHERS), ids=list(OTHERS))
 def tests(session: nox.Session, python_version: str) -> None:
-    """Build and run everything; arguments behind -- go to pytest."""
+    """Build and run them; arguments behind -- go to pytest."""
     folder = ROOT / ".nox" / python_version
     python = str(folder / "bin" / "python")
     installed = folder / ".installed"
     sources = [ROOT / "pyproject.toml", ROOT / "setup.py"]
+    build = [python, "setup.py", "-q", "build_ext", "--inplace"]
     if not installed.exists() or installed.stat().st_mtime < max(one.stat().st_mtime for one in sources):
         session.run(OTHERS[python_version], "-m", "venv", str(folder), external=True)
         pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
         session.run(*pip, "--upgrade", "pip>=25.1", external=True)
         session.run(*pip, "--group", "test", external=True)
-        session.run(*pip, "--no-build-isolation", "-e", ".", external=True)
+        session.run(*build, external=True)
+        session.run(*pip, "--no-build-isolation", "-e", ".", external=True)  # compiles nothing again
         installed.touch()
-    session.run(python, "setup.py", "-q", "build_ext", "--inplace", external=True)
+    session.run(*build, external=True)
     pytest = [python, "-m", "pytest", "-q", "-o", f"cache_dir=.nox/{python_version}/pytest"]
+    pytest += [f"--ignore={path}" for path in ONCE]
     try:
         session.run(*pytest, *session.posargs, external=True)
     except CommandFailed:
-        # as `make check` does it
+        # as `make test` does it
         session.run(*pytest, "--last-failed", "--last-failed-no-failures=none", external=True)

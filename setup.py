@@ -1,22 +1,27 @@
 """The compiled modules and the C client; everything else about the build stands in pyproject.toml.
 
 Every .pyx file below protocol/, client/ and daemon/ is one. `EXT=module[,module]` in the environment restricts a build
-to those modules, for work on one of them; `utracefs.c` is the C client. `SANITIZE=1` builds with AddressSanitizer and UndefinedBehaviorSanitizer
-(see `make sanitize`).
+to those modules, for work on one of them; `utracefs.c` is the C client. `SANITIZE=1` builds with
+AddressSanitizer and UndefinedBehaviorSanitizer (see `make sanitize`), `DEBUG=1` for gdb (see `make debug`).
+A module in place that was built with the flags of the other is built again.
 
 The C client (client/c) is built by its own Makefile and installed into the package, as utracefs/c. Where there is no
 make it is left out, and nothing else needs it.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
 FOLDERS = ["protocol", "client", "daemon"]
 MODULES = {
@@ -25,7 +30,11 @@ MODULES = {
     for path in sorted(Path(folder).rglob("*.pyx"))
 }
 FLAGS = ["-O2", "-g0", "-fno-strict-aliasing", "-Wno-unused-function"]
+DEBUG = bool(os.environ.get("DEBUG"))
+if DEBUG:
+    FLAGS = ["-Og", "-g", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-maybe-uninitialized"]
 LINK: list[str] = []
+PROCESSORS = len(os.sched_getaffinity(0))
 if os.environ.get("SANITIZE"):
     LINK = ["-fsanitize=address,undefined"]
     FLAGS = ["-O1", "-g", "-fno-strict-aliasing", "-fno-omit-frame-pointer", "-Wno-unused-function", *LINK]
@@ -41,12 +50,56 @@ headers = sorted(
 )
 
 
+DECLARATIONS = {
+    ".".join(path.relative_to(folder).with_suffix("").parts): path
+    for folder in FOLDERS
+    for path in Path(folder).rglob("*.pxd")
+}
+NAMED = re.compile(r'(?:from|#\s*include) "([\w/]+\.h)"|^(?:from|cimport) ([\w.]+)', re.MULTILINE)
+
+
+def headers_of(module):
+    """The headers that a module includes itself, by what it cimports, and by other headers."""
+    names = {header.name: header for header in headers}
+    to_read = [Path(module), *filter(Path.exists, [Path(module).with_suffix(".pxd")])]
+    for path in to_read:  # grows meanwhile
+        for header, dotted in NAMED.findall(path.read_text()):
+            found = names.get(header) if header else DECLARATIONS.get(dotted)
+            if found and found not in to_read:
+                to_read.append(found)
+    return [str(path) for path in to_read if path.suffix == ".h"]
+
+
+def remove_if_made_otherwise(made):
+    """The C that Cython made for other flags, which are at its head: so both it and the module are made anew."""
+    if made.exists():
+        head = made.read_text().partition("END: Cython Metadata")[0]
+        before = re.search(r'"extra_compile_args": (\[.*?\])', head, re.DOTALL)
+        if before is None or json.loads(before[1]) != FLAGS:
+            made.unlink()
+
+
 class BuildAll(build_ext):
-    """The compiled modules, then the C client."""
+    """The compiled modules on all processors, then the C client."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.parallel = self.parallel or PROCESSORS
+
+    def build_extension(self, ext):
+        """An editable install takes the module that is there, if that is new enough: `pip install -e .` builds
+        in a folder of its own, where nothing is."""
+        made = Path(ext.sources[0]).with_name(Path(self.get_ext_filename(ext.name)).name)
+        if self.editable_mode and not newer_group([*ext.sources, *ext.depends], str(made)):
+            wanted_at = Path(self.get_ext_fullpath(ext.name))
+            wanted_at.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(made, wanted_at)
+        else:
+            super().build_extension(ext)
 
     def run(self):
         super().run()
-        if LINK or (wanted and "utracefs.c" not in wanted):
+        if LINK or DEBUG or (wanted and "utracefs.c" not in wanted):
             return
         if shutil.which("make") is None:
             warnings.warn("no make: the C client and the preload library are left out", stacklevel=1)
@@ -56,7 +109,9 @@ class BuildAll(build_ext):
         environ = {name: text for name, text in os.environ.items() if name not in ("MAKEFLAGS", "DESTDIR")}
         environ.setdefault("CFLAGS", "-O2")
         settings = [f"PREFIX={prefix}", "RPATH=yes", "WARNINGS=-Wall -Wextra"]
-        subprocess.run(["make", "-s", "-C", C_CLIENT, "install", *settings], env=environ, check=True)
+        subprocess.run(
+            ["make", "-s", f"-j{PROCESSORS}", "-C", C_CLIENT, "install", *settings], env=environ, check=True
+        )
 
     def c_client_in_the_wheel(self):
         return Path(self.build_lib) / "utracefs" / "c"
@@ -65,6 +120,11 @@ class BuildAll(build_ext):
         files = [] if self.inplace else sorted(self.c_client_in_the_wheel().rglob("*"))
         return [*super().get_outputs(), *(str(path) for path in files if not path.is_dir())]
 
+
+if not LINK:
+    for name, path in MODULES.items():
+        if not wanted or name in wanted:
+            remove_if_made_otherwise(Path(path).with_suffix(".c"))
 
 setup(
     cmdclass={"build_ext": BuildAll},
@@ -76,12 +136,16 @@ setup(
                 include_dirs=sorted({str(header.parent) for header in headers}),
                 extra_compile_args=FLAGS,
                 extra_link_args=LINK,
-                depends=[str(header) for header in headers],
+                depends=headers_of(path),
             )
             for name, path in MODULES.items()
             if not wanted or name in wanted
         ],
         include_path=FOLDERS,
-        compiler_directives={"language_level": 3, "embedsignature": True},
+        nthreads=PROCESSORS,
+        quiet="-q" in sys.argv,
+        emit_linenums=DEBUG,
+        # nobody pickles these, and without it there is less to compile
+        compiler_directives={"language_level": 3, "embedsignature": True, "auto_pickle": False},
     ),
 )

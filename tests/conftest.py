@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import gc
+import re
 import shutil
 import signal
 import time
@@ -12,6 +14,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.forked import end_template
+from tests.judges import LEFT_OUT, Judges
 from tests.left_over import LeftOver, watch
 from utracefsd.server.runtime import Runtime
 
@@ -21,9 +25,47 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# How long an example takes says how busy the machine is.
-hypothesis.settings.register_profile("utracefs", deadline=None)
-hypothesis.settings.load_profile("utracefs")
+LONG = "left out as long: "
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--ci",
+        action="store_true",
+        help="Also long tests and more examples; a missing judge fails its tests.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    Judges.all_needed = config.getoption("ci")
+    # How long an example takes says how busy the machine is.
+    hypothesis.settings.register_profile("ci", deadline=None)
+    hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)
+    hypothesis.settings.load_profile("ci" if config.getoption("ci") else "quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("long") and not config.getoption("ci"):
+            item.add_marker(pytest.mark.skip(reason=LONG + item.name))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line for what --ci would have run."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    judges = collections.Counter(
+        word.rstrip("')") for reason in reasons for word in reason.partition(LEFT_OUT)[2].split()[:1]
+    )
+    long = sum(LONG in reason for reason in reasons)
+    parts = [f"{number} without {name}" for name, number in sorted(judges.items())]
+    if long:
+        parts.append(f"{long} long ones")
+    since = collections.Counter(
+        found[0] for reason in reasons if (found := re.search(r"since .*[^')]", reason))
+    )
+    parts += [f"{number} {reason}" for reason, number in since.items()]
+    if parts:
+        terminalreporter.write_line(f"left out, for `make ci`: {', '.join(parts)}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +74,7 @@ def left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftOver]:
     tmp_path_factory.getbasetemp()  # pytest's own, which stays for who looks
     left_over = watch()
     yield left_over
+    end_template()
     gc.collect()
     deadline = time.monotonic() + 5  # for those that are just ending
     while (found := left_over.report()) and time.monotonic() < deadline:

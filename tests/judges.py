@@ -1,14 +1,28 @@
-"""The real readers that judge what is written. A test that needs one fails where it is missing: `make
-test-tools` installs all of them, by the packages named here.
+"""The real readers that judge what is written.
+
+`make ci` installs all of them, and there a test that needs a missing one fails. Elsewhere the test is left
+out, and the last line of pytest names the reader: many are large.
 """
 
+import importlib
 import os
 import shutil
 import subprocess
+from typing import Any, NoReturn
 
 import pytest
 
-__all__ = ["PACKAGES", "SYSTEM_PYTHON", "judge", "run_judge"]
+__all__ = [
+    "LEFT_OUT",
+    "PACKAGES",
+    "SYSTEM_PYTHON",
+    "Judges",
+    "judge",
+    "library",
+    "missing",
+    "needs",
+    "run_judge",
+]
 
 PACKAGES = {
     "trace-cmd": "trace-cmd",
@@ -22,8 +36,16 @@ PACKAGES = {
     "convert": "imagemagick",
     "node": "nodejs",
     "chromium": "chromium",
+    "systemd-analyze": "systemd",
+    "systemd-socket-activate": "systemd",
+    "systemd-sysusers": "systemd",
+    "systemd-tmpfiles": "systemd",
+    "cmake": "cmake",
+    "g++": "g++",
+    "pkg-config": "pkg-config",
     "fusermount3": "fuse3",
     "gcc": "gcc",
+    "clang": "clang",
 }
 """A program, and the Debian package that has it."""
 
@@ -31,12 +53,41 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 """The one that sees python3-bt2, the binding of babeltrace2."""
 
 
+LEFT_OUT = "left out without "
+"""Begin of the reason of a skipped test."""
+
+
+class Judges:
+    """Settings of this run."""
+
+    all_needed = False
+    """With --ci: a missing judge fails its tests."""
+
+
+def missing(name: str, package: str) -> NoReturn:
+    """Fail the test, or leave it out. At the top of a module: all of its tests."""
+    if Judges.all_needed:
+        pytest.fail(f"{name} is missing: `make ci` installs {package}")
+    pytest.skip(LEFT_OUT + name, allow_module_level=True)
+
+
 def judge(name: str) -> str:
-    """The path of a program; fails the test where it is missing."""
+    """The path of a program."""
     path = shutil.which(name)
-    if path is None:
-        pytest.fail(f"{name} is missing: `make test-tools` installs the Debian package {PACKAGES[name]}")
-    return path
+    return path or missing(name, f"the Debian package {PACKAGES[name]}")
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    """A test that is left out where the program is missing, with --ci too: not every machine can run it."""
+    return pytest.mark.skipif(shutil.which(name) is None, reason=LEFT_OUT + name)
+
+
+def library(name: str) -> Any:
+    """A module of a large package from PyPI; for the top of a test module."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        missing(name.partition(".")[0], "the dependency group `judges`")
 
 
 def run_judge(name: str, *words: object, timeout_s: float = 100, may_warn: bool = False) -> bytes:

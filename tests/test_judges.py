@@ -1,4 +1,4 @@
-"""Every judge is installed by `make test-tools`, and no test of a format is left out where one is missing."""
+"""Every judge is installed by `make ci`, and no test of a format is left out where one is missing."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_all_are_installed_by_make() -> None:
-    targets = re.findall(r"^(?:test-)?tools:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    packages = set(re.findall(r",([a-z0-9-]+)\)$", "".join(targets), re.MULTILINE))
+    targets = re.findall(
+        r"^(?:test-|ci-)?tools:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    packages = set(re.findall(r",([a-z0-9+-]+)\)$", "".join(targets), re.MULTILINE))
     assert set(PACKAGES.values()) <= packages
 
 

@@ -8,7 +8,10 @@
         request.emit(200, 1834, path)
 
 Tracing that is missing is never an error: without a daemon the event is off, and it comes alive when a daemon
-appears. A wrong declaration is a ValueError at once.
+appears. Nor does `emit` fail because somebody switched the event on: a value that does not fit its field is
+refused and counted, with one warning. A wrong declaration is a ValueError at once, a wrong number of values a
+TypeError, on and off. With `strict(True)`, `UTRACEFS_STRICT=1` or `python -X dev` a refused value is an
+exception, too, on and off.
 
 The functions of this module use one session per process, made by the first call; a library or a test that
 wants one of its own takes a `Session`. `utracefs.open` reads recordings, `utracefs.attach` a running daemon.
@@ -36,10 +39,11 @@ if TYPE_CHECKING:
 
 
 if TYPE_CHECKING or CAN_TRACE:
+    from utracefs._emit import strict  # it gives Event its `emit`
     from utracefs._event import Event
 
 else:
-    from utracefs.without_tracing import Event
+    from utracefs.without_tracing import Event, strict
 
 __all__ = [
     "Batch",
@@ -58,6 +62,7 @@ __all__ = [
     "events",
     "flush",
     "stats",
+    "strict",
 ]
 
 _LAZY = {
@@ -76,16 +81,14 @@ _LAZY = {
 def __getattr__(name: str) -> "Any":
     """Names that cost an import which may not be needed."""
     if name == "__version__":
-        from importlib import metadata
-
         try:
+            from importlib import metadata
+
             return metadata.version("utracefs")
-        except metadata.PackageNotFoundError:
+        except ImportError:  # there is no such package, or nothing can be imported any more
             return "0 (not installed)"
     if name in _LAZY:
-        import importlib
-
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(__import__(_LAZY[name], fromlist=[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'utracefs' has no attribute {name!r}")

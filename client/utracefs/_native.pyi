@@ -1,8 +1,13 @@
 from collections.abc import Callable
-from typing import Self
+from typing import Self, TypeVar
 
 from utracefs._descriptors import Descriptor
 from utracefs._outlets import Fifo
+
+_T = TypeVar("_T")
+
+def is_waiting() -> bool: ...
+def wait_here(call: Callable[[], _T]) -> _T: ...
 
 class Waiter:
     def __new__(cls) -> Self: ...

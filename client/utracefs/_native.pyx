@@ -61,8 +61,11 @@ cdef extern from *:
     """
     /* Whether the main thread forks: of this thread, so that the child knows it of the one that it has. */
     static __thread int is_main_thread_forking;
+    /* Whether this thread waits: then what asks is a signal handler of the program's. */
+    static __thread int is_here_waiting;
     """
     int is_main_thread_forking
+    int is_here_waiting
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()
@@ -94,8 +97,24 @@ cdef enum:
     HOOKS_NS = 10_000_000
     # Until the next step after one that failed.
     FAULT_MS = 1000
-    # How long a drive waits in one go. A signal does not end a wait, its handler runs after it.
+    # How long a drive waits in one go. A signal ends it, too.
     TURN_MS = 5
+
+
+def is_waiting():
+    """Whether the calling thread is in `wait_here` already: a signal handler is asking."""
+    return is_here_waiting != 0
+
+
+def wait_here(call):
+    """What `call()` returns. No handler runs between its end and the moment when `is_waiting` is false."""
+    global is_here_waiting
+    cdef int before = is_here_waiting
+    is_here_waiting = 1
+    try:
+        return call()
+    finally:
+        is_here_waiting = before
 
 
 cdef class Waiter:
@@ -123,9 +142,7 @@ cdef class Waiter:
         cdef int64_t left
         cdef PyLockStatus status
         while True:
-            left = (until - ut_monotonic_ns()) // 1000
-            if left < 0:
-                left = 0
+            left = max((until - ut_monotonic_ns()) // 1000, 0)
             with nogil:
                 status = PyThread_acquire_lock_timed(self.lock, left, 1)
             if status == PY_LOCK_ACQUIRED:
@@ -373,8 +390,8 @@ cdef int start_again(void *_) noexcept:
 
 
 def _after_fork_in_child():
-    global nr_forking, makes_pending_calls
-    nr_forking = 0
+    global nr_forking, makes_pending_calls, is_here_waiting
+    nr_forking = is_here_waiting = 0
     if PY_VERSION_HEX >= 0x030D0000 and not is_main_thread_forking:
         makes_pending_calls = False
     call_in_child()

@@ -15,9 +15,9 @@ fork they are one step.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EBADF, EINTR, errno
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport strerror
+from libc.string cimport memcpy, memset, strerror
 
 from utracefs._descriptors cimport (
     Descriptor,
@@ -30,7 +30,19 @@ from utracefs._descriptors cimport (
     ut_descriptor,
     ut_is_ours,
 )
-from utracefs_protocol.data_ring cimport dr_commit, dr_file_bytes, dr_map, dr_unmap
+from utracefs_protocol.data_ring cimport (
+    DR_COMM,
+    DR_NAMED,
+    DR_NO_NAMES,
+    DR_REFUSED,
+    dr_commit,
+    dr_count_lost,
+    dr_file_bytes,
+    dr_has_room,
+    dr_is_closed,
+    dr_map,
+    dr_unmap,
+)
 
 cdef extern from *:
     # GCC's builtins, under names that a class does not mangle.
@@ -74,7 +86,8 @@ cdef class Outlet:
     """Where an Event's records go.
 
     reserve: room for a payload of `size` bytes under `write_index`, or NULL when there is none (the caller
-    counts it). commit: what was reserved last is filled in.
+    counts it). commit: what was reserved last is filled in. take_over: write a record of `size` bytes behind
+    its bin header, which stays its thread's; False: there is no room.
     """
 
     cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
@@ -82,6 +95,9 @@ cdef class Outlet:
 
     cdef void commit(self) noexcept:
         pass
+
+    cdef bint take_over(self, uint32_t write_index, const unsigned char *record, uint32_t size) noexcept:
+        return False
 
     def __reduce__(self):
         raise TypeError("an outlet belongs to one process")
@@ -116,22 +132,59 @@ cdef class RingOutlet(Outlet):
 
     cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
         cdef dr_record *record = ut_reserve(&self.ring, write_index, <uint32_t>size, &self.half)
-        if record == NULL:
-            return NULL
         self.reserved = record
+        if record == NULL:
+            if not dr_is_closed(&self.ring):
+                return NULL
+            # The daemon has let it go: the FIFO holds the record for the next connection.
+            self.fifo.held = True
+            self.fifo.want()
+            return self.fifo.reserve(write_index, size)
         self.reserved_size = <uint32_t>size
         return record.payload
 
     cdef void commit(self) noexcept:
+        if self.reserved == NULL:
+            self.fifo.commit()
+            return
         self.counts.records_in += 1
         if dr_commit(&self.ring, self.reserved, self.reserved_size) or self.half:
             self.ring_doorbell()
+
+    cdef bint take_over(self, uint32_t write_index, const unsigned char *record, uint32_t size) noexcept:
+        cdef bin_record taken = bin_take_apart(record, size)
+        cdef uint32_t tid = taken.tid if taken.tid else ut_tid()
+        if not dr_has_room(&self.ring, taken.size + (DR_COMM if taken.comm != NULL else 0)):
+            return False
+        self.reserved = ut_reserve_for(
+            &self.ring, write_index, taken.size, &self.half, tid, taken.cpu, taken.comm
+        )
+        if self.reserved == NULL:
+            return False  # closed in this moment
+        self.reserved_size = taken.size
+        memcpy(self.reserved.payload, taken.payload, taken.size)
+        self.commit()
+        return True
 
     cdef void ring_doorbell(self) noexcept:
         if ut_is_ours(&self.doorbell.own):
             ut_ring_bell(self.doorbell.own.fd)
         else:
             self.fifo.want()  # the program has closed it: the session thread sees to that
+
+
+cdef class LostOutlet(Outlet):
+    """Of a forked child that cannot reach the daemon: each record is lost, and counted in its parent's ring,
+    where the daemon finds the number."""
+
+    def __cinit__(self, RingOutlet parents not None):
+        self.parents = parents
+        self.counts = parents.counts
+
+    cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
+        if not write_index & DR_REFUSED:  # of that nothing is lost
+            dr_count_lost(&self.parents.ring, write_index)
+        return NULL
 
 
 def ring_file_bytes(uint32_t size):
@@ -180,6 +233,20 @@ cdef inline size_t record_size(Fifo fifo, uint64_t position) noexcept nogil:
     return header + data
 
 
+cdef inline int64_t quiet_end(int quiet_ms) noexcept nogil:
+    """When so many ms from now are over, in ns; -1: never, for a negative number."""
+    return -1 if quiet_ms < 0 else <int64_t>ut_now_ns() + quiet_ms * <int64_t>1_000_000
+
+
+cdef inline int left_ms(int64_t until) noexcept nogil:
+    """What is left until then for poll(2), rounded up."""
+    cdef int64_t left
+    if until < 0:
+        return -1
+    left = until - <int64_t>ut_now_ns()
+    return <int>((left + 999_999) // 1_000_000) if left > 0 else 0
+
+
 cdef inline uint64_t lap_end(Fifo fifo, uint64_t position) noexcept nogil:
     return (position | (fifo.capacity - 1)) + 1
 
@@ -209,6 +276,8 @@ cdef class Fifo(Outlet):
     `half_woken_at` is head when the thread was woken because half of the room was taken: so once per half,
     not once per record.
 
+    Where the daemon takes that (`sign`), a record says its thread and cpu, and once the thread's name.
+
     capacity: bytes, a power of two; allocated by the first record.
     """
 
@@ -227,11 +296,22 @@ cdef class Fifo(Outlet):
 
     cdef unsigned char *reserve(self, uint32_t write_index, size_t size) noexcept:
         cdef uint32_t data = <uint32_t>size + 4
-        cdef size_t need = bin_header_size(data) + data
+        cdef bint is_signed = self.names != 0 and data + BIN_SIGNATURE + BIN_MAX_HEADER <= BIN_MAX_OBJECT
+        cdef int has_said
+        cdef uint32_t tid
+        cdef bint is_named = False
+        cdef size_t need
         cdef uint64_t head = self.head
         cdef size_t at = head & (self.capacity - 1)
         cdef size_t skipped = 0
         cdef unsigned char *place
+        if is_signed:
+            data += BIN_SIGNATURE
+            tid = ut_tid_said(self.names, &has_said)
+            is_named = not has_said and data + DR_COMM + BIN_MAX_HEADER <= BIN_MAX_OBJECT
+            if is_named:
+                data += DR_COMM
+        need = bin_header_size(data) + data
         if at + need > self.capacity:
             skipped = self.capacity - at
             at = 0
@@ -247,8 +327,13 @@ cdef class Fifo(Outlet):
         self.reserved_end = head + skipped + need
         place = self.memory + at
         place += bin_put_header(place, data)
-        ut_put(place, write_index, 4)
-        return place + 4
+        if not is_signed:
+            ut_put(place, write_index, 4)
+            return place + 4
+        if is_named:
+            memset(place + data - DR_COMM, 0, DR_COMM)
+            ut_say_name(place + data - DR_COMM, self.names)
+        return place + bin_put_signature(place, write_index, tid, ut_cpu(), DR_NAMED if is_named else 0)
 
     cdef void commit(self) noexcept:
         self.counts.records_in += 1
@@ -258,6 +343,33 @@ cdef class Fifo(Outlet):
             ut_bell_ring(&self.bell)
         elif self.reserved_end - self.half_woken_at >= self.capacity // 2:
             self.wake_if_half_full(self.reserved_end)
+
+    cdef bint take_over(self, uint32_t write_index, const unsigned char *record, uint32_t size) noexcept:
+        cdef bin_record taken = bin_take_apart(record, size)
+        cdef uint32_t names = self.names
+        cdef bint is_signed = names != 0 and size + BIN_MAX_HEADER <= BIN_MAX_OBJECT
+        cdef unsigned char *place
+        self.names = 0  # the signature is there already
+        place = self.reserve(write_index, size - 4 if is_signed else taken.size)
+        self.names = names
+        if place == NULL:
+            return False
+        if is_signed:
+            memcpy(place - 4, record, size)
+            ut_put(place - 4 + bin_index_at(record, size), write_index, 4)
+        else:
+            memcpy(place, taken.payload, taken.size)
+        self.commit()
+        return True
+
+    cdef unsigned char *sign_record(self, unsigned char *record, size_t size, bint named) noexcept:
+        """For `take_over`, by its thread: sign a record with a payload of `size` bytes, and its name behind
+        them if it is `named`. Where the payload is."""
+        cdef unsigned char *end = record + BIN_SIGNATURE + 4 + size
+        if named:
+            memset(end, 0, DR_COMM)
+            ut_say_name(end, DR_NO_NAMES)
+        return record + bin_put_signature(record, 0, ut_tid(), ut_cpu(), DR_NAMED if named else 0)
 
     cdef void wake_if_half_full(self, uint64_t head) noexcept:
         if head - self.half_woken_at >= self.capacity // 2:
@@ -363,6 +475,10 @@ cdef class Fifo(Outlet):
         self.control = None
         self.control_left = 0
 
+    def sign(self, bint wanted):
+        """Whether records say who wrote them from now on. Each thread says its name on each connection."""
+        self.names = <uint32_t>(ut_now_ns() >> 10) & 0x7fffffff | 1 if wanted else 0
+
     def pump(self, Descriptor sock, int timeout_ms=-1):
         """As `pump_until`; sock None: there is no connection, so nothing is sent."""
         cdef int happened
@@ -381,16 +497,16 @@ cdef class Fifo(Outlet):
         cdef int flags
         while True:
             if sock == NULL:
-                flags = self.send_until(NULL, timeout_ms)
+                flags = self.send_until(NULL, timeout_ms, False)
                 break
-            flags = self.send_until(sock, -1 if self.held else GATHER_MS)
+            flags = self.send_until(sock, -1 if self.held else GATHER_MS, False)
             if flags == F_QUIET and not self.held:
                 # Under the GIL no emit can come between looking at head and asking to be woken.
                 with gil:
                     self.need_wakeup = self.head == self.boundary
                 if not self.need_wakeup:
                     continue
-                flags = self.send_until(sock, -1)
+                flags = self.send_until(sock, -1, False)
                 self.need_wakeup = False
             if flags != F_QUIET:
                 break
@@ -400,20 +516,22 @@ cdef class Fifo(Outlet):
 
     cdef int pump_held(self, const ut_descriptor *sock, int timeout_ms) noexcept nogil:
         """As `pump_until` while records are held, but for timeout_ms at most, with a socket, too; 0: the time
-        is over, or they are not held any more."""
+        is over, a signal came, or they are not held any more."""
         cdef int flags
         if sock != NULL and not self.held:
             return 0
-        flags = self.send_until(sock, timeout_ms)
+        flags = self.send_until(sock, timeout_ms, True)
         if flags & F_WANTED:
             exchange32(&self.wanted, 0, ACQ_REL)
         return flags & ~F_QUIET
 
-    cdef int send_until(self, const ut_descriptor *sock, int quiet_ms) noexcept nogil:
+    cdef int send_until(self, const ut_descriptor *sock, int quiet_ms, bint until_signal) noexcept nogil:
         """Send and gather until nothing came for quiet_ms (F_QUIET), or until the thread is wanted. -1: until
-        woken. While records are held nothing is gathered: after quiet_ms it is F_QUIET, whatever waits."""
+        woken. While records are held nothing is gathered: after quiet_ms it is F_QUIET, whatever waits.
+        until_signal: also F_QUIET when a signal came. Otherwise signals do not make the time longer."""
         cdef pollfd fds[2]
         cdef int sent, ready
+        cdef int64_t until = quiet_end(quiet_ms)
         fds[0].fd = -1 if sock == NULL else sock.fd
         fds[1].events = POLLIN
         while True:
@@ -421,15 +539,17 @@ cdef class Fifo(Outlet):
             sent = 0 if sock == NULL else self.send_some(sock)
             if sent == -EAGAIN:
                 fds[0].events = POLLIN | POLLOUT
-                ready = poll(fds, 2, quiet_ms if self.held else -1)
+                ready = poll(fds, 2, left_ms(until) if self.held else -1)
             elif sent < 0:
                 return F_BROKEN
             elif sent & F_CONTROL_SENT:
                 return F_CONTROL_SENT
             else:
                 fds[0].events = POLLIN
-                ready = poll(fds, 2, quiet_ms)
+                ready = poll(fds, 2, left_ms(until))
             if ready < 0:
+                if errno == EINTR and until_signal:
+                    return F_QUIET
                 if errno == EINTR:
                     continue
                 usleep(NO_POLL_US)
@@ -439,6 +559,7 @@ cdef class Fifo(Outlet):
                     return F_QUIET
                 if self.boundary == load(&self.head, ACQUIRE) and not self.control_left:
                     return F_QUIET
+                until = quiet_end(quiet_ms)
                 continue
             if fds[1].revents & ~POLLIN:
                 return F_LOST

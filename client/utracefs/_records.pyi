@@ -21,15 +21,6 @@ class EventDecoder:
     count: int
     def __init__(self, system: str, name: str, fields: Iterable[Field]) -> None: ...
 
-def takes(
-    filter: Filter,
-    entry: bytes | bytearray | memoryview,
-    *,
-    time_ns: int,
-    cpu: int,
-    comms: dict[int, str],
-) -> bool: ...
-
 class Record:
     time_ns: int
     cpu: int

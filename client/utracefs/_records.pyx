@@ -158,19 +158,6 @@ cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
     return filter.matches(&r)
 
 
-def takes(Filter filter not None, const uint8_t[:] entry not None, *, time_ns, cpu, dict comms not None):
-    """Whether a filter with ThreadNames, or without names, takes an entry of a trace.dat: of HEADER bytes at
-    least."""
-    cdef Raw raw
-    raw.time_ns = time_ns & 0xFFFF_FFFF_FFFF_FFFF
-    raw.cpu = cpu
-    raw.entry = &entry[0]
-    raw.size = entry.shape[0]
-    memcpy(&raw.tid, raw.entry + 4, 4)
-    raw.pid = raw.tid
-    return bool(passes(filter, &raw, comms))
-
-
 cdef ValueKind kind_of(field) except *:
     """As Layout.unpack_items has it."""
     kind = field.kind

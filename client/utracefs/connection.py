@@ -152,6 +152,8 @@ class MapStatus(Frozen):
     """Not needed any more once it is mapped."""
     size: int
     """Bytes. The file must have them: beyond its end the map would be a SIGBUS at some `if event:`."""
+    writers: bool = False
+    """Records over the socket may say who wrote them."""
 
 
 class MapRing(Frozen):
@@ -359,7 +361,7 @@ class DataConnection:
         except TraceError as error:
             raise ProtocolError(errno.EPROTO, error.text) from None
         self.answered = True
-        return MapStatus(self._next_fd("mmap_status"), mapped.size)
+        return MapStatus(self._next_fd("mmap_status"), mapped.size, mapped.writers)
 
     def _registered(self, event: Event, response: Response) -> Iterator[Action]:
         if response.error is not None:

@@ -1,10 +1,156 @@
-"""The name that a file has until it is complete."""
+"""Files that are not complete yet: their names, and the room for their end.
 
+.utracefs-RANDOM.tmp   made from something that is still there; removed after an error
+NAME.part              a recording: nobody can make it again, so it stays when its writer is killed
+"""
+
+import contextlib
+import errno
+import io
 import os
+import tempfile
+import time
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-__all__ = ["name_beside"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["NO_ROOM", "NoRoom", "Reserve", "WholeFile", "append", "dumped_name", "name_beside", "open_part"]
+
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""The disk is full, or what the user may have of it, or what a file may have (RLIMIT_FSIZE)."""
+
+_NAME_MAX: Final = 255
+"""Bytes of a file name (NAME_MAX of Linux)."""
+_MORE: Final = 8
+"""Bytes that others may put behind the name of a .part."""
 
 
 def name_beside(path: str) -> str:
     """A new one in the folder of `path`. Who opens it does so with "x", and removes it after an error."""
     return os.path.join(os.path.dirname(path), f".utracefs-{os.urandom(8).hex()}.tmp")
+
+
+def open_part(path: str) -> BinaryIO:
+    """A new file PATH.part; PATH.part.2, ... where earlier recordings left theirs, which are not touched."""
+    folder, name = os.path.split(path)
+    number = 1
+    while True:
+        ending = ".part" if number == 1 else f".part.{number}"
+        short = os.fsdecode(os.fsencode(name)[: _NAME_MAX - len(ending) - _MORE])
+        with contextlib.suppress(FileExistsError):
+            return open(os.path.join(folder, short + ending), "x+b", buffering=0)
+        number += 1
+
+
+def dumped_name(path: str) -> str:
+    """PATH.YYYYMMDDhhmmssNN, local time, as `perf record --switch-output` calls its files; another moment's
+    where that is taken."""
+    while True:
+        now_ns = time.time_ns()
+        name = f"{path}.{time.strftime('%Y%m%d%H%M%S', time.localtime(now_ns // 10**9))}"
+        name += f"{now_ns // 10**7 % 100:02d}"
+        if not os.path.lexists(name):
+            return name
+
+
+class Reserve:
+    """Room on the disk of a folder, in a file without a name. OSError: there is none."""
+
+    def __init__(self, folder: str, size: int) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder, prefix=".utracefs-", buffering=0)  # noqa: SIM115
+        self._size = 0
+        try:
+            self.grow(size)
+        except BaseException:
+            self.free()
+            raise
+
+    def grow(self, size: int) -> None:
+        """Have `size` bytes in all, if it has less."""
+        if size <= self._size:
+            return
+        try:
+            os.posix_fallocate(self._file.fileno(), self._size, size - self._size)
+        except OSError as error:
+            # Some libraries and file systems cannot; then there is no room that is certain.
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        self._size = size
+
+    def free(self) -> None:
+        """For what it was kept for."""
+        self._file.close()
+
+
+class NoRoom(OSError):
+    """A write of a WholeFile that was undone."""
+
+
+class WholeFile(io.FileIO):
+    """A new file, written without a buffer. A `write` is whole, or undone: NoRoom. After the first of these
+    there is the room that was kept for the end."""
+
+    def __init__(self, path: str, *, reserve: int = 256 << 10) -> None:
+        super().__init__(path, "xb")
+        self._is_ahead = False
+        self._reserve: Reserve | None = None
+        if reserve:
+            # Without it what is small may still fit.
+            with contextlib.suppress(OSError):
+                self._reserve = Reserve(os.path.dirname(os.path.abspath(path)), reserve)
+
+    def write(self, data: "Buffer", /) -> int:
+        at = self.tell()
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while done < len(view):
+                done += super().write(view[done:])
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.seek(at)
+            self.truncate()
+            self.free()
+            raise NoRoom(error.errno, error.strerror) from None
+        return done
+
+    def need(self, size: int) -> None:
+        """Make sure that so much can be written; NoRoom."""
+        try:
+            os.posix_fallocate(self.fileno(), self.tell(), size)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                self.truncate()
+                raise NoRoom(error.errno, error.strerror) from None
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        self._is_ahead = True
+
+    def close(self) -> None:
+        if not self.closed:
+            self.free()
+            if self._is_ahead:
+                self.truncate()
+        super().close()
+
+    def free(self) -> None:
+        """The end comes: there is the room that was kept for it."""
+        if self._reserve is not None:
+            self._reserve.free()
+
+
+def append(path: str, data: bytes) -> None:
+    """Put all of it behind what a file has, or NoRoom and nothing."""
+    with open(path, "ab", buffering=0) as file:
+        at = file.tell()
+        try:
+            done = 0
+            while done < len(data):
+                done += file.write(data[done:])
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            file.truncate(at)
+            raise NoRoom(error.errno, error.strerror) from None

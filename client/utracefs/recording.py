@@ -19,6 +19,7 @@ from utracefs._columns import Batch, ColumnBatches
 from utracefs._records import EventDecoder, MergedPages, Record, Records, RecordSource
 from utracefs.event_filters import EventFilters
 from utracefs.event_names import EventName, matches, no_such_event
+from utracefs.origin import Origin
 from utracefs.perf_data import PerfDataReader
 from utracefs.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.trace_dat import CLOCKS_IN_NS, TraceDatReader
@@ -73,7 +74,9 @@ class Recording:
         self.format: Final = "perf.data" if is_perf else "trace.dat"
         self.clock: Final = _clock(reader)
         """The name of the clock of all times, `mono` for CLOCK_MONOTONIC."""
-        self.clock_in_ns: Final = is_perf or self.clock in CLOCKS_IN_NS | {"boot"}
+        self.origin: Final = _origin(reader)
+        """Host, boot, and pairs of this recording's times and times of day."""
+        self.clock_in_ns: Final = is_perf or self.clock in CLOCKS_IN_NS - {"uptime"} | {"boot"}
         """False: the clock counts something else, and what is called nanoseconds here is that."""
         missing = [pattern for pattern in self._patterns if not any(matches(pattern, e) for e in self.events)]
         if missing:
@@ -234,21 +237,29 @@ class Recording:
     @property
     def host(self) -> str:
         """The name of the machine; empty where the file does not say it."""
-        if isinstance(self._reader, PerfDataReader):
-            return self._reader.host
-        return "".join(self._reader.uname.split(" ")[1:2])
+        return self.origin.host
 
     @property
     def unix_offset_ns(self) -> int | None:
-        """What added to a time gives nanoseconds since 1970; None where the file does not say it."""
-        if isinstance(self._reader, PerfDataReader):
-            return self._reader.unix_offset_ns
-        return 0 if self.clock == "realtime" else None
+        """Added to a time gives nanoseconds since 1970-01-01 UTC; None where the file does not say it."""
+        return self.origin.unix_offset_ns
+
+    def last_ns(self) -> int:
+        """Time of the last record, of whatever event; 0 where there is none. Reads all of a perf.data."""
+        if not isinstance(self._reader, PerfDataReader):
+            return self._reader.last_ns()
+        reading = self.reading()
+        reading.events()
+        return reading.records.last_ns
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What tables say of the recording."""
-        return {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
+        """What tables say of the recording: its clock, and of `origin` what is known."""
+        known = {"clock": self.clock, "clock_in_ns": str(self.clock_in_ns).lower()}
+        if self.unix_offset_ns is not None:
+            known["unix_offset_ns"] = str(self.unix_offset_ns)
+        known |= {"host": self.origin.host} if self.origin.host else {}
+        return known | ({"boot_id": self.origin.boot_id} if self.origin.boot_id else {})
 
     def decoders(self) -> list[EventDecoder]:
         """Of all selected events that the file describes."""
@@ -324,6 +335,12 @@ def _clock(reader: TraceDatReader | PerfDataReader) -> str:
     if isinstance(reader, PerfDataReader):
         return reader.clock
     return reader.buffers[0].clock if reader.buffers else "mono"
+
+
+def _origin(reader: TraceDatReader | PerfDataReader) -> Origin:
+    """With pairs of the times that the recording shows: `record --wall-clock` makes readers add an offset."""
+    added_ns = 0 if isinstance(reader, PerfDataReader) else reader.offset_ns
+    return reader.origin.with_added(added_ns)
 
 
 class Reading:

@@ -7,19 +7,19 @@ It checks declarations, keeps one Event for each, and counts. What may be called
 from __future__ import annotations
 
 import os
+import sys
 
 from utracefs._event import Event
 from utracefs.checking import check_declaration, command_bytes
 from utracefs.declaring import make_event
 from utracefs.session_thread import UP, SessionThread
+from utracefs.totals import EventStats, Stats
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Final, Self
-
-    from utracefs.totals import Stats
 
 __all__ = ["Session"]
 
@@ -88,8 +88,6 @@ class Session:
 
     def stats(self) -> Stats:
         """As `utracefs.stats`."""
-        from utracefs.totals import EventStats, Stats
-
         events = list(self.thread.declared)
         emitted, sent, pending, lost = self.thread.fifo.totals()
         return Stats(
@@ -120,13 +118,27 @@ class Session:
 
     # -- what an Event asks of its session
 
-    def _await_answer(self, event: Event) -> None:
-        """A pending event is looked at: wait for the daemon's answer, within bounds."""
-        self.thread.await_answer(event)
+    def _await_answer(self, event: Event) -> bool:
+        """A pending event is looked at: wait for the daemon's answer, within bounds. True: not again, in a
+        thread that waits already."""
+        return self.thread.await_answer(event)
 
     def _start(self) -> None:
         """A forked child has lived for a while."""
         self.thread.start()
+
+    def _log_for_caller(self, text: str) -> None:
+        """A value did not fit in this call of `emit`, and the program makes exceptions of warnings."""
+        try:
+            frame = sys._getframe(1)
+            text = f"{frame.f_code.co_filename}:{frame.f_lineno}: {text}"
+            logging = sys.modules.get("logging")
+            if logging is None:
+                sys.stderr.write(f"utracefs: {text}\n")
+            else:
+                logging.getLogger("utracefs").warning("%s", text)
+        except Exception:  # noqa: BLE001 - whatever a handler or stream of the program's raises
+            return  # it is counted all the same
 
     def _reduce(self, event: Event) -> tuple[Any, ...]:
         """What pickling an event gives (object.__reduce__)."""

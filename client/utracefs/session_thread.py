@@ -21,7 +21,8 @@ into the data ring or gather in the FIFO.
 waits for the answer, so that a short script does not lose its first record; all looks of one connection
 attempt together wait at most PATIENCE_S for the daemon, or what UTRACEFS_PATIENCE_S says (`utracefs record`
 gives its command more); what talks to it is imported first, once per process. After that the event is off
-until the answer comes. In any other state but UP events are off, which costs nothing to look at.
+until the answer comes. A signal handler that looks meanwhile does not wait as well: what it emits is held for
+the answer. In any other state but UP events are off, which costs nothing to look at.
 
 **Reconnect.** The records that were not sent are held until the events that the old connection knew are
 answered on the new one; then, in one step, all events get their new place and the held records their new
@@ -58,8 +59,8 @@ import time
 from utracefs import _event, fork
 from utracefs._descriptors import Descriptor, connect_to, receive, send_with
 from utracefs._event import Event
-from utracefs._native import NativeThread, Waiter
-from utracefs._outlets import BROKEN, READABLE, Fifo, RingOutlet, ring_file_bytes
+from utracefs._native import NativeThread, Waiter, is_waiting, wait_here
+from utracefs._outlets import BROKEN, READABLE, Fifo, LostOutlet, RingOutlet, ring_file_bytes
 from utracefs._status_map import StatusMap
 from utracefs.flushing import Flush
 from utracefs.runtime_dir import DATA_SOCKET, candidates, socket_path
@@ -125,6 +126,10 @@ class SessionThread:
         self.fifo = Fifo(capacity)
         self.ring: RingOutlet | None = None
         """The data ring that is mapped. It outlives a connection, to be offered on the next one."""
+        self._parents_ring: RingOutlet | None = None
+        """In a forked child, until it is connected."""
+        self._may_come_back = False
+        """The last attempt found a socket at which nobody answers, so this process may connect later."""
         self.state = NEW
         self.declared: list[Event] = []
         """In the order in which they are registered on every connection. Only ever appended to."""
@@ -171,12 +176,23 @@ class SessionThread:
         self.start()
         self.fifo.wake()
 
-    def await_answer(self, event: Event) -> None:
+    def await_answer(self, event: Event) -> bool:
         """A pending event is looked at, or one of a forked child is emitted. Waits for the answer, within the
         bounds; then the event is not pending any more, unless the session thread itself looks (a logging
-        handler of ours): that cannot wait for itself."""
+        handler of ours): that cannot wait for itself.
+
+        True: this thread waits already, and a signal handler looks. The event may still be pending then, and
+        holds what is emitted until the answer comes."""
         if self._native.is_current:
-            return
+            return False
+        if is_waiting():
+            if not self._native.is_wanted:
+                self.start()  # it may be another session that is waited for
+            return True
+        wait_here(lambda: self._wait_for_answer(event))
+        return False
+
+    def _wait_for_answer(self, event: Event) -> None:
         if self.state == FORKED and self._first_words is not None and self._may_start():
             self._native.drive(DRIVE_S, lambda: not event._is_unsettled)
         self.start()
@@ -232,7 +248,7 @@ class SessionThread:
         at all, events are off."""
         self._native.end_drive()
         if self._may_start() and not self._native.start():
-            _event.set_all_off(self.declared)
+            self._set_off()
 
     def _may_start(self) -> bool:
         """Whether there is to be a thread and none is; then all is there that it needs."""
@@ -245,9 +261,18 @@ class SessionThread:
         try:
             self.fifo.open_bell()
         except OSError:
-            _event.set_all_off(self.declared)
+            self._set_off()
             return False
         return True
+
+    def _set_off(self) -> None:
+        """There is no connection. A child that can have none goes on after its parent's events, and says in
+        its parent's ring what is lost."""
+        if self._parents_ring is None or self._may_come_back or self.closing:
+            _event.set_all_off(self.declared)
+        else:
+            outlet = LostOutlet(self._parents_ring)
+            _event.cut_off(self.declared, outlet, self.fifo, self._events_by_index())
 
     # -- the thread
 
@@ -284,15 +309,22 @@ class SessionThread:
         while not self._is_over:
             if pause_s:
                 self.state = WAITING
-                _event.set_all_off(self.declared)
+                self._set_off()
                 self._wake_waiters()
                 yield from self._wait(pause_s)
+                _import_early()
             self.state = CONNECTING
             self._patience_s = self._full_patience_s
             if (yield from self._connect()):
                 if (yield from self._talk()):
                     self._back_off_s = FIRST_BACK_OFF_S
                     self._last_fault = ""
+                if self.state == UP and not self.closing and not self._are_ours():
+                    # The program has closed them. The daemon is there as it was.
+                    _event.begin_anew(self.declared)
+                    self._disconnect(stay=True)
+                    pause_s = 0
+                    continue
                 self._disconnect()
             pause_s = self._next_back_off()
         self._end()
@@ -320,6 +352,11 @@ class SessionThread:
         self._wake_waiters()
         self._fail_flushes()
         self.fifo.close_bell()
+        if self._parents_ring is not None:
+            outlet = LostOutlet(self._parents_ring)
+            _event.give_up_fifo(self.fifo, self._events_by_index(), outlet)
+            self._parents_ring = None
+        _event.set_all_off(self.declared)
         _event.give_up_fifo(self.fifo, self._events_by_index())
         self.ring = None  # nothing in it is lost: the daemon has it
         self._close_all(self._ring_fds)
@@ -331,13 +368,14 @@ class SessionThread:
         while not self._is_over and self._has_bell():
             if self._speaks_first():
                 return True
-            busy = False
+            busy = self._may_come_back = False
             for directory in candidates(self._directory):
                 try:
                     self._path = socket_path(directory, DATA_SOCKET)
                     self._socket = connect_to(self._path)
                 except OSError as error:
                     busy = busy or error.errno == errno.EAGAIN
+                    self._may_come_back |= error.errno in (errno.EAGAIN, errno.ECONNREFUSED)
                 else:
                     return True
             if not busy or time.monotonic() > until:
@@ -350,9 +388,10 @@ class SessionThread:
         while descriptors:
             descriptors.pop().close()
 
-    def _disconnect(self) -> None:
-        """Also when there is no connection. Events go off before anything else."""
-        _event.set_all_off(self.declared)
+    def _disconnect(self, *, stay: bool = False) -> None:
+        """Also when there is no connection. Events go off before anything else, unless they `stay`."""
+        if self._parents_ring is None and not stay:
+            _event.set_all_off(self.declared)
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -404,8 +443,8 @@ class SessionThread:
     # -- one connection
 
     def _new_connection(self) -> wire.DataConnection:
-        # Only a process that finds a daemon pays for this import, which on a busy machine takes longer than a
-        # daemon may: it is no fault of the daemon's.
+        # A first event without a daemon does not pay for this import. On a busy machine it takes longer than
+        # a daemon may: it is no fault of the daemon's.
         self._patience_s = max(IMPORT_PATIENCE_S, self._full_patience_s)
         from utracefs import connection as wire
         from utracefs.first_words import FirstWords
@@ -502,6 +541,7 @@ class SessionThread:
         except OSError as error:
             raise ProtocolError(error.errno or errno.EPROTO, f"mmap_status: {error.strerror}") from None
         self._received.pop(action.fd).close()
+        self.fifo.sign(action.writers)
 
     def _map_ring(self, action: wire.MapRing) -> None:
         try:
@@ -547,6 +587,7 @@ class SessionThread:
             _event.move(self._status_map, outlet, action.places, self.fifo, self._by_old_index)
         except ValueError as error:
             raise ProtocolError(errno.EPROTO, str(error)) from None
+        self._parents_ring = None
         if self.state == CONNECTING:
             self.state = UP
 
@@ -630,9 +671,20 @@ class SessionThread:
             _event.set_all_off(self.declared)
         else:
             self.state = FORKED
+            self._parents_ring = self.ring or self._parents_ring
             _event.start_child(self.declared)
         self.ring = None
         self._close_all(descriptors)
+
+
+def _import_early() -> None:
+    """What talks to a daemon: when one comes, the program may have lost its right to read it (chroot,
+    setuid)."""
+    try:
+        import utracefs.connection
+        import utracefs.first_words  # noqa: F401
+    except ImportError:
+        pass  # too late; it is tried again when a daemon is there
 
 
 def _log_under_our_name(logging: Any, message: str, *values: object) -> None:

@@ -9,6 +9,9 @@
     http_request                the same, where only one system has an event of that name
     records                     time_ns, cpu, pid, tid, comm, instance, lost, system, name, fields (JSON)
 
+Of several inputs a table has the records of all that have the event, and one more column, `file`, or
+`file_` where that is the name of a field.
+
 DuckDB does not tell upper from lower case: of names that differ in nothing else, the later ones get `_` at
 their end, and fields `field_` in front. So do systems that are called as something of DuckDB's.
 
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
-__all__ = ["RECORDS", "Scannable", "Table", "Tables", "open_tables", "quoted"]
+__all__ = ["RECORDS", "Scannable", "Source", "Table", "Tables", "open_tables", "quoted"]
 
 _PARQUET_MAGIC: Final = b"PAR1"
 RECORDS: Final = "records"
@@ -79,6 +82,16 @@ class Scannable:
 
 
 @attrs.frozen
+class Source:
+    """What one input has of a table."""
+
+    file: str
+    columns: "pyarrow.Schema"
+    scanned: Any
+    """What DuckDB reads: a Scannable or a dataset."""
+
+
+@attrs.frozen
 class Table:
     """One table."""
 
@@ -86,21 +99,20 @@ class Table:
     """In DuckDB, of the event's system."""
     name: str
     event: EventName
-    columns: "pyarrow.Schema"
-    source: Any
-    """What DuckDB reads: a Scannable or a dataset."""
+    sources: list[Source]
     is_alone: bool
     """Only one event has the name, so the schema may be left out."""
 
 
 @attrs.frozen
 class Tables:
-    """All tables of a recording. failures: what was broken while a query read it, which DuckDB's error does
+    """All tables of the inputs. failures: what was broken while a query read it, which DuckDB's error does
     not say as clearly."""
 
+    files: list[str]
     events: list[Table]
-    records: Scannable | None
-    """None: it is made of the others."""
+    records: list[Source]
+    """Of recordings; those of Parquet are made of its tables."""
     failures: list[TraceError]
 
     def connect(self, query: str | None = None) -> "duckdb.DuckDBPyConnection":
@@ -125,60 +137,82 @@ class Tables:
             text is None or len(self.events) <= _FEW or table.name.casefold() in text for table in self.events
         ]
         schemas = set()
+        of_recordings = {source.file for source in self.records}
+        wants_records = text is None or RECORDS in text
+        records: list[tuple[Source, str]] = []
         for number, table in enumerate(self.events):
-            if not is_named[number] and (self.records is not None or RECORDS not in (text or "")):
+            for_records = [source for source in table.sources if source.file not in of_recordings]
+            if not is_named[number] and not (wants_records and for_records):
                 continue
             if table.schema not in schemas:
                 schemas.add(table.schema)
                 connection.execute(f"CREATE SCHEMA {quoted(table.schema)}")
-            source, place = f"{prefix}{number}", f"{quoted(table.schema)}.{quoted(table.name)}"
-            connection.register(source, table.source)
-            connection.execute(f"CREATE VIEW {place} AS FROM {quoted(source)}")
+            parts: list[tuple[Source, str]] = []
+            for source in table.sources:
+                part = f"{prefix}{number}_{len(parts)}"
+                connection.register(part, source.scanned)
+                parts.append((source, f"FROM {part}"))
+                if source in for_records:
+                    records.append((source, _as_records(table.event, source.columns, part)))
+            place = f"{quoted(table.schema)}.{quoted(table.name)}"
+            connection.execute(f"CREATE VIEW {place} AS {self._together(parts)}")
             if table.is_alone:
                 connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS FROM {place}")
-        if self.records is not None:
-            connection.register(f"{prefix}{RECORDS}", self.records)
-            connection.execute(
-                f"CREATE VIEW {RECORDS} AS SELECT * REPLACE (fields::JSON AS fields) FROM {prefix}{RECORDS}"
-            )
-        elif self.events and (text is None or RECORDS in text):
-            connection.execute(
-                f"CREATE VIEW {RECORDS} AS " + " UNION ALL ".join(map(_as_records, self.events))
-            )
+        for number, source in enumerate(self.records):
+            part = f"{prefix}{RECORDS}_{number}"
+            connection.register(part, source.scanned)
+            records.append((source, f"SELECT * REPLACE (fields::JSON AS fields) FROM {part}"))
+        if records and wants_records:
+            connection.execute(f"CREATE VIEW {RECORDS} AS {self._together(records)}")
         connection.execute("SET lock_configuration = true")
         return connection
 
+    def _together(self, parts: list[tuple[Source, str]]) -> str:
+        """A query that gives the rows of all these queries, and says of which file each is if there are
+        several."""
+        if len(self.files) == 1:
+            return " UNION ALL ".join(query for _, query in parts)
+        taken = {name.casefold() for source, _ in parts for name in source.columns.names}
+        file = _free_name("file", taken)
+        return " UNION ALL BY NAME ".join(
+            f"SELECT *, {_text(source.file)} AS {file} FROM ({query})" for source, query in parts
+        )
+
 
 @contextlib.contextmanager
-def open_tables(path: str | os.PathLike[str], *, recover: bool = False) -> Iterator[Tables]:
-    """The tables of a trace.dat, a perf.data, a Parquet file of ours or a directory of such.
+def open_tables(*paths: str | os.PathLike[str], recover: bool = False) -> Iterator[Tables]:
+    """The tables of inputs: each a trace.dat, a perf.data, a Parquet file of ours or a directory of such.
 
     recover: as `utracefs.open` has it. OSError, TraceError: as there. ImportError: pyarrow is missing.
     """
     columns.library("pyarrow.dataset")
-    name = os.fspath(path)
-    if os.path.isdir(name):
-        yield _of_parquet(name, sorted(map(str, Path(name).rglob("*.parquet"))))
-        return
-    with open(name, "rb") as file:
-        is_parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
-    if is_parquet:
-        yield _of_parquet(name, [name])
-        return
-    with utracefs.recording.open(name, recover=recover) as recording:
-        yield _of_recording(recording)
-
-
-def _of_recording(recording: Recording) -> Tables:
     failures: list[TraceError] = []
-    sources: list[tuple[EventName, pyarrow.Schema, Any]] = []
+    events: list[tuple[EventName, Source]] = []
+    records: list[Source] = []
+    names = [os.fspath(path) for path in dict.fromkeys(paths)]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            if os.path.isdir(name):
+                events += _of_parquet(name, sorted(map(str, Path(name).rglob("*.parquet"))))
+                continue
+            with open(name, "rb") as file:
+                is_parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+            if is_parquet:
+                events += _of_parquet(name, [name])
+                continue
+            recording = stack.enter_context(utracefs.recording.open(name, recover=recover))
+            events += _of_recording(recording, failures)
+            schema = columns.arrow_schema(AllRecords(recording.reading().records).empty(), recording.metadata)
+            batches = functools.partial(_all_batches, recording)
+            records.append(Source(name, schema, Scannable(schema, batches, failures)))
+        yield Tables(names, _named(events), records, failures)
+
+
+def _of_recording(recording: Recording, failures: list[TraceError]) -> Iterator[tuple[EventName, Source]]:
     for decoder in recording.decoders():
         schema = columns.arrow_schema(Batch(decoder), recording.metadata, key=str.casefold)
-        source = Scannable(schema, functools.partial(_batches, recording, decoder), failures)
-        sources.append((EventName(decoder.system, decoder.name), schema, source))
-    schema = columns.arrow_schema(AllRecords(recording.reading().records).empty(), recording.metadata)
-    records = Scannable(schema, functools.partial(_all_batches, recording), failures)
-    return Tables(_named(sources), records, failures)
+        scanned = Scannable(schema, functools.partial(_batches, recording, decoder), failures)
+        yield EventName(decoder.system, decoder.name), Source(recording.path, schema, scanned)
 
 
 def _batches(recording: Recording, decoder: EventDecoder) -> Iterator[Batch]:
@@ -193,7 +227,7 @@ def _all_batches(recording: Recording) -> Iterator[Batch]:
         raise reading.broken(error) from None
 
 
-def _of_parquet(path: str, files: list[str]) -> Tables:
+def _of_parquet(path: str, files: list[str]) -> Iterator[tuple[EventName, Source]]:
     pa, parquet = columns.library("pyarrow"), columns.library("pyarrow.parquet")
     found: dict[EventName, list[tuple[str, pyarrow.Schema]]] = {}
     for file in files:
@@ -211,7 +245,6 @@ def _of_parquet(path: str, files: list[str]) -> Tables:
     if not found:
         raise TraceError(errno.EINVAL, f"{path}: has no Parquet file of utracefs")
     base = path if os.path.isdir(path) else os.path.dirname(path)
-    sources = []
     for name, those in found.items():
         try:
             schema = pa.unify_schemas([schema for _, schema in those], promote_options="permissive")
@@ -221,8 +254,7 @@ def _of_parquet(path: str, files: list[str]) -> Tables:
             source = _dataset(base, [file for file, _ in those], schema)
         except pa.ArrowException as error:
             raise TraceError(errno.EINVAL, f"{path}: {name}: {_first_line(error)}") from None
-        sources.append((name, source.schema, source))
-    return Tables(_named(sources), None, [])
+        yield name, Source(path, source.schema, source)
 
 
 def _dataset(base: str, files: list[str], schema: "pyarrow.Schema") -> Any:
@@ -242,20 +274,26 @@ def _dataset(base: str, files: list[str], schema: "pyarrow.Schema") -> Any:
     )
 
 
-def _named(sources: "Iterable[tuple[EventName, pyarrow.Schema, Any]]") -> list[Table]:
-    """Tables with names that DuckDB can tell apart."""
+def _named(found: Iterable[tuple[EventName, Source]]) -> list[Table]:
+    """Tables with names that DuckDB can tell apart. What one file describes twice is two tables."""
+    sources: dict[tuple[EventName, int], list[Source]] = {}
+    for event, source in found:
+        number = 0
+        while any(source.file == other.file for other in sources.get((event, number), ())):
+            number += 1
+        sources.setdefault((event, number), []).append(source)
     schemas: dict[str, str] = {}
     taken = set(_OF_DUCKDB)
     names_in: dict[str, set[str]] = {}
     tables = []
-    for event, schema, source in sources:
+    for (event, _), those in sources.items():
         if event.system not in schemas:
             schemas[event.system] = _free_name(event.system, taken)
             taken.add(schemas[event.system].casefold())
         here = names_in.setdefault(event.system, {""})
         name = _free_name(event.name, here)
         here.add(name.casefold())
-        tables.append(Table(schemas[event.system], name, event, schema, source, True))
+        tables.append(Table(schemas[event.system], name, event, those, True))
     names = Counter(table.name.casefold() for table in tables)
     names[RECORDS] += 1
     return [attrs.evolve(table, is_alone=names[table.name.casefold()] == 1) for table in tables]
@@ -281,9 +319,9 @@ def _text(value: str) -> str:
     return "'" + _clean(value).replace("'", "''") + "'"
 
 
-def _as_records(table: Table) -> str:
-    """A query that gives the table's rows as those of `records`."""
-    own = [field for field in table.columns if field.name not in (*columns.COMMON_COLUMNS, *PARTITIONS)]
+def _as_records(event: EventName, schema: "pyarrow.Schema", place: str) -> str:
+    """A query that gives the rows of an event's table as those of `records`."""
+    own = [field for field in schema if field.name not in (*columns.COMMON_COLUMNS, *PARTITIONS)]
     members = ", ".join(
         f"{_text(field.name)}: "
         + (f"lower(hex({quoted(field.name)}))" if str(field.type) == "binary" else quoted(field.name))
@@ -291,8 +329,8 @@ def _as_records(table: Table) -> str:
     )
     fields = f"to_json({{{members}}})" if own else "'{}'::JSON"
     names = ", ".join(columns.COMMON_COLUMNS)
-    what = f"{_text(table.event.system)} AS system, {_text(table.event.name)} AS name, {fields} AS fields"
-    return f"SELECT {names}, {what} FROM {quoted(table.schema)}.{quoted(table.name)}"
+    what = f"{_text(event.system)} AS system, {_text(event.name)} AS name, {fields} AS fields"
+    return f"SELECT {names}, {what} FROM {place}"
 
 
 def _first_line(error: Exception) -> str:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import attrs
+from utracefs_protocol.frozen import Frozen
 
-from utracefs_protocol.errors import TraceError
+TYPE_CHECKING = False  # as everywhere on the way to a program's first event
+if TYPE_CHECKING:
+    from utracefs_protocol.errors import TraceError
 
 __all__ = ["EventStats", "Stats"]
 
 
-@attrs.frozen
-class EventStats:
+class EventStats(Frozen):
     """What became of one event's records, in this process."""
 
     emitted: int
-    """Written while the event was on; the lost ones are among them."""
+    """Calls of `emit` while the event was on; the lost and the refused ones are among them."""
     lost: int
     """No room, or no daemon to send them to any more."""
     refused: dict[str, int]
-    """Sent, but not taken by the daemon: errno name to count. EBADF: the event was disabled meanwhile."""
+    """Reason to count. "usec was float" and the like: a value did not fit its field, and no record was made.
+    An errno name: the daemon did not take the record; EBADF: the event was disabled meanwhile."""
     error: TraceError | None
     """Why the daemon refused the registration."""
 
 
-@attrs.frozen
-class Stats:
+class Stats(Frozen):
     """What this process emitted, and what became of it."""
 
     connected: bool

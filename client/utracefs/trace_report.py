@@ -1,4 +1,4 @@
-"""The text of a trace.dat, as `trace-cmd report` prints it, and the same as JSON.
+"""The text of a trace.dat, as `trace-cmd report` prints it.
 
     cpus=2
                alpha-11    [000]   100.000000: test:                 count=7
@@ -6,8 +6,7 @@
            beta task-12    [000]   100.000351: rpc:                  method=Get latency_ns=1500 status=-2
 
 The fields of a record are printed by the event's own print fmt (`EventPrinter` of the protocol, compiled, as
-the lines are: `_report_text`). For JSON all fields are decoded by Layout, which checks the whole payload
-first.
+the lines are: `_report_text`).
 
 The text is the same as that of trace-cmd 3.1.6 (libtraceevent 1.7.1), line by line, except where that is
 wrong:
@@ -20,25 +19,21 @@ wrong:
 | record of an unknown event | [UNKNOWN EVENT] three times | once, with its id |
 """
 
-import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
-from utracefs._records import takes
 from utracefs._report_text import ReportText
 from utracefs.event_filters import EventFilters
 from utracefs.event_names import EventName, matches
-from utracefs.trace_dat import CLOCKS_IN_NS, BufferRecord, TraceDatReader
+from utracefs.trace_dat import CLOCKS_IN_NS, TraceDatReader
 from utracefs_protocol._event_printer import EventPrinter
 from utracefs_protocol.event_format import EventFormat
 from utracefs_protocol.filter import Filter
-from utracefs_protocol.layout import Layout
-from utracefs_protocol.limits import ENTRY_HEADER_SIZE
-from utracefs_protocol.text import bytes_of, clean, text_of
+from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["ReportOptions", "json_lines", "report_text"]
+__all__ = ["ReportOptions", "report_text"]
 
 _NAME_WIDTH: Final = 20
 """trace-cmd pads `NAME: ` so that the fields begin below each other."""
@@ -65,6 +60,8 @@ class ReportOptions:
     """Before this time."""
     pids: frozenset[int] | None = None
     """Only records of these threads; None: all."""
+    one_line: bool = False
+    """`?` for a newline in a string."""
 
 
 def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[bytes]:
@@ -78,7 +75,8 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
     def printer(event_id: int) -> tuple[bytes, EventPrinter, Filter | None] | None:
         if (event := events.wanted(event_id)) is None:
             return None
-        printer = EventPrinter(event, system=events.system(event_id), symbols=reader.kallsyms)
+        system = events.system(event_id)
+        printer = EventPrinter(event, system=system, symbols=reader.kallsyms, one_line=options.one_line)
         return bytes_of(f"{printer.name}: ".ljust(_NAME_WIDTH + 2)), printer, events.filter(event_id)
 
     since, until = (
@@ -103,78 +101,6 @@ def report_text(reader: TraceDatReader, options: ReportOptions) -> Iterator[byte
         yield piece
 
 
-def json_lines(reader: TraceDatReader, options: ReportOptions) -> Iterator[str]:
-    """One object a line: records with ts (as the file's clock has it, `ts_ns` where that is nanoseconds),
-    cpu, pid, comm, system, event and fields; and where records were lost, `{"lost": N, "cpu": N}`, N null
-    when they were not counted."""
-    events = _Events(reader, options.events, options.filter)
-    since, until = options.since_ns or 0, options.until_ns
-    for record in reader.records(options.cpus):
-        if record.ts + reader.offset_ns < since or (
-            until is not None and record.ts + reader.offset_ns >= until
-        ):
-            continue
-        if record.lost:
-            yield json.dumps({"lost": record.lost if record.lost > 0 else None, "cpu": record.cpu})
-        if len(record.data) < ENTRY_HEADER_SIZE:
-            continue
-        event_id = int.from_bytes(record.data[:2], "little")
-        if options.pids is not None and _pid_of(record) not in options.pids:
-            continue
-        if (event := events.wanted(event_id)) is not None:
-            judge = events.filter(event_id)
-            if judge is not None and not takes(
-                judge,
-                record.data,
-                time_ns=record.ts + reader.offset_ns,
-                cpu=record.cpu,
-                comms=reader.cmdlines,
-            ):
-                continue
-            yield json.dumps(_json_record(reader, record, event, events.layout(event_id)))
-
-
-def _pid_of(record: BufferRecord) -> int:
-    """common_pid, of the thread."""
-    return int.from_bytes(record.data[4:8], "little", signed=True)
-
-
-def _json_record(
-    reader: TraceDatReader, record: BufferRecord, event: EventFormat, layout: Layout
-) -> dict[str, Any]:
-    in_ns = record.buffer.clock in CLOCKS_IN_NS | {"boot"}
-    pid = _pid_of(record)
-    found: dict[str, Any] = {
-        "ts_ns" if in_ns else "ts": record.ts + reader.offset_ns,
-        "cpu": record.cpu,
-        "pid": pid,
-        "comm": clean(reader.comm(pid)),
-        "system": reader.systems.get(event.id),
-        "event": clean(text_of(event.name)),
-        "fields": _json_fields(layout, record.data),
-    }
-    if record.buffer.name:
-        found["instance"] = record.buffer.name
-    return found
-
-
-def _json_fields(layout: Layout, entry: bytes | memoryview) -> dict[str, Any]:
-    """Name to value: numbers, text with U+FFFD for what is not UTF-8, bytes in hex. Empty for a broken
-    record."""
-    try:
-        values = layout.unpack(entry[ENTRY_HEADER_SIZE:])
-    except ValueError:
-        return {}
-    return {
-        clean(name): value.hex()
-        if isinstance(value, bytes)
-        else clean(value)
-        if isinstance(value, str)
-        else value
-        for name, value in values.items()
-    }
-
-
 class _Events:
     """The events of a file that were asked for; looked up when they are first needed."""
 
@@ -182,7 +108,6 @@ class _Events:
         self._reader = reader
         self._patterns = patterns
         self._wanted: dict[int, EventFormat | None] = {}
-        self._layouts: dict[int, Layout] = {}
         self._filters: EventFilters | None = None
         self._filter_of: dict[int, Filter | None] = {}
         if text is not None:
@@ -203,14 +128,6 @@ class _Events:
     def filter(self, event_id: int) -> Filter | None:
         """Of a wanted event; None: all its records."""
         return self._filter_of.get(event_id)
-
-    def layout(self, event_id: int) -> Layout:
-        """Of a wanted event."""
-        try:
-            return self._layouts[event_id]
-        except KeyError:
-            event = self.wanted(event_id)
-            return self._layouts.setdefault(event_id, Layout(event.fields if event else ()))
 
     def _find(self, event_id: int) -> EventFormat | None:
         event = self._reader.formats.get(event_id)

@@ -16,7 +16,7 @@ from utracefs.checking import check_declaration, command_bytes
 from utracefs.totals import EventStats, Stats
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST
 
-__all__ = ["Event", "Session", "process_session"]
+__all__ = ["Event", "Session", "process_session", "strict"]
 
 
 class Event:
@@ -43,7 +43,11 @@ class Event:
         return False
 
     def emit(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing."""
+        """Nothing. TypeError: another number of values, or other names, than there are fields."""
+        if len(args) > len(self.fields) or sorted(kwargs) != sorted(self.fields[len(args) :]):
+            raise TypeError(
+                f"{self.name}: {len(args)} values and {list(kwargs)} for the fields {', '.join(self.fields)}"
+            )
 
     def __repr__(self) -> str:
         return f"<utracefs.Event {self.declaration!r}, off>"
@@ -91,6 +95,15 @@ class Session:
         """As `utracefs.stats`."""
         events = {event.declaration: EventStats(0, 0, {}, None) for event in self._events.values()}
         return Stats(connected=False, emitted=0, sent=0, pending=0, lost=0, refused=0, events=events)
+
+
+_is_strict = [False]
+
+
+def strict(on: bool = True) -> bool:
+    """As `utracefs.strict`; no value is looked at here."""
+    before, _is_strict[0] = _is_strict[0], on
+    return before
 
 
 _session = Session()

@@ -55,6 +55,7 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import PAGE_SIZE, StatusFile
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._journal import Journal
+from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.rings import DescriptorStore, Rings
 from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
@@ -151,13 +152,19 @@ class Daemon:
         # Whoever takes the last index from all others, an administrator finds one.
         room = min(self.status_file.capacity, user_events_max)
         self.shares = Shares(
-            in_all={Resource.DESCRIPTORS: max_descriptors, Resource.EVENTS: room - room // 16}
+            in_all={
+                Resource.DESCRIPTORS: max_descriptors,
+                Resource.EVENTS: room - room // 16,
+                Resource.STORED_RINGS: 0 if store is None else store.limit,
+            }
         )
         self.faults = Faults()
         self.table = EventTable(
             self.status_file, shares=self.shares, user_events_max=user_events_max, first_id=FIRST_EVENT_ID
         )
         self.comms = make_comm_table()
+        self.comms.on_ended = self.save
+        self._all_writers = AllWriters(self.comms)
         nr_cpus = possible_cpus()
         taken = None
         restored: list[Event] = []
@@ -201,13 +208,11 @@ class Daemon:
             self.instances.top.store.resize(buffer_size_kb)
         cells.drop_the_rest()
         tables.remove_the_rest()
-        # Programs that registered them have this long to come back; until then they count as referring to
-        # them.
-        self._held = [event for event in restored if not event.persistent]
+        # Programs that registered them have this long to come back.
+        self._holds = any(not event.persistent for event in restored)
         self.listens()
         self._look_again_ns = now_ns()
-        for event in self._held:
-            self.table.acquire(event)
+        self.table.hold(event for event in restored if not event.persistent)
         self.remove_state = False
         """Whether `close` removes what a successor would go on with. Only who knows that this is over says
         so; whatever else ends a daemon leaves everything where it is."""
@@ -218,7 +223,7 @@ class Daemon:
                 nr_cpus,
                 shares=self.shares,
                 journal=journal,
-                new_thread=self.comms.remember,
+                all_writers=self._all_writers,
                 wrote=self.comms.wrote,
                 save=self.save,
                 end_failed=lambda: self.data.end_failed(),
@@ -228,6 +233,7 @@ class Daemon:
                 let_go=self._let_go,
                 store=store,
                 stored=stored,
+                gone=self._ring_gone,
             )
             if data_rings
             else None
@@ -240,7 +246,7 @@ class Daemon:
                 )
         if taken is not None:
             logger.info("went on with %d events of the daemon before this one", len(restored))
-        names = WriterNames(self.comms.comm)
+        names = WriterNames(self.comms.comm, self.comms.last_comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, now_ns, instances=self.instances, nr_cpus=nr_cpus, names=names)
         self.plugins = Plugins(self.table, entry_points=offered, options=plugin_options)
@@ -314,7 +320,7 @@ class Daemon:
             new_handle=self._handles.__next__,
             closed=lambda: self._tracefs_closed(peer),
             speaks_for_others=peer.privileged,
-            remember=self.comms.remember,
+            meet=self.comms.meet,
             begin_change=notifiers.begin,
             take_change=lambda: notifiers.take(self.now_ns()),
             faults=self.faults,
@@ -375,7 +381,7 @@ class Daemon:
             self.table.next_reap_ns(),
             self.data.next_deadline_ns(),
             self.tracefs.next_deadline_ns(),
-            self._grace_ends_ns if self._held else None,
+            self._grace_ends_ns if self._holds else None,
             self._look_again_ns if self._waits_for_rings() else None,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -391,9 +397,9 @@ class Daemon:
                 self.rings.stop_waiting(here if now_ns < self._gather_ends_ns + HAND_OVER_NS else ())
             self.rings.end_orphans(all_of_them=self._grace_ends_ns <= now_ns)
             self._look_again_ns = now_ns + LOOK_AGAIN_NS
-        if self._held and self._grace_ends_ns <= now_ns:
-            held, self._held = self._held, []
-            self.table.release_all(held, now_ns)
+        if self._holds and self._grace_ends_ns <= now_ns:
+            self._holds = False
+            self.table.end_hold(now_ns)
         self.table.reap(now_ns)
         self._keep_room()
         self.hand_on()
@@ -426,6 +432,12 @@ class Daemon:
         events = [self.table.by_id(event_id) for event_id in event_ids]
         self.table.release_all([event for event in events if event is not None], self.now_ns())
 
+    def _ring_gone(self, event_ids: Sequence[int], number: int) -> None:
+        for event_id in event_ids:
+            event = self.table.by_id(event_id)
+            if event is not None:
+                event.tracepoint.rings_gone += number
+
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone.
 
@@ -457,7 +469,7 @@ class Daemon:
 
     def _remember(self, peer: Peer) -> None:
         if peer.start_time is not None:
-            self.comms.remember(peer.pid)
+            self.comms.remember(peer.pid, peer.pid)
 
     def _open_data(self, peer: Peer) -> DataConnection:
         self._remember(peer)
@@ -472,7 +484,8 @@ class Daemon:
             wrote=self.comms.wrote,
             speak_up=self.data.speak_up,
             open_for=self._open_for,
-            new_thread=self.comms.meet,
+            meet=self.comms.meet,
+            all_writers=self._all_writers,
         )
 
     def _open_for(self, connection: DataConnection, process: messages.OpenFor) -> Peer:
@@ -495,13 +508,16 @@ class Daemon:
         # A process that ended is a zombie for a moment, and /proc still tells how it was called in the end.
         # One that ended long ago, its connection being with a child, may have left its number to a stranger.
         if peer.lives():
-            self.comms.remember(peer.pid)
+            self.comms.remember(peer.pid, peer.pid)
 
     def _stats_text(self) -> bytes:
         """The file daemon_stats."""
+        missing = 0 if self.rings is None else self.rings.nr_missing
         lines = [
             f"faults: {self.faults.count}\n",
             f"records lost of unknown events: {0 if self.rings is None else self.rings.lost_of_unknown}\n",
+            f"data rings that nobody keeps: {0 if self.rings is None else self.rings.nr_unstored}\n",
+            f"data rings gone with their records, unknown how many: {missing}\n",
             f"synthetic events that may be lost with the daemon before: {self.cells.lost_put_off}\n",
             f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",

@@ -22,10 +22,12 @@ import trio
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
+from utracefs_protocol.terminal import harmless
 from utracefsd.consumers.plugins.plugins import Installed
 from utracefsd.daemon import Daemon
 from utracefsd.machine import collector
 from utracefsd.server import sd_notify
+from utracefsd.server.background import into_background, leave_terminal, stop
 from utracefsd.server.fd_store import FdStore, take_stored
 from utracefsd.server.serve import Serving, serve
 
@@ -44,7 +46,14 @@ def _version() -> str:
         return "0"
 
 
-class _JournalFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    """A message is one line, in which nothing that a program chose steers a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return harmless(super().formatMessage(record).replace("\n", " "))
+
+
+class _JournalFormatter(_Formatter):
     """Lines for a journal that reads our stderr: the level in front, as sd-daemon(3) has it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -57,7 +66,7 @@ def _set_up_log(level: str) -> None:
     if os.environ.get("JOURNAL_STREAM"):
         handler.setFormatter(_JournalFormatter("%(message)s"))
     else:
-        handler.setFormatter(logging.Formatter("utracefsd: %(message)s"))
+        handler.setFormatter(_Formatter("utracefsd: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
@@ -113,6 +122,7 @@ async def _process(
     start: Callable[..., Awaitable[None]],
     *,
     ready_fd: int | None,
+    background: bool,
     exit_with_parent: bool,
     keep_state: bool,
     notifier: sd_notify.Notifier,
@@ -142,6 +152,8 @@ async def _process(
             if notifier.watchdog_interval_s is not None:
                 nursery.start_soon(_keep_alive, notifier, notifier.watchdog_interval_s)
             if ready_fd is not None:
+                if background:
+                    leave_terminal()
                 _tell_ready(ready_fd, end if exit_with_parent else None)
             await trio.sleep_forever()
         finally:
@@ -216,6 +228,14 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     help='Write "READY" to FD once the sockets listen.',
 )
 @click.option(
+    "--background",
+    is_flag=True,
+    help="Return once the sockets listen. The daemon has no terminal; it keeps stderr if that is a file.",
+)
+@click.option(
+    "--stop", "stops", is_flag=True, help="End the daemon of DIR, as SIGTERM does, and wait for its end."
+)
+@click.option(
     "--exit-with-parent",
     is_flag=True,
     help="End when the process that started this one is gone; an empty DIR goes, too.",
@@ -245,6 +265,8 @@ def main(
     plugins: tuple[str, ...],
     plugin_options: tuple[str, ...],
     ready_fd: int | None,
+    background: bool,
+    stops: bool,
     exit_with_parent: bool,
     keep_state: bool,
     discard_state: bool,
@@ -267,6 +289,12 @@ def main(
             os.fstat(ready_fd)
         except OSError as error:
             raise click.UsageError(f"--ready-fd {ready_fd}: {error.strerror}") from None
+    if stops:
+        sys.exit(stop(directory))
+    if background:
+        if exit_with_parent or ready_fd is not None:
+            raise click.UsageError("--background goes with neither --exit-with-parent nor --ready-fd")
+        ready_fd = into_background()
     _set_up_log(log_level)
     _raise_descriptor_limit()
     notifier = sd_notify.Notifier.from_environ()
@@ -290,12 +318,14 @@ def main(
     )
     sys.setswitchinterval(SWITCH_S)
     collector.take_over()
+    status = 0
     try:
         trio.run(
             functools.partial(
                 _process,
                 start,
                 ready_fd=ready_fd,
+                background=background,
                 exit_with_parent=exit_with_parent,
                 keep_state=keep_state,
                 notifier=notifier,
@@ -305,13 +335,14 @@ def main(
         failure = _first(failures)
         text = failure.text if isinstance(failure, TraceError) else str(failure)
         click.echo(f"utracefsd: {text}", err=True)
-        sys.exit(1)
+        status = 1  # (Python 3.11.2 makes an exception group of a SystemExit that is raised here)
     finally:
         collector.give_back()
         if exit_with_parent and directory is not None:
             # The parent made it, and may have been killed.
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
+    sys.exit(status)
 
 
 def _plugin_options(texts: Sequence[str], names: Collection[str]) -> dict[str, dict[str, str]]:

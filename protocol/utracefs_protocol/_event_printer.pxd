@@ -27,6 +27,7 @@ cdef class EventPrinter:
     cdef readonly str name
     cdef bint _drops_newline  # a marker's text has its own newline, which is not the line's
     cdef bint _is_raw_data
+    cdef bint _one_line
     cdef object _symbols
     cdef Step *_steps
     cdef Py_ssize_t _count

@@ -6,6 +6,11 @@ class EventPrinter:
     @property
     def name(self) -> str: ...
     def __init__(
-        self, event: EventFormat, *, system: str = "", symbols: Mapping[int, str] | None = None
+        self,
+        event: EventFormat,
+        *,
+        system: str = "",
+        symbols: Mapping[int, str] | None = None,
+        one_line: bool = False,
     ) -> None: ...
     def text(self, entry: bytes | bytearray | memoryview) -> str: ...

@@ -73,14 +73,17 @@ cdef class EventPrinter:
     """Prints the records of one event.
 
     event: its EventFormat. system: where it belongs; of `ftrace`, a marker loses the newline at its end.
-    symbols: address to name, for `%ps`.
+    symbols: address to name, for `%ps`. one_line: for a terminal, where a newline in a string would begin a
+    line that looks like another record's: it is `?`. (The kernel and trace-cmd print it, and so do we into
+    files.)
     """
 
-    def __cinit__(self, event, *, str system="", symbols=None):
+    def __cinit__(self, event, *, str system="", symbols=None, bint one_line=False):
         cdef Step *step
         cdef bytes before
         self.name = text_of(event.name)
         self._drops_newline = system == "ftrace"
+        self._one_line = one_line
         self._is_raw_data = system == "ftrace" and self.name == "raw_data"
         self._symbols = symbols if symbols is not None else {}
         self._pieces = conversions(event)
@@ -135,6 +138,11 @@ cdef class EventPrinter:
             put(line, b"<OVERFLOW>", 10)
         elif self._drops_newline and line.p > start and (line.p - 1)[0] == c'\n':
             line.p -= 1
+        if self._one_line:
+            while start < line.p:
+                if start[0] == c'\n':
+                    start[0] = c'?'
+                start += 1
         return 0
 
     cdef bint _put_steps(self, Line *line, const uint8_t *entry, size_t size) except -1:

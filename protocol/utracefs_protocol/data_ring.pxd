@@ -13,9 +13,14 @@ cdef extern from "data_ring.h" nogil:
     const uint32_t DR_MAX_SIZE
     const uint32_t DR_DEFAULT_SIZE
     const uint32_t DR_MAX_PAYLOAD
+    const uint32_t DR_REFUSED
+    const uint32_t DR_MAX_WHY
     const uint32_t DR_CLOCK_MONOTONIC
     const uint32_t DR_CLOCK_TSC
+    const uint32_t DR_NO_NAMES
     const uint32_t DR_TSC
+    const uint32_t DR_NAMED
+    const uint32_t DR_COMM
 
     ctypedef struct dr_header "struct dr_header":
         uint32_t magic
@@ -41,10 +46,12 @@ cdef extern from "data_ring.h" nogil:
     size_t dr_file_bytes(uint32_t size)
     int dr_map(data_ring *r, int fd, uint32_t size)
     void dr_unmap(data_ring *r)
+    bint dr_is_closed(const data_ring *r)
     uint32_t dr_need(uint32_t payload)
 
 cdef extern from "data_ring_producer.h" nogil:
     void dr_count_lost(data_ring *r, uint32_t write_index)
+    bint dr_has_room(data_ring *r, uint32_t payload)
     dr_record *dr_reserve(data_ring *r, uint32_t write_index, uint32_t payload, int *half)
     int dr_commit(data_ring *r, dr_record *rec, uint32_t payload)
     int dr_walk(data_ring *r, uint64_t *position, uint32_t *write_index)
@@ -68,6 +75,7 @@ cdef extern from "data_ring_consumer.h" nogil:
         uint16_t cpu
         uint16_t flags
         uint32_t bytes
+        unsigned char comm[16]
 
     void dr_init(data_ring *r)
     int dr_look(dr_consumer *c)
@@ -77,8 +85,10 @@ cdef extern from "data_ring_consumer.h" nogil:
     )
     void dr_advance(dr_consumer *c, uint32_t bytes)
     void dr_publish(dr_consumer *c)
+    void dr_close(dr_consumer *c, bint closed)
     void dr_want_wakeup(dr_consumer *c, int wanted)
     void dr_set_clock(dr_consumer *c, uint32_t clock)
+    void dr_ask_names(dr_consumer *c, uint32_t names)
     uint64_t dr_head(dr_consumer *c)
     bint dr_take_lost(dr_consumer *c)
     uint32_t dr_take_lost_of(dr_consumer *c, uint32_t write_index)

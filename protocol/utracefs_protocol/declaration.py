@@ -49,6 +49,7 @@ __all__ = [
     "Declaration",
     "Field",
     "FieldKind",
+    "any_base",
     "check_command_length",
     "check_file_name",
     "normalized",
@@ -371,8 +372,8 @@ def _array_length(type_: bytes, where: str) -> int:
             errno.EINVAL,
             f"{where}: {shown(type_)} has no length; use '__rel_loc {escaped(type_)}' for any length",
         )
-    length = _any_base(digits)
-    if not 0 < length <= MAX_ARRAY_LENGTH:
+    length = any_base(digits)
+    if not length or length > MAX_ARRAY_LENGTH:
         raise TraceError(
             errno.EINVAL,
             f"{where}: array length {shown(digits)} is not a number from 1 to {MAX_ARRAY_LENGTH}",
@@ -380,12 +381,12 @@ def _array_length(type_: bytes, where: str) -> int:
     return length
 
 
-def _any_base(text: bytes) -> int:
-    """kstrtouint(base 0): 0x for hex, a leading 0 for octal. 0 for what is no number."""
+def any_base(text: bytes) -> int | None:
+    """kstrtouint(base 0): 0x for hex, a leading 0 for octal. None: it is no number."""
     digits, base, known = text.removeprefix(b"+"), 10, b"0123456789"
     if digits[:2] in (b"0x", b"0X"):
         digits, base, known = digits[2:], 16, b"0123456789abcdefABCDEF"
     elif digits.startswith(b"0"):
         base, known = 8, b"01234567"
     # int() alone would take `1_0` and ` 1`.
-    return 0 if not digits or digits.strip(known) else int(digits, base)
+    return None if not digits or digits.strip(known) else int(digits, base)

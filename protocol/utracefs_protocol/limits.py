@@ -54,6 +54,9 @@ MAX_STRUCT_SIZE: Final = (1 << 31) - 1
 MAX_LOC: Final = 0xFFFF
 """Largest offset, and largest size, that the two halves of a location word can hold."""
 
+MAX_EVENT_ID: Final = 0xFFFF
+"""common_type of a record is a u16 (TRACE_EVENT_TYPE_MAX in include/linux/trace_events.h)."""
+
 MAX_WRITE_INDEX: Final = (1 << 31) - 1
 """write_index is a signed int in `write(2)`; negative ones are EINVAL."""
 

@@ -67,6 +67,7 @@ __all__ = [
     "join_pages",
     "last_ts",
     "missed_events",
+    "with_missed",
 ]
 
 PRINT_ID: Final = 5
@@ -180,6 +181,21 @@ def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryvi
     first[end : end + count_size] = count
     _PAGE_HEADER.pack_into(first, 0, timestamp, word & ~COMMIT_MASK | end - SUBBUF_HEADER_SIZE)
     return True
+
+
+def with_missed(page: bytes, count: int) -> bytes:
+    """The page, in front of which `count` more records were lost; MISSED_UNKNOWN: nobody knows how many. The
+    number is left out where the page has no room for it."""
+    timestamp, word = page_header(page)
+    before = missed_events(page)
+    end = SUBBUF_HEADER_SIZE + (word & COMMIT_MASK)
+    word = word & ~MISSED_STORED | MISSED_EVENTS
+    made = bytearray(page)
+    if before >= 0 and count >= 0 and end + _COUNT.size <= len(page):
+        word |= MISSED_STORED
+        _COUNT.pack_into(made, end, before + count)
+    _PAGE_HEADER.pack_into(made, 0, timestamp, word)
+    return bytes(made)
 
 
 class PageWriter:

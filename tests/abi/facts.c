@@ -227,6 +227,47 @@ static void flags_multi_format(void)
 	close(fd);
 }
 
+/* Commands that make an event and then do not match it: nobody else finds it, but this one is whole. */
+static void odd_commands(void)
+{
+	static const char *const odd[] = {
+	    "oc0 u32 ",		   "oc1 u32 a;; u32 b",	    "oc2 ;", "oc3 ; u32 a",
+	    "oc4 struct foo a +8", "oc5 __rel_loc char[] ", "oc6 ;u32 a; u32 a",
+	};
+	struct user_reg multi = reg_of("om u32 a;; u32 b", &word, 4, 2);
+	uint32_t payload[2] = {0};
+	char name[4] = "oc0", newest[32];
+	const char *found;
+	int fd;
+
+	for (; name[2] < '7'; name[2]++) {
+		const char *command = odd[name[2] - '0'];
+
+		fd = open_data();
+		CHECK(reg_event(fd, command, &word, 4, 0) == 0);
+		FAILS(EADDRINUSE, reg_event(fd, command, &word, 4, 1));
+		CHECK(enable(name, 1) == 0 && EVENTUALLY(word == 1));
+		CHECK(write_record(fd, 0, payload, 8) == 12);
+		CHECK(enable(name, 0) == 0 && EVENTUALLY(word == 0));
+		CHECK(unreg_word(fd, &word, 0) == 0);
+		close(fd);
+	}
+	/* Of several formats each makes another one. */
+	fd = open_data();
+	multi.flags = USER_EVENT_REG_MULTI_FORMAT;
+	CHECK(ioctl(fd, DIAG_IOCSREG, &multi) == 0 && multi.write_index == 0);
+	multi.enable_bit = 3;
+	CHECK(ioctl(fd, DIAG_IOCSREG, &multi) == 0 && multi.write_index == 1);
+	found = strstr(text_of("available_events"), "user_events_multi:om."); /* the newest is the first */
+	CHECK(found && sscanf(found, "user_events_multi:%31[^\n]", newest) == 1);
+	CHECK(enable_in("user_events_multi", newest, 1) == 0 && EVENTUALLY(word == 8));
+	FAILS(EBADF, write_record(fd, 0, payload, 8));
+	CHECK(write_record(fd, 1, payload, 8) == 12);
+	CHECK(enable_in("user_events_multi", newest, 0) == 0 && EVENTUALLY(word == 0));
+	CHECK(unreg_word(fd, &word, 2) == 0 && unreg_word(fd, &word, 3) == 0);
+	close(fd);
+}
+
 static void bit_sizes(void)
 {
 	int fd = open_data();
@@ -444,6 +485,7 @@ int main(int argc, char **argv)
 	    {"print_fmt", print_fmt},
 	    {"flags_persist", flags_persist},
 	    {"flags_multi_format", flags_multi_format},
+	    {"odd_commands", odd_commands},
 	    {"bit_sizes", bit_sizes},
 	    {"enablement_32", enablement_32},
 	    {"enablement_64", enablement_64},

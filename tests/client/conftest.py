@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import resource
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.fake_daemon import FakeDaemon, running, wait_for
+from tests.client.html_report.chromium import Chromium
 from tests.client.real_daemon import Work, working
 from tests.client.workbench import FarRing, Workbench
 from utracefs import Session
@@ -98,3 +101,19 @@ def far_ring() -> Iterator[FarRing]:
 @pytest.fixture
 def work(directory: Path, tmp_path: Path) -> Iterator[Work]:
     yield from working(directory, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    with Chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def full_at() -> Iterator[Callable[[int], None]]:
+    """From now on no file may be larger, which is what a full disk is to a file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.client.fake_daemon import wait_for
+from tests.forked import Popen
 from utracefs import Session
 from utracefs.tracefs import Tracefs
 
@@ -63,7 +64,7 @@ class Utracefsd:
             str(ready_w),
         ]
         try:
-            self.process = subprocess.Popen(
+            self.process = Popen(
                 command, pass_fds=[ready_w], text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
             )
         finally:

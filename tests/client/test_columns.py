@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas
-import polars
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +14,17 @@ import utracefs
 from tests.client.export.example import EVENTS, TEXTS, shown, write
 from tests.client.recordings import Events
 from tests.client.trace_dat import example
+from tests.judges import library
 from utracefs import Recording, columns
 from utracefs._columns import COMMON_COLUMNS, Batch
 from utracefs._records import EventDecoder
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of
+
+pandas = library("pandas")
+polars = library("polars")
+pa = library("pyarrow")
 
 INTS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 

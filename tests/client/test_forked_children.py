@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from tests.client.fake_daemon import wait_for
 from tests.client.real_daemon import Work
+from tests.integration.test_conservation import stats
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -234,6 +236,40 @@ def test_a_child_whose_daemon_has_gone_goes_on(work: Work) -> None:
     assert work.numbers() == {}
 
 
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "os.unlink(os.environ['UTRACEFS_DIR'] + '/user_events_data')",
+        "os.chroot('/var/empty')",
+        "os.setresuid(65534, 65534, 65534)",
+    ],
+)
+def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work: Work, deed: str) -> None:
+    """In its parent's ring, each record; the event stays on."""
+    if "unlink" not in deed and os.geteuid() != 0:
+        pytest.skip("only root may")
+    work.run(
+        f"""
+        os.makedirs("/var/empty", exist_ok=True)
+        event.emit(7, 0)
+        pid = os.fork()
+        if not pid:
+            {deed}
+            emit(1)
+            assert event and event.lost == 10, event.lost
+            grandchild = os.fork()
+            if not grandchild:
+                emit(2)
+                os._exit(0 if event.lost == 10 == utracefs.stats().lost else 1)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
+        assert os.waitpid(pid, 0)[1] == 0
+        """
+    )
+    assert work.numbers() == {7: [0]}
+    emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
+    assert (emitted, consumers["ftrace"]["recorded"], consumers["ftrace"]["lost"]) == (21, 1, 20)
+
+
 # ---- the first emit talks to the daemon itself
 
 STEPS = """
@@ -337,6 +373,41 @@ def test_signal_handlers_while_a_child_waits_for_a_stopped_daemon(work: Work, de
     )
     if "close" not in deed:
         wait_for(lambda: all(work.numbers().get(who) == list(range(10)) for who in range(3)))
+
+
+@pytest.mark.parametrize("deed", ["pass", "event.emit(1, 0)"])
+def test_signals_do_not_make_a_child_wait_longer_for_a_stopped_daemon(
+    work: Work, monkeypatch: pytest.MonkeyPatch, deed: str
+) -> None:
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.25")
+    assert work.daemon.process is not None
+    work.run(
+        f"""
+        daemon = {work.daemon.process.pid}
+        depths = [0]
+        def handler(*_):
+            depths.append(depths[-1] + 1)
+            {deed}
+            depths.append(depths[-1] - 1)
+        signal.signal(signal.SIGALRM, handler)
+        os.kill(daemon, signal.SIGSTOP)
+        try:
+            pid = os.fork()
+            if not pid:
+                signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+                begin = time.monotonic()
+                event.emit(0, 0)
+                took = time.monotonic() - begin
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                os._exit(0 if took < 3 and len(depths) > 10 and max(depths) < 50 else 1)
+            deadline = time.monotonic() + 8
+            while not (found := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < deadline:
+                time.sleep(0.01)
+        finally:
+            os.kill(daemon, signal.SIGCONT)
+        assert found == (pid, 0), found
+        """
+    )
 
 
 def test_what_a_child_says_first_is_of_its_fork(work: Work) -> None:

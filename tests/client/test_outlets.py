@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import signal
+import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,80 @@ from utracefs._outlets import BROKEN, WANTED, Fifo, RingOutlet
 from utracefs_protocol.connection import encode_request
 
 # ---- the FIFO
+
+
+def test_records_that_say_who_wrote_them() -> None:
+    """Thread, cpu, and once the name; also when they move to another connection."""
+    bench = Workbench(4096)
+    try:
+        event = bench.event(b"t u32 a", 0)
+        bench.fifo.sign(True)
+        event.emit(1)
+        event.emit(2)
+        _event.move(bench.map, bench.fifo, [(event, 1, 7)], bench.fifo, [event])
+        event.emit(3)
+        bench.fifo.sign(False)
+        event.emit(4)
+        *signed, plain = bench.send()
+        name = (
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+            .read_bytes()
+            .rstrip(b"\n")
+            .ljust(16, b"\0")
+        )
+        for n, (index, data) in enumerate(signed, 1):
+            tid, _, flags, write_index = struct.unpack_from("<IHHI", data)
+            assert (index, tid, write_index) == (0xFFFFFFFF, threading.get_native_id(), 7)
+            assert (flags, data[12:]) == (
+                (2, struct.pack("<I", n) + name) if n == 1 else (0, struct.pack("<I", n))
+            )
+        assert plain == (7, struct.pack("<I", 4))
+        bench.fifo.sign(True)
+        event.emit(5)
+        assert bench.send()[0][1].endswith(name), "once on each connection"
+    finally:
+        bench.close()
+
+
+def test_a_thread_that_writes_by_turns_says_its_name_once_on_each_connection() -> None:
+    benches = [Workbench(4096) for _ in range(3)]
+    try:
+        events = []
+        for bench in benches:
+            bench.fifo.sign(True)
+            events.append(bench.event(b"t u32 a", 0))
+        for _ in range(3):
+            for event in events:
+                event.emit(1)
+        for bench in benches:
+            assert [len(data) for _, data in bench.send()] == [4 + 12 + 16, 4 + 12, 4 + 12]
+    finally:
+        for bench in benches:
+            bench.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "signs", "names"),
+    [
+        (65535 - 24 - 12 - 20, True, True),
+        (65500, True, False),
+        (65515, True, False),
+        (65516, False, False),
+        (65525, False, False),
+    ],
+)
+def test_a_record_without_room_says_less(size: int, signs: bool, names: bool) -> None:
+    bench = Workbench(1 << 20)
+    try:
+        event = bench.event(b"t __rel_loc u8[] a", 3)
+        bench.fifo.sign(True)
+        event.emit(bytes(size - 4))
+        ((index, data),) = bench.send()
+        assert event.lost == 0
+        assert index == (0xFFFFFFFF if signs else 3)
+        assert len(data) == size + 12 * signs + 16 * names
+    finally:
+        bench.close()
 
 
 def test_what_does_not_fit_is_lost_and_counted_and_the_rest_arrives_in_order() -> None:
@@ -135,6 +212,23 @@ def test_the_sender_sleeps_without_timers_and_the_first_record_wakes_it(bench: W
         bench.fifo.wake()
         thread.join(5)
     assert stopped.is_set()
+
+
+def test_signals_do_not_make_a_wait_longer() -> None:
+    fifo = Fifo(4096)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    enough = threading.Timer(2, signal.setitimer, (signal.ITIMER_REAL, 0))
+    enough.start()
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    begin = time.monotonic()
+    try:
+        assert fifo.pump(None, 50) == 0
+        took = time.monotonic() - begin
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        enough.cancel()
+        signal.signal(signal.SIGALRM, before)
+    assert 0.05 <= took < 1.5
 
 
 def test_a_full_socket_blocks_nobody(bench: Workbench) -> None:

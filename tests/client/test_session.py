@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import signal
 import threading
+import time
 from collections.abc import Callable
 from importlib import metadata
+from types import FrameType
 
 import pytest
 
@@ -133,10 +137,10 @@ def test_close_sends_what_is_pending_and_is_final(daemon: FakeDaemon, session: S
     session.close()
     assert numbers(daemon.last.payloads(ONE)) == list(range(1000))
     assert not event
-    event.emit("nothing", "of", "this", "matters")
+    event.emit("nothing matters")
     assert session.event(ONE) is event
     assert not session.event(TWO)
-    session.event(TWO).emit()
+    session.event(TWO).emit(1, "")
     assert not session.flush(0) or session.stats().pending == 0
     session.close()
     wait_for(lambda: not daemon.last.open)
@@ -220,3 +224,41 @@ def test_the_version() -> None:
 def test_an_event_is_not_made_by_its_class() -> None:
     with pytest.raises(TypeError, match=r"made by utracefs\.event"):
         utracefs.Event("x u32 a")  # type: ignore[call-arg]
+
+
+# ---- signals
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_handler_that_emits_while_its_thread_waits_does_not_wait_itself(
+    daemon: FakeDaemon, new_session: NewSession, monkeypatch: pytest.MonkeyPatch, on: bool
+) -> None:
+    """What it emits is held until the answer says whether a consumer is attached."""
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "20")
+    session = new_session()
+    daemon.answering.clear()
+    daemon.enabled_from_start = {ONE, TWO} if on else {ONE}
+    one, two = session.events([ONE, TWO])
+    counter = itertools.count()
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        if two:
+            two.emit(count := next(counter), "from the handler")
+            if count == 20:
+                daemon.answering.set()
+                daemon.kick()
+        signal.setitimer(signal.ITIMER_REAL, 0 if daemon.answering.is_set() else 0.002)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.002)
+    begin = time.monotonic()
+    try:
+        assert one
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begin < 10
+    wait_for(lambda: two.registered)
+    assert session.flush(5)
+    assert numbers(daemon.last.payloads(TWO)) == (list(range(21)) if on else [])
+    assert (two.emitted, two.lost) == (21 if on else 0, 0)

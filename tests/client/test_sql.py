@@ -4,9 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import utracefs
@@ -17,11 +14,16 @@ from tests.client.recordings import Events
 from tests.client.test_columns import expected, short_file
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat import example
+from tests.judges import library
 from utracefs.export import write_parquet, write_parquet_file
 from utracefs.export.common import plain
 from utracefs.sql import Tables, open_tables, quoted
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
+
+duckdb = library("duckdb")
+pa = library("pyarrow")
+pq = library("pyarrow.parquet")
 
 NAMES = [name(number) for number in EVENTS.declared]
 
@@ -112,7 +114,7 @@ def test_only_the_tables_that_a_query_names_are_read(file: Path) -> None:
     with open_tables(file) as tables:
         for table in tables.events:
             if table.name != "done":
-                table.source._batches = None  # to read it would fail
+                table.sources[0].scanned._batches = None  # to read it would fail
         assert ask(tables, "SELECT count(*) AS n FROM done") == [{"n": 1}]
         with pytest.raises((duckdb.Error, RuntimeError)):
             ask(tables, "SELECT count(*) FROM begin")
@@ -282,8 +284,6 @@ def test_what_is_no_input(tmp_path: Path, file: Path) -> None:
             pass
     with utracefs.open(file) as recording:
         table = recording.to_arrow("ints").replace_schema_metadata(None)
-    import pyarrow.parquet as pq
-
     pq.write_table(table, tmp_path / "other")
     with pytest.raises(TraceError, match="has no Parquet file of utracefs"), open_tables(tmp_path / "other"):
         pass
@@ -316,3 +316,22 @@ def test_parquet_of_others(
 def test_a_recording_without_events(tmp_path: Path) -> None:
     with open_tables(example.write(tmp_path / "t", [[]], formats={})) as tables:
         assert ask(tables, "SELECT count(*) AS n FROM records") == [{"n": 0}]
+
+
+def test_several_inputs(source: Path, file: Path, tmp_path: Path) -> None:
+    """A column says which; of tables that only one has, too, and where a field is called as the column."""
+    events = Events(300, b"ints s8 a; u32 later", b"mine u32 file")
+    pages = example.pages([(1, events.entry(300, 5, 7, 8)), (2, events.entry(301, 5, 9))])
+    other = example.write(tmp_path / "o.dat", [pages], formats={b"user_events": events.formats()})
+    with open_tables(source, other, source) as tables:
+        assert tables.files == [str(source), str(other)]
+        query = "SELECT file, count(*) AS n, sum(later)::INT AS later FROM ints GROUP BY ALL ORDER BY n DESC"
+        assert ask(tables, query) == [
+            {"file": str(source), "n": 2, "later": None},
+            {"file": str(other), "n": 1, "later": 8},
+        ]
+        assert ask(tables, "SELECT file, file_ FROM mine") == [{"file": 9, "file_": str(other)}]
+        found = ask(tables, "SELECT file, fields->>'a' AS a FROM records WHERE name = 'ints' ORDER BY ALL")
+        assert sorted((row["file"], row["a"]) for row in found) == sorted(
+            [(str(source), "-128"), (str(source), "1"), (str(other), "7")]
+        )

@@ -1,14 +1,15 @@
 """The report and the same as JSON; trace-cmd as judge."""
 
-import json
 import struct
 from pathlib import Path
 
 import pytest
 
+import utracefs
+import utracefs.trace_dat.format as layout
 from tests.client.recordings import Events, trace_cmd
 from utracefs.trace_dat import Contents, TraceDatReader, TraceDatWriter
-from utracefs.trace_report import ReportOptions, json_lines, report_text
+from utracefs.trace_report import ReportOptions, report_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 from utracefs_protocol.text import text_of
 
@@ -99,6 +100,16 @@ def test_the_same_as_trace_cmd_in_wall_clock_time(tmp_path: Path) -> None:
     assert "\n".join(lines(path)) + "\n" == trace_cmd("report", "-i", str(path))
 
 
+def test_the_same_as_trace_cmd_with_a_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`trace-cmd record --date` stores microseconds, in another option."""
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "OPTION_OFFSET", layout.OPTION_DATE)
+        path = write(tmp_path / "trace.dat", ENTRIES, offset_ns=1795227563238091)
+    assert "\n".join(lines(path)) + "\n" == trace_cmd("report", "-i", str(path))
+    with utracefs.open(path) as recording:
+        assert recording.unix_offset_ns == 0
+
+
 def test_an_unknown_event_is_named_by_its_id(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.dat", [struct.pack("<HBBi", 999, 0, 0, 11)])
     assert lines(path)[2].endswith("[UNKNOWN EVENT]:      id 999")
@@ -111,42 +122,3 @@ def test_only_some_cpus_and_events(tmp_path: Path) -> None:
     shown = lines(path, ReportOptions(events=("user_events:t*", "empty")))
     assert [line.split(": ")[1] for line in shown[2:] if "[001]" in line] == ["text", "text", "empty"]
     assert lines(path, ReportOptions(events=("nosuch",))) == ["cpus=2", "CPU:1 [42 EVENTS DROPPED]"]
-
-
-def test_json(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.dat", [*ENTRIES, EVENTS.entry(102, 11, b"abc", b"\1\0\0\0", b"\xff", -1)])
-    with TraceDatReader(path) as reader:
-        objects = [json.loads(line) for line in json_lines(reader, ReportOptions())]
-    assert objects[0] == {"lost": 42, "cpu": 1}
-    assert objects[1] == {
-        "ts_ns": 531,
-        "cpu": 1,
-        "pid": 11,
-        "comm": "alpha",
-        "system": "user_events",
-        "event": "ints",
-        "fields": {"a": 1, "b": 2, "c": 3, "d": 4, "e": -5, "f": 6, "g": -7, "h": 2**64 - 1},
-    }
-    assert objects[3]["fields"] == {
-        "fixed": "",
-        "raw": "ff010a00",
-        "data": "not \ufffd utf-8",
-        "rel": 'quote " and\ttab',
-    }
-    assert objects[-1]["fields"] == {"three": "616263", "four": "01000000", "bytes": "ff", "c": -1}
-
-
-def test_json_of_a_clock_that_does_not_tell_time(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.dat", ENTRIES, clock=b"[counter]")
-    with TraceDatReader(path) as reader:
-        first = json.loads(list(json_lines(reader, ReportOptions()))[1])
-    assert first["ts"] == 531
-    assert "ts_ns" not in first
-
-
-@pytest.mark.parametrize("cut", [8, 24, 28])
-def test_json_of_a_broken_record_has_no_fields(tmp_path: Path, cut: int) -> None:
-    entry = EVENTS.entry(101, 11, "a", b"b", "c", "d")[:cut]
-    with TraceDatReader(write(tmp_path / "trace.dat", [entry])) as reader:
-        _, record = (json.loads(line) for line in json_lines(reader, ReportOptions()))
-    assert (record["event"], record["fields"]) == ("text", {})

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
+import signal
+import socketserver
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
 
@@ -50,7 +57,7 @@ def test_a_record_all_the_way(session: Session, tree: Tracefs) -> None:
         "shop u16 status; u64 usec; char[8] kind; __rel_loc char[] path; __data_loc char[] user"
     )
     assert not event
-    event.emit("not looked at")
+    event.emit("not", "looked", "at", "while", "off")
     tree.write_file("events/user_events/shop/enable", b"1\n")
     assert event
     event.emit(200, 1834, "get", "/index.html", user="åsa")
@@ -92,6 +99,115 @@ def test_every_record_is_somewhere(transport: str, session: Session, tree: Trace
     in_rings = f"lost in data rings: {lost}\n" if lost else ""
     expected = f"emitted: {mine.sent + lost}\n{in_rings}ftrace: recorded {mine.sent} filtered 0 lost {lost}\n"
     assert expected in stats(tree, "flood")
+
+
+BAD: list[Any] = [1.5, None, -1, 1 << 32, "12", b"12", object(), float("nan"), [1]]
+
+
+class Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_web_service_answers_the_same_whether_its_event_is_on(session: Session, tree: Tracefs) -> None:
+    done = session.event("http_done u32 usec; __rel_loc char[] user")
+    assert not done
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        number = int(environ["PATH_INFO"][1:])
+        done.emit(
+            BAD[number] if number < len(BAD) else 1, user="\ud800" if number == len(BAD) else "x" * 70_000
+        )
+        start_response("200 OK", [])
+        return [b"ok"]
+
+    def answers() -> list[int]:
+        found = []
+        for number in range(len(BAD) + 2):
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+            connection.request("GET", f"/{number}")
+            found.append(connection.getresponse().status)
+            connection.close()
+        return found
+
+    server = make_server("127.0.0.1", 0, app, Server, Quiet)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        for switch in (b"0", b"1", b"0"):
+            tree.write_file("events/user_events/http_done/enable", switch)
+            assert answers() == (len(BAD) + 2) * [200]
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+    reasons = {"usec was None": 1, "usec was out of range": 2, "usec was float": 2, "usec was str": 1,
+               "usec was bytes": 1, "usec was object": 1, "usec was list": 1,
+               "user was not UTF-8": 1, "user was too long": 1}  # fmt: skip
+    assert done.refused == reasons
+    assert done.emitted == sum(reasons.values())
+    assert session.flush()
+    lines = stats(tree, "http_done").splitlines()
+    assert lines[0] == "emitted: 0"
+    assert set(lines[1:]) == {f"refused: {count} {reason}" for reason, count in reasons.items()}
+
+
+def test_refusals_of_a_child(session: Session, tree: Tracefs) -> None:
+    event = session.event("refusing u32 a")
+    assert not event
+    tree.write_file("events/user_events/refusing/enable", b"1")
+    assert event
+    pid = os.fork()
+    if not pid:
+        event.emit(None)  # type: ignore[arg-type]
+        session.flush(20)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    wait_for(lambda: stats(tree, "refusing").startswith("emitted: 0\nrefused: 1 a was None\n"))
+
+
+@pytest.mark.parametrize("transport", ["ring"], indirect=True)  # what the socket has ends with the daemon
+def test_refusals_that_a_dead_daemon_did_not_take(utracefsd: Utracefsd, session: Session) -> None:
+    event = session.event("refusing u32 a")
+    with Tracefs(str(utracefsd.directory)) as tree:
+        assert not event
+        tree.write_file("events/user_events/refusing/enable", b"1")
+    assert event and utracefsd.process
+    utracefsd.process.send_signal(signal.SIGSTOP)
+    event.emit(None)  # type: ignore[arg-type]
+    utracefsd.process.kill()
+    utracefsd.process.communicate()
+    utracefsd.start()
+    with Tracefs(str(utracefsd.directory)) as tree:
+        wait_for(lambda: stats(tree, "refusing").startswith("emitted: 0\nrefused: 1 a was None\n"))
+
+
+def test_what_a_handler_emits_while_its_thread_waits_is_of_that_thread(
+    utracefsd: Utracefsd, session: Session, tree: Tracefs
+) -> None:
+    tree.write_file("standing_events", b"user_events:waiting\n")
+    daemon = utracefsd.process
+    assert daemon
+    daemon.send_signal(signal.SIGSTOP)
+    event = session.event("waiting u32 a")
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        daemon.send_signal(signal.SIGCONT)
+        event.emit(1)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        assert event
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    wait_for(lambda: b"waiting: a=0x1" in tree.read_file("trace"))
+    assert f"-{os.getpid()} ".encode() in tree.read_file("trace").splitlines()[-1]
 
 
 def test_records_for_an_event_that_was_disabled_meanwhile_are_told_back(

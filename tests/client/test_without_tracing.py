@@ -21,7 +21,14 @@ import utracefs
 event = utracefs.event("request u16 status; __rel_loc char[] path")
 assert not event and not event.enabled
 event.emit(200, "/")
-event.emit("anything")
+for args, names in [((1,), {}), ((1, "/", 3), {}), ((1,), {"status": 2}), ((), {"status": 1, "way": "/"})]:
+    try:
+        event.emit(*args, **names)
+    except TypeError:
+        continue
+    raise SystemExit("taken")
+event.emit("anything", path=None)
+assert utracefs.strict(True) is False and utracefs.strict(False) is True
 assert utracefs.event("request u16 status;__rel_loc char[] path") is event
 assert [one.name for one in utracefs.events(["one u8 a", b"two u8 a"])] == ["one", "two"]
 assert utracefs.flush() and utracefs.stats().emitted == 0

@@ -19,7 +19,7 @@ from tests.daemon.restarting import logged
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon
-from utracefsd.machine.shares import LIMITS, Resource
+from utracefsd.machine.shares import Resource
 from utracefsd.state.log import parse_log
 
 
@@ -158,7 +158,7 @@ def test_who_holds_what_and_of_how_much(around: Around) -> None:
     text = around.ask(daemon.tracefs, tree, "read_file", "daemon_stats").decode()
     assert text.startswith("faults: 0\n")
     assert "\nconnections to be accepted: 0\n" in text
-    uid, most = os.geteuid(), LIMITS[Resource.EVENTS].most
+    uid, most = os.geteuid(), daemon.shares.most_of(Resource.EVENTS, os.geteuid())
     assert f"\nevents: 1 of {daemon.shares.in_all[Resource.EVENTS]}\n  user {uid}: 1 of {most}\n" in text
     lately = text.partition("\ntime of the daemon lately, in ms:\n")[2]
     assert lately.startswith(f"  user {uid}: ")

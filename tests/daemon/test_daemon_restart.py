@@ -397,9 +397,6 @@ def test_events_of_programs_have_a_grace_time(folder: Path) -> None:
     assert len(new.table) == 4
     clock.now += 1
     new.on_time(clock.now)
-    assert new.next_deadline_ns() == clock.now + new.table.reap_delay_ns
-    clock.now += new.table.reap_delay_ns
-    new.on_time(clock.now)
     assert [event.name for event in new.table.events()] == [b"back", b"watched", b"kept"]
     assert back.references == 1
     assert new.next_deadline_ns() is None
@@ -537,3 +534,37 @@ def test_filters_are_as_before(folder: Path) -> None:
     never = daemon.table.by_id(idle.id)
     assert never is not None and not daemon.instances.top.events.was_enabled(never)
     finish(daemon)
+
+
+@pytest.mark.parametrize("kind", [os.mkdir, os.mkfifo, lambda path: os.symlink("/", path)])
+def test_what_stands_in_the_place_of_a_histogram_costs_that_alone(
+    folder: Path, kind: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    old = daemon_in(folder)
+    register(old, b"a u32 x")
+    write(old, b"events/user_events/a/trigger", b"hist:keys=x")
+    die(old)
+    (folder / "hist.1").unlink()
+    kind(folder / "hist.1")
+    new = daemon_in(folder)
+    assert "counts of a histogram are lost" in caplog.text
+    assert b"hist:keys=x" in read(new, b"events/user_events/a/trigger")
+    assert b"Hits: 0" in read(new, b"events/user_events/a/hist")
+    caplog.clear()
+    finish(new)
+
+
+def test_a_snapshot_without_its_map(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old = daemon_in(folder)
+    write(old, b"trace_marker", b"one")
+    write(old, b"snapshot", b"1")
+    write(old, b"trace_marker", b"two")
+    files = read(old, b"trace"), read(old, b"snapshot")
+    die(old)
+    (spare,) = folder.glob("buffer.*/spare")
+    spare.unlink()
+    new = daemon_in(folder)
+    assert "spare is missing" in caplog.text
+    assert (read(new, b"trace"), read(new, b"snapshot")) == files
+    caplog.clear()
+    finish(new)

@@ -2,6 +2,7 @@
 
 import contextlib
 import grp
+import logging
 import mmap
 import os
 import re
@@ -21,7 +22,9 @@ from typing import Any
 import msgpack
 import pytest
 
+from tests.judges import needs
 from utracefs_protocol.connection import encode_request
+from utracefsd.main import _Formatter, _JournalFormatter
 from utracefsd.server.runtime import locate
 
 pytestmark = pytest.mark.timeout(60)
@@ -343,7 +346,7 @@ def test_the_watchdog_gets_its_signs_of_life(start: Callable[..., Process], mana
     assert process.end()[0] == 0
 
 
-@pytest.mark.skipif(not shutil.which("systemd-socket-activate"), reason="systemd-socket-activate is missing")
+@needs("systemd-socket-activate")
 @pytest.mark.parametrize("named", [True, False])
 def test_socket_activation(tmp_path: Path, manager: Manager, named: bool) -> None:
     directory = tmp_path / "d"
@@ -393,6 +396,8 @@ def test_socket_activation(tmp_path: Path, manager: Manager, named: bool) -> Non
         (["--plugin-option", ".a=b"], "--plugin-option .a=b: write NAME.KEY=VALUE"),
         (["--plugin-option", "no.a=b"], "--plugin-option no.a=b: no consumer no is installed and wanted"),
         (["--ready-fd", "99"], "--ready-fd 99: Bad file descriptor"),
+        (["--background", "--exit-with-parent"], "--background goes with neither"),
+        (["--background", "--ready-fd", "1"], "--background goes with neither"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], says: str) -> None:
@@ -406,3 +411,9 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], says:
     assert done.returncode == 2
     assert says in done.stderr
     assert not (tmp_path / "d").exists()
+
+
+def test_a_message_of_the_log_is_one_harmless_line() -> None:
+    record = logging.LogRecord("utracefsd", logging.WARNING, "", 1, "%s: no", ("a\x1b[2J\x9b\nFORGED",), None)
+    assert _Formatter("utracefsd: %(message)s").format(record) == "utracefsd: a?[2J? FORGED: no"
+    assert _JournalFormatter("%(message)s").format(record) == "<4>a?[2J? FORGED: no"

@@ -3,7 +3,6 @@
 import configparser
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.judges import needs
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 from utracefsd.main import main
 from utracefsd.server import runtime
@@ -26,7 +26,7 @@ def unit(name: str) -> configparser.ConfigParser:
     return parser
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is missing")
+@needs("systemd-analyze")
 def test_systemd_analyze_verify_is_clean(tmp_path: Path) -> None:
     """With an executable that exists here in the place of the installed one."""
     for name in UNITS:
@@ -44,7 +44,7 @@ def test_systemd_analyze_verify_is_clean(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is missing")
+@needs("systemd-analyze")
 def test_it_is_hardened() -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(FOLDER / "utracefsd.service")],
@@ -59,7 +59,7 @@ def test_it_is_hardened() -> None:
     assert float(found[1]) <= 2.0
 
 
-@pytest.mark.skipif(not shutil.which("systemd-sysusers"), reason="systemd-sysusers is missing")
+@needs("systemd-sysusers")
 def test_sysusers(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     done = subprocess.run(
@@ -76,7 +76,7 @@ def test_sysusers(tmp_path: Path) -> None:
     assert re.search(r"^utracefs:", (tmp_path / "etc/passwd").read_text(), re.MULTILINE)
 
 
-@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="systemd-tmpfiles is missing")
+@needs("systemd-tmpfiles")
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user takes root")
 def test_tmpfiles(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()

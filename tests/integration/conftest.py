@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mounting import mounted, must_mount
+from tests.forked import Popen
+from tests.integration.mounting import MountProcess, mounted, must_mount
 from utracefs.tracefs import Tracefs
 from utracefsd.server.runtime import locate
 
@@ -32,7 +33,7 @@ class DaemonProcess:
     def start(self) -> None:
         ready, ready_w = os.pipe()
         try:
-            self.process = subprocess.Popen(
+            self.process = Popen(
                 [
                     sys.executable,
                     "-m",
@@ -108,16 +109,23 @@ def daemon(directory: str) -> Iterator[DaemonProcess]:
 
 
 @pytest.fixture(scope="module")
-def shared_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def shared_mount_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, MountProcess]]:
     """One daemon and one mount for all tests of a file that leave them alone: directory of its sockets,
-    mountpoint."""
+    mount."""
     must_mount(tmp_path_factory.mktemp("probe"))
     with (
         own_directory() as directory,
         _daemon(directory),
         mounted(directory, tmp_path_factory.mktemp("tree")) as mount,
     ):
-        yield directory, mount.path
+        yield directory, mount
+
+
+@pytest.fixture(scope="module")
+def shared_mount(shared_mount_process: tuple[str, MountProcess]) -> tuple[str, Path]:
+    """Directory of its sockets, mountpoint."""
+    directory, mount = shared_mount_process
+    return directory, mount.path
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from typing import Self
 
 import attrs
 
+from tests.left_over import VARIABLE
+
 __all__ = ["Shell", "Step", "as_pattern", "files", "prepare", "steps"]
 
 END = "=== the end of the output ==="
@@ -72,7 +74,7 @@ def prepare(page: str, folder: Path) -> dict[str, str]:
     for name, text in files(page).items():
         (folder / name).write_text(text)
     (folder / "run").mkdir()
-    env = {k: v for k, v in os.environ.items() if not k.startswith("UTRACEFS_")}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("UTRACEFS_") or k == VARIABLE}
     env["XDG_RUNTIME_DIR"] = str(folder / "run")
     env["UTRACEFS_PATIENCE_S"] = "60"  # a reader of the page has a machine for himself
     return env
@@ -84,10 +86,13 @@ class Shell:
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         tools = folder / "bin"
         tools.mkdir()
-        for name, words in (("python", ""), ("utracefs", " -m utracefs.cli")):
+        # As an installer makes it: the kernel calls the process by the name of the script.
+        installed = f"#!{sys.executable}\nfrom utracefs.command import main\nmain()\n"
+        for name, text in (("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'), ("utracefs", installed)):
             script = tools / name
-            script.write_text(f'#!/bin/sh\nexec {sys.executable}{words} "$@"\n')
+            script.write_text(text)
             script.chmod(0o755)
+        self._stop = [str(tools / "utracefs"), "--dir", str(folder / "d"), "daemon", "--stop"]
         self._bash = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
             cwd=folder,
@@ -105,6 +110,8 @@ class Shell:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGTERM)
         self._bash.communicate(timeout=ANSWER_S)
+        # Nothing runs there but where a page failed.
+        subprocess.run(self._stop, stderr=subprocess.DEVNULL, timeout=ANSWER_S, check=False)
 
     def run(self, command: str) -> str:
         """What it prints."""
@@ -120,13 +127,11 @@ class Shell:
         raise AssertionError(f"the shell ended at {command!r}: {''.join(lines)}")
 
     def play(self, page: str, found: Iterable[Step]) -> None:
-        """Each prints what is expected; one in the background is a daemon."""
+        """Each prints what is expected."""
         for step in found:
             said = self.run(step.command)
             where = f"{page}:{step.line}: {step.command}\nprinted:\n{said}"
             assert re.fullmatch(as_pattern(step.expected), said), where
-            if step.command.endswith("&"):
-                self.wait_for("utracefs ls")
 
     def wait_for(self, command: str) -> None:
         """Until it succeeds."""

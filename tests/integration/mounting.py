@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import Popen
 from utracefs.mount.attaching import attach, detach, is_attached
 
 CLI = [sys.executable, "-m", "utracefs.cli"]
@@ -52,7 +53,7 @@ class MountProcess:
         self.log = ""
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        self.process = subprocess.Popen(
+        self.process = Popen(
             [*CLI, "--dir", daemon_directory, "mount", "--foreground", *options, str(path)],
             stderr=subprocess.PIPE,
             text=True,

@@ -36,6 +36,7 @@ def play(program: Path, there: World, children: int, toggles: int) -> dict[str, 
     return {name: [float(n) for n in rest] for name, *rest in map(str.split, text.splitlines())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("via", VIA)
 def test_nothing_else_is_touched(via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
     canary = built("canary", tmp_path)

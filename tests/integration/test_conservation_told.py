@@ -143,6 +143,9 @@ def in_file(daemon: DaemonProcess, path: Path) -> tuple[int, int]:
     """Records in it, and how many it shows as lost where they are missing."""
     kept = lost = 0
     for line in said(daemon, "report", "--json", str(path)).splitlines():
+        if found := re.fullmatch(r"utracefs: .* of all that was emitted (\d+) lost: .*", line):
+            assert int(found[1]) == stat_of_file(daemon, path)[1]
+            continue
         one = json.loads(line)
         if "lost" in one:
             assert one["lost"] is not None, "counted"
@@ -259,6 +262,8 @@ def test_where_they_are_missing(
     missing = told = before = -1
     places = 0
     for line in said(daemon, "report", "--json", str(recording.path)).splitlines():
+        if line.startswith("utracefs: "):
+            continue
         one = json.loads(line)
         if "lost" in one:
             told += one["lost"]
@@ -455,3 +460,36 @@ def test_a_plug_in_that_fails_beside_ftrace(
     finally:
         program.end(kill=True)
         daemon.stop()
+
+
+@pytest.mark.parametrize("command", ["record", "trace", "stat", "top"])
+def test_perf(
+    daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path, command: str
+) -> None:
+    """What found a data ring or the perf ring full is told, behind the last sample, too."""
+    path = str(tmp_path / "perf.data")
+    words = ["-o", path] if command == "record" else ["-d", "1000"] if command == "top" else []
+    process = cli(daemon, "perf", command, "-e", "told", *words)
+    with daemon.tree() as tree:
+        eventually(lambda: b"Used by perf" in tree.read_file("user_events_status"), "it is attached")
+    program.run("while not event: pass")
+    for step in (SLOW, FLOOD, FLUSH, "emit(20000, 40)", FLUSH):
+        program.run(step)
+    out, error = stop(process)
+    if command == "stat":
+        kept = int(re.search(r"([\d,]+)  user_events:told", out)[1].replace(",", ""))  # type: ignore[index]
+        found = re.search(r"utracefs: (\d+) records lost", error)
+    elif command == "top":
+        kept = sum(map(int, re.findall(r"% +(\d+) +[\d.]+ +user_events:told", out)))
+        found = re.search(r"^(\d+) lost", out, re.MULTILINE)
+    else:
+        kept = int(re.search(r"(\d+) samples", error)[1])  # type: ignore[index]
+        found = re.search(r" samples, (\d+) lost", error)
+    assert found and int(found[1]) > 0, (out[-500:], error)
+    assert kept + int(found[1]) == program.emitted
+    if command == "record":
+        text = said(daemon, "perf", "script", "-i", path)
+        assert text.count(" user_events:told: ") == kept
+        assert f"utracefs: {found[1]} samples were lost\n" in text
+    if command == "trace":
+        assert out.count(" user_events:told: ") == kept

@@ -127,6 +127,10 @@ class TestWait:
                 with pytest.raises(OSError):
                     os.read(held, 10)
                 os.close(held)
+                for name in ("trace_pipe", "tracing_on"):
+                    with pytest.raises(OSError) as failed:
+                        os.open(place / name, os.O_RDONLY)
+                    assert failed.value.errno == errno.ENOTCONN
             assert is_attached(str(place)) and mount.process.poll() is None
             mount.process.terminate()
             assert mount.ended() == 0

@@ -1,4 +1,5 @@
-"""trace-cmd over a mount on /sys/kernel/tracing, which only a mount namespace of its own sees."""
+"""trace-cmd over a mount on /sys/kernel/tracing that it alone sees: `utracefs mount /sys/kernel/tracing --
+trace-cmd`."""
 
 from __future__ import annotations
 
@@ -16,29 +17,6 @@ from tests.integration.mounting import must_mount, run
 from tests.judges import judge
 
 TRACEFS = "/sys/kernel/tracing"
-
-INSIDE = f"""
-set -e
-mount --make-rprivate /
-# trace-cmd writes to these two of the machine's; here they are files of ours
-for name in ftrace_enabled kptr_restrict; do
-    if test -e /proc/sys/kernel/$name; then
-        cat /proc/sys/kernel/$name > "$1/$name"
-        mount --bind "$1/$name" /proc/sys/kernel/$name
-    fi
-done
-grep -q ' tracefs ' /proc/mounts || mount -t tracefs tracefs {TRACEFS}
-cd "$1"
-"$PYTHON" -m utracefs.cli mount {TRACEFS}
-leave() {{  # what was killed just now may still have files open
-    status=$?
-    for i in $(seq 100); do umount {TRACEFS} && exit $status; sleep 0.05; done
-    exit 32
-}}
-trap leave EXIT
-grep -q 'user_events_status' <<< "$(ls {TRACEFS})"
-eval "$2"
-"""
 
 EMITTER = """
 import sys, time, utracefs
@@ -60,9 +38,10 @@ class TraceCmd:
         (folder / "emit.py").write_text(EMITTER)
         self._env = {**os.environ, "UTRACEFS_DIR": daemon.directory, "PYTHON": sys.executable}
 
-    def __call__(self, script: str) -> str:
+    def __call__(self, script: str, *inside: str) -> str:
         done = subprocess.run(
-            ["unshare", "-m", "bash", "-c", INSIDE, "bash", str(self.folder), script],
+            [*inside, sys.executable, "-m", "utracefs.cli", "mount", TRACEFS, "--", "bash", "-ec", script],
+            cwd=self.folder,
             env=self._env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -87,6 +66,17 @@ def trace_cmd(daemon: DaemonProcess, tmp_path: Path) -> Iterator[TraceCmd]:
         tree.write_file("dynamic_events", b"u:shop u32 count; char[8] what\n", truncate=False)
         tree.write_file("buffer_size_kb", b"256")
     yield TraceCmd(daemon, tmp_path)
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_it_never_sees_the_trace_of_the_machine(mounted: bool, trace_cmd: TraceCmd) -> None:
+    """Whether the machine's own tracefs is mounted somewhere else, or nowhere."""
+    place = trace_cmd.folder / "machine"
+    place.mkdir()
+    before = f"mount -t tracefs none {place}" if mounted else "true"
+    hide = f'umount -q -a -t tracefs; {before} && exec "$@"'
+    inside = ["unshare", "-m", "sh", "-c", hide, "sh"]
+    assert "user_events:shop\n" in trace_cmd("trace-cmd list -e", *inside)
 
 
 def counts(report: str) -> list[int]:

@@ -21,7 +21,7 @@ import pytest
 from tests.client.c.building import kernel_abi
 from tests.integration import test_mount_life as life
 from tests.integration.conftest import DaemonProcess
-from tests.integration.mounting import mounted, must_mount, wait_for
+from tests.integration.mounting import MountProcess, mounted, must_mount, wait_for
 from tests.judges import judge
 from utracefs.mount.attaching import detach
 from utracefs.mount.user_events_data import WRITE_S
@@ -378,6 +378,21 @@ class TestDaemons:
             assert provider.call("reg 0 0 3 4 0 third") == 2
             assert f"provider-{provider.pid} " in lines(place)[-1]
 
+    def test_what_its_own_command_does_not_find_goes_on(
+        self, daemon: DaemonProcess, place: Path, program: Path
+    ) -> None:
+        """Neither another registration nor the next daemon would find it by that."""
+        with mounted(daemon.directory, place, "--wait"), Provider(program, place) as provider:
+            provider.call("open")
+            assert provider.call("reg 0 0 0 4 0 odd u32 a;; u32 b") == 0
+            put(place / "events/user_events/odd/enable", "1")
+            daemon.stop(kill=True)
+            wait_for(lambda: provider.word() == 0, "nobody wants it any more")
+            daemon.start()
+            wait_for(lambda: provider.word() == 1, "the next one does")
+            assert provider.call(f"write 0 0 {'01000000' * 2}") == 12
+            assert lines(place)[-1].endswith(" odd: a=0x1 (1) b=0x1 (1)")
+
     def enable(self, place: Path, provider: Provider) -> None:
         provider.call("open")
         provider.call("reg 0 0 0 4 0 shop")
@@ -538,8 +553,10 @@ fusermount3 -u "$1/tree"
                     assert f"provider-{provider.pid} " in lines(tree)[0]
 
 
-def test_descriptors_of_the_mount_are_given_back(tree: Path, program: Path) -> None:
-    [pid] = [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_mount_of(int(name), tree)]
+def test_descriptors_of_the_mount_are_given_back(
+    tree: Path, program: Path, shared_mount_process: tuple[str, MountProcess]
+) -> None:
+    pid = shared_mount_process[1].process.pid
 
     def descriptors() -> int:
         return len(os.listdir(f"/proc/{pid}/fd"))
@@ -555,13 +572,6 @@ def test_descriptors_of_the_mount_are_given_back(tree: Path, program: Path) -> N
         for provider in providers:
             provider.__exit__()
     wait_for(lambda: descriptors() <= before, "all are closed")
-
-
-def _is_mount_of(pid: int, tree: Path) -> bool:
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return b"mount" in words and os.fsencode(tree) in words
-    return False
 
 
 def test_many_are_told_by_one_switch(tree: Path, program: Path) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from tests.soak.plain import PlainConnection
 from utracefsd.server.runtime import locate
@@ -328,7 +329,7 @@ def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Produ
     daemon.stop(kill=True)
     for _ in range(10):
         old = inode(status)
-        starting = subprocess.Popen(
+        starting = Popen(
             [sys.executable, "-m", "utracefsd", "--dir", daemon.directory], stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + 10

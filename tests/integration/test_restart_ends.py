@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.restarting import logged
+from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from utracefsd.server.runtime import locate
 from utracefsd.state.log import parse_log
@@ -113,10 +114,17 @@ def assert_it_is_there(daemon: DaemonProcess) -> None:
     daemon.stop(kill=True)
 
 
+def long(what: str) -> object:
+    return pytest.param(what, marks=pytest.mark.long)
+
+
+SIGKILL = str(int(signal.SIGKILL))
+
+
 def run_to(daemon: DaemonProcess, step: str, what: str, *, end: bool = False) -> str:
     """Run a daemon in which `what` happens at a step of its start or, with `end`, of its end."""
     ready, ready_w = os.pipe()
-    popen = subprocess.Popen(
+    popen: subprocess.Popen[str] = Popen(
         [sys.executable, "-c", RUN, step, what, "--dir", daemon.directory, "--ready-fd", str(ready_w)]
         + (["--keep-state"] if end else []),
         pass_fds=[ready_w],
@@ -145,7 +153,7 @@ def assert_the_files_are_there(daemon: DaemonProcess, step: str) -> None:
     assert Path(folder, taken.instances[0].buffer_folder, "cpu0").exists(), step
 
 
-@pytest.mark.parametrize("what", [str(int(signal.SIGTERM)), str(int(signal.SIGKILL)), "raise", "fail"])
+@pytest.mark.parametrize("what", [long(str(int(signal.SIGTERM))), SIGKILL, long("raise"), long("fail")])
 def test_at_each_step_of_a_start(daemon: DaemonProcess, what: str) -> None:
     for step in STEPS:
         run_to(daemon, step, what)
@@ -153,7 +161,7 @@ def test_at_each_step_of_a_start(daemon: DaemonProcess, what: str) -> None:
     assert_it_is_there(daemon)
 
 
-@pytest.mark.parametrize("what", [str(int(signal.SIGKILL)), "raise", "fail"])
+@pytest.mark.parametrize("what", [SIGKILL, long("raise"), long("fail")])
 def test_at_each_step_of_an_end(daemon: DaemonProcess, what: str) -> None:
     for step in END_STEPS:
         run_to(daemon, step, what, end=True)

@@ -161,7 +161,7 @@ def test_the_end_of_a_program_gives_its_ring_up(
     assert manager.said.count("FDSTORE=1") == manager.said.count("FDSTOREREMOVE=1") == 1
 
 
-def test_what_does_not_fit_is_as_without(directory: str) -> None:
+def test_what_does_not_fit_is_as_without_and_said(directory: str) -> None:
     manager = ServiceManager(directory, limit=2)
     programs: list[Program] = []
     try:
@@ -174,9 +174,13 @@ def test_what_does_not_fit_is_as_without(directory: str) -> None:
             one.emit(10)
             one.end()
         log = manager.log
-        assert log.count(b"keeps 2 data rings at most") == 1
+        assert log.count(b"all users hold 2 data rings that the service manager keeps") == 1
         manager.start()
-        assert len(numbers(read(manager, "trace")[0])) == 20
+        trace, stats, told = read(manager, "trace", "events/user_events/a/stats", "daemon_stats")
+        assert len(numbers(trace)) == 20
+        assert b"lost with data rings that are gone: unknown, of 2\n" in stats
+        assert b"data rings gone with their records, unknown how many: 2\n" in told
+        assert b"how many records that was is unknown" in manager.stop(kill=True)
     finally:
         for one in programs:
             one.end()

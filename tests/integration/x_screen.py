@@ -72,6 +72,7 @@ def shown_in_kernelshark(
         "HOME": str(folder / "home"),
         "XDG_RUNTIME_DIR": str(folder / "run"),
         "QT_QPA_PLATFORM": "xcb",
+        "MESA_SHADER_CACHE_DISABLE": "true",  # it would be in the home of the user's entry in passwd
     }
     said: list[str] = []
     with subprocess.Popen(

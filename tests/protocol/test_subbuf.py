@@ -3,6 +3,7 @@ readers."""
 
 import struct
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from utracefs_protocol.subbuf import (
     join_pages,
     last_ts,
     missed_events,
+    with_missed,
 )
 
 # A page that trace-cmd, KernelShark and libtraceevent were seen to read: three records and a time extend.
@@ -365,3 +367,14 @@ def test_pages_that_are_not_joined() -> None:
 
 def test_last_ts_of_an_empty_page() -> None:
     assert last_ts(PageWriter(timestamp=77).page()) == 77
+
+
+@pytest.mark.parametrize(("before", "more", "told"), [(0, 5, 5), (3, 5, 8), (-1, 5, -1), (3, -1, -1)])
+def test_more_that_was_lost_in_front_of_a_page(before: int, more: int, told: int) -> None:
+    writer = PageWriter()
+    writer.add(100, b"one")
+    page = with_missed(writer.page(before), more)
+    assert decode_page(page) == attrs.evolve(decode_page(writer.page()), missed_events=told)
+    while writer.add(100, bytes(1)):
+        pass
+    assert writer.room >= 8 or missed_events(with_missed(writer.page(), more)) == MISSED_UNKNOWN

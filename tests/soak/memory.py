@@ -181,9 +181,9 @@ class RingAttacker:
                 "<IQIHH",
                 wire_index(rng),
                 rng.choice([time.monotonic_ns()] * 8 + [0, (1 << 64) - 1, time.monotonic_ns() + 10**12]),
-                rng.choice([os.getpid()] * 6 + [0, 1, 0xFFFF_FFFF]),
+                rng.choice([os.getpid()] * 6 + [0, 1, 0xFFFF_FFFF, rng.randrange(1 << 22)]),
                 rng.choice([0, 1, 0, 1, 9, 65535]),
-                0,
+                rng.choice([0, 0, 2, 2, 0xFFFE]),  # not the counter's: that judges times
             )
             whole = bytes(4) + header + body
             first = min(len(whole), self._size - at)

@@ -50,7 +50,7 @@ def told(**changes: Any) -> Told:
 @pytest.mark.parametrize("port", ["data", "tracefs"])
 def test_a_seed_gives_the_same_script_in_every_process(port: str) -> None:
     program = (
-        "import random, sys; from tests.soak import memory, sockets\n"
+        "import os, random, sys; from tests.soak import memory, sockets; os.getpid = lambda: 7\n"
         f"for n in range(20): print(sockets.script(random.Random(f's/{{n}}'), {port!r}))\n"
         "for n in range(20): print(memory.script(random.Random(f's/{n}')))\n"
     )

@@ -7,6 +7,7 @@ from its number, so that most registrations agree and most records fit.
 from __future__ import annotations
 
 import math
+import os
 import random
 import struct
 from typing import Any
@@ -107,7 +108,11 @@ def record(rng: random.Random) -> bytes:
     """A bare event record."""
     index = near(rng, rng.randrange(6), 0.1)
     index = index if isinstance(index, int) and 0 <= index < 1 << 32 else 0xFFFF_FFFF
-    data: bytes = msgpack.packb(struct.pack("<I", index)[: rng.choice([4] * 20 + [0, 3])] + payload(rng))
+    body = struct.pack("<I", index)[: rng.choice([4] * 20 + [0, 3])] + payload(rng)
+    if rng.random() < 0.3:  # says who wrote it
+        tid = rng.choice([os.getpid(), 1, 0, rng.randrange(1 << 22), rng.randrange(1 << 32)])
+        body = struct.pack("<iIHH", -1, tid, rng.choice([0, 1, 65535]), rng.choice([0, 2, 2, 65535])) + body
+    data: bytes = msgpack.packb(body)
     return data
 
 
@@ -194,6 +199,8 @@ def _registration(rng: random.Random) -> tuple[bytes, list[str]]:
         reg |= {"enable_fd": near(rng, 0), "enable_size": near(rng, rng.choice([4, 8]))}
         reg |= {"enable_addr": near(rng, 8 * rng.randrange(512)), "enable_bit": near(rng, rng.randrange(32))}
         fds = ["memfd sealed" if rng.random() < 0.7 else rng.choice(ORDINARY)]
+    if rng.random() < 0.1:
+        reg["event_id"] = near(rng, rng.randrange(20, 60), 0.05)
     return request(rng, "DIAG_IOCSREG", [near(rng, reg)]), fds
 
 

@@ -76,7 +76,8 @@ int utracefs_event_error(const struct utracefs_event *event, char *text, size_t 
 /* Records of this event in this process. */
 struct utracefs_event_stats {
 	uint64_t lost;	  /* no room, or no daemon to have them any more */
-	uint64_t refused; /* sent over the socket, and not taken: the event was disabled meanwhile, mostly */
+	uint64_t refused; /* longer than 65,529 bytes; in C++ an integer out of its field's range; or sent over
+			   * the socket, and not taken: mostly, the event was disabled meanwhile */
 };
 void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_event_stats *stats);
 
@@ -99,6 +100,8 @@ void utracefs_detach(struct utracefs_event *event);
  * that can fail or wait. */
 int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved);
 void utracefs_commit(struct utracefs_reserved *reserved);
+/* In place of a record: a value that does not fit `field` is counted as refused. what: "was out of range". */
+void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what);
 int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold));
 #pragma GCC visibility pop
 
@@ -255,11 +258,13 @@ static inline size_t utracefs_string_size(const char *text)
 	} \
 	struct utracefs_event
 
-#define UTRACEFS_EMIT(name, ...) \
+/* (`&NAME, ARGUMENT...` is what `&__VA_ARGS__` becomes: the C standards have no other way to no argument.) */
+#define UTRACEFS_EMIT(...) \
 	do { \
-		if (__builtin_expect(utracefs_enabled(&name), 0)) \
-			utracefs_emit_##name(&name, ##__VA_ARGS__); \
+		if (__builtin_expect(utracefs_enabled(&UTRACEFS_FIRST(__VA_ARGS__, 0)), 0)) \
+			UTRACEFS_CAT(utracefs_emit_, UTRACEFS_FIRST(__VA_ARGS__, 0))(&__VA_ARGS__); \
 	} while (0)
+#define UTRACEFS_FIRST(first, ...) first
 
 /* Before other constructors and after other destructors, which may emit. */
 #define UTRACEFS_DEFINE_EVENT(name, event_flags, text) \
@@ -299,9 +304,9 @@ static inline size_t utracefs_string_size(const char *text)
 #define UTRACEFS_CHECK_string(n)
 #define UTRACEFS_CHECK_bytes(n)
 #define UTRACEFS_CHECK_chars(n, count) \
-	_Static_assert((count) >= 1 && (count) <= 1024, "char[N]: N is 1 to 1024");
+	__extension__ _Static_assert((count) >= 1 && (count) <= 1024, "char[N]: N is 1 to 1024");
 #define UTRACEFS_CHECK_structure(n, tag, count) \
-	_Static_assert(sizeof(struct tag) == (count), "sizeof(struct " #tag ")");
+	__extension__ _Static_assert(sizeof(struct tag) == (count), "sizeof(struct " #tag ")");
 
 #define UTRACEFS_PARAMETER_u8(n) , uint8_t n
 #define UTRACEFS_PARAMETER_u16(n) , uint16_t n
@@ -408,6 +413,11 @@ static inline size_t utracefs_string_size(const char *text)
 
 #else
 #pragma GCC diagnostic pop
+#define UTRACEFS_IS_OF_C static_assert(false, "this macro is for C: in C++ include utracefs.hpp")
+#define UTRACEFS_EVENT(...) UTRACEFS_IS_OF_C
+#define UTRACEFS_EVENT_FLAGS(...) UTRACEFS_IS_OF_C
+#define UTRACEFS_EVENT_PLAIN(...) UTRACEFS_IS_OF_C
+#define UTRACEFS_EMIT(...) UTRACEFS_IS_OF_C
 #endif /* !__cplusplus */
 
 #endif

@@ -13,7 +13,8 @@
  * checked by the compiler:
  *
  *     field                                kernel's type       argument
- *     u8{"name"} ... u64, s8 ... s64       u8 ... s64          integer, bool, enumeration
+ *     u8{"name"} ... u64, s8 ... s64       u8 ... s64          integer, bool, enumeration; out of range it is
+ *                                                              refused and counted
  *     string{"name"}                       __rel_loc char[]    what makes a std::string_view, or nullptr
  *     bytes{"name"}                        __rel_loc u8[]      what has data() and size()
  *     chars<16>{"name"}                    char[16]            as string; cut to 15 bytes and NUL
@@ -106,6 +107,19 @@ template <typename Argument> constexpr bool is_text()
 
 template <typename Integer> struct integer {
 	static constexpr std::size_t fixed = sizeof(Integer);
+
+	/* Whether the field can hold it: both ways it is the same number, of the same sign. */
+	template <typename Argument> static constexpr bool fits(const Argument &value)
+	{
+		if constexpr (std::is_enum_v<Argument>) {
+			return fits(static_cast<std::underlying_type_t<Argument>>(value));
+		} else {
+			const Integer narrow = static_cast<Integer>(value);
+
+			return static_cast<Argument>(narrow) == value && (narrow < Integer(0)) == (value < Argument(0));
+		}
+	}
+
 	const char *name;
 
 	constexpr explicit integer(const char *given) : name(given) {}
@@ -299,6 +313,21 @@ template <typename Type> struct structure {
 	}
 };
 
+namespace detail {
+
+template <typename Field> struct is_integer : std::false_type {};
+template <typename Integer> struct is_integer<integer<Integer>> : std::true_type {};
+
+template <typename Field, typename Argument> constexpr bool fits(const Argument &value)
+{
+	if constexpr (is_integer<Field>::value)
+		return Field::fits(value);
+	else
+		return true;
+}
+
+} // namespace detail
+
 /* The command string of an event, also as a constant expression. */
 template <typename... Fields> constexpr detail::text command(std::string_view name, const Fields &...fields)
 {
@@ -316,7 +345,7 @@ public:
 
 	/* flags: UTRACEFS_PERSIST, UTRACEFS_MULTI_FORMAT. */
 	event(unsigned flags, const char *name, Fields... fields)
-	    : text_(utracefs::command(name, fields...)), event_()
+	    : text_(utracefs::command(name, fields...)), names_{fields.name..., nullptr}, event_()
 	{
 		event_.state = &off_;
 		event_.command = text_.data;
@@ -369,8 +398,12 @@ private:
 	__attribute__((noinline)) void write(std::index_sequence<I...>, const Arguments &...arguments) noexcept
 	{
 		const std::size_t sizes[sizeof...(Fields) + 1] = {Fields::dynamic(arguments)..., 0};
+		const bool fit[sizeof...(Fields) + 1] = {detail::fits<Fields>(arguments)..., true};
 		struct utracefs_reserved reserved;
 
+		for (std::size_t i = 0; i < sizeof...(Fields); i++)
+			if (!fit[i])
+				return utracefs_refuse(&event_, names_[i], "was out of range");
 		if (!utracefs_reserve(&event_, (fixed + ... + sizes[I]), &reserved))
 			return;
 		detail::writer to{reserved.payload, reserved.payload + fixed};
@@ -380,6 +413,7 @@ private:
 	}
 
 	detail::text text_;
+	const char *names_[sizeof...(Fields) + 1];
 	struct utracefs_event event_;
 };
 

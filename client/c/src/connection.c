@@ -11,12 +11,10 @@
  * The daemon is trusted with what it says, but not with what would crash the program: a broken message, a
  * number out of range or a descriptor that is missing ends the connection.
  */
-#include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 
-#include "bin.h"
 #include "core.h"
 #include "thread.h"
 
@@ -58,7 +56,11 @@ static void back_off(struct ut_session *s, uint64_t now)
 	s->state = UT_WAITING;
 	s->due = now + s->back_off;
 	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
-	unmap_status(s);
+	/* A child that never had a connection and finds none to be had. (Where a socket is, at which nobody
+	 * answers, it may have one later.) */
+	s->is_cut_off = s->ring && !ut_views[s->ring].header && s->error != -EAGAIN && s->error != -ECONNREFUSED;
+	if (!s->is_cut_off)
+		unmap_status(s);
 	give_up_waiting(s);
 }
 
@@ -105,18 +107,17 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		return;
 	}
 	give_up_rings_of_parent(s);
-	s->error = 0;
+	s->error = s->is_cut_off = 0;
 	s->state = UT_TALKING;
 	s->ring_state = UT_RING_NONE;
 	s->has_answered = s->is_notified = 0;
 	s->in_size = 0;
 	s->out = (struct ut_out){s->memory + UT_IN_BYTES, 0, UT_OUT_BYTES, 0};
 	s->out_sent = 0;
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 		if (reg->state == UT_ANSWERED)
 			reg->old_index = reg->write_index;
-		reg->state = UT_TO_ASK;
-	}
+	ut_ask_anew(s);
 	if (s->flags & UT_TOKENS)
 		ut_enablers_begin(s);
 	else
@@ -146,53 +147,27 @@ static void fail_calls(struct ut_session *s)
 	s->nr_asked = 0;
 }
 
-static struct ut_reg *reg_of_daemons(const struct ut_session *s, int64_t write_index)
+static void end_connection(struct ut_session *s)
 {
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state == UT_ANSWERED && reg->write_index == write_index)
-			return reg;
-	return NULL;
-}
-
-/* Records that were taken from our own ring and not wholly sent. */
-static void count_unsent(struct ut_session *s)
-{
-	ssize_t size;
-
-	for (size_t at = 0; s->out_sent < s->out.size && at < s->out.size; at += (size_t)size) {
-		const uint8_t *object = s->out.data + at;
-		uint32_t data, write_index;
-		unsigned header = bin_get_header(object, s->out.size - at, &data);
-		struct ut_reg *reg;
-
-		size = ut_object_size(object, s->out.size - at);
-		if (size <= 0)
-			return;
-		if (!header || at + (size_t)size <= s->out_sent)
-			continue;
-		memcpy(&write_index, object + header, 4);
-		reg = reg_of_daemons(s, le32toh(write_index));
-		if (reg)
-			atomic_fetch_add(&reg->lost, 1);
-	}
-}
-
-void ut_disconnect(struct ut_session *s)
-{
-	unmap_status(s);
-	count_unsent(s);
+	ut_count_unsent(s);
 	s->out.size = s->out_sent = 0;
 	ut_close_connection(s);
 	fail_calls(s);
 	if (s->flags & UT_TOKENS)
 		ut_enablers_lost(s);
 	if (s->ring && !ut_ring_is_ours(s->ring)) {
-		/* What is in it is the daemon's, which has it mapped; offered to another it can never be. */
+		/* What is in it is the daemon's; offered to another it can never be. */
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			atomic_store(&reg->place, 0);
 		ut_ring_give_up(s->ring, NULL, NULL);
 		s->ring = 0;
 	}
+}
+
+void ut_disconnect(struct ut_session *s)
+{
+	unmap_status(s);
+	end_connection(s);
 }
 
 static void lose_connection(struct ut_session *s, uint64_t now, int error)
@@ -227,11 +202,12 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 		ut_put_empty_map(&s->out, asked->msgid, "notify_enablers");
 		break;
 	case UT_ABOUT_REG:
-		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, UT_NO_TOKEN);
+		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, reg->event_id, UT_NO_TOKEN);
 		reg->state = UT_ASKED_FOR;
 		break;
 	case UT_ABOUT_ENABLER:
-		ut_put_register(&s->out, asked->msgid, enabler->command, enabler->flags, enabler->token);
+		ut_put_register(&s->out, asked->msgid, enabler->command, enabler->flags, enabler->event_id,
+				enabler->token);
 		enabler->state = UT_ASKED_FOR;
 		break;
 	case UT_ABOUT_CALL:
@@ -271,8 +247,8 @@ static void ask_registrations(struct ut_session *s)
 				return;
 		return;
 	}
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state == UT_TO_ASK && ut_ask(s, UT_ABOUT_REG, reg))
+	for (; s->to_ask; s->to_ask = s->to_ask->next)
+		if (s->to_ask->state == UT_TO_ASK && ut_ask(s, UT_ABOUT_REG, s->to_ask))
 			return;
 }
 
@@ -340,15 +316,16 @@ static int next_fd(struct ut_session *s, struct ut_descriptor *descriptor)
 static int status_came(struct ut_session *s, const struct ut_message *message)
 {
 	struct stat found;
-	uint64_t size;
+	uint64_t size, writers;
 
-	if (message->error || s->status_fd.fd >= 0 || ut_parse_size(message->result, &size) ||
+	if (message->error || s->status_fd.fd >= 0 || ut_parse_size(message->result, &size, &writers) ||
 	    next_fd(s, &s->status_fd))
 		return -EPROTO;
 	/* Beyond the file's end the map would be a SIGBUS in the program. */
 	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
 		return -EPROTO;
 	s->status_size = (uint32_t)size;
+	s->takes_writers = writers == 1;
 	s->has_answered = 1;
 	return 0;
 }
@@ -356,13 +333,13 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 static int ring_came(struct ut_session *s, const struct ut_message *message)
 {
 	struct ut_descriptor memory, doorbell;
-	uint64_t size;
+	uint64_t size, writers;
 	int ring;
 
 	s->ring_state = UT_RING_SETTLED;
 	if (message->error)
 		return 0; /* for whatever reason: the socket will do */
-	if (ut_parse_size(message->result, &size) || next_fd(s, &memory))
+	if (ut_parse_size(message->result, &size, &writers) || next_fd(s, &memory))
 		return -EPROTO;
 	if (next_fd(s, &doorbell)) {
 		ut_close(&memory);
@@ -410,25 +387,24 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 	}
 	if (ut_parse_registered(message->result, 0, &answer))
 		return -EPROTO;
-	if (atomic_load(&reg->place) == 0 && !reg->locs) {
-		struct ut_loc *locs = NULL;
-
-		if (answer.nr_locs) {
-			locs = malloc(answer.nr_locs * sizeof(*locs));
-			if (locs)
-				memcpy(locs, answer.locs, answer.nr_locs * sizeof(*locs));
-			else
-				answer.nr_locs = 0; /* the daemon looks at them, too */
-		}
+	if (atomic_load(&reg->place) == 0 && !reg->nr_locs) {
 		reg->size = answer.size;
-		reg->nr_locs = answer.nr_locs;
-		reg->locs = locs;
+		if (answer.nr_locs <= reg->room) { /* else the daemon alone looks at them */
+			reg->nr_locs = answer.nr_locs;
+			memcpy(reg->locs, answer.locs, answer.nr_locs * sizeof(*reg->locs));
+		}
 	}
 	reg->id = answer.id;
+	reg->event_id = answer.event_id;
 	reg->status_index = answer.status_index;
 	reg->write_index = answer.write_index;
 	reg->state = UT_ANSWERED;
 	reg->error = 0;
+	ut_reg_enter(reg);
+	if (reg->session->state == UT_UP) {
+		reg->next_answered = reg->session->answered;
+		reg->session->answered = reg;
+	}
 	return 0;
 }
 
@@ -490,7 +466,7 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 	case UT_ENABLERS_CHANGED:
 		return ut_enablers_changed(s, message);
 	case UT_WRITE_ERROR:
-		reg = reg_of_daemons(s, message->write_index);
+		reg = ut_reg_of_daemons(s, message->write_index);
 		if (reg)
 			reg->refused += message->count;
 		return 0;
@@ -590,17 +566,20 @@ static int move_all(struct ut_session *s)
 {
 	void *at;
 
-	if (!s->ring && !s->local) {
-		int made = ut_ring_make(ut_settings.local_bytes);
-
-		s->local = made > 0 ? (uint32_t)made : 0; /* else events are off */
-		s->taker.ring = ut_outlets[s->local].ring;
-		if (s->local)
-			dr_consumer_start(&s->taker);
-	}
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state == UT_ANSWERED && place(s, reg))
+	if (!s->ring)
+		ut_ring_make_local(s); /* else events are off */
+	if (s->local) /* each thread says its name on each connection; a number as in no ring of the daemon's */
+		dr_ask_names(&s->taker, s->takes_writers ? ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1 : 0);
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+		if (reg->state != UT_ANSWERED)
+			continue;
+		if (place(s, reg))
 			return -EPROTO;
+		if (atomic_load(&reg->place) == 0) {
+			reg->next_answered = s->answered;
+			s->answered = reg;
+		}
+	}
 	at = mmap(s->status_area, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
 	if (at == MAP_FAILED)
 		return -errno;
@@ -623,15 +602,20 @@ static int advance(struct ut_session *s)
 	if (s->flags & UT_TOKENS)
 		return 0;
 	if (s->state == UT_UP) {
-		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-			if (reg->state == UT_ANSWERED && atomic_load(&reg->place) == 0 && place(s, reg))
+		for (struct ut_reg **at = &s->answered; *at;) {
+			if (place(s, *at))
 				return -EPROTO;
+			if (atomic_load(&(*at)->place))
+				*at = (*at)->next_answered;
+			else
+				at = &(*at)->next_answered; /* it has no number yet */
+		}
 		return 0;
 	}
-	if (s->status_fd.fd < 0)
+	if (s->status_fd.fd < 0 || s->to_ask)
 		return 0;
-	for (const struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state == UT_TO_ASK || reg->state == UT_ASKED_FOR)
+	for (unsigned i = 0; i < s->nr_asked; i++)
+		if (s->asked[i].about == UT_ABOUT_REG && s->asked[i].what)
 			return 0;
 	if (s->ring && s->ring_state == UT_RING_NONE) {
 		if (s->nr_asked)
@@ -661,8 +645,13 @@ void ut_step(struct ut_session *s, uint64_t now)
 	if (s->state != UT_TALKING && s->state != UT_UP)
 		return;
 	if (!ut_is_ours(&s->socket) || (s->ring && !ut_ring_is_ours(s->ring))) {
-		lose_connection(s, now, -EBADF);
-		return;
+		/* The program has closed them. The daemon is there as it was, and so is its status page. */
+		end_connection(s);
+		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+			atomic_store(&reg->place, 0);
+		start_connection(s, now);
+		if (s->state != UT_TALKING)
+			return;
 	}
 	for (int turns = 0; turns < 2 && !error; turns++) {
 		error = receive(s);

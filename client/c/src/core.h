@@ -61,21 +61,25 @@ struct ut_reg {
 	struct ut_session *session;
 	uint32_t size; /* of the fixed fields; with locs: set before place, and never changed */
 	uint32_t nr_locs;
-	const struct ut_loc *locs;
 	uint32_t id; /* the trace event's; another one in another daemon */
 	_Atomic uint64_t lost;
 
 	struct ut_reg *next; /* in the order in which they are registered on every connection */
+	struct ut_reg *next_answered; /* ut_session.answered */
+	struct ut_reg *next_of_index; /* ut_session.buckets */
 	char *command;
 	uint32_t flags;
+	uint16_t event_id; /* what the next registration must carry; 0: nothing */
 	enum ut_reg_state state;
 	int error; /* of UT_REFUSED: an errno */
 	char text[160];
 	uint32_t number; /* write_index on the session; UT_NO_NUMBER: not given out */
 	uint32_t status_index, write_index; /* of UT_ANSWERED: what the daemon said */
 	int64_t old_index;		    /* write_index on the connection before; -1 */
-	uint64_t refused;		    /* records that the daemon did not take */
+	_Atomic uint64_t refused;	    /* records that the daemon did not take, or that are too long for it */
 	struct utracefs_event *events;
+	uint32_t room; /* for locs. The answer may be read by a signal handler, which must not allocate. */
+	struct ut_loc locs[];
 };
 
 /* A bit that follows an event, by a token of ours. */
@@ -83,6 +87,7 @@ struct ut_enabler {
 	struct ut_enabler *next;
 	char *command;
 	uint32_t flags;
+	uint16_t event_id; /* as of ut_reg */
 	enum ut_reg_state state;
 	int error;
 	uint64_t token;
@@ -124,12 +129,17 @@ struct ut_session {
 	unsigned flags;
 	enum ut_state state;
 	int error;	  /* why the last attempt to connect failed: negative errno */
+	int is_cut_off;	  /* a child that can have no connection: it counts in its parent's ring what is lost */
 	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect */
 	uint64_t back_off;
 	uint64_t patience; /* what looks at pending events may wait together */
 	uint32_t changes; /* futex: counts steps, for those that wait */
 
-	struct ut_reg *regs;
+	struct ut_reg *regs, **end_of_regs;
+	struct ut_reg *to_ask;	 /* none before it is UT_TO_ASK; NULL: none at all */
+	struct ut_reg *answered; /* of UT_UP: those that have no place yet */
+	struct ut_reg **buckets; /* UT_ANSWERED, by the daemon's write_index; as many as there are regs, or more */
+	uint32_t nr_buckets, nr_regs;
 	struct ut_enabler *enablers;
 	uint64_t next_token;
 
@@ -144,6 +154,7 @@ struct ut_session {
 	enum ut_ring_state ring_state;
 	int has_answered; /* the daemon has shown itself to be one */
 	int is_notified;  /* notify_enablers was sent */
+	int takes_writers; /* records on the socket may say who wrote them */
 	uint32_t ring;	  /* of the daemon; it outlives a connection. 0: none */
 	uint32_t local;	  /* of ours, where the daemon gives none. 0: none */
 	struct dr_consumer taker; /* of the local ring */
@@ -174,6 +185,15 @@ struct ut_session *ut_session_new(unsigned flags);
 /* Last of all that are registered, without a number. NULL: ENOMEM. */
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
 int ut_reg_number(struct ut_reg *reg);
+/* All registrations are to be asked for, on a new connection. */
+void ut_ask_anew(struct ut_session *session);
+/* The daemon has answered it: it is found by its write_index. */
+void ut_reg_enter(struct ut_reg *reg);
+/* The first registration with this write_index of the daemon's. */
+struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index);
+/* One that was forked connects with the next step; one that waits for its next attempt does, too, if
+ * somebody asks for something now. */
+void ut_begin(struct ut_session *session, int is_asked);
 /* Steps of the session until done(arg), or until `until` (ns) or nothing is to be expected soon: whether it
  * is done. The lock is given up while it waits. */
 int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
@@ -186,7 +206,8 @@ void ut_session_end(struct ut_session *session);
 void ut_free_later(void *block);
 
 /* Without the lock: an event that is to be written has no place. Whether it has one now, after waiting
- * within the patience. */
+ * within the patience. A signal handler in a thread that waits does not wait as well: its records go into a
+ * ring of our own, until there is an answer. */
 int ut_reg_settle(struct ut_reg *reg);
 /* Send what is pending and have the daemon take it in: 0 or negative errno. */
 int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
@@ -214,10 +235,14 @@ int ut_connect(void);
 
 /* ---- local_ring.c: with the lock held */
 
+/* There is one. 0, or -errno. */
+int ut_ring_make_local(struct ut_session *session);
 /* Whether our own ring has records that were not sent. */
 int ut_ring_has_records(const struct ut_session *session);
 /* From our own ring into `out`, as far as there is room. */
 void ut_take_records(struct ut_session *session);
+/* Count as lost what was taken from there and not wholly sent. */
+void ut_count_unsent(struct ut_session *session);
 
 /* ---- enablers.c: with the lock held */
 

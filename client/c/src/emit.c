@@ -16,9 +16,9 @@ void ut_emit_start_child(void)
 	ut_forget_tid();
 }
 
-/* Room for a record. False: none, and counted. (The view is copied: a signal handler that forks in the
- * middle of this leaves the child without any.) */
-static inline int reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+/* Room for a record, or with DR_REFUSED a refusal. False: none, and counted. (The view is copied: a signal
+ * handler that forks in the middle of this leaves the child without any.) */
+static inline int reserve_as(struct ut_reg *reg, uint32_t flag, uint32_t size, struct ut_reserved *r)
 {
 	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	struct data_ring view = ut_views[place >> 32];
@@ -32,10 +32,19 @@ static inline int reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved 
 		if (!view.header)
 			return 0;
 	}
-	r->record = ut_reserve(&view, (uint32_t)place, size, &r->half);
+	r->record = ut_reserve(&view, (uint32_t)place | flag, size, &r->half);
 	if (__builtin_expect(!r->record, 0)) {
-		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
-		return 0;
+		/* The daemon has let the ring go: there is a new connection first. */
+		if (dr_is_closed(&view) && atomic_compare_exchange_strong(&reg->place, &place, 0) &&
+		    ut_reg_settle(reg)) {
+			place = atomic_load_explicit(&reg->place, memory_order_acquire);
+			view = ut_views[place >> 32];
+			r->record = view.header ? ut_reserve(&view, (uint32_t)place | flag, size, &r->half) : NULL;
+		}
+		if (!r->record) {
+			atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
+			return 0;
+		}
 	}
 	r->header = view.header;
 	r->ring = (uint32_t)(place >> 32);
@@ -53,6 +62,28 @@ static inline void commit(const struct ut_reserved *r)
 		ut_ring_wake(r->ring);
 		errno = error;
 	}
+}
+
+int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what)
+{
+	size_t begin = strnlen(field, DR_MAX_WHY / 2), end = strnlen(what, DR_MAX_WHY / 2);
+	struct ut_reserved r;
+
+	if (reserve_as(reg, DR_REFUSED, (uint32_t)(begin + 1 + end), &r)) {
+		memcpy(r.record->payload, field, begin);
+		r.record->payload[begin] = ' ';
+		memcpy(r.record->payload + begin + 1, what, end);
+		commit(&r);
+		atomic_fetch_add_explicit(&reg->refused, 1, memory_order_relaxed);
+	}
+	return 0;
+}
+
+static inline int reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+{
+	if (__builtin_expect(size > DR_MAX_PAYLOAD, 0))
+		return ut_emit_refuse(reg, "payload", "was too long");
+	return reserve_as(reg, 0, size, r);
 }
 
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)

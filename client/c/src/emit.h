@@ -19,6 +19,8 @@ struct ut_reserved {
 /* Room for a record of `size` bytes, to be filled and committed at once; NULL: none, which is counted, or
  * there is no daemon. Also waits for the answer to a registration, within the patience. */
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *reserved);
+/* In place of a record: the daemon counts it as refused (data_ring.h). 0. */
+int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what);
 void ut_emit_commit(const struct ut_reserved *reserved);
 /* 0; -EINVAL: shorter than the fixed fields; -EBADF: no consumer; -EFAULT: location words that lead
  * outside. */

@@ -144,7 +144,8 @@ static void unregister(uint64_t token)
 		ut_forget_asked(s, &waiting);
 }
 
-static int add(const char *command, uint32_t flags, uintptr_t addr, uint8_t size, uint8_t bit)
+static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t addr, uint8_t size,
+	       uint8_t bit)
 {
 	struct ut_enabler *made, **at;
 	int error = 0;
@@ -164,13 +165,13 @@ static int add(const char *command, uint32_t flags, uintptr_t addr, uint8_t size
 		return -ENOMEM;
 	}
 	made->flags = flags;
+	made->event_id = event_id;
 	made->token = enablers_session->next_token++;
 	made->addr = addr;
 	made->size = size;
 	made->bit = bit;
 	*find(addr, bit) = made;
-	if (enablers_session->state == UT_FORKED)
-		enablers_session->state = UT_NEW;
+	ut_begin(enablers_session, 1);
 	if (!ut_await(enablers_session, is_answered, made))
 		error = enablers_session->state == UT_WAITING ? -ENOTCONN : -ETIMEDOUT;
 	else if (made->state == UT_REFUSED)
@@ -191,7 +192,8 @@ static int add(const char *command, uint32_t flags, uintptr_t addr, uint8_t size
 	return error;
 }
 
-int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size, uint8_t bit)
+int ut_enabler_add(const char *command, uint16_t flags, uint16_t event_id, void *addr, uint8_t size,
+		   uint8_t bit)
 {
 	int saved = errno, error;
 
@@ -200,7 +202,7 @@ int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size
 		return -EINVAL;
 	ut_lock();
 	ut_process_look();
-	error = add(command, flags, (uintptr_t)addr, size, bit);
+	error = add(command, flags, event_id, (uintptr_t)addr, size, bit);
 	if (enablers_session)
 		ut_thread_start();
 	ut_unlock();

@@ -3,10 +3,53 @@
 
 #include "bin.h"
 #include "core.h"
+#include "thread.h"
+
+int ut_ring_make_local(struct ut_session *s)
+{
+	int made;
+
+	if (s->local && ut_views[s->local].header)
+		return 0;
+	if (s->local)
+		ut_ring_give_up(s->local, NULL, NULL); /* its parent's */
+	made = ut_ring_make(ut_settings.local_bytes);
+	s->local = made > 0 ? (uint32_t)made : 0;
+	if (!s->local)
+		return made;
+	s->taker.ring = ut_outlets[s->local].ring;
+	dr_consumer_start(&s->taker);
+	return 0;
+}
 
 int ut_ring_has_records(const struct ut_session *s)
 {
 	return s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail;
+}
+
+/* In the form of the socket, signed where that has room; its bytes. */
+static unsigned put_record(uint8_t *at, uint32_t write_index, const struct dr_taken *taken,
+			   const uint8_t *payload, int is_signed)
+{
+	unsigned named = taken->flags & DR_NAMED ? DR_COMM : 0, size;
+	const unsigned room = BIN_MAX_OBJECT - BIN_MAX_HEADER - 4;
+
+	if (taken->length + BIN_SIGNATURE > room)
+		is_signed = 0;
+	if (!is_signed || taken->length + BIN_SIGNATURE + named > room)
+		named = 0;
+	size = bin_put_header(at, taken->length + 4 + (is_signed ? BIN_SIGNATURE : 0) + named);
+	if (is_signed) {
+		size += bin_put_signature(at + size, write_index, taken->tid, taken->cpu, named ? DR_NAMED : 0);
+	} else {
+		const uint32_t word = htole32(write_index);
+
+		memcpy(at + size, &word, 4);
+		size += 4;
+	}
+	memcpy(at + size, payload, taken->length);
+	memcpy(at + size + taken->length, taken->comm, named);
+	return size + taken->length + named;
 }
 
 void ut_take_records(struct ut_session *s)
@@ -20,17 +63,17 @@ void ut_take_records(struct ut_session *s)
 			return; /* cannot be: nobody else has this memory */
 		while (UT_OUT_BYTES - s->out.size > 65536 + 64 &&
 		       dr_next(&s->taker, &taken, payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
-			struct ut_reg *reg = ut_reg_of(s, taken.write_index);
+			struct ut_reg *reg = ut_reg_of(s, taken.write_index & ~DR_REFUSED);
 			uint8_t *at = s->out.data + s->out.size;
 
-			if (reg && reg->state == UT_ANSWERED) {
-				uint32_t write_index = htole32(reg->write_index);
-				unsigned header = bin_put_header(at, taken.length + 4);
+			if (s->ring && reg && *(const volatile uint8_t *)atomic_load(&reg->status) == 0) {
+				; /* written before the answer, which says that no consumer is attached */
+			} else if (reg && reg->state == UT_ANSWERED) {
+				uint32_t flag = taken.write_index & DR_REFUSED;
 
-				memcpy(at + header, &write_index, 4);
-				memcpy(at + header + 4, payload, taken.length);
-				s->out.size += header + 4 + taken.length;
-			} else if (reg) {
+				s->out.size +=
+					put_record(at, reg->write_index | flag, &taken, payload, s->takes_writers);
+			} else if (reg && !(taken.write_index & DR_REFUSED)) {
 				atomic_fetch_add(&reg->lost, 1);
 			}
 			dr_advance(&s->taker, taken.bytes);
@@ -38,5 +81,27 @@ void ut_take_records(struct ut_session *s)
 		dr_publish(&s->taker);
 		/* A second look after asking to be woken: point 3 of data_ring.h. */
 		dr_want_wakeup(&s->taker, 1);
+	}
+}
+
+void ut_count_unsent(struct ut_session *s)
+{
+	ssize_t size;
+
+	for (size_t at = 0; s->out_sent < s->out.size && at < s->out.size; at += (size_t)size) {
+		const uint8_t *object = s->out.data + at;
+		uint32_t data, write_index;
+		unsigned header = bin_get_header(object, s->out.size - at, &data);
+		struct ut_reg *reg;
+
+		size = ut_object_size(object, s->out.size - at);
+		if (size <= 0)
+			return;
+		if (!header || at + (size_t)size <= s->out_sent)
+			continue;
+		write_index = bin_take_apart(object + header, data).write_index;
+		reg = write_index & DR_REFUSED ? NULL : ut_reg_of_daemons(s, write_index);
+		if (reg)
+			atomic_fetch_add(&reg->lost, 1);
 	}
 }

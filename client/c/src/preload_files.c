@@ -95,7 +95,7 @@ static void begin(void)
 /* ---- the list in the memfd */
 
 #define LIST_SIZE (256u << 10) /* two thousand events of a hundred bytes; those beyond are not handed on */
-#define LIST_MAGIC 0x3174736c66637475u /* "utcflst1" */
+#define LIST_MAGIC 0x3274736c66637475u /* "utcflst2" */
 
 struct list {
 	uint64_t magic;
@@ -108,6 +108,8 @@ struct entry { /* at a multiple of 4; in the order in which they were noted */
 	uint32_t write_index;
 	uint16_t flags;
 	uint16_t length; /* of the command string that follows, without NUL */
+	uint16_t event_id; /* of ut_session_register */
+	uint16_t reserved;
 	char command[];
 };
 
@@ -116,7 +118,8 @@ static uint32_t padded(uint32_t length)
 	return (uint32_t)sizeof(struct entry) + ((length + 3) & ~3u);
 }
 
-void ut_file_note(struct ut_file *file, uint32_t write_index, const char *command, uint16_t flags)
+void ut_file_note(struct ut_file *file, uint32_t write_index, const char *command, uint16_t flags,
+		  uint16_t event_id)
 {
 	const uint32_t length = (uint32_t)strlen(command);
 	struct list *list;
@@ -139,6 +142,7 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 			entry->write_index = write_index;
 			entry->flags = flags;
 			entry->length = (uint16_t)length;
+			entry->event_id = event_id;
 			memcpy(entry->command, command, length);
 			atomic_store_explicit(&list->end, end + padded(length), memory_order_release);
 		}
@@ -167,9 +171,11 @@ static void replay(struct ut_session *session, const struct list *list)
 			if (length >= sizeof(command) || at + padded(length) > end)
 				break;
 			if (entry->write_index == index) {
+				uint16_t event_id = entry->event_id;
+
 				memcpy(command, entry->command, length);
 				command[length] = '\0';
-				found = ut_session_register(session, command, entry->flags, &got) == 0 &&
+				found = ut_session_register(session, command, entry->flags, &event_id, &got) == 0 &&
 					got == index;
 				if (!found)
 					return;

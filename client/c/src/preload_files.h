@@ -96,7 +96,8 @@ void ut_file_set(int fd, struct ut_file *file);
 int ut_file_from(unsigned fd);
 
 /* Notes a registration in the file's list. */
-void ut_file_note(struct ut_file *file, uint32_t write_index, const char *command, uint16_t flags);
+void ut_file_note(struct ut_file *file, uint32_t write_index, const char *command, uint16_t flags,
+		  uint16_t event_id);
 
 /* Whether this is the process whose table of descriptors ours describes, and not a child of vfork, which
  * has our memory and descriptors of its own. */

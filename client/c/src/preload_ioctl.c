@@ -94,6 +94,7 @@ static long reg(struct ut_file *file, struct user_reg *user)
 	char command[COMMAND_BYTES];
 	struct user_reg asked;
 	uint32_t write_index;
+	uint16_t event_id = 0;
 	const char *space;
 	void *word;
 	long error;
@@ -115,11 +116,11 @@ static long reg(struct ut_file *file, struct user_reg *user)
 	space = strchrnul(command, ' ');
 	if (memchr(command, ':', (size_t)(space - command)))
 		return -EINVAL;
-	error = ut_session_register(session, command, asked.flags, &write_index);
+	error = ut_session_register(session, command, asked.flags, &event_id, &write_index);
 	if (error)
 		return error;
-	ut_file_note(file, write_index, command, asked.flags);
-	error = ut_enabler_add(command, asked.flags, word, asked.enable_size, asked.enable_bit);
+	ut_file_note(file, write_index, command, asked.flags, event_id);
+	error = ut_enabler_add(command, asked.flags, event_id, word, asked.enable_size, asked.enable_bit);
 	if (error) /* the event stays the file's, as in the kernel */
 		return error;
 	/* The kernel does not look at what becomes of this, either. */

@@ -5,8 +5,6 @@
 
 #include "thread.h"
 
-#define CLOSED_HEAD (UINT64_C(1) << 62)
-
 struct data_ring *ut_views;
 struct ut_outlet ut_outlets[UT_MAX_RINGS];
 static uint32_t last_used, nr_in_use;
@@ -139,7 +137,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 		uint64_t position = 0;
 		uint32_t write_index;
 
-		positions.head = atomic_fetch_add(&header->head, CLOSED_HEAD);
+		positions.head = atomic_fetch_or(&header->head, DR_CLOSED) & ~DR_CLOSED;
 		positions.tail = atomic_load(&header->tail);
 		found.header = &positions;
 		while (dr_walk(&found, &position, &write_index))
@@ -147,7 +145,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	}
 	nobodys = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (nobodys != MAP_FAILED) {
-		nobodys->head = CLOSED_HEAD;
+		nobodys->head = DR_CLOSED;
 		/* (Where it fails the old memory stays: that is as good, but for the room.) */
 		if (mremap(nobodys, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, header) == MAP_FAILED)
 			munmap(nobodys, bytes);

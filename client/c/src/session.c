@@ -73,6 +73,7 @@ struct ut_session *ut_session_new(unsigned flags)
 	s->patience = ut_settings.patience_ns;
 	s->socket.fd = s->status_fd.fd = -1;
 	s->error = -EINPROGRESS;
+	s->end_of_regs = &s->regs;
 	s->next = ut_sessions;
 	ut_sessions = s;
 	return s;
@@ -81,7 +82,6 @@ struct ut_session *ut_session_new(unsigned flags)
 static void free_reg(struct ut_reg *reg)
 {
 	ut_free_later(reg->command);
-	ut_free_later((void *)reg->locs);
 	ut_free_later(reg);
 }
 
@@ -104,7 +104,11 @@ void ut_session_end(struct ut_session *s)
 		if (!reg->events) /* what the program's events point at stays: they may be written for ever */
 			free_reg(reg);
 	}
-	s->regs = NULL;
+	s->regs = s->to_ask = s->answered = NULL;
+	s->end_of_regs = &s->regs;
+	free(s->buckets);
+	s->buckets = NULL;
+	s->nr_buckets = s->nr_regs = 0;
 	if (s->ring)
 		ut_ring_give_up(s->ring, NULL, NULL); /* nothing in it is lost: the daemon has it */
 	if (s->local)
@@ -123,10 +127,65 @@ void ut_session_end(struct ut_session *s)
 	nr_ended++;
 }
 
+void ut_ask_anew(struct ut_session *s)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		reg->state = UT_TO_ASK;
+	s->to_ask = s->regs;
+	s->answered = NULL;
+	if (s->buckets)
+		memset(s->buckets, 0, s->nr_buckets * sizeof(struct ut_reg *));
+}
+
+void ut_reg_enter(struct ut_reg *reg)
+{
+	struct ut_session *s = reg->session;
+	struct ut_reg **at = &s->buckets[reg->write_index & (s->nr_buckets - 1)];
+
+	while (*at)
+		at = &(*at)->next_of_index;
+	reg->next_of_index = NULL;
+	*at = reg;
+}
+
+struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index)
+{
+	struct ut_reg *reg = s->buckets ? s->buckets[write_index & (s->nr_buckets - 1)] : NULL;
+
+	while (reg && reg->write_index != write_index)
+		reg = reg->next_of_index;
+	return reg;
+}
+
+/* Buckets for one more. 0 or -ENOMEM. */
+static int make_buckets(struct ut_session *s)
+{
+	uint32_t wanted = s->nr_buckets ? 2 * s->nr_buckets : 16;
+	struct ut_reg **made, **old = s->buckets;
+
+	if (s->nr_regs < s->nr_buckets)
+		return 0;
+	made = calloc(wanted, sizeof(struct ut_reg *));
+	if (!made)
+		return -ENOMEM;
+	s->buckets = made;
+	s->nr_buckets = wanted;
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->state == UT_ANSWERED)
+			ut_reg_enter(reg);
+	free(old);
+	return 0;
+}
+
 struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t flags)
 {
-	struct ut_reg *reg = calloc(1, sizeof(*reg)), **last = &s->regs;
+	struct ut_reg *reg = NULL;
+	uint32_t room = 0; /* fields of dynamic length have a type __data_loc or __rel_loc */
 
+	for (const char *at = command; (at = strstr(at, "_loc")); at++)
+		room++;
+	if (!make_buckets(s))
+		reg = calloc(1, sizeof(*reg) + room * sizeof(*reg->locs));
 	if (reg)
 		reg->command = strdup(command);
 	if (!reg || !reg->command) {
@@ -135,12 +194,15 @@ struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t fl
 	}
 	reg->session = s;
 	reg->flags = flags;
+	reg->room = room;
 	reg->number = UT_NO_NUMBER;
 	reg->old_index = -1;
 	atomic_store(&reg->status, &ut_off);
-	while (*last)
-		last = &(*last)->next;
-	*last = reg;
+	*s->end_of_regs = reg;
+	s->end_of_regs = &reg->next;
+	s->nr_regs++;
+	if (!s->to_ask)
+		s->to_ask = reg;
 	return reg;
 }
 
@@ -166,18 +228,37 @@ int ut_reg_number(struct ut_reg *reg)
 
 static void remove_reg(struct ut_reg *reg)
 {
-	struct ut_reg **at = &reg->session->regs;
+	struct ut_session *s = reg->session;
+	struct ut_reg **at = &s->regs;
 
 	while (*at != reg)
 		at = &(*at)->next;
 	*at = reg->next;
-	ut_forget_asked(reg->session, reg);
+	if (!*at)
+		s->end_of_regs = at;
+	if (s->to_ask == reg)
+		s->to_ask = reg->next;
+	for (at = &s->answered; *at; at = &(*at)->next_answered)
+		if (*at == reg) {
+			*at = reg->next_answered;
+			break;
+		}
+	for (at = &s->buckets[reg->write_index & (s->nr_buckets - 1)]; *at; at = &(*at)->next_of_index)
+		if (*at == reg) {
+			*at = reg->next_of_index;
+			break;
+		}
+	s->nr_regs--;
+	ut_forget_asked(s, reg);
 	free_reg(reg);
 }
 
 /* ---- waiting */
 
-int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+/* This thread is in ut_drive: who asks is a signal handler. */
+static __thread int is_waiting;
+
+static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
 {
 	for (;;) {
 		uint64_t now = ut_clock_ns(), due, wait;
@@ -209,6 +290,16 @@ int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 	}
 }
 
+int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+{
+	int before = is_waiting, is_done;
+
+	is_waiting = 1;
+	is_done = drive(s, done, arg, until);
+	is_waiting = before;
+	return is_done;
+}
+
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
 int ut_await(struct ut_session *s, int (*done)(void *), void *arg)
@@ -222,9 +313,7 @@ int ut_await(struct ut_session *s, int (*done)(void *), void *arg)
 	return is_done;
 }
 
-/* One that was forked connects with the next step; one that waits for its next attempt does, too, if
- * somebody asks for something now. */
-static void begin(struct ut_session *s, int is_asked)
+void ut_begin(struct ut_session *s, int is_asked)
 {
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
 		s->state = UT_NEW;
@@ -264,8 +353,15 @@ int ut_reg_settle(struct ut_reg *reg)
 		return 0;
 	ut_lock();
 	ut_process_look();
+	if (is_waiting && s->state != UT_CLOSED) {
+		if (reg->number != UT_NO_NUMBER && ut_ring_make_local(s) == 0)
+			atomic_store(&reg->place, ut_place(s->local, reg->number));
+		ut_unlock();
+		errno = error;
+		return atomic_load(&reg->place) != 0;
+	}
 	began = ut_clock_ns();
-	begin(s, 0);
+	ut_begin(s, 0);
 	until = began + s->patience;
 	if (s->state != UT_CLOSED && !is_settled(reg))
 		ut_drive(s, is_settled, reg, until);
@@ -276,6 +372,10 @@ int ut_reg_settle(struct ut_reg *reg)
 	if (s->state != UT_CLOSED)
 		ut_thread_start();
 	found = ut_views[atomic_load(&reg->place) >> 32].header != NULL;
+	if (!found && s->is_cut_off && atomic_load(&reg->status) != &ut_off && *atomic_load(&reg->status)) {
+		dr_count_lost(&ut_outlets[s->ring].ring, reg->write_index);
+		atomic_fetch_add(&reg->lost, 1);
+	}
 	ut_unlock();
 	errno = error;
 	return found;
@@ -319,14 +419,15 @@ static int is_answered(void *arg)
 /* Another registration that the daemon takes for the same event; NULL: none that has a number. */
 static struct ut_reg *same_event(const struct ut_reg *reg)
 {
-	for (struct ut_reg *other = reg->session->regs; other; other = other->next)
-		if (other != reg && other->number != UT_NO_NUMBER && other->state == UT_ANSWERED &&
-		    other->write_index == reg->write_index)
-			return other;
-	return NULL;
+	struct ut_reg *other = ut_reg_of_daemons(reg->session, reg->write_index);
+
+	while (other && (other == reg || other->number == UT_NO_NUMBER || other->write_index != reg->write_index))
+		other = other->next_of_index;
+	return other;
 }
 
-int ut_session_register(struct ut_session *s, const char *command, uint16_t flags, uint32_t *write_index)
+int ut_session_register(struct ut_session *s, const char *command, uint16_t flags, uint16_t *event_id,
+			uint32_t *write_index)
 {
 	int saved = errno, error = 0;
 	struct ut_reg *reg, *same;
@@ -335,17 +436,19 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		return -EINVAL;
 	ut_lock();
 	ut_process_look();
-	begin(s, 1);
+	ut_begin(s, 1);
 	reg = ut_reg_new(s, command, flags);
 	if (!reg) {
 		ut_unlock();
 		errno = saved;
 		return -ENOMEM;
 	}
+	reg->event_id = *event_id;
 	if (!ut_await(s, is_answered, reg))
 		error = s->state == UT_WAITING || s->state == UT_CLOSED ? -ENOTCONN : -ETIMEDOUT;
 	else if (reg->state == UT_REFUSED)
 		error = -reg->error;
+	*event_id = reg->event_id;
 	if (s->state != UT_CLOSED) {
 		same = error ? NULL : same_event(reg);
 		if (same)
@@ -376,7 +479,7 @@ static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, con
 	uint32_t msgid;
 	int error;
 
-	begin(s, 1);
+	ut_begin(s, 1);
 	if (s->state != UT_UP && !ut_drive(s, is_up, s, until))
 		return s->state == UT_TALKING ? -ETIMEDOUT : -ENOTCONN;
 	while ((error = ut_ask(s, UT_ABOUT_CALL, &waiting)) == -EAGAIN) {
@@ -463,16 +566,18 @@ void ut_session_start_child(struct ut_session *s)
 		ut_close(&ut_outlets[s->ring].doorbell);
 		ut_close(&ut_outlets[s->ring].memory);
 	}
+	is_waiting = 0;
+	s->is_cut_off = 0;
 	s->nr_asked = 0;
 	if (s->state != UT_CLOSED)
 		s->state = UT_FORKED;
 	s->due = 0;
+	ut_ask_anew(s);
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
 		atomic_store(&reg->place, 0);
 		atomic_store(&reg->lost, 0);
 		reg->refused = 0;
 		reg->old_index = -1;
-		reg->state = UT_TO_ASK;
 	}
 	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
 		enabler->state = UT_TO_ASK;

@@ -23,8 +23,9 @@ int ut_session_open(struct ut_session **session, unsigned flags);
 
 /* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s (20 ms, if others waited in vain and there
  * was no answer since), -ENOTCONN without a daemon. An event that the session has already keeps its write
- * index. */
-int ut_session_register(struct ut_session *session, const char *command, uint16_t flags,
+ * index. event_id: what a registration of this event before stored there, else 0; the daemon does not find
+ * every event by its command string alone. */
+int ut_session_register(struct ut_session *session, const char *command, uint16_t flags, uint16_t *event_id,
 			uint32_t *write_index);
 
 /* DIAG_IOCSDEL, waits as ut_session_register. */
@@ -44,8 +45,9 @@ void ut_session_close(struct ut_session *session);
 
 /* Have bit `bit` of the word of `size` bytes (4 or 8) at `addr` say whether the event is enabled: its state
  * now is written before this returns. -EADDRINUSE: that bit is taken. -ENOMEM: not writable, found out
- * without a fault; then nothing is added. Else as ut_session_register. */
-int ut_enabler_add(const char *command, uint16_t flags, void *addr, uint8_t size, uint8_t bit);
+ * without a fault; then nothing is added. event_id: what ut_session_register stored. Else as that. */
+int ut_enabler_add(const char *command, uint16_t flags, uint16_t event_id, void *addr, uint8_t size,
+		   uint8_t bit);
 
 /* Whether that bit is taken. */
 int ut_enabler_is_known(const void *addr, uint8_t bit);

@@ -14,12 +14,16 @@ _Static_assert(sizeof(struct ut_reserved) <= sizeof(((struct utracefs_reserved *
 static struct ut_session *session; /* with the lock held */
 static int is_closed;
 
-/* By utracefs_declare. */
-static struct dynamic {
-	struct utracefs_event event;
-	struct dynamic *next;
+/* All commands and flags that were attached or declared, by their hash. */
+static struct known {
+	struct known *next;
+	uint32_t hash;
+	int is_declared;
+	struct ut_reg *reg;
+	struct utracefs_event event; /* of utracefs_declare */
 	char command[];
-} *dynamics;
+} **known;
+static uint32_t nr_buckets, nr_known;
 
 static void point(struct utracefs_event *event, const uint8_t *status)
 {
@@ -32,17 +36,63 @@ void ut_events_point(struct utracefs_event *events, const uint8_t *status)
 		point(event, status);
 }
 
-static struct ut_reg *find(const char *command, unsigned flags)
+static void enter(struct known *one)
 {
-	for (struct ut_reg *reg = session->regs; reg; reg = reg->next)
-		if (reg->flags == flags && strcmp(reg->command, command) == 0)
-			return reg;
-	return NULL;
+	struct known **bucket = &known[one->hash & (nr_buckets - 1)];
+
+	one->next = *bucket;
+	*bucket = one;
+}
+
+/* Twice as many buckets. 0 or -ENOMEM. */
+static int make_buckets(void)
+{
+	struct known **old = known, *next;
+	uint32_t nr_old = nr_buckets;
+
+	known = calloc(nr_old ? 2 * nr_old : 64, sizeof(struct known *));
+	if (!known) {
+		known = old;
+		return -ENOMEM;
+	}
+	nr_buckets = nr_old ? 2 * nr_old : 64;
+	for (uint32_t i = 0; i < nr_old; i++)
+		for (struct known *one = old[i]; one; one = next) {
+			next = one->next;
+			enter(one);
+		}
+	free(old);
+	return 0;
+}
+
+/* With the lock held: the entry, made if there is none. NULL: no memory. */
+static struct known *know(const char *command, unsigned flags)
+{
+	uint32_t hash = 2166136261u ^ flags; /* FNV-1a */
+	struct known *one;
+
+	for (const char *at = command; *at; at++)
+		hash = (hash ^ (unsigned char)*at) * 16777619u;
+	for (one = nr_buckets ? known[hash & (nr_buckets - 1)] : NULL; one; one = one->next)
+		if (one->hash == hash && one->event.flags == flags && strcmp(one->command, command) == 0)
+			return one;
+	if (nr_known >= nr_buckets && make_buckets())
+		return NULL;
+	one = calloc(1, sizeof(*one) + strlen(command) + 1);
+	if (!one)
+		return NULL;
+	strcpy(one->command, command);
+	one->hash = hash;
+	one->event = (struct utracefs_event){.state = &ut_off, .command = one->command, .flags = flags};
+	enter(one);
+	nr_known++;
+	return one;
 }
 
 /* With the lock held: has the event registered, without waiting. 0 or negative errno. */
 static int attach(struct utracefs_event *event)
 {
+	struct known *found;
 	struct ut_reg *reg;
 
 	if (is_closed)
@@ -54,9 +104,12 @@ static int attach(struct utracefs_event *event)
 	if (!session)
 		return -ENOMEM;
 	ut_process_look();
-	reg = find(event->command, event->flags);
+	found = know(event->command, event->flags);
+	if (!found)
+		return -ENOMEM;
+	reg = found->reg;
 	if (!reg) {
-		reg = ut_reg_new(session, event->command, event->flags);
+		reg = found->reg = ut_reg_new(session, event->command, event->flags);
 		if (!reg)
 			return -ENOMEM;
 		if (ut_reg_number(reg)) {
@@ -116,23 +169,15 @@ void utracefs_detach(struct utracefs_event *event)
 struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 {
 	int saved = errno;
-	struct dynamic *made;
+	struct known *made;
 
 	if (!command || strlen(command) > UT_MAX_COMMAND)
 		return NULL;
 	ut_lock();
-	for (made = dynamics; made; made = made->next)
-		if (made->event.flags == flags && strcmp(made->command, command) == 0)
-			break;
-	if (!made) {
-		made = calloc(1, sizeof(*made) + strlen(command) + 1);
-		if (made) {
-			strcpy(made->command, command);
-			made->event = (struct utracefs_event){.state = &ut_off, .command = made->command, .flags = flags};
-			made->next = dynamics;
-			dynamics = made;
-			attach(&made->event);
-		}
+	made = know(command, flags);
+	if (made && !made->is_declared) {
+		made->is_declared = 1;
+		attach(&made->event);
 	}
 	ut_unlock();
 	errno = saved;
@@ -167,6 +212,14 @@ int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_
 void utracefs_commit(struct utracefs_reserved *reserved)
 {
 	ut_emit_commit((const struct ut_reserved *)(const void *)reserved->internal);
+}
+
+void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what)
+{
+	struct ut_reg *reg = reg_of(event);
+
+	if (reg)
+		ut_emit_refuse(reg, field, what);
 }
 
 int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int n)
@@ -211,7 +264,7 @@ void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_ev
 	ut_lock();
 	reg = session ? event->registration : NULL;
 	stats->lost = reg ? atomic_load(&reg->lost) : 0;
-	stats->refused = reg ? reg->refused : 0;
+	stats->refused = reg ? atomic_load(&reg->refused) : 0;
 	ut_unlock();
 	errno = saved;
 }

@@ -114,17 +114,22 @@ void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size)
 	end_message(out, began);
 }
 
-void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags, uint64_t token)
+void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
+		     uint32_t event_id, uint64_t token)
 {
 	size_t began = out->size;
 
 	begin_request(out, msgid, "DIAG_IOCSREG", 1);
-	put_map(out, 1 + (flags != 0) + (token != UT_NO_TOKEN));
+	put_map(out, 1 + (flags != 0) + (event_id != 0) + (token != UT_NO_TOKEN));
 	put_str(out, "name_args");
 	put_str(out, command);
 	if (flags) {
 		put_str(out, "flags");
 		put_uint(out, flags);
+	}
+	if (event_id) {
+		put_str(out, "event_id");
+		put_uint(out, event_id);
 	}
 	if (token != UT_NO_TOKEN) {
 		put_str(out, "enable_token");
@@ -378,13 +383,14 @@ int ut_parse(const uint8_t *data, size_t size, struct ut_message *message)
 	return -EPROTO;
 }
 
-int ut_parse_size(struct ut_in in, uint64_t *size)
+int ut_parse_size(struct ut_in in, uint64_t *size, uint64_t *writers)
 {
 	const char *member;
 	uint64_t count;
 	size_t length;
 	int found = 0;
 
+	*writers = 0;
 	if (take(&in, T_MAP, &count))
 		return -EPROTO;
 	while (count--) {
@@ -394,6 +400,9 @@ int ut_parse_size(struct ut_in in, uint64_t *size)
 			if (take(&in, T_UINT, size))
 				return -EPROTO;
 			found = 1;
+		} else if (is_text(member, length, "writers")) {
+			if (take(&in, T_UINT, writers))
+				return -EPROTO;
 		} else if (skip(&in, 1) != 1) {
 			return -EPROTO;
 		}
@@ -424,7 +433,7 @@ int ut_parse_registered(struct ut_in in, int with_token, struct ut_registered *r
 	size_t length;
 	int has_status = 0, has_index = 0, has_enabled = 0;
 
-	registered->id = registered->size = registered->nr_locs = 0;
+	registered->id = registered->event_id = registered->size = registered->nr_locs = 0;
 	if (take(&in, T_MAP, &count))
 		return -EPROTO;
 	while (count--) {
@@ -443,6 +452,8 @@ int ut_parse_registered(struct ut_in in, int with_token, struct ut_registered *r
 			has_index = 1;
 		} else if (is_text(member, length, "id") && !take(&in, T_UINT, &value) && value <= UINT16_MAX) {
 			registered->id = (uint32_t)value;
+		} else if (is_text(member, length, "event_id") && !take(&in, T_UINT, &value) && value <= UINT16_MAX) {
+			registered->event_id = (uint16_t)value;
 		} else if (is_text(member, length, "size") && !take(&in, T_UINT, &value) && value <= UINT32_MAX) {
 			registered->size = (uint32_t)value;
 		} else if (is_text(member, length, "enabled") && !take(&in, T_UINT, &value) && value <= 1) {

@@ -36,8 +36,9 @@ struct ut_loc {
 struct ut_registered {
 	uint32_t status_index;
 	uint32_t write_index;
-	uint32_t id;   /* the trace event's */
-	uint32_t size; /* bytes of the fixed fields */
+	uint32_t id;	   /* the trace event's */
+	uint16_t event_id; /* what a further registration must carry; 0: nothing */
+	uint32_t size;	   /* bytes of the fixed fields */
 	uint32_t nr_locs;
 	int enabled;
 	struct ut_loc locs[UT_MAX_LOCS];
@@ -68,8 +69,9 @@ void ut_put_plain(struct ut_out *out, uint32_t msgid, const char *method);
 /* One whose only param is an empty map: notify_enablers, adopt_ring. */
 void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method);
 void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size);
-/* token: UT_NO_TOKEN asks for a write index. */
-void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags, uint64_t token);
+/* event_id: of a registration before; 0: none is needed. token: UT_NO_TOKEN asks for a write index. */
+void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
+		     uint32_t event_id, uint64_t token);
 void ut_put_delete(struct ut_out *out, uint32_t msgid, const char *name);
 void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token);
 /* A notification. */
@@ -80,7 +82,8 @@ ssize_t ut_object_size(const uint8_t *data, size_t size);
 /* One complete object. 0 or -EPROTO. What is new in the protocol is UT_UNKNOWN. */
 int ut_parse(const uint8_t *data, size_t size, struct ut_message *message);
 /* 0, or -EPROTO for what is no such result. Members that are not known are stepped over. */
-int ut_parse_size(struct ut_in result, uint64_t *size);
+/* writers: the member of mmap_status, 0 where there is none. */
+int ut_parse_size(struct ut_in result, uint64_t *size, uint64_t *writers);
 int ut_parse_registered(struct ut_in result, int with_token, struct ut_registered *registered);
 /* The next of `nr_pairs`: a token and what its bit is to be. 0 or -EPROTO. */
 int ut_next_pair(struct ut_in *in, uint64_t *token, int *on);

@@ -12,8 +12,14 @@
  *     busy                two threads emit until stdin ends; prints what was taken, and what of it is lost
  *     many N              declares N events, emits one record of each
  *     closed N            declares N events, ends the library, and emits: events are off
+ *     long                texts of 65,516 and 65,517 bytes and one of 1 MiB; prints what is lost and refused
+ *     cut-off N           a child that finds no socket any more emits N records; prints what is lost
  *     vfork N             N records, one of a child of vfork(2), and one more
  *     raw-fork            a child made by clone(2), past the handlers of fork, emits
+ *     nested PID COUNT [fork]
+ *                         emits while the daemon PID is stopped and a handler that may interrupt itself
+ *                         emits; its COUNTth run lets the daemon go on. Prints how deep handlers were.
+ *                         fork: in a child, and the daemon is stopped here
  */
 #include <utracefs.h>
 
@@ -28,6 +34,7 @@
 #include <unistd.h>
 
 UTRACEFS_EVENT(c_count, (u32, who), (u64, i));
+UTRACEFS_EVENT(c_long, (u64, n), (string, text));
 
 static int must_end;
 static uint64_t count_each;
@@ -59,8 +66,16 @@ static void *emit_without_end(void *who)
 
 static void handler(int number)
 {
+	int saved = errno;
+
 	(void)number;
+	errno = EDOM;
 	UTRACEFS_EMIT(c_count, 1, handled);
+#ifndef __SANITIZE_THREAD__ /* which changes it where it looks for what is suppressed */
+	if (errno != EDOM)
+		abort();
+#endif
+	errno = saved;
 	handled++;
 }
 
@@ -141,6 +156,42 @@ static int steady(void)
 	return 0;
 }
 
+static volatile int depth, deepest;
+static pid_t stopped;
+
+static void nested_handler(int number)
+{
+	if (++depth > deepest)
+		deepest = depth;
+	handler(number);
+	if (handled == count_each)
+		kill(stopped, SIGCONT);
+	depth--;
+}
+
+static int nested(int in_child)
+{
+	struct itimerval often = {{0, 1000}, {0, 1000}};
+	struct sigaction action = {.sa_handler = nested_handler, .sa_flags = SA_RESTART | SA_NODEFER};
+
+	if (in_child) {
+		utracefs_flush(20000);
+		kill(stopped, SIGSTOP);
+		if (fork())
+			return wait(NULL) < 0;
+	}
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	UTRACEFS_EMIT(c_count, 0, 0);
+	while (handled < count_each)
+		pause();
+	often.it_value.tv_usec = often.it_interval.tv_usec = 0;
+	setitimer(ITIMER_REAL, &often, NULL);
+	printf("flush %d handled %lu deepest %d\n", utracefs_flush(20000), (unsigned long)handled, deepest);
+	print_lost();
+	return 0;
+}
+
 static int cancel(void)
 {
 	pthread_t made;
@@ -153,6 +204,25 @@ static int cancel(void)
 	UTRACEFS_EMIT(c_count, 4, 4); /* the lock is free */
 	printf("flush %d\n", utracefs_flush(2000));
 	return result == PTHREAD_CANCELED ? 0 : 1;
+}
+
+/* 8 bytes, a location word of 4, and the NUL: 65,529 in all is the most. */
+static int too_long(void)
+{
+	static const size_t sizes[] = {65516, 65517, 1 << 20};
+	struct utracefs_event_stats stats;
+
+	for (unsigned i = 0; i < 3; i++) {
+		char *text = malloc(sizes[i] + 1);
+
+		memset(text, 'x', sizes[i]);
+		text[sizes[i]] = 0;
+		UTRACEFS_EMIT(c_long, i, text);
+		free(text);
+	}
+	utracefs_event_stats(&c_long, &stats);
+	printf("lost %lu refused %lu\n", (unsigned long)stats.lost, (unsigned long)stats.refused);
+	return utracefs_flush(20000);
 }
 
 static int dynamic(const char *command)
@@ -278,18 +348,39 @@ int main(int argc, char **argv)
 				closefrom(3);
 			usleep(1000);
 		}
+		utracefs_flush(20000);
+		print_lost();
 		return 0;
 	}
 	if (strcmp(scenario, "steady") == 0)
 		return steady();
 	if (strcmp(scenario, "cancel") == 0)
 		return cancel();
+	if (strcmp(scenario, "long") == 0)
+		return too_long();
+	if (strcmp(scenario, "nested") == 0) {
+		stopped = nr;
+		return nested(argc > 4);
+	}
 	if (strcmp(scenario, "dynamic") == 0)
 		return dynamic(argv[2]);
 	if (strcmp(scenario, "busy") == 0)
 		return busy();
 	if (strcmp(scenario, "many") == 0)
 		return many(nr);
+	if (strcmp(scenario, "cut-off") == 0) {
+		char path[200];
+
+		UTRACEFS_EMIT(c_count, 9, 0);
+		if (fork())
+			return wait(NULL) < 0;
+		snprintf(path, sizeof(path), "%s/user_events_data", getenv("UTRACEFS_DIR"));
+		unlink(path);
+		for (int i = 0; i < nr; i++)
+			UTRACEFS_EMIT(c_count, 10, (uint64_t)i);
+		print_lost();
+		return 0;
+	}
 	if (strcmp(scenario, "vfork") == 0) {
 		pid_t child;
 		int status;

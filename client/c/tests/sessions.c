@@ -14,6 +14,7 @@
  *     set W HEX
  *     fork                    the child goes on, the parent waits for it
  *     close S
+ *     closefrom               closes all descriptors but the standard ones
  *     again N                 opens and closes N more, one after the other
  *
  * Errors are negative errno. Word 9 lies in memory that is read-only, word 8 in memory that is not there.
@@ -78,6 +79,7 @@ int main(void)
 	int nr = 0, s, a, b, c;
 	unsigned long value;
 	uint32_t index;
+	uint16_t event_id = 0; /* of the last registration */
 
 	while (fgets(line, sizeof(line), stdin)) {
 		long answer = -1000;
@@ -88,7 +90,8 @@ int main(void)
 			answer = ut_session_open(&sessions[nr], UT_WAIT);
 			answer = answer ? answer : nr++;
 		} else if (sscanf(line, "register %d %d %[^\n]", &s, &a, text) == 3) {
-			answer = ut_session_register(sessions[s], text, (uint16_t)a, &index);
+			event_id = 0;
+			answer = ut_session_register(sessions[s], text, (uint16_t)a, &event_id, &index);
 			answer = answer ? answer : (long)index;
 		} else if (sscanf(line, "delete %d %[^\n]", &s, text) == 2) {
 			answer = ut_session_delete(sessions[s], text);
@@ -99,7 +102,7 @@ int main(void)
 		} else if (sscanf(line, "judge %d %d %d", &s, &a, &b) == 3) {
 			answer = ut_session_judge(sessions[s], a, (size_t)b);
 		} else if (sscanf(line, "enable %d %d %d %d %[^\n]", &s, &a, &b, &c, text) == 5) {
-			answer = ut_enabler_add(text, (uint16_t)c, word(s), (uint8_t)a, (uint8_t)b);
+			answer = ut_enabler_add(text, (uint16_t)c, event_id, word(s), (uint8_t)a, (uint8_t)b);
 		} else if (sscanf(line, "disable %d %d", &s, &a) == 2) {
 			answer = ut_enabler_remove(word(s), (uint8_t)a);
 		} else if (sscanf(line, "word %d", &s) == 1) {
@@ -121,15 +124,18 @@ int main(void)
 			answer = getpid();
 		} else if (sscanf(line, "again %d", &s) == 1) {
 			struct ut_session *one;
-			uint32_t index;
 
 			for (answer = 0; s-- && !answer;) {
 				answer = ut_session_open(&one, UT_WAIT);
 				if (!answer) {
-					answer = ut_session_register(one, "again u32 a", 0, &index);
+					event_id = 0;
+					answer = ut_session_register(one, "again u32 a", 0, &event_id, &index);
 					ut_session_close(one);
 				}
 			}
+		} else if (strcmp(line, "closefrom") == 0) {
+			closefrom(3);
+			answer = 0;
 		} else if (sscanf(line, "close %d", &s) == 1) {
 			ut_session_close(sessions[s]);
 			answer = 0;

@@ -67,9 +67,9 @@ static void put(const char *what)
 	else if (strcmp(what, "ring") == 0)
 		ut_put_mmap_ring(&out, 70000, 1 << 20);
 	else if (strcmp(what, "register") == 0)
-		ut_put_register(&out, UINT32_MAX, "name u32 a; u32 b; u32 c; u32 d", 0, UT_NO_TOKEN);
+		ut_put_register(&out, UINT32_MAX, "name u32 a; u32 b; u32 c; u32 d", 0, 0, UT_NO_TOKEN);
 	else if (strcmp(what, "token") == 0)
-		ut_put_register(&out, 5, "name u32 a", 2, INT64_MAX);
+		ut_put_register(&out, 5, "name u32 a", 2, 9, INT64_MAX);
 	else if (strcmp(what, "delete") == 0)
 		ut_put_delete(&out, 5, "name");
 	else if (strcmp(what, "unregister") == 0)
@@ -113,10 +113,10 @@ int main(void)
 				puts("");
 			}
 		} else if (strncmp(line, "mapped ", 7) == 0) {
-			uint64_t value = 0;
+			uint64_t value = 0, writers;
 
 			bytes = bytes_of(line + 7, &size);
-			if (ut_parse_size((struct ut_in){bytes, bytes + size}, &value))
+			if (ut_parse_size((struct ut_in){bytes, bytes + size}, &value, &writers))
 				puts("broken");
 			else
 				printf("%llu\n", (unsigned long long)value);

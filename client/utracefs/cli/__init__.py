@@ -42,6 +42,7 @@ from typing import Any, NoReturn
 import click
 
 import utracefs
+from utracefs.cli.terminal import guard
 from utracefs_protocol.errors import TraceError
 
 __all__ = ["COMMAND_SETTINGS", "Failure", "LazyGroup", "cli", "main", "version"]
@@ -250,5 +251,6 @@ def cli(directory: str | None) -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """The command line; the installed command `utracefs` comes here through utracefs/command.py."""
+    guard()
     cli.main(args, prog_name="utracefs")
     raise AssertionError

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,13 +44,13 @@ __all__ = [
     "event_stats",
     "events_argument",
     "events_option",
-    "for_reader",
     "json_option",
     "numbers",
     "path_argument",
     "seconds_option",
     "selected",
     "standing_events",
+    "tell",
     "why_no_connection",
     "with_extras",
     "write_word",
@@ -90,9 +89,6 @@ def directory_option(function: F) -> F:
 def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
-
-_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
-"""Save tabs and newlines; those of eight bits as UTF-8 has them."""
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -155,12 +151,14 @@ def path_argument(name: str, **options: Any) -> Callable[[F], F]:
 
 
 @contextlib.contextmanager
-def with_extras() -> Iterator[None]:
-    """For what needs a library of one of our extras: Failure where that is missing."""
+def with_extras(extra: str = "") -> Iterator[None]:
+    """For what needs a library of one of our extras, the one with all that the command needs if it is named:
+    Failure where that is missing."""
     try:
         yield
     except ImportError as error:
-        raise Failure("", str(error)) from None
+        hint = f"{(error.name or '').partition('.')[0]} is not installed: pip install 'utracefs[{extra}]'"
+        raise Failure("", hint if extra and error.name else str(error)) from None
 
 
 def events_option(help_text: str) -> Callable[[F], F]:
@@ -259,6 +257,7 @@ def selected(tree: Tracefs, patterns: Iterable[str]) -> list[EventName]:
     return select(patterns, events)
 
 
+_REFUSED = re.compile(r"^refused: (\d+) (.+)$", re.MULTILINE)
 _CONSUMER = re.compile(r"^(.+): recorded (\d+) filtered (\d+) lost (\d+)$", re.MULTILINE)
 
 
@@ -273,6 +272,10 @@ class EventStats:
     """recorded, filtered, lost of each."""
     detached: frozenset[str] = frozenset()
     """Those among them that are attached no more."""
+    rings_gone: int = 0
+    """Data rings that were gone at the daemon's start, with an unknown number of records."""
+    refused: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Not emitted: why programs wrote no record of it, to how often."""
 
 
 def event_stats(text: bytes) -> EventStats:
@@ -282,17 +285,21 @@ def event_stats(text: bytes) -> EventStats:
         re.match(r"emitted: (\d+)", content),
         re.search(r"^lost in data rings: (\d+)$", content, re.MULTILINE),
     )
+    gone = re.search(r"^lost with data rings that are gone: unknown, of (\d+)$", content, re.MULTILINE)
     # No consumer is called so: its line would go on.
     begin = content.find("\ndetached:\n")
     rows = list(_CONSUMER.finditer(content))
+    consumers: dict[str, dict[str, int]] = {}
+    for found in rows:  # those that are attached come first, and may be called as one before them
+        counts = {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
+        consumers.setdefault(found[1], counts)
     return EventStats(
         int(emitted[1]) if emitted else 0,
         int(in_rings[1]) if in_rings else 0,
-        {
-            found[1]: {"recorded": int(found[2]), "filtered": int(found[3]), "lost": int(found[4])}
-            for found in rows
-        },
+        consumers,
         frozenset(found[1] for found in rows if 0 <= begin < found.start()),
+        int(gone[1]) if gone else 0,
+        {found[2]: int(found[1]) for found in _REFUSED.finditer(content)},
     )
 
 
@@ -321,10 +328,10 @@ def echo(text: str) -> None:
     click.echo(bytes_of(text))
 
 
-def for_reader(data: bytes) -> bytes:
-    """As it is, but on a terminal control characters as `?`, as ls(1) has them: what programs call themselves
-    and write does not steer it."""
-    return _CONTROL.sub(b"?", data) if sys.stdout.isatty() else data
+def tell(text: str) -> None:
+    """One line on stderr, which may be gone: that ends no recording."""
+    with contextlib.suppress(OSError):
+        click.echo(f"utracefs: {text}", err=True)
 
 
 def echo_json(value: Any) -> None:

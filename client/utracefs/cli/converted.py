@@ -24,13 +24,15 @@ class Target:
     """Made before the recording begins: Failure for what cannot be written, UsageError for an unknown
     ending."""
 
-    def __init__(self, output: str) -> None:
-        self._output = output
+    def __init__(self, output: str, like: str | None = None) -> None:
+        """like: a path whose ending says the format instead."""
+        self.output: Final = output
+        ending = output if like is None else like
         self._kind = "trace.dat"
-        if os.path.splitext(output)[1] not in _TRACE_DAT or output.endswith("/"):
+        if os.path.splitext(ending)[1] not in _TRACE_DAT or ending.endswith("/"):
             from utracefs.cli.export import check_target, format_of
 
-            self._kind = format_of(output)
+            self._kind = format_of(ending)
             if self.is_converted:
                 check_target(self._kind, output)
         elif os.path.isdir(output):
@@ -44,28 +46,41 @@ class Target:
     def is_converted(self) -> bool:
         return self._kind != "trace.dat"
 
+    def check_clock(self, clock: str) -> None:
+        """TraceError: the format cannot have its times."""
+        if self.is_converted:
+            from utracefs.cli.export import FORMATS
+
+            if check := FORMATS[self._kind].check_clock:
+                check(self.output, clock)
+
     def finish(self, size: int, tgids: Mapping[int, int]) -> int:
         """Convert what was recorded; the size of what there is then, in bytes. tgids: threads to their
         processes. Failure, and the trace.dat stays: it cannot be written."""
         if not self.is_converted:
             return size
         import utracefs
+        from utracefs.cli.converting import tell_if_moved
         from utracefs.cli.export import convert
+        from utracefs.cli.losses import no_room
         from utracefs.export import Tracks
 
         try:
             with utracefs.open(self.path) as recording:
                 recording.tgids = tgids
-                convert(recording, self._kind, self._output, Tracks())
+                tell_if_moved(self.output, recording.origin)
+                done = convert(recording, self._kind, self.output, Tracks())
+            if done.error is not None:
+                raise no_room(self.output, done.error, done.no_room, "records")
         except (OSError, TraceError, Failure, KeyboardInterrupt) as error:
             reason = {OSError: "strerror", TraceError: "text", Failure: "reason"}
             text = next(
                 (getattr(error, name) for kind, name in reason.items() if isinstance(error, kind)), ""
             )
             why = text or "was interrupted"
-            raise Failure(self._output, f"{why}; the recording is in {self.path}") from None
+            raise Failure(self.output, f"{why}; the recording is in {self.path}") from None
         os.unlink(self.path)
-        return _size(self._output)
+        return _size(self.output)
 
 
 def _size(path: str) -> int:

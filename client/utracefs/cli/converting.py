@@ -13,17 +13,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, cast
 
 import attrs
 import click
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import events_option
+from utracefs.cli.common import events_option, tell
+from utracefs.cli.losses import no_room
 from utracefs.cli.refusals import about_the_filter
+from utracefs.cli.terminal import own
 from utracefs.cli.wanted import all_filters, filter_option
-from utracefs.half_written import name_beside
+from utracefs.half_written import WholeFile, name_beside
 from utracefs_protocol.errors import TraceError
 
 __all__ = [
@@ -31,11 +33,14 @@ __all__ = [
     "Selection",
     "Time",
     "check_is_not_input",
+    "ended_by_exceptions",
     "half_done",
     "output_file",
     "progress_bar",
     "said",
+    "said_whole",
     "selection_options",
+    "tell_if_moved",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +50,7 @@ _QUIET_S: Final = 1.0
 
 if TYPE_CHECKING:
     from utracefs.export.common import Exported, Progress
+    from utracefs.origin import Origin
     from utracefs.recording import Recording
 
     _CpusType = click.ParamType[frozenset[int]]
@@ -104,7 +110,7 @@ class Selection:
         """The recording. Failure about `source`: the filter fits none of its events; other errors as of
         `utracefs.open`."""
         with about_the_filter(source, self.filter):
-            return utracefs.open(
+            recording = utracefs.open(
                 path,
                 events=self.events,
                 cpus=self.cpus,
@@ -114,6 +120,17 @@ class Selection:
                 filter=self.filter or None,
                 recover=recover,
             )
+        tell_if_moved(source, recording.origin)
+        return recording
+
+    def of_the_last(self, seconds: float | None, path: str, *, recover: bool) -> "Selection":
+        """The same, of the last seconds of a recording; None: of all. UsageError: it has times already."""
+        if seconds is None:
+            return self
+        if self.since_ns is not None or self.until_ns is not None:
+            raise click.UsageError("--last goes without --since and --until")
+        with utracefs.open(path, recover=recover) as recording:
+            return attrs.evolve(self, since_ns=max(0, recording.last_ns() - int(seconds * 10**9)))
 
 
 def selection_options(function: F) -> F:
@@ -155,6 +172,19 @@ def selection_options(function: F) -> F:
     return found
 
 
+def tell_if_moved(path: str, origin: "Origin") -> None:
+    """That somebody moved the time of day while it was recorded."""
+    if origin.moved:
+        tell(f"{path}: {origin.moved}")
+
+
+def said_whole(done: "Exported", source: str, output: str | None) -> None:
+    """`said`, and Failure where there was no room for all."""
+    said(done, source, output)
+    if done.error is not None:
+        raise no_room(output or source, done.error, done.no_room, "records")
+
+
 def said(done: "Exported", source: str, output: str | None) -> None:
     """Tell what was written, on stderr; None: to stdout, and only what is missing there."""
     lost = f", {done.lost} lost" if done.lost else ""
@@ -163,6 +193,10 @@ def said(done: "Exported", source: str, output: str | None) -> None:
         lost += f", slices without an end: {done.begins_without_end}"
     if done.ends_without_begin:
         lost += f", ends without a begin: {done.ends_without_begin}"
+    if done.only_counted:
+        lost += f"; the table has the first {done.records - done.only_counted}, the timeline counts all"
+    if done.day_guessed:
+        lost += "; the days are guessed: the recording does not know the time of day"
     if output:
         click.echo(f"{output}: {done.records} records{lost}", err=True)
     elif lost:
@@ -189,12 +223,12 @@ def output_file(path: str | None, source: str) -> Iterator[BinaryIO]:
         return
     real = os.path.realpath(path)
     with half_done(real, path) as temporary:
-        with open(temporary, "xb") as out:
+        with WholeFile(temporary) as out:
             # What was for its owner alone stays so.
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(out.fileno(), os.stat(real).st_mode & 0o777)
             try:
-                yield out
+                yield cast("BinaryIO", out)
             except TraceError as error:
                 if error.errno == errno.EINVAL:  # broken, and written up to there
                     out.close()
@@ -209,7 +243,7 @@ def half_done(real: str, path: str) -> Iterator[str]:
     and after signals. path: what an OSError is said to be about."""
     temporary = name_beside(real)
     try:
-        with _ended_by_exceptions():
+        with ended_by_exceptions():
             try:
                 yield temporary
             except BaseException:
@@ -227,7 +261,7 @@ class _Ended(BaseException):
 
 
 @contextlib.contextmanager
-def _ended_by_exceptions() -> Iterator[None]:
+def ended_by_exceptions() -> Iterator[None]:
     """SIGTERM and SIGHUP end the process as ever, but as Ctrl-C does: only when this is left."""
     came: list[int] = []
 
@@ -275,6 +309,8 @@ def _shown_bar() -> Iterator["Progress"]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    with Bar(
+        console=Console(file=own(sys.stderr)), transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as bar:
         task = bar.add_task("export", total=1.0)
         yield lambda done: bar.update(task, completed=done)

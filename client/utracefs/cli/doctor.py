@@ -187,7 +187,8 @@ def _examine_tree(tree: Tracefs, patterns: tuple[str, ...]) -> Iterator[Finding]
 
 
 def _examine_faults(tree: Tracefs) -> Iterator[Finding]:
-    """Errors of the daemon's own; an older daemon has no such file."""
+    """Errors of the daemon's own, whom it refused something, and what nobody can count; an older daemon has
+    no such file."""
     try:
         lines = tree.read_file("daemon_stats").decode().splitlines()
     except FileNotFoundError:
@@ -196,6 +197,20 @@ def _examine_faults(tree: Tracefs) -> Iterator[Finding]:
     if faults != "0":
         text = f"{faults} unexpected errors in the daemon; its log has them, please report them"
         yield Finding("FAIL", "faults", text)
+    resource = ""
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name == "data rings gone with their records, unknown how many" and value != "0":
+            text = (
+                f"{value} did not come back after the daemon's restart; how many records they held is unknown"
+            )
+            yield Finding("note", "data rings", text)
+        elif name.startswith("  refused to user "):
+            times = "once" if value == "1" else f"{value} times"
+            text = f"user {name.split()[-1]} was refused {times}; the daemon's log says what and why"
+            yield Finding("note", resource, text)
+        elif not line.startswith(" "):
+            resource = name
 
 
 def _examine_events(
@@ -248,7 +263,13 @@ def _examine_stats(
 ) -> Iterator[Finding]:
     stats = event_stats(text)
     emitted, consumers = stats.emitted, stats.consumers
-    if not emitted:
+    if stats.rings_gone:
+        lost = f"an unknown number of records is lost with {stats.rings_gone} data rings that are gone"
+        yield Finding("note", str(event), lost)
+    for reason, count in stats.refused.items():
+        said = f"{count} refused by the program's own client: {reason}; a Python program's warning says where"
+        yield Finding("FAIL", str(event), said)
+    if not emitted and not stats.refused:
         yield Finding(
             "note",
             str(event),
@@ -256,16 +277,22 @@ def _examine_stats(
             "fields is refused: `utracefsd --log-level debug` names it)",
         )
         return
-    quiet = True
+    quiet = not (stats.rings_gone or stats.refused)
     for consumer, counts in consumers.items():
         if counts["lost"]:
             quiet = False
             where = ""
             if stats.lost_in_rings:
                 in_rings = min(stats.lost_in_rings, counts["lost"])
-                where = f", {in_rings} of them in data rings (UTRACEFS_RING_KB of the program)"
+                where = (
+                    f", {in_rings} of them in data rings (UTRACEFS_RING_KB of the program; or children that "
+                    "gave up their rights before they were connected: docs/operations.md, Forked children)"
+                )
             yield Finding("FAIL", str(event), f"{consumer} lost {counts['lost']} of {emitted}{where}")
-        why = _why_filtered(tree, event, consumer, filtering=filtering) if counts["filtered"] else ""
+        gone = consumer in stats.detached and not consumer.startswith("ftrace")
+        why = ""
+        if counts["filtered"] and not gone:  # nobody misses anything there
+            why = _why_filtered(tree, event, consumer, filtering=filtering)
         if why:
             quiet = False
             yield Finding("note", str(event), f"{consumer} kept {counts['filtered']} away: {why}")

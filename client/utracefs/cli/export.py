@@ -5,8 +5,9 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+import attrs
 import click
 
 from utracefs.cli import Failure
@@ -15,15 +16,18 @@ from utracefs.cli.common import (
     connect,
     directory_option,
     seconds_option,
+    tell,
     with_extras,
 )
 from utracefs.cli.converting import (
     Selection,
     check_is_not_input,
+    ended_by_exceptions,
     half_done,
     output_file,
     progress_bar,
     said,
+    said_whole,
     selection_options,
 )
 from utracefs.cli.live import write_live
@@ -46,6 +50,7 @@ from utracefs.export import (
     write_trace_dat,
 )
 from utracefs.export.common import Progress
+from utracefs.export.perf_data import check_clock
 from utracefs.recording import Recording
 from utracefs_protocol.errors import TraceError
 
@@ -54,22 +59,58 @@ if TYPE_CHECKING:
 else:
     _AnyType = click.ParamType
 
-__all__ = ["check_target", "convert", "export", "format_of"]
+__all__ = ["FORMATS", "Format", "check_target", "convert", "export", "format_of"]
 
-_ENDINGS: Final = {
-    ".dat": "trace.dat",
-    ".data": "perf.data",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".json": "chrome",
-    ".parquet": "parquet",
-    ".pftrace": "perfetto",
-    ".perfetto-trace": "perfetto",
-    ".ctf": "ctf",
+
+@attrs.frozen
+class Format:
+    """An exporter, as the command line offers it."""
+
+    name: str
+    """For --to."""
+    endings: tuple[str, ...]
+    """Of OUT; the help names the first one."""
+    write: Callable[..., Exported]
+    """Writes a recording into an open file, or under a path (`makes`)."""
+    makes: Literal["", "FILE", "DIRECTORY"] = ""
+    """What `write` makes under a path, which it needs. Empty: it writes into any stream."""
+    has_tracks: bool = False
+    """It takes slices and counters."""
+    library: str = ""
+    """Module of another distribution that it needs."""
+    check_clock: Callable[[str, str], None] | None = None
+    """TraceError about OUT: the format cannot have the times of that trace clock."""
+    write_event: Callable[..., Exported] | None = None
+    """Writes one event into an open file: if OUT ends in one of `endings`, in place of a directory."""
+
+    def is_folder(self, output: str) -> bool:
+        return self.makes == "DIRECTORY" and not (self.write_event and output.endswith(self.endings))
+
+
+FORMATS: Final = {
+    row.name: row
+    for row in (
+        Format("trace.dat", (".dat",), write_trace_dat, makes="FILE"),
+        Format("perf.data", (".data",), write_perf_data, makes="FILE", check_clock=check_clock),
+        Format("jsonl", (".jsonl", ".ndjson"), write_json_lines),
+        Format("csv", (".csv",), write_csv),
+        Format("perfetto", (".pftrace", ".perfetto-trace"), write_perfetto, has_tracks=True),
+        Format("chrome", (".json",), write_chrome, has_tracks=True),
+        Format(
+            "parquet",
+            (".parquet",),
+            write_parquet,
+            makes="DIRECTORY",
+            library="pyarrow.parquet",
+            write_event=write_parquet_file,
+        ),
+        Format("ctf", (".ctf",), write_ctf, makes="DIRECTORY"),
+    )
 }
-_TIMELINES: Final = {"chrome": write_chrome, "perfetto": write_perfetto}
-"""Formats with slices and counters."""
+"""By name."""
+_ENDINGS: Final = {ending: row.name for row in FORMATS.values() for ending in row.endings}
+_TIMELINES: Final = [row.name for row in FORMATS.values() if row.has_tracks]
+_FOR_TIMELINES: Final = f"{', '.join(_TIMELINES)}: "
 _TRACKS_BYTES: Final = 1 << 20
 """Of a file with slices and counters."""
 
@@ -107,12 +148,13 @@ class _TrackType(_AnyType):
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(list(dict.fromkeys(_ENDINGS.values()))),
-    help="Format; chrome: Chrome JSON.  [default: by the ending of OUT: .dat, .data, .jsonl, .csv, .json,"
-    " .pftrace, .parquet, .ctf or / for CTF]",
+    type=click.Choice(list(FORMATS)),
+    help="Format; chrome: Chrome JSON.  [default: by the ending of OUT: "
+    f"{', '.join(row.endings[0] for row in FORMATS.values())} or / for CTF]",
 )
 @click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
 @selection_options
+@seconds_option("--last", "last_s", "The last S seconds.")
 @click.option("--recover", is_flag=True, help="Save what can be saved of a broken file.")
 @click.option(
     "--slice",
@@ -120,7 +162,7 @@ class _TrackType(_AnyType):
     metavar="BEGIN,END[,KEY]",
     type=_TrackType(Slice.parse),
     multiple=True,
-    help="perfetto, chrome: from an event BEGIN to an event END (or END/END) with the same value of the "
+    help=f"{_FOR_TIMELINES}from an event BEGIN to an event END (or END/END) with the same value of the "
     "field KEY is a slice; without KEY of the same thread.",
 )
 @click.option(
@@ -129,7 +171,7 @@ class _TrackType(_AnyType):
     metavar="EVENT.FIELD[:UNIT]",
     type=_TrackType(Duration.parse),
     multiple=True,
-    help="perfetto, chrome: a record ends a slice, which took what the field says; UNIT: ns (default), us, "
+    help=f"{_FOR_TIMELINES}a record ends a slice, which took what the field says; UNIT: ns (default), us, "
     "ms, s.",
 )
 @click.option(
@@ -138,14 +180,14 @@ class _TrackType(_AnyType):
     metavar="EVENT.FIELD",
     type=_TrackType(Counter.parse),
     multiple=True,
-    help="perfetto, chrome: a curve of the field's values.",
+    help=f"{_FOR_TIMELINES}a curve of the field's values.",
 )
 @click.option(
     "--tracks",
     "tracks_file",
     metavar="FILE",
     type=click.Path(),
-    help="perfetto, chrome: slices and counters from a TOML file (see docs/exports.md).",
+    help=f"{_FOR_TIMELINES}slices and counters from a TOML file (see docs/exports.md).",
 )
 def export(
     directory: str | None,
@@ -157,6 +199,7 @@ def export(
     kind: str | None,
     output: str | None,
     selection: Selection,
+    last_s: float | None,
     recover: bool,
     slices: tuple[Slice, ...],
     durations: tuple[Duration, ...],
@@ -181,9 +224,11 @@ def export(
     kind = kind or ("jsonl" if output is None else format_of(output))
     tracks = Tracks(slices, durations, counters)
     if (tracks or tracks_file) and kind not in _TIMELINES:
-        raise click.UsageError("--slice, --duration, --counter and --tracks are for --to perfetto or chrome")
+        raise click.UsageError(
+            f"--slice, --duration, --counter and --tracks are for --to {' or '.join(_TIMELINES)}"
+        )
     if live:
-        is_timed = selection.since_ns is not None or selection.until_ns is not None
+        is_timed = (selection.since_ns, selection.until_ns, last_s) != (None, None, None)
         if kind != "jsonl" or is_timed or recover:
             raise click.UsageError(
                 "--live writes JSON lines, from now on; `utracefs record -o` knows the rest"
@@ -201,21 +246,25 @@ def export(
             )
         said(done, "live", output)
         return
-    if kind in _NEED_A_PATH and output is None:
-        raise click.UsageError(f"--to {kind} needs -o {'DIRECTORY' if kind in _NEW_FOLDERS else 'FILE'}")
+    if FORMATS[kind].makes and output is None:
+        raise click.UsageError(f"--to {kind} needs -o {FORMATS[kind].makes}")
     with contextlib.ExitStack() as stack:
         path, tgids = file or "trace.dat", dict[int, int]()
         source = path
         if from_daemon:
             source = "the daemon's ring buffer"
             path, tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
+        selection = selection.of_the_last(last_s, path, recover=recover)
         recording = stack.enter_context(selection.open(path, source, recover=recover))
         recording.tgids = tgids
         if tracks_file is not None:
             tracks += _tracks_of(tracks_file, recording)
         tracks.check(recording)
-        done = convert(recording, kind, output, tracks)
-    said(done, source, output)
+        try:
+            done = convert(recording, kind, output, tracks)
+        except TraceError as error:
+            raise TraceError(error.errno, error.text.replace(path, source)) from None
+    said_whole(done, source, output)
 
 
 def format_of(output: str) -> str:
@@ -228,10 +277,11 @@ def format_of(output: str) -> str:
 
 def check_target(kind: str, output: str) -> None:
     """Failure where the output cannot be made, as far as that can be told before."""
-    if kind == "parquet":
+    row = FORMATS[kind]
+    if row.library:
         with with_extras():
-            library("pyarrow.parquet")
-    is_folder = _is_folder(kind, output)
+            library(row.library)
+    is_folder = row.is_folder(output)
     if is_folder:
         _check_new(kind, output)
     folder = os.path.dirname(os.path.realpath(output))
@@ -245,16 +295,22 @@ def check_target(kind: str, output: str) -> None:
 
 def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks) -> Exported:
     """Write a recording in that format; output: None is stdout, where the format can go there."""
-    if output is None or kind not in _NEED_A_PATH:
+    row = FORMATS[kind]
+    if output is None or not row.makes:
+        options = {"tracks": tracks} if row.has_tracks else {}
         with output_file(output, recording.path) as out, progress_bar() as progress:
-            return _write(kind, recording, out, tracks, progress)
+            return row.write(recording, out, progress=progress, **options)
     check_is_not_input(output, recording.path)
     with with_extras(), progress_bar() as progress:
-        if kind == "parquet":
-            return _write_parquet(recording, output, progress)
-        if kind == "ctf":
-            return _write_directory(kind, write_ctf, recording, output, progress)
-        return _TO_FILES[kind](recording, output, progress=progress)
+        if row.library:
+            library(row.library)
+        if row.write_event is not None and (event := _only_event(row, recording, output)) is not None:
+            with output_file(output, recording.path) as out:
+                return row.write_event(recording, out, event=event, progress=progress)
+        if row.makes == "DIRECTORY":
+            return _write_directory(row, recording, output, progress)
+        with ended_by_exceptions():
+            return row.write(recording, output, progress=progress)
 
 
 @contextlib.contextmanager
@@ -263,7 +319,7 @@ def _buffer_of_the_daemon(
 ) -> Iterator[tuple[str, dict[int, int]]]:
     """A trace.dat of what the buffer holds, and which thread is of which process, beside the output: it may
     be as large as the buffer."""
-    from utracefs.cli.recorder import Recorder
+    from utracefs.cli.recorder import About, Recorder
 
     beside = None if output is None else os.path.dirname(os.path.realpath(output))
     with connect(directory, place) as tree, contextlib.ExitStack() as stack:
@@ -274,7 +330,7 @@ def _buffer_of_the_daemon(
         path = os.path.join(folder, "trace.dat")
         recorder = stack.enter_context(Recorder(tree, path, place, peek=True))
         recorder.drain()
-        recorder.finish(uname="", version="", trace_id=0, offset_ns=None)
+        recorder.finish(About())
         yield path, recorder.tgids
 
 
@@ -290,30 +346,8 @@ def _tracks_of(path: str, recording: Recording) -> Tracks:
         raise Failure(path, str(error)) from None
     missing = tracks.missing(recording)
     if missing:
-        click.echo(f"utracefs: {path}: not in {recording.path}: {', '.join(missing)}", err=True)
+        tell(f"{path}: not in {recording.path}: {', '.join(missing)}")
     return tracks.without(missing)
-
-
-def _write(kind: str, recording: Recording, out: BinaryIO, tracks: Tracks, progress: Progress) -> Exported:
-    if kind == "jsonl":
-        return write_json_lines(recording, out, progress=progress)
-    if kind == "csv":
-        return write_csv(recording, out, progress=progress)
-    return _TIMELINES[kind](recording, out, tracks=tracks, progress=progress)
-
-
-_TO_FILES: Final[dict[str, Callable[..., Exported]]] = {
-    "trace.dat": write_trace_dat,
-    "perf.data": write_perf_data,
-}
-_NEW_FOLDERS: Final = frozenset(("ctf", "parquet"))
-"""Formats that are a directory; of Parquet one file, too."""
-_NEED_A_PATH: Final = _NEW_FOLDERS | _TO_FILES.keys()
-"""The others write into any stream."""
-
-
-def _is_folder(kind: str, output: str) -> bool:
-    return kind in _NEW_FOLDERS and not (kind == "parquet" and output.endswith(".parquet"))
 
 
 def _check_new(kind: str, path: str) -> None:
@@ -321,29 +355,23 @@ def _check_new(kind: str, path: str) -> None:
         raise Failure(path, f"exists; {kind} makes a new directory")
 
 
-def _write_parquet(recording: Recording, path: str, progress: Progress) -> Exported:
-    """A file where the path ends so and there is one event, else a directory."""
-    library("pyarrow.parquet")
-    events: list[str] = []
-    if not _is_folder("parquet", path):
-        events = [str(event) for event in recording.events]
-        if len(events) != 1:
-            events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+def _only_event(row: Format, recording: Recording, output: str) -> str | None:
+    """The one event of the recording, or with records, where the path wants a file."""
+    if row.is_folder(output):
+        return None
+    events = [str(event) for event in recording.events]
     if len(events) != 1:
-        return _write_directory("parquet", write_parquet, recording, path, progress)
-    with output_file(path, recording.path) as out:
-        return write_parquet_file(recording, out, event=events[0], progress=progress)
+        events = [f"{event.system}:{event.name}" for event in recording.events_with_records()]
+    return events[0] if len(events) == 1 else None
 
 
-def _write_directory(
-    kind: str, write: Callable[..., Exported], recording: Recording, path: str, progress: Progress
-) -> Exported:
+def _write_directory(row: Format, recording: Recording, path: str, progress: Progress) -> Exported:
     """It gets its name when it is complete, or complete up to what was broken."""
-    _check_new(kind, path)
+    _check_new(row.name, path)
     real = os.path.realpath(path)
     with half_done(real, path) as temporary:
         try:
-            done = write(recording, temporary, progress=progress)
+            done = row.write(recording, temporary, progress=progress)
         except TraceError:
             os.rename(temporary, real)
             raise

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import click
@@ -17,14 +17,15 @@ from utracefs.cli.common import (
     directory_option,
     duration_option,
     echo,
-    for_reader,
     path_argument,
+    tell,
 )
 from utracefs.cli.own_instance import Ledger, own_instance
 from utracefs.cli.place import TOP, Place, instance_option
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.event_names import is_glob, select
 from utracefs.tracefs import Tracefs
+from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefs_protocol.text import bytes_of
 
 __all__ = ["cat", "ls", "stream", "write"]
@@ -96,16 +97,18 @@ def stream(
         asked = WantedEvents(control, place, ())
         if wanted:
             place = stack.enter_context(own_instance(control, "stream"))
-            patterns = [one.pattern for one in wanted]
-            stack.callback(_tell_what_is_missing, control, Ledger(control, place), patterns)
+        patterns = [one.pattern for one in wanted]
+        ledger = Ledger(control, place)
+        stack.callback(_tell_what_is_missing, control, ledger, patterns, own=bool(wanted))
+        if wanted:
             asked = WantedEvents(control, place, wanted)
             asked.begin()
             if sys.stderr.isatty():
                 for pattern in _absent(control, patterns):
-                    click.echo(f"utracefs: {pattern}: no such event yet; waiting for it", err=True)
+                    tell(f"{pattern}: no such event yet; waiting for it")
             stack.enter_context(_checked(asked))
         tree = stack.enter_context(Tracefs(control.directory))
-        _copy_out(tree, place.path(file), for_reader)
+        _copy_out(tree, place.path(file), ONE_LINE if sys.stdout.isatty() else 0)
     return asked.finish()
 
 
@@ -132,16 +135,17 @@ def _checked(asked: WantedEvents) -> Iterator[None]:
             thread.join()
 
 
-def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str]) -> None:
-    """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here."""
+def _tell_what_is_missing(tree: Tracefs, ledger: Ledger, patterns: Sequence[str], *, own: bool) -> None:
+    """`LOST n EVENTS` stands in front of a record; what was lost behind the last one is told here. own: of an
+    instance that goes, with the records that were not printed."""
     with contextlib.suppress(ConnectionError, TimeoutError):
-        lost = ledger.read().lost
-        if lost:
-            click.echo(
-                f"utracefs: {lost} records lost in all, `utracefs status` says of which events", err=True
-            )
+        account = ledger.read()
+        if lost := account.lost + account.overrun:
+            tell(f"{lost} records lost in all, `utracefs status` says of which events")
+        if own and account.unread:
+            tell(f"not printed when it ended: {account.unread} more")
         for pattern in _absent(tree, patterns):
-            click.echo(f"utracefs: {pattern}: no such event came", err=True)
+            tell(f"{pattern}: no such event came")
 
 
 def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
@@ -150,13 +154,13 @@ def _absent(tree: Tracefs, patterns: Sequence[str]) -> list[str]:
     return [pattern for pattern in patterns if not is_glob(pattern) and not select([pattern], there)]
 
 
-def _copy_out(tree: Tracefs, path: str, shown: Callable[[bytes], bytes] = lambda data: data) -> None:
+def _copy_out(tree: Tracefs, path: str, flags: int = 0) -> None:
     out = sys.stdout.buffer
     tree.set_timeout(None)
     try:
-        handle = tree.open(path)
+        handle = tree.open(path, flags)
         while data := tree.read(handle, _PIECE_BYTES):
-            out.write(shown(data))
+            out.write(data)
             out.flush()
     except IsADirectoryError:
         raise Failure(path, f"is a directory; `utracefs ls {path}` lists it") from None

@@ -32,6 +32,7 @@ from utracefs.cli.common import (
     json_option,
     seconds_option,
     selected,
+    tell,
 )
 from utracefs.cli.completing import complete_key
 from utracefs.cli.daemons import running_or_own
@@ -150,18 +151,18 @@ def hist(
         asked.begin(enable=False)
         shown = Shown(tree, place, event)
         if not shown.events() and not command and sys.stderr.isatty():
-            click.echo(f"utracefs: {event}: no such event yet; waiting for it", err=True)
+            tell(f"{event}: no such event yet; waiting for it")
         stack.enter_context(view)
         steps = _Steps(asked, shown, view, renew_s)
         status = run_steps(command, steps.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
         asked.check()
         asked.check_log()
         view.show(shown.read())
-        lost = ledger.read().lost
+        lost = ledger.read(shown.events()).lost
     if lost:
-        click.echo(f"utracefs: {lost} records were lost before they could be counted", err=True)
+        tell(f"{lost} records were lost before they could be counted")
     if not view.anything and not asked.refused:
-        click.echo(f"utracefs: {event}: no such event came", err=True)
+        tell(f"{event}: no such event came")
     return status or asked.finish()
 
 

@@ -19,12 +19,14 @@ import attrs
 from utracefs.cli.common import available_events, echo, echo_json
 from utracefs.cli.place import Place
 from utracefs.cli.tables import counted, table_lines
+from utracefs.cli.terminal import own
 from utracefs.event_names import EventName, select
 from utracefs.histogram import Entry, Histogram, parse_histograms
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.declaration import FieldKind
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import parse_format
+from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import bytes_of, text_of
 
 if TYPE_CHECKING:
@@ -200,10 +202,16 @@ class LiveView(View):
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
+        from rich.console import Console
         from rich.live import Live
 
         # No thread of its own: signals are blocked, and programs are started.
-        self._live = Live(auto_refresh=False)
+        self._live = Live(
+            console=Console(file=own(sys.stdout)),
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._live.__enter__()
         return self
 
@@ -232,7 +240,7 @@ def _rich_table(one: EventHistogram, most: int) -> "Table":
     summary = one.summary + (f", {left_out} of them not shown" if left_out > 0 else "")
     table = Table(
         title=Text(_shown(one.title)),
-        caption=Text(summary),
+        caption=Text(_shown(summary)),
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
@@ -251,8 +259,8 @@ def _rich_table(one: EventHistogram, most: int) -> "Table":
 
 
 def _shown(text: str) -> str:
-    """What is not UTF-8 as U+FFFD: rich writes str."""
-    return bytes_of(text).decode("utf-8", "replace")
+    """What is not UTF-8 as U+FFFD: rich writes str, past what guards the terminal."""
+    return harmless(bytes_of(text).decode("utf-8", "replace"))
 
 
 def _bars(entries: Sequence[Entry]) -> list[int]:

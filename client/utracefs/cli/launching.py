@@ -5,6 +5,7 @@
 | of a client of ours | UTRACEFS_DIR in its environment |
 | of user_events_data | LD_PRELOAD: a library that takes open, ioctl, write of it (`--no-preload`: not) |
 | of that file, statically linked | `--kernel-abi`: a namespace with a mount of the tree instead of tracefs |
+| none: it reads the tree | `utracefs mount DIR -- COMMAND`: a namespace with a mount on DIR |
 
 By hand: `UTRACEFS_DIR=DIR LD_PRELOAD="$(utracefs c-client --preload)" COMMAND`.
 """
@@ -48,6 +49,8 @@ class Launch:
 
     preload: bool = True
     kernel_abi: bool = False
+    mountpoint: str | None = None
+    """Where the command sees the tree, an absolute path; with kernel_abi it is /sys/kernel/tracing."""
 
 
 def launch_options(function: F) -> F:
@@ -79,7 +82,8 @@ def launch_options(function: F) -> F:
 @contextlib.contextmanager
 def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[Surroundings]:
     """What to start `command` in, for as long as it runs. Failure: that cannot be; nothing was done yet."""
-    preload = launch.preload and not launch.kernel_abi
+    mounts = launch.kernel_abi or launch.mountpoint is not None
+    preload = launch.preload and not mounts
     found = obstacle(command[0]) if preload and command else None
     library = c_client.preload_library()
     if preload and command and library and not _fits(library):
@@ -89,18 +93,20 @@ def launched(launch: Launch, tree: Tracefs, command: Sequence[str]) -> Iterator[
         )
         click.echo(text.encode("utf-8", "backslashreplace"), err=True)
     env = environment(tree.directory, preload=preload and not (found and found.ends_program))
-    if not launch.kernel_abi:
+    if not mounts:
         yield Surroundings(env, hint=f"{command[0]} {found.text}" if found else "")
         return
     if not command:
         raise click.UsageError("--kernel-abi goes with a COMMAND")
-    _must_be_trusted(tree.directory)
-    from utracefs.mount.own_namespace import OwnNamespace
+    if launch.kernel_abi:
+        _must_be_trusted(tree.directory)
+    from utracefs.mount.own_namespace import MOUNTPOINT, OwnNamespace
 
+    mountpoint = launch.mountpoint or MOUNTPOINT
     try:
-        namespace = OwnNamespace(tree.directory)
+        namespace = OwnNamespace(tree.directory, mountpoint)
     except OSError as error:
-        raise Failure(str(error.filename or "--kernel-abi"), error.strerror or str(error)) from None
+        raise Failure(str(error.filename or mountpoint), error.strerror or str(error)) from None
     with namespace:
         yield Surroundings(env, namespace.enter, namespace.started)
 

@@ -11,10 +11,8 @@ from collections.abc import Collection
 from types import FrameType
 from typing import BinaryIO, Final
 
-import click
-
 import utracefs
-from utracefs.cli.common import connect
+from utracefs.cli.common import connect, tell
 from utracefs.cli.place import TOP, Place
 from utracefs.event_names import ALL_USER_EVENTS
 from utracefs.export import Exported
@@ -68,7 +66,7 @@ def write_live(
             for batch in stream.batches():
                 if stream.attached_again != times:
                     times = stream.attached_again
-                    click.echo("utracefs: the daemon was away; records of that time may be missing", err=True)
+                    tell("the daemon was away; records of that time may be missing")
                 records = batch.records()
                 text = JsonText(records)
                 while piece := text.read(_PIECE_BYTES):

@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
@@ -13,6 +13,9 @@ import click
 
 from utracefs.cli import Failure
 from utracefs.cli.common import COMMAND_SETTINGS, directory_option, why_no_connection
+from utracefs.cli.daemons import running_or_own
+from utracefs.cli.launching import Launch, launched
+from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.mount import Mount, Signals, connect, signals
 
 __all__ = ["mount"]
@@ -36,14 +39,26 @@ _RETRY_S: Final = 0.25
 @click.option("--allow-other", is_flag=True, help="Let others in, as modes and owners of the files permit.")
 @click.option("--group", metavar="GROUP", help="Group of all files. [default: yours]")
 @click.argument("mountpoint", metavar="MOUNTPOINT")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def mount(
-    directory: str | None, wait: bool, foreground: bool, allow_other: bool, group: str | None, mountpoint: str
-) -> None:
+    directory: str | None,
+    wait: bool,
+    foreground: bool,
+    allow_other: bool,
+    group: str | None,
+    mountpoint: str,
+    command: tuple[str, ...],
+) -> int | None:
     """Mount the tree, for cat, echo, grep, trace-cmd, and for programs that use the kernel's user_events.
 
-    Ends with `umount MOUNTPOINT` (`fusermount3 -u MOUNTPOINT`), with SIGTERM, and, without --wait, with the
-    daemon.
+    With COMMAND only that sees the mount, which ends with it; without a daemon it has one of its own. Else
+    the mount ends with `umount MOUNTPOINT` (`fusermount3 -u MOUNTPOINT`), with SIGTERM, and, without
+    --wait, with the daemon.
     """
+    if command:
+        if wait or foreground or allow_other or group is not None:
+            raise click.UsageError("--wait, --foreground, --allow-other and --group go without a COMMAND")
+        return _run_command(directory, os.path.realpath(mountpoint), command)
     options = _Options(
         os.path.realpath(mountpoint),
         None if directory is None else os.path.abspath(directory),
@@ -56,6 +71,7 @@ def mount(
         _run(options, lambda: None)
     else:
         _in_background(options)
+    return None
 
 
 @attrs.frozen
@@ -67,6 +83,17 @@ class _Options:
     wait: bool
     allow_other: bool
     gid: int | None
+
+
+def _run_command(directory: str | None, mountpoint: str, command: Sequence[str]) -> int:
+    """Its exit status."""
+    launch = Launch(preload=False, mountpoint=mountpoint)
+    with (
+        signals_blocked() as taken,
+        running_or_own(directory, has_command=True) as (tree, _),
+        launched(launch, tree, command) as surroundings,
+    ):
+        return run_steps(command, lambda: None, taken=taken, surroundings=surroundings)
 
 
 def _gid(group: str | None) -> int | None:

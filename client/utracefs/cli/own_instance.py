@@ -15,6 +15,7 @@ buffer, and they have what never reached one. With the records that somebody hol
 import contextlib
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import attrs
@@ -42,6 +43,12 @@ class Account:
     """Among them, those that found their data ring full."""
     dropped: int = 0
     """Among them, those that found the ring buffer full, which overwrites nothing."""
+    overrun: int = 0
+    """Among the recorded ones, those that were overwritten before anybody read them."""
+    unread: int = 0
+    """In the ring buffer now, whenever they came."""
+    refused: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Never made: `EVENT.FIELD was float` and the like, to how often."""
 
 
 class Ledger:
@@ -51,15 +58,15 @@ class Ledger:
         self._tree = tree
         self._place = place
         self._events: dict[EventName, EventStats] = {}
-        self._dropped = 0
-        self._events, self._dropped = self._read(available_events(tree))
+        self._events, self._buffers = self._read(available_events(tree))
 
-    def read(self) -> Account:
+    def read(self, triggered: Iterable[EventName] = ()) -> Account:
         """Until now. Of events that this instance has, or had when the ledger was opened; one that was
-        removed took its numbers along."""
+        removed took its numbers along. triggered: events that are not enabled here, but have triggers."""
         enabled = parse_event_list(self._tree.read_file(self._place.path("set_event")))
-        now, dropped = self._read(dict.fromkeys([*enabled, *self._events]))
+        now, buffers = self._read(dict.fromkeys([*enabled, *self._events, *triggered]))
         recorded = filtered = lost = in_rings = 0
+        refused: dict[str, int] = {}
         for event, stats in now.items():
             mine = stats.consumers.get(self._place.consumer)
             if mine is None:
@@ -70,10 +77,23 @@ class Ledger:
             filtered += max(0, mine["filtered"] - mine_before.get("filtered", 0))
             lost += max(0, mine["lost"] - mine_before.get("lost", 0))
             in_rings += max(0, stats.lost_in_rings - before.lost_in_rings)
-        return Account(recorded, filtered, lost, min(in_rings, lost), max(0, dropped - self._dropped))
+            for reason, count in stats.refused.items():
+                if (more := count - before.refused.get(reason, 0)) > 0:
+                    refused[f"{event.name}.{reason}"] = more
+        since = {name: max(0, buffers[name] - self._buffers[name]) for name in buffers}
+        return Account(
+            recorded,
+            filtered,
+            lost,
+            min(in_rings, lost),
+            since.get("dropped events", 0),
+            since.get("overrun", 0),
+            buffers["entries"],
+            refused,
+        )
 
-    def _read(self, events: Iterable[EventName]) -> tuple[dict[EventName, EventStats], int]:
-        """The numbers of the events that are there, and records dropped by the cpus' buffers."""
+    def _read(self, events: Iterable[EventName]) -> tuple[dict[EventName, EventStats], Counter[str]]:
+        """The numbers of the events that are there, and the sums of those of the cpus' buffers."""
         events = list(events)
         texts = self._tree.read_files(f"{event.directory}/stats" for event in events)
         found = {
@@ -83,8 +103,11 @@ class Ledger:
         }
         cpus = [name for name, kind in self._tree.list_dir(self._place.path("per_cpu")) if kind == "d"]
         texts = self._tree.read_files(self._place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
-        dropped = sum(numbers(text).get("dropped events", 0) for text in texts if isinstance(text, bytes))
-        return found, dropped
+        buffers: Counter[str] = Counter()
+        for text in texts:
+            if isinstance(text, bytes):
+                buffers.update(numbers(text))
+        return found, buffers
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import attrs
 import click
@@ -35,19 +35,21 @@ from utracefs.cli.common import (
     duration_option,
     echo,
     echo_json,
-    for_reader,
     json_option,
     seconds_option,
+    tell,
 )
 from utracefs.cli.daemons import running_or_own
 from utracefs.cli.launching import Launch, launch_options, launched
+from utracefs.cli.losses import no_room
 from utracefs.cli.perf_attached import LOOK_S, Attached, Opened
-from utracefs.cli.perf_sampling import Line, PerfRecorder, PerfTop, PerfTrace
+from utracefs.cli.perf_sampling import Line, PerfRecorder, PerfTop, PerfTrace, Written
 from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.cli.tables import table_lines
+from utracefs.cli.terminal import own
 from utracefs.cli.wanted import Wanted, WantedCommand, wanted_options
 from utracefs.event_names import ALL_USER_EVENTS, EventName
-from utracefs.perf_data import PerfDataReader, PerfDataWriter
+from utracefs.perf_data import PerfDataReader
 from utracefs.tracefs import PerfAttr
 from utracefs_protocol.limits import MAX_PERF_DATA_PAGES
 from utracefs_protocol.perf_ring import MAX_SAMPLE_FREQ
@@ -178,8 +180,10 @@ def _sampling_options(function: Callable[..., int]) -> Callable[..., int]:
     return found
 
 
-_Run: TypeAlias = Callable[[Callable[[], float]], int]
-"""run_steps, which is given the step and knows the rest."""
+class _Run(Protocol):
+    """run_steps, which is given the step and knows the rest."""
+
+    def __call__(self, step: Callable[[], float], *, dump: Callable[[], None] | None = None) -> int: ...
 
 
 @contextlib.contextmanager
@@ -195,16 +199,23 @@ def _attached(
     ):
         yield (
             attached,
-            lambda step: run_steps(
-                common.command, step, taken=taken, surroundings=surroundings, duration_s=common.duration_s
+            lambda step, *, dump=None: run_steps(
+                common.command,
+                step,
+                taken=taken,
+                surroundings=surroundings,
+                duration_s=common.duration_s,
+                dump=dump,
             ),
         )
 
 
-def _sampled(attached: Attached, run: _Run, step: Callable[[], float]) -> int:
+def _sampled(
+    attached: Attached, run: _Run, step: Callable[[], float], dump: Callable[[], None] | None = None
+) -> int:
     """Run to the end; the status. What the rings hold then is left to the caller."""
     step()
-    status = run(step)
+    status = run(step, dump=dump)
     attached.look()
     attached.disable()
     return status
@@ -248,7 +259,7 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         status = 0
         counter = _Counter(attached, interval_ms)
         for _ in range(repeat):
-            before = attached.counts()
+            before = attached.counts() if runs else {}  # losses, too, are counted from the opening on
             began = time.monotonic()
             status = run(counter.step)
             times.append(time.monotonic() - began)
@@ -257,13 +268,18 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
             if status >= 128:  # a signal: Ctrl-C means all runs
                 break
         counter.print()
+        lost = attached.lost()
         missing = attached.missing()
         status = status or attached.finish()
     events = runs[-1]
     if as_json:
         counts = {str(event): count for event, count in events.items()}
-        echo_json({"seconds": round(times[-1], 6), "events": counts})
+        missed = {str(event): count for event, count in lost.items()}
+        echo_json({"seconds": round(times[-1], 6), "events": counts, "lost": missed})
         return status
+    if lost:
+        names = ", ".join(f"{count} of {event}" for event, count in lost.items())
+        tell(f"{lost.total()} records lost, which are not counted: {names}")
     if interval_ms is None:
         for event in events:
             mean, deviation = _mean([run.get(event, 0) for run in runs])
@@ -335,21 +351,27 @@ class _Counter:
     help="One that is there becomes FILE.old.",
 )
 def record(common: _Common, sampling: dict[str, int], output: str) -> int:
-    """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report."""
+    """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report.
+
+    At SIGUSR2 what came until then goes to FILE.YYYYMMDDhhmmssNN.
+    """
     if output == "-":
         raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
     attr = common.attr(**sampling)
-    with (
-        _attached(common, attr, lambda one, count: recorder.missed(one, count)) as (attached, run),
-        PerfDataWriter(output) as writer,
-    ):
-        recorder = PerfRecorder(attached, writer, attr)
-        status = _sampled(attached, run, recorder.step)
-        recorder.drain()
-        size = recorder.finish(sys.argv)
+    with _attached(common, attr, lambda one, count: recorder.missed(one, count)) as (attached, run):
+        with PerfRecorder(attached, output, attr) as recorder:
+            status = _sampled(attached, run, recorder.step, lambda: _tell_written(recorder.dump(sys.argv)))
+            recorder.drain()
+            written = recorder.finish(sys.argv)
         status = status or attached.finish()
-    click.echo(f"utracefs: {_summary(recorder.samples, recorder.lost)}; {output} has {size} bytes", err=True)
+    _tell_written(written)
+    if written.error is not None:
+        raise no_room(output, written.error, written.no_room, "samples", status or 1)
     return status
+
+
+def _tell_written(written: Written) -> None:
+    tell(f"{_summary(written.samples, written.lost)}; {written.name} has {written.size} bytes")
 
 
 def _summary(samples: int, lost: int) -> str:
@@ -368,12 +390,14 @@ def _summary(samples: int, lost: int) -> str:
     help="What `utracefs perf record` or `perf record` wrote.",
 )
 @click.option("--ns", is_flag=True, help="Times with nanoseconds.")
-def script(path: str, ns: bool) -> int:
+@click.option("--recover", is_flag=True, help="Read what there is of a recording that was killed.")
+def script(path: str, ns: bool, recover: bool) -> int:
     """Print the samples of a recording, in the order of time.
 
     A line as perf script has it: comm, process/thread, cpu, time, event and fields.
     """
-    with PerfDataReader(path) as reader:
+    unknown = 0
+    with PerfDataReader(path, recover=recover) as reader:
         samples = reader.samples()
         try:
             lines = {
@@ -382,17 +406,22 @@ def script(path: str, ns: bool) -> int:
             }
             for sample in samples:
                 line = lines.get(int.from_bytes(sample.raw[:2], "little"))
+                if line is None and recover:
+                    unknown += 1
+                    continue
                 if line is None:
                     raise Failure(path, "is damaged: it has a record of an event without a format")
                 comm = samples.comms.get(sample.tid, f":{sample.tid}")
-                sys.stdout.buffer.write(for_reader(bytes_of(line.text(sample, comm) + "\n")))
+                sys.stdout.buffer.write(bytes_of(line.text(sample, comm) + "\n"))
         except ValueError as error:
             raise Failure(path, f"is damaged: {error}") from None
         sys.stdout.buffer.flush()
     if samples.lost:
-        click.echo(f"utracefs: {samples.lost} samples were lost", err=True)
+        tell(f"{samples.lost} samples were lost")
+    if unknown:
+        tell(f"{unknown} samples are of events whose formats were not written yet")
     if samples.gaps:
-        click.echo("utracefs: the daemon was away meanwhile; what came then is missing", err=True)
+        tell("the daemon was away meanwhile; what came then is missing")
     return 0
 
 
@@ -415,8 +444,9 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
         printer = PerfTrace(attached)
         status = _sampled(attached, run, printer.step)
         printer.print()
+        summary = _summary(printer.samples, printer.lost)
         status = status or attached.finish()
-    click.echo(f"utracefs: {_summary(printer.samples, printer.lost)}", err=True)
+    tell(summary)
     return status
 
 
@@ -462,7 +492,7 @@ class _TopView:
         is_terminal = sys.stdout.isatty()
         if is_terminal:
             rows = rows[: max(2, shutil.get_terminal_size().lines - 2)]
-            click.echo("\033[H\033[2J", nl=False)  # home, clear: ECMA-48 CUP and ED
+            own(sys.stdout).write("\033[H\033[2J")  # home, clear: ECMA-48 CUP and ED
         for line in table_lines([[_printable(cell) for cell in row] for row in rows], left={3, 4}):
             echo(line)
         echo(f"{self._counted.lost or 'nothing'} lost" + ("" if is_terminal else os.linesep))

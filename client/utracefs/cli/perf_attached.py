@@ -15,14 +15,14 @@ import errno
 import mmap
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Self
 
 import attrs
-import click
 
 from utracefs.cli import Failure
-from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, event_stats
+from utracefs.cli.common import ANSWER_S, HELLO_S, available_events, event_stats, tell
 from utracefs.cli.wanted import Wanted, filter_of
 from utracefs.event_names import EventName, is_glob, select
 from utracefs.tracefs import PerfAttr, Tracefs
@@ -33,6 +33,9 @@ __all__ = ["LOOK_S", "Attached", "Opened"]
 
 LOOK_S = 0.02
 """How often to look for events that came. What one emits before it is found is not counted."""
+
+LOST_S = 0.5
+"""How often to ask what was lost: a daemon that goes takes that along."""
 
 FEW = 5
 """Names in a line of text."""
@@ -86,11 +89,13 @@ class Attached:
         self._before: dict[EventName, int] = {}
         """Counts of perf events that ended with a daemon."""
         self._last: dict[EventName, int] = {}
+        self._lost: Counter[EventName] = Counter()
+        self._lost_before: Counter[EventName] = Counter()
         self._gone_since: float | None = None
         self._is_first = True
         self._late: list[EventName] = []
         """Those that came up after the first look."""
-        self._due = 0.0
+        self._due = self._lost_due = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +118,9 @@ class Attached:
                 self._open_new()
         except (ConnectionError, TimeoutError):
             self._lose()
+        if (now := time.monotonic()) >= self._lost_due:
+            self._lost_due = now + LOST_S
+            self.lost()
 
     def look_when_due(self) -> None:
         """`look`, but not more often than every LOOK_S."""
@@ -138,6 +146,19 @@ class Attached:
                 raise data
             self._last[one.event] = Counts.from_bytes(data, self._attr.read_format).count
 
+    def lost(self) -> Counter[EventName]:
+        """Records that were to be counted or sampled and were not, wherever they were lost; after the daemon
+        has gone what was known at the last call."""
+        try:
+            opened = list(self.opened.values())
+            texts = self.tree.read_files(f"{one.event.directory}/stats" for one in opened)
+            for one, text in zip(opened, texts, strict=True):
+                if isinstance(text, bytes):
+                    self._lost[one.event] = event_stats(text).consumers[f"perf:{one.handle}"]["lost"]
+        except (ConnectionError, TimeoutError):
+            self._lose()
+        return self._lost + self._lost_before
+
     def disable(self) -> None:
         """Stop counting and sampling."""
         try:
@@ -157,11 +178,11 @@ class Attached:
         if self._late:
             names = ", ".join(map(str, self._late[:FEW])) + (", ..." if len(self._late) > FEW else "")
             before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
-            click.echo(f"utracefs: {names}: declared meanwhile; what came in {before} is missing", err=True)
+            tell(f"{names}: declared meanwhile; what came in {before} is missing")
         for pattern in missing:
-            click.echo(f"utracefs: {pattern}: no such event came", err=True)
+            tell(f"{pattern}: no such event came")
         if self.is_away:
-            click.echo("utracefs: the daemon did not come back; what came after that is missing", err=True)
+            tell("the daemon did not come back; what came after that is missing")
         return int(bool(missing or self._refused or self.is_away))
 
     def missing(self) -> list[str]:
@@ -190,7 +211,7 @@ class Attached:
                 if first:
                     raise failure from None
                 self._refused.add(event)
-                click.echo(f"utracefs: {failure.about}: {failure.reason}", err=True)
+                tell(f"{failure.about}: {failure.reason}")
             else:
                 if is_late:
                     self._late.append(event)
@@ -233,7 +254,9 @@ class Attached:
             for event, count in self._last.items():
                 self._before[event] = self._before.get(event, 0) + count
             self._last.clear()
-            click.echo("utracefs: the daemon has gone; waiting for it to come back", err=True)
+            self._lost_before += self._lost
+            self._lost.clear()
+            tell("the daemon has gone; waiting for it to come back")
 
     def _is_back(self) -> bool:
         assert self._gone_since is not None
@@ -258,7 +281,7 @@ class Attached:
             if count:
                 unseen.append(f"at least {count} records of {one.event}")
         text = f"; unseen came {', '.join(unseen)}" if unseen else ""
-        click.echo(f"utracefs: the daemon is back; {away_s:.3f} s are missing{text}", err=True)
+        tell(f"the daemon is back; {away_s:.3f} s are missing{text}")
         return True
 
     def _came_unseen(self, one: Opened) -> int:

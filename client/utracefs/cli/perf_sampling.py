@@ -4,11 +4,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
-from utracefs.cli import version
-from utracefs.cli.common import for_reader
+import attrs
+
+from utracefs.cli import Failure, version
+from utracefs.cli.common import tell
 from utracefs.cli.perf_attached import LOOK_S, Attached, Opened
 from utracefs.event_names import EventName
+from utracefs.half_written import dumped_name
+from utracefs.origin import Origin
 from utracefs.perf_data import Contents, PerfDataEvent, PerfDataWriter
 from utracefs.perf_data._records import Tally
 from utracefs.trace_dat.texts import with_small_signs
@@ -18,7 +23,7 @@ from utracefs_protocol.event_format import EventFormat, parse_format
 from utracefs_protocol.perf_ring import Lost, Sample
 from utracefs_protocol.text import bytes_of, text_of
 
-__all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace"]
+__all__ = ["Comms", "Line", "PerfRecorder", "PerfTop", "PerfTrace", "Written"]
 
 BUSY_AT = 0.25
 """A ring that was filled to this part is looked at again at once."""
@@ -58,20 +63,23 @@ class Comms:
 
 
 class Line:
-    """A sample as a line, as perf script has it: comm, process/thread, cpu, time, event and fields."""
+    """A sample as a line, as perf script has it: comm, process/thread, cpu, time, event and fields. On a
+    terminal it is one line whatever is in its strings."""
 
     def __init__(self, name: str, event: EventFormat, *, ns: bool = False) -> None:
         self._name = name
         self._printer = EventPrinter(event)
         self._ns = ns
+        self._one_line = sys.stdout.isatty()
 
     def text(self, sample: Sample, comm: str) -> str:
         time_s, rest_ns = divmod(sample.time, 1_000_000_000)
         rest = f"{rest_ns:09d}" if self._ns else f"{rest_ns // 1000:06d}"
-        return (
+        text = (
             f"{comm:>16} {sample.pid:>7}/{sample.tid:<7} [{sample.cpu:03d}] "
             f"{time_s:5d}.{rest}: {self._name}: {self._printer.text(sample.raw)}"
         )
+        return text.replace("\n", "?") if self._one_line else text
 
 
 def _drained(attached: Attached) -> Iterator[tuple[Opened, float]]:
@@ -88,12 +96,36 @@ def _wait_s(filled: float) -> float:
     return 0.0 if filled >= BUSY_AT else BUSY_S if filled else LOOK_S
 
 
-class PerfRecorder:
-    """Writes what the rings hold to a perf.data: `step`, then `finish`."""
+DESCRIBE_S = 1.0
+"""How often what is new about samples is written beside them."""
 
-    def __init__(self, attached: Attached, writer: PerfDataWriter, attr: PerfAttr) -> None:
+
+@attrs.frozen
+class Written:
+    """One perf.data."""
+
+    name: str
+    size: int
+    """Bytes."""
+    samples: int
+    """In the file."""
+    lost: int
+    """Missing in it: in rings, on the way to them, on the disk; what came while the daemon was away at
+    least."""
+    no_room: int
+    """Among those: there was no room on the disk."""
+    error: OSError | None
+    """That, as the system says it."""
+
+
+class PerfRecorder:
+    """Writes what the rings hold to a perf.data: `step`, then `finish`; `dump` completes one file and begins
+    another. A context manager: after an exception that is no Failure, what was recorded stays in NAME.part.
+    """
+
+    def __init__(self, attached: Attached, path: str, attr: PerfAttr) -> None:
         self._attached = attached
-        self._writer = writer
+        self._path = path
         self._attr = attr
         self._ids: dict[tuple[EventName, bytes], int] = {}
         """By event and format: an event that comes again may have other fields."""
@@ -101,23 +133,47 @@ class PerfRecorder:
         self._comms = Comms(lambda: attached.tree)
         self._tasks: dict[tuple[int, int], bytes] = {}
         self._tally = Tally()
+        self._told: Counter[EventName] = Counter()
+        """Lost, as LOST records in the files say."""
+        self._unseen: Counter[EventName] = Counter()
+        """What came while the daemon was away."""
+        self._told_before = 0
+        """In other files."""
+        self._described = (-1, -1)
+        self._describe_due = 0.0
+        self._describe_again = 0.0
+        """Not before: where many events come one by one, it may not take all our time."""
         tree = attached.tree
+        self._origin = Origin.here("mono")
         self._header_page = tree.read_file("events/header_page")
         self._header_event = tree.read_file("events/header_event")
+        self._writer = PerfDataWriter(path)
 
-    @property
-    def samples(self) -> int:
-        return self._tally.samples
+    def __enter__(self) -> Self:
+        return self
 
-    @property
-    def lost(self) -> int:
-        """As the rings say."""
-        return self._tally.lost
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is None or issubclass(kind, Failure) or not self._tally.samples:
+            self._writer.close()
+        else:
+            self._writer.leave()
+            tell(f"{self._writer.part} has what was recorded, for --recover")
 
     def step(self) -> float:
         """Open what is new, write what is there; seconds until the next time."""
         self._attached.look_when_due()
-        return _wait_s(self.drain())
+        wait_s = _wait_s(self.drain())
+        now = time.monotonic()
+        # Without its format no sample of an event can be read.
+        is_new = len(self._events) > self._described[0] and now >= self._describe_again
+        if is_new or now >= self._describe_due:
+            self._describe_due = now + DESCRIBE_S
+            known = (len(self._events), len(self._tasks))
+            if known != self._described:
+                self._described = known
+                self._writer.describe(self._contents())
+                self._describe_again = now + 10 * (time.monotonic() - now)
+        return wait_s
 
     def drain(self) -> float:
         """How full the fullest ring was."""
@@ -126,7 +182,9 @@ class PerfRecorder:
             assert one.reader is not None
             data = one.reader.take()
             if data:
+                lost = self._tally.lost
                 self._tally.add(data, self._id(one))
+                self._told[one.event] += self._tally.lost - lost
                 self._writer.add(data)
             fullest = max(fullest, filled)
         for pid, tid in self._tally.take_tasks():
@@ -136,6 +194,8 @@ class PerfRecorder:
 
     def missed(self, one: Opened, count: int) -> None:
         """For Attached: a LOST record stands where it happened. Its number is 0 where nobody knows it."""
+        self._unseen[one.event] += count
+        self._told[one.event] += count
         self._writer.add_lost(self._id(one), count, time.monotonic_ns())
 
     def _id(self, one: Opened) -> int:
@@ -156,21 +216,54 @@ class PerfRecorder:
             )
         return found
 
-    def finish(self, command: Sequence[str]) -> int:
-        """Complete the file; its size in bytes."""
+    def dump(self, command: Sequence[str]) -> Written:
+        """Complete what came until now under a name with the time, and begin another file. OSError: there is
+        no room for another one, and this one stays; or this one could not be completed."""
+        self.drain()
+        writer = PerfDataWriter(self._path)
+        try:
+            return self.finish(command, dumped_name(self._path))
+        finally:
+            self._writer, self._tally = writer, Tally()
+            self._told_before = self._told.total()
+            self._described, self._describe_due = (-1, -1), 0.0
+
+    def finish(self, command: Sequence[str], path: str | None = None) -> Written:
+        """Complete the file, under another name if one is given."""
+        lost = self._attached.lost() + self._unseen
         for one in self._attached.opened.values():
             self._id(one)  # also those that no sample came of
-        return self._writer.finish(
-            Contents(
-                events=self._events,
-                header_page=self._header_page,
-                header_event=self._header_event,
-                comms=self._tasks,
-                first_ns=self._tally.first_ns,
-                last_ns=self._tally.last_ns,
-                command=[bytes_of(word) for word in command],
-                version=f"utracefs {version()}".encode(),
-            )
+        for (event, _), identifier in self._ids.items():
+            # Behind the last sample nothing else says it.
+            if (rest := lost[event] - self._told[event]) > 0:
+                self._told[event] += rest
+                self._writer.add_lost(identifier, rest, time.monotonic_ns())
+        contents = attrs.evolve(
+            self._contents(),
+            origin=self._origin.ended("mono"),
+            command=[bytes_of(word) for word in command],
+        )
+        size = self._writer.finish(contents, path)
+        no_room = self._writer.given_up
+        return Written(
+            path or self._path,
+            size,
+            self._tally.samples - no_room,
+            self._told.total() - self._told_before + no_room,
+            no_room,
+            self._writer.error,
+        )
+
+    def _contents(self) -> Contents:
+        return Contents(
+            events=self._events,
+            header_page=self._header_page,
+            header_event=self._header_event,
+            comms=self._tasks,
+            first_ns=self._tally.first_ns,
+            last_ns=self._tally.last_ns,
+            origin=self._origin,
+            version=f"utracefs {version()}".encode(),
         )
 
 
@@ -183,8 +276,13 @@ class PerfTrace:
         self._lines: dict[tuple[EventName, bytes], Line] = {}
         self.samples = 0
         """Printed."""
-        self.lost = 0
-        """Said to be lost by the rings."""
+        self._told = 0
+        """Lost, as rings said."""
+
+    @property
+    def lost(self) -> int:
+        """Not printed, wherever they were lost."""
+        return max(self._attached.lost().total(), self._told)
 
     def step(self) -> float:
         self._attached.look()
@@ -203,11 +301,11 @@ class PerfTrace:
                     last = record.time
                     lines.append((last, line.text(record, self._comms.name(record.tid))))
                 elif isinstance(record, Lost):
-                    self.lost += record.count
+                    self._told += record.count
                     lines.append((last, f"{one.event}: LOST {record.count} SAMPLES"))
         if lines:
             lines.sort(key=lambda line: line[0])
-            sys.stdout.buffer.write(for_reader(bytes_of("".join(f"{line}\n" for _, line in lines))))
+            sys.stdout.buffer.write(bytes_of("".join(f"{line}\n" for _, line in lines)))
             sys.stdout.buffer.flush()
 
     def _line(self, one: Opened) -> Line:
@@ -224,8 +322,13 @@ class PerfTop:
         self._attached = attached
         self._comms = Comms(lambda: attached.tree)
         self._counts: Counter[tuple[str, str, int]] = Counter()
-        self.lost = 0
-        """Since the beginning."""
+        self._told = 0
+        """Lost, as rings said."""
+
+    @property
+    def lost(self) -> int:
+        """Since the beginning, wherever they were lost."""
+        return max(self._attached.lost().total(), self._told)
 
     def step(self) -> float:
         self._attached.look_when_due()
@@ -234,7 +337,7 @@ class PerfTop:
             assert one.reader is not None
             tally = Tally()
             tally.add(one.reader.take(), 1)
-            self.lost += tally.lost
+            self._told += tally.lost
             for (pid, tid), count in tally.take_tasks().items():
                 self._counts[str(one.event), self._comms.name(tid), pid] += count
             fullest = max(fullest, filled)

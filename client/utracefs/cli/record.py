@@ -15,9 +15,7 @@ Another format is written at the end, from a trace.dat beside it that is then re
 
 import contextlib
 import os
-import secrets
 import sys
-import time
 from collections.abc import Iterator
 
 import attrs
@@ -29,32 +27,23 @@ from utracefs.cli.common import (
     check_place,
     directory_option,
     duration_option,
+    tell,
 )
 from utracefs.cli.completing import complete_clock
 from utracefs.cli.converted import Target
 from utracefs.cli.daemons import running_or_own
 from utracefs.cli.launching import Launch, launch_options, launched
+from utracefs.cli.losses import lost_text, no_room, refused_text
 from utracefs.cli.own_instance import own_instance
 from utracefs.cli.place import Place, instance_option
-from utracefs.cli.recorder import Recorder, Summary
+from utracefs.cli.recorder import About, Recorder, Summary
 from utracefs.cli.running import run_steps, signals_blocked
 from utracefs.cli.wanted import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.event_names import ALL_USER_EVENTS, select
-from utracefs.trace_dat import clock_in_use
+from utracefs.half_written import dumped_name
 from utracefs.tracefs import Tracefs
 
 __all__ = ["record"]
-
-_WALL_CLOCK_OF = {
-    "local": time.CLOCK_MONOTONIC,
-    "global": time.CLOCK_MONOTONIC,
-    "perf": time.CLOCK_MONOTONIC,
-    "mono": time.CLOCK_MONOTONIC,
-    "mono_raw": time.CLOCK_MONOTONIC_RAW,
-    "boot": time.CLOCK_BOOTTIME,
-    "tai": time.CLOCK_TAI,
-}
-"""Clocks whose distance to the wall clock can be told; the first three are CLOCK_MONOTONIC in this daemon."""
 
 
 @click.command(cls=WantedCommand, context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
@@ -94,7 +83,8 @@ _WALL_CLOCK_OF = {
     "--snapshot",
     is_flag=True,
     help="Leave the records in the ring buffer, the oldest give way; write what the last `snapshot` trigger"
-    " took, or without such a trigger what is there at the end.",
+    " took, or without such a trigger what is there at the end. SIGUSR2: write that now, to"
+    " FILE.YYYYMMDDhhmmssNN, and go on.",
 )
 @duration_option("Seconds to record.")
 @click.option("--wall-clock", is_flag=True, help="Print wall-clock times when the file is read.")
@@ -156,36 +146,67 @@ def record(
                 settings["options/record-tgid"] = "1"
         for file, value in settings.items():
             _set(tree, place, file, value)
-        offset_ns = _wall_clock_offset_ns(tree, place) if wall_clock else None
         recorder = stack.enter_context(Recorder(tree, target.path, place, snapshot=snapshot))
+        target.check_clock(recorder.clock)
+        if wall_clock and not recorder.origin.clocks:
+            text = f"{recorder.clock} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
+            raise Failure("trace_clock", text)
         asked = WantedEvents(tree, place, () if keep else wanted or (Wanted(ALL_USER_EVENTS),))
         if not keep:
             asked.begin()
         if not command:
             _tell_that_it_runs(output, duration_s)
         watch = _Watch(recorder, asked)
-        status = run_steps(command, watch.step, taken=taken, surroundings=surroundings, duration_s=duration_s)
+        takes_snapshot = snapshot and not keep and not any(_takes_snapshot(one) for one in wanted)
+        uname = os.uname()
+        about = About(
+            uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
+            version=f"utracefs {version()}",
+            wall_clock=wall_clock,
+        )
+
+        def dump() -> None:
+            """What the snapshot holds now, in a file of its own."""
+            with watch.until_the_daemon_goes():
+                one = Target(dumped_name(output.rstrip("/")), like=output)
+                with Recorder(tree, one.path, place, snapshot=True) as now:
+                    if takes_snapshot:
+                        tree.write_file(place.path("snapshot"), b"1\n")
+                    now.drain()
+                    found = now.finish(about)
+                size = one.finish(found.size, now.tgids)
+                lost = f", {lost_text(found.losses)}" if found.lost else ""
+                tell(f"{one.output}: {_counted(found.records)}, {_size(size)}{lost}")
+
+        status = run_steps(
+            command,
+            watch.step,
+            taken=taken,
+            surroundings=surroundings,
+            duration_s=duration_s,
+            dump=dump if snapshot else None,
+        )
         with watch.until_the_daemon_goes():
             if not keep:
                 tree.write_file(place.path("tracing_on"), b"0\n")
-                if snapshot and not any(_takes_snapshot(one) for one in wanted):
-                    tree.write_file(place.path("snapshot"), b"1\n")
+            if takes_snapshot:
+                tree.write_file(place.path("snapshot"), b"1\n")
             recorder.drain()
             asked.check()
         if watch.error is None:
             status = _tell_what_is_missing(wanted, recorder, output, status, surroundings.hint)
-        uname = os.uname()
-        summary = recorder.finish(
-            uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
-            version=f"utracefs {version()}",
-            trace_id=secrets.randbits(63),
-            offset_ns=offset_ns,
-        )
+        summary = recorder.finish(about)
     status = status or asked.finish()
-    summary = attrs.evolve(summary, size=target.finish(summary.size, recorder.tgids))
-    _tell_what_came(
-        output, summary, wanted, surroundings.hint, whole=watch.error is None, own=own, snapshot=snapshot
-    )
+    written = target.path
+    try:
+        summary = attrs.evolve(summary, size=target.finish(summary.size, recorder.tgids))
+        written = output
+    finally:  # what is not converted stays, with this in it
+        _tell_what_came(
+            written, summary, wanted, surroundings.hint, whole=watch.error is None, own=own, snapshot=snapshot
+        )
+    if recorder.error is not None:
+        raise no_room(output, recorder.error, summary.no_room, "records", status or 1)
     if watch.error is not None:
         raise Failure(
             str(watch.error.filename), f"{watch.error.strerror}; {output} holds what came until then"
@@ -230,7 +251,7 @@ def _tell_what_is_missing(
         because = f"; {hint}" if hint else ""
         raise Failure(" ".join(missing), f"no such event came; {output} is not written{because}", status)
     for pattern in missing:
-        click.echo(f"utracefs: {pattern}: no such event came", err=True)
+        tell(f"{pattern}: no such event came")
     return status
 
 
@@ -248,28 +269,10 @@ def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
         raise OSError(error.errno, error.strerror, file) from None
 
 
-def _wall_clock_offset_ns(tree: Tracefs, place: Place) -> int:
-    """CLOCK_REALTIME less the trace clock: read in between two readings of the latter, the closest of a few
-    tries."""
-    name = clock_in_use(tree.read_file(place.path("trace_clock")))
-    clock = _WALL_CLOCK_OF.get(name)
-    if clock is None:
-        raise Failure(
-            "trace_clock", f"{name} does not tell times; --wall-clock needs mono, boot, tai or mono_raw"
-        )
-    tries = []
-    for _ in range(5):
-        before = time.clock_gettime_ns(clock)
-        wall = time.clock_gettime_ns(time.CLOCK_REALTIME)
-        after = time.clock_gettime_ns(clock)
-        tries.append((after - before, wall - (before + after) // 2))
-    return min(tries)[1]
-
-
 def _tell_that_it_runs(output: str, duration_s: float | None) -> None:
     if sys.stderr.isatty():
         end = "Ctrl-C ends it" if duration_s is None else f"for {duration_s:g} s"
-        click.echo(f"utracefs: recording into {output}; {end}", err=True)
+        tell(f"recording into {output}; {end}")
 
 
 def _tell_what_came(
@@ -284,32 +287,29 @@ def _tell_what_came(
 ) -> None:
     """`own`: of a daemon that is gone when this is read, so `doctor` would find none. hint: why
     nothing came."""
-    size = f"{summary.size / 1e6:.1f} MB" if summary.size >= 1e5 else f"{summary.size / 1e3:.1f} kB"
-    records = "1 record" if summary.records == 1 else f"{summary.records} records"
+    records = _counted(summary.records)
     if snapshot:
         records += f" of {summary.recorded} in the snapshot"
     if any(one.filter for one in wanted):
         records += f", {summary.filtered} filtered out"
-    text = f"utracefs: {output}: {records}, {size}, {_lost(summary)}"
+    text = f"{output}: {records}, {_size(summary.size)}, {lost_text(summary.losses)}"
     if not whole:
-        text += " as far as the daemon told before it went away"
-    elif snapshot and summary.recorded and not summary.records:
+        text += " as far as the daemon said before it went away"
+    text += refused_text(summary.refused)
+    if whole and snapshot and summary.recorded and not summary.records:
         text += "; no trigger took a snapshot"
-    elif not (summary.records or summary.lost or summary.filtered or summary.recorded):
+    elif whole and not (
+        summary.records or summary.lost or summary.filtered or summary.recorded or summary.refused
+    ):
         text += f"; no record{' of ' if wanted else ''}{' '.join(one.pattern for one in wanted)} came"
         text += " from the command" if own else "" if hint else ", `utracefs doctor` may know why"
         text += f"; {hint}" if hint else ""
-    click.echo(text, err=True)
+    tell(text)
 
 
-def _lost(summary: Summary) -> str:
-    """How many in all, then where and what helps."""
-    if not summary.lost:
-        return "nothing lost"
-    reasons = [
-        (summary.in_rings, "in data rings (UTRACEFS_RING_KB of the program)"),
-        (summary.dropped, "dropped by the full buffer (-b KB)"),
-        (summary.overwritten, "overwritten before they were read (-b KB), or taken away"),
-        (summary.too_large, "too large for a page of the buffer"),
-    ]
-    return f"{summary.lost} lost: " + ", ".join(f"{count} {reason}" for count, reason in reasons if count)
+def _counted(records: int) -> str:
+    return "1 record" if records == 1 else f"{records} records"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

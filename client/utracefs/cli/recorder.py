@@ -16,27 +16,33 @@ time in which a busy program fills a buffer of the default size (1.4 MB; at 200,
 
 import errno
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Self
 
 import attrs
 
-from utracefs.cli.common import numbers
+from utracefs.cli import Failure
+from utracefs.cli.common import numbers, tell
+from utracefs.cli.losses import LOSSES, lost_lines
 from utracefs.cli.own_instance import Account, Ledger
 from utracefs.cli.place import TOP, Place
 from utracefs.event_names import EventName, parse_event_list
-from utracefs.trace_dat import Contents, TraceDatWriter
+from utracefs.origin import Origin
+from utracefs.trace_dat import Contents, TraceDatWriter, clock_in_use
 from utracefs.trace_dat._pages import count_events
 from utracefs.trace_dat.texts import with_small_signs
 from utracefs.tracefs import Tracefs
 from utracefs_protocol.subbuf import MARKER_IP
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["Recorder", "Summary"]
+__all__ = ["About", "Recorder", "Summary"]
 
 BUSY_S = 0.02
 IDLE_S = 0.1
+SYNC_S = 0.1
+"""Pages wait in memory for that long: it is what a recorder that is killed has not written."""
 TEXTS_S = 1.0
 MAX_PAGES = 32
 """Pages asked of one cpu in one round."""
@@ -60,17 +66,36 @@ class Summary:
     overwritten: int
     """Recorded, and gone before they were read: overwritten, or taken away by somebody else. With a
     snapshot 0: what is not in it is not lost."""
+    no_room: int
+    """Read, and given up: there was no room on the disk."""
     filtered: int
     """Not wanted: what a filter kept away."""
     recorded: int
     """Put into the ring buffer since the beginning, or there already."""
     size: int
     """Bytes of the file."""
+    refused: dict[str, int]
+    """Never made, because a value did not fit: `EVENT.FIELD was float` and the like, to how often."""
 
     @property
     def lost(self) -> int:
         """All that were emitted and are not in the file."""
-        return self.in_rings + self.dropped + self.too_large + self.overwritten
+        return sum(self.losses.values())
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """The same, by their names in `losses`."""
+        return {loss.name: getattr(self, loss.name) for loss in LOSSES}
+
+
+@attrs.frozen(kw_only=True)
+class About:
+    """What a file says of itself."""
+
+    uname: str = ""
+    version: str = ""
+    wall_clock: bool = False
+    """Readers print times of day."""
 
 
 class _Cpu:
@@ -86,8 +111,8 @@ class _Cpu:
 
 
 class Recorder:
-    """A context manager that gives up the file unless it was finished. Made before anything is enabled;
-    `step` while it runs, `drain` and `finish` at the end.
+    """A context manager: after an exception that is no Failure, what was recorded stays in NAME.part. Made
+    before anything is enabled; `step` while it runs, `drain` and `finish` at the end.
 
     Where the daemon goes away (ConnectionError, TimeoutError from `step`), `finish` writes what came until
     then.
@@ -106,13 +131,18 @@ class Recorder:
         internal = [
             f"events/ftrace/{name}/format" for name, kind in tree.list_dir("events/ftrace") if kind == "d"
         ]
+        trace_clock = tree.read_file(place.path("trace_clock"))
+        self.clock = clock_in_use(trace_clock)
+        self.origin = Origin.here(self.clock)
+        """Whose pair of clocks is that of the begin."""
         self._contents = Contents(
             header_page=tree.read_file("events/header_page"),
             header_event=tree.read_file("events/header_event"),
             ftrace_formats=[text for text in tree.read_files(internal) if isinstance(text, bytes)],
             kallsyms=MARKER_SYMBOL,
             printk_formats=tree.read_file("printk_formats"),
-            trace_clock=tree.read_file(place.path("trace_clock")),
+            trace_clock=trace_clock,
+            origin=self.origin,
         )
         cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
         self._writer = TraceDatWriter(path, nr_cpus=len(cpus), page_size=self._page_size)
@@ -120,7 +150,7 @@ class Recorder:
         if not self._at_end:
             self._open("trace_pipe_raw")
         self._formats: dict[EventName, bytes] = {}
-        self._texts_due = 0.0
+        self._texts_due = self._sync_due = 0.0
         self._stats = self._read_stats()
         self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
@@ -134,8 +164,12 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._writer.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        is_copy = self._at_end == "trace_raw"
+        if kind is None or issubclass(kind, Failure) or not self._kept or is_copy:
+            self._writer.close()
+        else:
+            tell(f"{self._writer.leave()} has what was recorded; `utracefs report --recover` reads it")
 
     @property
     def events(self) -> list[EventName]:
@@ -145,9 +179,12 @@ class Recorder:
     def step(self) -> float:
         """One round; how many seconds may pass until the next."""
         now = time.monotonic()
-        if now >= self._texts_due:
+        if now >= self._texts_due or (self._kept and not self._formats):
             self.read_texts()
             self._texts_due = time.monotonic() + TEXTS_S
+        elif now >= self._sync_due:
+            self._writer.sync()
+            self._sync_due = now + SYNC_S
         if self._at_end:
             return max(0.0, self._texts_due - now)
         due = [cpu for cpu in self._cpus if cpu.due <= now]
@@ -173,6 +210,7 @@ class Recorder:
             self.tgids[int(tid)] = int(tgid)
         self._stats = self._read_stats()
         self._account = self._ledger.read()
+        self._writer.add_texts(self._with_formats())
 
     def drain(self) -> None:
         """All that is there. Recording should have stopped, or this may never end."""
@@ -187,39 +225,48 @@ class Recorder:
             path = self._place.path(f"per_cpu/cpu{cpu.number}/{file}")
             cpu.handle = self._tree.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
-    def finish(self, *, uname: str, version: str, trace_id: int, offset_ns: int | None) -> Summary:
+    def finish(self, about: About) -> Summary:
         """Write the file. Asks the daemon nothing."""
-        summary = self._summary()
+        size = self._writer.finish(
+            attrs.evolve(
+                self._with_formats(),
+                cpu_stats=dict(enumerate(self._stats)),
+                event_stats=lambda given_up: _event_stats(self._summary(given_up)),
+                uname=about.uname,
+                version=about.version,
+                trace_id=secrets.randbits(63),
+                origin=self.origin.ended(self.clock),
+                offset_ns=self.origin.unix_offset_ns if about.wall_clock else None,
+            )
+        )
+        return attrs.evolve(self._summary(self._writer.given_up), size=size)
+
+    @property
+    def error(self) -> OSError | None:
+        """Why some records are not in the file."""
+        return self._writer.error
+
+    def _with_formats(self) -> Contents:
         formats: dict[bytes, list[bytes]] = {}
         for event, text in self._formats.items():
             formats.setdefault(bytes_of(event.system), []).append(text)
-        size = self._writer.finish(
-            attrs.evolve(
-                self._contents,
-                formats=formats,
-                cpu_stats=dict(enumerate(self._stats)),
-                event_stats=_event_stats(summary),
-                uname=uname,
-                version=version,
-                trace_id=trace_id,
-                offset_ns=offset_ns,
-            )
-        )
-        return attrs.evolve(summary, size=size)
+        return attrs.evolve(self._contents, formats=formats)
 
-    def _summary(self) -> Summary:
+    def _summary(self, no_room: int) -> Summary:
         account = self._account
         recorded = self._there + account.recorded
         dropped = min(account.dropped, account.lost - account.in_rings)
         return Summary(
-            records=self._kept,
+            records=self._kept - no_room,
             in_rings=account.in_rings,
             dropped=dropped,
             too_large=account.lost - account.in_rings - dropped,
             overwritten=0 if self._at_end else max(0, recorded - self._kept),
+            no_room=no_room,
             filtered=account.filtered,
             recorded=recorded,
             size=0,
+            refused=account.refused,
         )
 
     def _round(self, cpus: Sequence[_Cpu]) -> bool:
@@ -263,7 +310,4 @@ class Recorder:
 
 def _event_stats(summary: Summary) -> bytes:
     """What `report --stat` shows below the numbers of the cpus."""
-    return (
-        b"records of events: %d\nlost in data rings: %d\ndropped, buffer full: %d\n"
-        b"too large: %d\noverwritten: %d\n"
-    ) % (summary.records, summary.in_rings, summary.dropped, summary.too_large, summary.overwritten)
+    return b"records of events: %d\n" % summary.records + lost_lines(summary.losses)

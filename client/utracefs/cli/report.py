@@ -3,21 +3,27 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
-from itertools import islice
-from typing import IO, TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import attrs
 import click
 
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, for_reader, json_option, seconds_option
-from utracefs.cli.converting import Selection, output_file, progress_bar, said, selection_options
+from utracefs.cli.common import COMMAND_SETTINGS, json_option, seconds_option, tell
+from utracefs.cli.converting import (
+    Selection,
+    output_file,
+    progress_bar,
+    said,
+    selection_options,
+    tell_if_moved,
+)
+from utracefs.cli.losses import lost_in_file, lost_text
 from utracefs.cli.refusals import about_the_filter
 from utracefs.event_names import EventName, no_such_event, select
 from utracefs.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.trace_dat import TraceDatReader
-from utracefs.trace_report import ReportOptions, json_lines, report_text
+from utracefs.trace_report import ReportOptions, report_text
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import bytes_of, text_of
 
@@ -25,8 +31,6 @@ if TYPE_CHECKING:
     from utracefs.recording import Recording
 
 __all__ = ["report"]
-
-_LINES_AT_ONCE = 2000
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -47,7 +51,11 @@ _LINES_AT_ONCE = 2000
     type=click.Path(),
     help="html: the page, - for stdout. [default: FILE.html]",
 )
-@click.option("--recover", is_flag=True, help="html: save what can be saved of a broken file.")
+@click.option(
+    "--recover",
+    is_flag=True,
+    help="Read what can be saved of a broken file, or of a recording that was killed.",
+)
 def report(
     file: str,
     also_file: str | None,
@@ -62,30 +70,34 @@ def report(
 ) -> None:
     """Print the records of FILE (trace.dat), in the order of time.
 
-    With --json one object a line: ts_ns, cpu, pid, comm, system, event, fields.
+    With --json (FILE also perf.data) one object a line, as `export --to jsonl` writes it: time_ns, cpu, pid,
+    tid, comm, system, name, fields.
 
     With --html a page with all in it: timeline, rates, fields, records, losses. It needs no network.
     """
-    if last_s is not None and (selection.since_ns is not None or selection.until_ns is not None):
-        raise click.UsageError("--last goes without --since and --until")
     path = also_file or file
-    if last_s is not None and not show_stat:
-        with _opened(path) as reader:
-            since_ns = max(0, reader.last_ns() - int(last_s * 10**9))
-        selection = attrs.evolve(selection, since_ns=since_ns)
+    if not show_stat:
+        selection = selection.of_the_last(last_s, path, recover=recover)
     if as_html:
         if show_stat or as_json:
             raise click.UsageError("--html stands alone: --stat and --json print something else")
         with selection.open(path, path, recover=recover) as recording:
             _write_html(recording, output)
         return
-    if output is not None or recover:
-        raise click.UsageError(
-            "-o and --recover are for --html; `utracefs export` has them for other formats"
-        )
-    with _opened(path) as reader:
+    if output is not None:
+        raise click.UsageError("-o is for --html; `utracefs export` has it for other formats")
+    if as_json and not show_stat:
+        from utracefs.export import write_json_lines
+
+        with selection.open(path, path, recover=recover) as recording:
+            write_json_lines(recording, sys.stdout.buffer)
+            _tell_losses(path, recording.cpu_stats)
+        return
+    with _opened(path, recover=recover) as reader:
+        tell_if_moved(path, reader.origin)
         if show_stat:
-            _write(line for text in reader.cpu_stats for line in text.splitlines())
+            for text in reader.cpu_stats:
+                sys.stdout.buffer.write(bytes_of("".join(f"{line}\n" for line in text.splitlines())))
             return
         options = ReportOptions(
             full_ns,
@@ -95,6 +107,7 @@ def report(
             selection.since_ns,
             selection.until_ns,
             selection.pids,
+            one_line=sys.stdout.isatty(),
         )
         there = [
             EventName(reader.systems.get(number, ""), text_of(event.name))
@@ -105,26 +118,30 @@ def report(
                 raise Failure(path, no_such_event(pattern, there))
         try:
             with about_the_filter(path, selection.filter):
-                if as_json:
-                    _write(json_lines(reader, options))
-                else:
-                    out = sys.stdout.buffer
-                    for piece in report_text(reader, options):
-                        out.write(for_reader(piece))
-                        out.flush()
+                out = sys.stdout.buffer
+                for piece in report_text(reader, options):
+                    out.write(piece)
+                    out.flush()
         except ValueError as error:
-            raise Failure(path, f"broken: {error}") from None
+            raise Failure(path, f"broken: {error}; --recover reads what is behind it") from None
+        _tell_losses(path, reader.cpu_stats)
 
 
-def _opened(path: str) -> TraceDatReader:
+def _tell_losses(path: str, cpu_stats: Sequence[str]) -> None:
+    lost = lost_in_file(cpu_stats)
+    if any(lost.values()):
+        tell(f"{path}: of all that was emitted {lost_text(lost)}")
+
+
+def _opened(path: str, *, recover: bool) -> TraceDatReader:
     try:
-        return TraceDatReader(path)
+        return TraceDatReader(path, recover=recover)
     except TraceError:
         with contextlib.suppress(OSError), open(path, "rb") as file:
             if file.read(len(PERF_MAGIC)) == PERF_MAGIC:
-                prints = f"`utracefs perf script -i {path}` prints it"
+                prints = f"`utracefs perf script -i {path}{' --recover' if recover else ''}` prints it"
                 raise Failure(
-                    path, f"is a perf.data: {prints}; --html (without --last) and `export` take it"
+                    path, f"is a perf.data: {prints}; --json, --html and `export` take it"
                 ) from None
         raise
 
@@ -138,27 +155,3 @@ def _write_html(recording: "Recording", output: str | None) -> None:
     with output_file(target, recording.path) as out, progress_bar() as progress:
         done = write_html(recording, out, progress=progress)
     said(done, recording.path, target)
-
-
-def _write(lines: Iterable[str]) -> None:
-    """Many lines at a time; a ValueError comes after all lines before it are written."""
-    lines = iter(lines)
-    out = sys.stdout.buffer
-    pending: list[str] = []
-    try:
-        while True:
-            for line in islice(lines, _LINES_AT_ONCE):
-                pending.append(line)  # noqa: PERF402 - those before an error are kept
-            if not pending:
-                return
-            _flush(out, pending)
-    finally:
-        _flush(out, pending)
-
-
-def _flush(out: IO[bytes], pending: list[str]) -> None:
-    if pending:
-        data = "\n".join(pending) + "\n"
-        pending.clear()
-        out.write(bytes_of(data))
-        out.flush()

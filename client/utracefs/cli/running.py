@@ -4,7 +4,7 @@
         step()  ──▶ how long nothing needs to be done
         wait for that long, or for a signal
 
-SIGINT, SIGTERM, SIGHUP and SIGCHLD are blocked and taken with sigtimedwait(2), so that they come between two
+SIGCHLD and the signals of the table are blocked and taken with sigtimedwait(2), so that they come between two
 steps and never within one: nothing has to be made safe against KeyboardInterrupt, and si_code tells where a
 signal came from.
 
@@ -12,7 +12,8 @@ signal came from.
 |---|---|---|
 | Ctrl-C in the terminal | end | the command gets it, too; end with the command, at the second one at once |
 | kill -INT | end | passed on; the rest as above |
-| SIGTERM, SIGHUP | end | passed on; end when the command ends, after TERM_GRACE_S at the latest |
+| SIGTERM, others of ENDING | end | passed on; end when the command ends, TERM_GRACE_S at the most |
+| SIGUSR2, with `dump` | `dump` is called | the same |
 
 The command keeps running if it does not end by itself; it is then named on stderr.
 """
@@ -25,11 +26,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
-import click
 
 from utracefs.cli import Failure
+from utracefs.cli.common import tell
 
 __all__ = [
+    "ENDING",
     "NOT_EXECUTABLE",
     "NOT_FOUND",
     "Surroundings",
@@ -45,7 +47,18 @@ NOT_FOUND = 127
 
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal's Ctrl-C comes from the kernel
 _LONGEST_WAIT_S = 3600.0
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGXCPU,
+)
+"""What others may send, or a limit; each would end the process."""
 
 
 @attrs.frozen
@@ -70,7 +83,7 @@ def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
     """Block the signals that run_steps takes; those that our parent ignores (nohup, `&` in a script) stay
     ignored."""
     taken = frozenset(
-        {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
+        {number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
     try:
@@ -88,18 +101,20 @@ def run_steps(
     taken: frozenset[signal.Signals],
     surroundings: Surroundings = _OURS,
     duration_s: float | None = None,
+    dump: Callable[[], None] | None = None,
 ) -> int:
     """Run `command` (none: until a signal) and call `step` until it ends; the exit status to end with.
 
     step: returns how many seconds may pass until its next call; None: it has nothing more to do, which
     without a command is the end. taken: from signals_blocked. duration_s: the
-    longest time; a command is then sent SIGTERM, and dying of that is success.
+    longest time; a command is then sent SIGTERM, and dying of that is success. dump: called for each SIGUSR2;
+    its Failure or OSError is told and ends nothing.
 
     The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
     status 127 or 126 when the command cannot be run.
     """
     child = _start(command, taken, surroundings) if command else None
-    loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s)
+    loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s, dump)
     try:
         while not loop.over():
             seconds = step()
@@ -134,9 +149,14 @@ class _Loop:
     """Whether to go on."""
 
     def __init__(
-        self, child: "subprocess.Popen[bytes] | None", taken: frozenset[signal.Signals], end: float
+        self,
+        child: "subprocess.Popen[bytes] | None",
+        taken: frozenset[signal.Signals],
+        end: float,
+        dump: Callable[[], None] | None,
     ) -> None:
         self._child = child
+        self._dump = dump
         self._taken = taken
         self._end = end
         """When the duration is over, on time.monotonic."""
@@ -159,7 +179,14 @@ class _Loop:
         info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
         # Stopped, and going on after the time has passed, signal_sigtimedwait_impl of CPython 3.11 to 3.13
         # returns what lay on its stack: EINTR, and nothing left to wait for.
-        if info is not None and info.si_signo in self._taken and info.si_signo != signal.SIGCHLD:
+        if info is not None and info.si_signo == signal.SIGUSR2 and self._dump is not None:
+            try:
+                self._dump()
+            except Failure as error:
+                tell(f"{error.about}: {error.reason}")
+            except OSError as error:
+                tell(f"{error.filename}: {error.strerror}")
+        elif info is not None and info.si_signo in self._taken and info.si_signo != signal.SIGCHLD:
             self._asked_to_end(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
         now = time.monotonic()
         if now >= self._grace_end:
@@ -186,7 +213,7 @@ class _Loop:
         """The command outlives the loop."""
         assert self._child is not None
         self._left_behind = True
-        click.echo(f"utracefs: the command goes on without being watched (pid {self._child.pid})", err=True)
+        tell(f"the command goes on without being watched (pid {self._child.pid})")
 
     def status(self) -> int:
         if self._child is None:

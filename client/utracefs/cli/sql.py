@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from utracefs.cli import Failure
-from utracefs.cli.common import COMMAND_SETTINGS, with_extras
+from utracefs.cli.common import COMMAND_SETTINGS, tell, with_extras
 from utracefs.cli.tables import table_lines
 from utracefs.columns import COMMON_COLUMNS, library
 from utracefs.export.common import json_text
@@ -36,27 +36,28 @@ _MOST_SHOWN: Final = 10_000
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
-@click.argument("file", metavar="INPUT", type=click.Path())
-@click.argument("query", metavar="[QUERY]", required=False)
+@click.argument("words", metavar="INPUT... [QUERY]", nargs=-1, required=True)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with a row of names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row.")
 @click.option("--recover", is_flag=True, help="Read what can be saved of a broken file.")
-def sql(file: str, query: str | None, as_csv: bool, as_json: bool, recover: bool) -> None:
+def sql(words: tuple[str, ...], as_csv: bool, as_json: bool, recover: bool) -> None:
     """Ask INPUT (trace.dat, perf.data, or Parquet of `utracefs export`) in the SQL of DuckDB.
 
     Each event is a table: the columns of `records` up to `lost`, and its fields. `records` has the records
-    of all events. Without QUERY: which tables there are.
+    of all events. Of several inputs the column `file` says which. Without QUERY: which tables there are.
 
     \b
       utracefs sql trace.dat "select status, count(*) from http_request group by all"
     """
     if as_csv and as_json:
         raise click.UsageError("--csv or --json, not both")
+    has_query = len(words) > 1 and not os.path.exists(words[-1])
+    files, query = (words[:-1], words[-1]) if has_query else (words, None)
     if query is not None and not query.strip(" ;\n\t"):
         raise click.UsageError("QUERY is empty")
-    if query is None and " " in file.strip() and not os.path.exists(file):
+    if query is None and " " in words[0].strip() and not os.path.exists(words[0]):
         raise click.UsageError("INPUT comes first: utracefs sql trace.dat QUERY")
-    with with_extras(), open_tables(file, recover=recover) as tables:
+    with with_extras("sql"), open_tables(*files, recover=recover) as tables:
         write = _write_csv if as_csv else _write_json if as_json else _write_table
         with contextlib.closing(tables.connect(query)) as connection, _plainly(tables):
             if query is None:
@@ -134,7 +135,7 @@ def _write_table(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, .
     for line in table_lines(lines, left=left):
         click.echo(line)
     if next(rows, None) is not None:
-        click.echo(f"utracefs: the first {_MOST_SHOWN} rows; --csv and --json print all", err=True)
+        tell(f"the first {_MOST_SHOWN} rows; --csv and --json print all")
 
 
 def _shown(value: Any) -> str:

@@ -40,7 +40,7 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     records.
 
     A line for each consumer that is or was (detached) attached to it; its three numbers add up to what was
-    emitted while it was.
+    emitted while it was. Below stands what programs refused to write, because a value did not fit its field.
     """
     with connect(directory, place) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
@@ -89,6 +89,9 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
             first, emitted = ("", ""), ""
     for line in table_lines(table, left=range(3)):
         echo(line)
+    for row in rows:
+        for reason, count in row["refused"].items():
+            echo(f"refused   {count} of {row['system']}:{row['name']}: {reason}")
 
 
 @click.command("list", context_settings=COMMAND_SETTINGS)
@@ -192,6 +195,7 @@ def _event_rows(tree: Tracefs, events: list[EventName], place: Place) -> list[di
                     "used_by": users.get(event.name, []),
                     "emitted": stats.emitted,
                     "lost_in_rings": stats.lost_in_rings,
+                    "refused": stats.refused,
                     "detached": sorted(stats.detached),
                     "consumers": {
                         name: counts

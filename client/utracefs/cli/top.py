@@ -34,12 +34,15 @@ from utracefs.cli.common import (
     json_option,
     numbers,
     seconds_option,
+    tell,
 )
 from utracefs.cli.place import Place, instance_names
 from utracefs.cli.tables import table_lines
+from utracefs.cli.terminal import own
 from utracefs.cli.top_rates import BOTH, EVENTS, PROCESSES, Rates, parse_counts
 from utracefs.cli.top_view import SORTS, View, short
 from utracefs.event_names import ALL_USER_EVENTS
+from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import bytes_of
 
 if TYPE_CHECKING:
@@ -185,7 +188,7 @@ def _in_lines(source: _Source, view: View, iterations: int | None, *, as_json: b
             count += 1
             if not source.read():
                 if not is_away:
-                    click.echo(f"utracefs: {source.note}", err=True)
+                    tell(f"{source.note}")
                 is_away = True
                 continue
             is_away = False
@@ -305,7 +308,7 @@ class _Screen:
         lines = self._view.screen(self._source.rates, self._source.note, size.columns, size.lines)
         text = Text(no_wrap=True, overflow="crop", end="")
         for at, line in enumerate(lines):
-            text.append(line.text, line.style or None)
+            text.append(harmless(line.text), line.style or None)
             text.append("\n" if at + 1 < len(lines) else "")
         assert self._live is not None
         self._live.update(text, refresh=True)
@@ -330,11 +333,18 @@ class _Screen:
         from rich.console import Console
         from rich.live import Live
 
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # names need not fit the terminal's encoding
+        terminal = own(sys.stdout)
+        if isinstance(terminal, io.TextIOWrapper):
+            terminal.reconfigure(errors="replace")  # names need not fit the terminal's encoding
         if keys >= 0:
             tty.setcbreak(keys)
-        self._live = Live(console=Console(highlight=False), screen=True, auto_refresh=False)
+        self._live = Live(
+            console=Console(file=terminal, highlight=False),
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._live.start()
 
     def _hide(self, keys: int) -> None:

@@ -22,6 +22,7 @@ failed write to its file `filter` does: a recording with too much in it can stil
 with too little cannot.
 """
 
+import contextlib
 import errno
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from utracefs.cli.common import available_events, events_option, write_word
+from utracefs.cli.common import available_events, events_option, tell, write_word
 from utracefs.cli.completing import complete_filter
 from utracefs.cli.place import Place
 from utracefs.cli.refusals import (
@@ -380,9 +381,10 @@ class WantedEvents:
         if refusal is not None:
             self.refused.append((event, text, refusal))
             failure = self._hinted(event, refusal).failure(event)
-            click.echo(f"utracefs: {failure.about}: {failure.reason}", err=True)
+            tell(f"{failure.about}: {failure.reason}")
             if failure.detail:
-                click.echo(failure.detail, err=True)
+                with contextlib.suppress(OSError):  # as `tell`
+                    click.echo(failure.detail, err=True)
 
     def _hinted(self, event: EventName | str, refusal: Refusal) -> Refusal:
         """With the fields that the event has, where one was not found."""
@@ -398,5 +400,5 @@ class WantedEvents:
     def finish(self) -> int:
         """Tell once more what did not fit; the exit status that it means."""
         for event, text, refusal in self.refused:
-            click.echo(f"utracefs: {event}: {refusal.consequence} {text!r}: {refusal.reason}", err=True)
+            tell(f"{event}: {refusal.consequence} {text!r}: {refusal.reason}")
         return int(bool(self.refused))

@@ -66,6 +66,7 @@ cdef class _Stream:
     cdef uint64_t first
     cdef uint64_t last
     cdef uint64_t packets
+    cdef uint64_t records     # in the packet
     cdef uint64_t discarded
     cdef uint64_t told        # of `discarded`, by the packets until now
 
@@ -77,11 +78,13 @@ cdef class _Stream:
 cdef class CtfPackets:
     """Iterates over (cpu, packet) of `records`; those of a cpu belong one behind the other. uuid: 16 bytes.
 
-    events: the decoders of the events that occurred; the place of one is its id.
+    events: the decoders of the events that occurred; the place of one is its id. count: records in the packet
+    that was handed out last.
 
     ValueError at what is broken, after all packets with what came before it.
     """
 
+    cdef readonly uint64_t count
     cdef Records _records
     cdef bytes _uuid
     cdef dict _numbers        # EventDecoder to its id
@@ -181,6 +184,7 @@ cdef class CtfPackets:
         memcpy(to, &head, sizeof(head))
         write_body(to + sizeof(head), event, raw)
         stream.used = end
+        stream.records += 1
         return 0
 
     cdef bytes _comm_of(self, str name):
@@ -198,6 +202,8 @@ cdef class CtfPackets:
         """The packet; the stream begins another one."""
         cdef PacketHead head
         cdef bytes packet
+        self.count = stream.records
+        stream.records = 0
         memset(&head, 0, sizeof(head))
         head.magic = MAGIC
         memcpy(head.uuid, PyBytes_AS_STRING(self._uuid), UUID_SIZE)

@@ -65,6 +65,7 @@ cdef enum:
     SNAPSHOT_PRIMARY = 2 << 3 | VARINT
     CLOCK_ID = 1 << 3 | VARINT
     CLOCK_TIMESTAMP = 2 << 3 | VARINT
+    CLOCK_REALTIME = 1  # of BuiltinClock
     DEFAULTS_CLOCK = 58 << 3 | VARINT
 
     TRACK_UUID = 1 << 3 | VARINT
@@ -119,16 +120,19 @@ cdef class _EventText:
 
 
 cdef class PerfettoPackets(TrackWriter):
-    """tracks: a Tracks. clock: id of the recording's clock."""
+    """tracks: a Tracks. clock: id of the recording's clock. unix_offset_ns: added to its times gives times
+    of day; None: not known."""
 
     cdef uint64_t _clock
+    cdef object _unix_offset_ns
     cdef bint _begun
     cdef dict _ids                # (tag, text) to id
     cdef list _interned           # packets that intern what the record at hand needs
 
-    def __init__(self, records, tracks, clock):
+    def __init__(self, records, tracks, clock, unix_offset_ns=None):
         super().__init__(records, tracks)
         self._clock = clock
+        self._unix_offset_ns = unix_offset_ns
         self._ids = {}
         self._interned = []
 
@@ -317,8 +321,12 @@ cdef class PerfettoPackets(TrackWriter):
 
     cdef bytes _head(self, uint64_t ns):
         """The clock: that of all records of this sequence, and the one that the trace is shown in."""
-        clock = tagged(CLOCK_ID, self._clock) + tagged(CLOCK_TIMESTAMP, ns)
-        snapshot = message(SNAPSHOT_CLOCK, clock) + tagged(SNAPSHOT_PRIMARY, self._clock)
+        snapshot = message(SNAPSHOT_CLOCK, tagged(CLOCK_ID, self._clock) + tagged(CLOCK_TIMESTAMP, ns))
+        if self._unix_offset_ns is not None and self._clock != CLOCK_REALTIME:
+            unix_ns = <uint64_t>((ns + self._unix_offset_ns) & 0xFFFF_FFFF_FFFF_FFFF)
+            snapshot += message(SNAPSHOT_CLOCK, tagged(CLOCK_ID, CLOCK_REALTIME) + tagged(CLOCK_TIMESTAMP,
+            unix_ns))
+        snapshot += tagged(SNAPSHOT_PRIMARY, self._clock)
         defaults = tagged(DEFAULTS_CLOCK, self._clock)
         return b"".join(
             message(TRACE_PACKET, FIRST_OF_SEQUENCE + part)

@@ -1,3 +1,5 @@
+from collections.abc import Iterable
+
 from utracefs._pieces import Pieces
 from utracefs._records import Records
 
@@ -5,5 +7,5 @@ class PerfSamples(Pieces):
     tasks: dict[tuple[int, int], str]
     first_ns: int
     last_ns: int
-    too_large: int
-    def __init__(self, records: Records) -> None: ...
+    left_out: int
+    def __init__(self, records: Records, known: Iterable[int] | None = None) -> None: ...

@@ -52,18 +52,25 @@ cdef class PerfSamples(Pieces):
     """Samples of all records, with the event's id as their identifier.
 
     tasks: (process, thread) to the thread's name, of those that wrote. first_ns, last_ns: the earliest and
-    the latest time. too_large: records that a perf.data cannot hold; each is a LOST record.
+    the latest time. known: ids of events that the file describes; None: all. left_out: records that a
+    perf.data cannot hold, or of other events, behind which perf would read no more; each is a LOST record.
     """
 
     cdef Records _records
     cdef readonly dict tasks
     cdef readonly uint64_t first_ns
     cdef readonly uint64_t last_ns
-    cdef readonly uint64_t too_large
+    cdef readonly uint64_t left_out
+    cdef uint8_t _known[1 << 16]
+    cdef uint16_t _any_known
 
-    def __init__(self, Records records not None):
+    def __init__(self, Records records not None, known=None):
         self._records = records
         self.tasks = {}
+        memset(self._known, known is None, sizeof(self._known))
+        for id in known or ():
+            self._any_known = id
+            self._known[self._any_known] = 1
 
     cdef int _fill(self, size_t max_bytes) except -1:
         cdef Raw raw
@@ -91,10 +98,10 @@ cdef class PerfSamples(Pieces):
         cdef uint16_t id
         cdef size_t padded = ((raw.size + 4 + 7) & ~<size_t>7) - 4   # what follows the u32 begins at 8n + 4
         cdef char *to = self._text + self._used
-        if SAMPLE_HEAD + padded > LONGEST:
-            self.too_large += 1
-            return self._lost(raw, 1)
         memcpy(&id, raw.entry, 2)
+        if SAMPLE_HEAD + padded > LONGEST or not self._known[id]:
+            self.left_out += 1
+            return self._lost(raw, 1)
         memset(&head, 0, sizeof(head))
         head.type = RECORD_SAMPLE
         head.misc = MISC_USER
@@ -116,6 +123,8 @@ cdef class PerfSamples(Pieces):
         cdef LostRecord lost
         cdef uint16_t id
         memcpy(&id, raw.entry, 2)
+        if not self._known[id]:
+            id = self._any_known
         memset(&lost, 0, sizeof(lost))
         lost.type = RECORD_LOST
         lost.size = sizeof(lost)

@@ -46,9 +46,9 @@ def write_chrome(
     text = ChromeText(reading.records, tracks)
     out.write(_HEAD)
     try:
-        write_pieces(reading, text, out.write, progress)
+        full = write_pieces(reading, text, out.write, progress)
     finally:
         out.write(_TAIL)
     return Exported.of(
         reading, begins_without_end=text.begins_without_end, ends_without_begin=text.ends_without_begin
-    )
+    ).without(*full)

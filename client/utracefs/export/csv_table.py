@@ -14,8 +14,8 @@ import csv
 import io
 from typing import BinaryIO, Final
 
-from utracefs.export.common import Exported, Progress, plain, watched
-from utracefs.recording import Recording
+from utracefs.export.common import Exported, Progress, plain, write_pieces
+from utracefs.recording import Reading, Recording
 from utracefs_protocol.text import clean
 
 __all__ = ["write_csv"]
@@ -34,17 +34,39 @@ def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None 
             name = f"field_{name}"
         taken.add(name)
         header.append(name)
-    text = io.TextIOWrapper(out, "utf-8", newline="", write_through=False)
     reading = recording.reading()
-    try:
+    full = write_pieces(reading, _Rows(reading, header, list(fields)), out.write, progress)
+    return Exported.of(reading).without(*full)
+
+
+class _Rows:
+    """The table in pieces of whole rows."""
+
+    def __init__(self, reading: Reading, header: list[str], fields: list[str]) -> None:
+        self._records = iter(reading.records)
+        self._fields = fields
+        self._text = io.StringIO(newline="")
         # RFC 4180 ends lines by CR LF; then a cell with either is quoted.
-        writer = csv.writer(text, lineterminator="\r\n")
-        writer.writerow(header)
-        for r in watched(reading, progress):
-            row = [r.time_ns, r.cpu, r.pid, r.tid, clean(r.comm), clean(r.system), clean(r.name)]
-            get = r.fields.get
-            writer.writerow(row + [plain(get(name, "")) for name in fields])
-    finally:
-        text.flush()
-        text.detach()
-    return Exported.of(reading)
+        self._writer = csv.writer(self._text, lineterminator="\r\n")
+        self._writer.writerow(header)
+        self._error: ValueError | None = None
+
+    def read(self, max_bytes: int) -> bytes:
+        """As Pieces.read."""
+        if self._error is not None:
+            raise self._error
+        try:
+            for r in self._records:
+                row = [r.time_ns, r.cpu, r.pid, r.tid, clean(r.comm), clean(r.system), clean(r.name)]
+                get = r.fields.get
+                self._writer.writerow(row + [plain(get(name, "")) for name in self._fields])
+                if self._text.tell() >= max_bytes:
+                    break
+        except ValueError as error:
+            self._error = error
+        piece = self._text.getvalue().encode()
+        self._text.seek(0)
+        self._text.truncate()
+        if self._error is not None and not piece:
+            raise self._error
+        return piece

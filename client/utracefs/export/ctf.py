@@ -31,11 +31,16 @@ from typing import Final, Literal
 from utracefs._records import EventDecoder
 from utracefs.export._ctf_packets import CtfPackets, declared_fields
 from utracefs.export.common import Exported, Progress
+from utracefs.half_written import NoRoom, WholeFile, append
 from utracefs.recording import Recording
 from utracefs_protocol.text import clean
 
 __all__ = ["write_ctf"]
 
+_FAR_NS: Final = 1 << 62
+"""146 years."""
+_METADATA_BYTES: Final = 1 << 20
+"""Room that is kept for what says how events look."""
 _METADATA: Final = """\
 /* CTF 1.8 */
 typealias integer {{ size = 8; align = 8; signed = false; byte_order = le; }} := u8;
@@ -64,8 +69,8 @@ clock {{
 	name = monotonic;
 	description = "{clock}";
 	freq = 1000000000;
-	offset_s = 0;
-	offset = 0;
+	offset_s = {offset_s};
+	offset = {offset};
 	absolute = FALSE;
 }};
 typealias integer {{
@@ -95,21 +100,33 @@ def write_ctf(
     reading = recording.reading()
     trace = uuid.uuid4()
     packets = CtfPackets(reading.records, trace.bytes)
+    no_room = 0
+    full: OSError | None = None
+    metadata = WholeFile(os.path.join(directory, "metadata"), reserve=_METADATA_BYTES)
     try:
         for cpu, packet in packets:
-            # Not kept open: there may be several thousand.
-            with open(os.path.join(directory, f"channel0_{cpu}"), "ab") as file:
-                file.write(packet)
+            try:
+                # Not kept open: there may be several thousand.
+                append(os.path.join(directory, f"channel0_{cpu}"), packet)
+            except NoRoom as error:
+                full = full or error
+                no_room += packets.count
             if progress is not None:
                 progress(reading.done)
     except ValueError as error:
         raise reading.broken(error) from None
     finally:
         clock = re.sub(r"[^A-Za-z0-9_]", "_", recording.clock)
-        with open(os.path.join(directory, "metadata"), "w", encoding="utf-8") as file:
-            file.write(_METADATA.format(uuid=trace, clock=clock))
-            file.writelines(_event_metadata(*numbered) for numbered in enumerate(packets.events))
-    return Exported.of(reading)
+        unix_offset = recording.unix_offset_ns or 0
+        if unix_offset < -_FAR_NS or reading.records.last_ns + unix_offset >= 2 * _FAR_NS:
+            unix_offset = 0  # readers refuse it
+        offset_s, offset = divmod(unix_offset, 10**9)
+        text = _METADATA.format(uuid=trace, clock=clock, offset_s=offset_s, offset=offset)
+        text += "".join(_event_metadata(*numbered) for numbered in enumerate(packets.events))
+        with metadata:
+            metadata.free()
+            metadata.write(text.encode())
+    return Exported.of(reading).without(no_room, full)
 
 
 def _event_metadata(number: int, event: EventDecoder) -> str:

@@ -22,5 +22,5 @@ __all__ = ["write_json_lines"]
 def write_json_lines(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
     """Write all records. OSError from `out`; TraceError at what is broken, after all before it is written."""
     reading = recording.reading()
-    write_pieces(reading, JsonText(reading.records), out.write, progress)
-    return Exported.of(reading)
+    full = write_pieces(reading, JsonText(reading.records), out.write, progress)
+    return Exported.of(reading).without(*full)

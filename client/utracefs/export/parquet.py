@@ -8,24 +8,29 @@ field that is called as a partition (`event`, `day`, `host`) gets `field_` in fr
 those as columns. In names of directories is percent-encoded what is not a letter, a digit or one of `_.-~:`;
 a name that is too long then is cut, and ends in `~` and a digest of the whole.
 
-The day is that of UTC. A perf.data says which moment of its clock was which time of day; of other
-recordings, whose clock does not tell that, the file's last change is taken for the time of the last record.
-Where the clock does not count nanoseconds the day is 1970-01-01.
+The day is that of UTC, by what the recording says of its clock (utracefs/origin.py). For a recording that
+does not know the time of day, as of trace-cmd, the file's last change is taken for the time of the last
+record, or its times for those since 1970 where they count 31 years. Where the clock does not count
+nanoseconds the day is 1970-01-01.
 """
 
 import datetime
+import functools
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import quote
+
+import attrs
 
 from utracefs import columns
 from utracefs._columns import Batch
 from utracefs._records import EventDecoder
 from utracefs.export.common import Exported, Progress
+from utracefs.half_written import NO_ROOM, NoRoom, WholeFile
 from utracefs.recording import Reading, Recording
 from utracefs_protocol.text import bytes_of, clean
 
@@ -47,6 +52,11 @@ _NAME_MAX: Final = 255
 """Of a directory, in bytes (NAME_MAX of Linux)."""
 _COMPRESSION: Final = "zstd"
 _ROW_GROUP: Final = 1 << 20
+_LEAST_ROWS: Final = 256
+"""So many are given up at a time."""
+_END_BYTES: Final = 16 << 10
+_COLUMN_BYTES: Final = 4 << 10
+"""Room for what Arrow writes besides values: in all, and for each column."""
 
 
 def write_parquet(
@@ -64,9 +74,10 @@ def write_parquet(
     columns.library("pyarrow.parquet")
     os.mkdir(directory)
     where = _folder("host", host or recording.host or "unknown")
-    offset = _unix_offset(recording)
+    offset, day_guessed = _unix_offset(recording)
     reading = recording.reading()
     files = _Files(os.fspath(directory))
+    room = _Room()
     schemas: dict[EventDecoder, pyarrow.Schema] = {}
     try:
         for batch in _watched(reading, progress):
@@ -78,10 +89,12 @@ def write_parquet(
             name = _folder("event", f"{event.system}:{event.name}")
             table = columns.arrow_batch(batch, schemas[event])
             for day, begin, end in _days(table, offset):
-                files.write(f"{name}/day={day}/{where}", event, table.slice(begin, end - begin))
+                write = functools.partial(files.write, f"{name}/day={day}/{where}", event)
+                room.write(table.slice(begin, end - begin), write)
     finally:
         files.close()
-    return Exported.of(reading)
+    done = attrs.evolve(Exported.of(reading), day_guessed=day_guessed)
+    return done.without(room.missing, room.error)
 
 
 def write_parquet_file(
@@ -92,10 +105,42 @@ def write_parquet_file(
     found = recording.find_event(event)
     schema = columns.arrow_schema(Batch(found), recording.metadata, taken=PARTITIONS, key=str.casefold)
     reading = recording.reading(found)
+    room = _Room()
     with parquet.ParquetWriter(out, schema, compression=_COMPRESSION) as writer:
         for batch in _watched(reading, progress):
-            writer.write_batch(columns.arrow_batch(batch, schema), _ROW_GROUP)
-    return Exported.of(reading)
+            room.write(columns.arrow_batch(batch, schema), lambda rows: _write(writer, out, rows))
+    return Exported.of(reading).without(room.missing, room.error)
+
+
+class _Room:
+    """Whether there is some: what finds none costs its rows and all behind."""
+
+    def __init__(self) -> None:
+        self.error: OSError | None = None
+        self.missing = 0
+        """Rows."""
+
+    def write(self, rows: "pyarrow.RecordBatch", write: Callable[["pyarrow.RecordBatch"], None]) -> None:
+        """`write` as many of the rows as fit."""
+        if self.error is None:
+            try:
+                write(rows)
+                return
+            except NoRoom as error:
+                if rows.num_rows > _LEAST_ROWS:
+                    half = rows.num_rows // 2
+                    self.write(rows.slice(0, half), write)
+                    self.write(rows.slice(half), write)
+                    return
+                self.error = error
+        self.missing += rows.num_rows
+
+
+def _write(writer: Any, out: BinaryIO, rows: "pyarrow.RecordBatch") -> None:
+    """NoRoom where the rows, and then the end of the file, may not fit: Arrow cannot go on after an error."""
+    if isinstance(out, WholeFile):
+        out.need(2 * rows.nbytes + _END_BYTES + _COLUMN_BYTES * rows.num_columns)
+    writer.write_batch(rows, _ROW_GROUP)
 
 
 def _folder(key: str, value: str) -> str:
@@ -116,28 +161,39 @@ class _Files:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._open: OrderedDict[tuple[str, EventDecoder], Any] = OrderedDict()
+        self._open: OrderedDict[tuple[str, EventDecoder], tuple[Any, WholeFile]] = OrderedDict()
         self._parts: dict[str, int] = {}
 
     def write(self, folder: str, event: EventDecoder, batch: "pyarrow.RecordBatch") -> None:
         key = (folder, event)
         if key not in self._open:
             if len(self._open) == _OPEN_FILES:
-                self._open.popitem(last=False)[1].close()
+                self._close(*self._open.popitem(last=False)[1])
             self._open[key] = self._create(folder, batch.schema)
         self._open.move_to_end(key)
-        self._open[key].write_batch(batch, _ROW_GROUP)
+        writer, out = self._open[key]
+        _write(writer, out, batch)
 
-    def _create(self, folder: str, schema: "pyarrow.Schema") -> Any:
+    def _create(self, folder: str, schema: "pyarrow.Schema") -> tuple[Any, WholeFile]:
         path = os.path.join(self._directory, folder)
-        os.makedirs(path, exist_ok=True)
-        number = self._parts[folder] = self._parts.get(folder, -1) + 1
+        number = self._parts.get(folder, -1) + 1
+        try:
+            os.makedirs(path, exist_ok=True)
+            out = WholeFile(os.path.join(path, f"part-{number}.parquet"), reserve=0)
+            out.need(_END_BYTES + _COLUMN_BYTES * len(schema))
+        except OSError as error:
+            raise NoRoom(error.errno, error.strerror) if error.errno in NO_ROOM else error from None
+        self._parts[folder] = number
         writer = columns.library("pyarrow.parquet").ParquetWriter
-        return writer(os.path.join(path, f"part-{number}.parquet"), schema, compression=_COMPRESSION)
+        return writer(out, schema, compression=_COMPRESSION), out
 
     def close(self) -> None:
         while self._open:
-            self._open.popitem()[1].close()
+            self._close(*self._open.popitem()[1])
+
+    def _close(self, writer: Any, out: WholeFile) -> None:
+        with out:
+            writer.close()
 
 
 def _watched(reading: Reading, progress: Progress | None) -> Iterator[Batch]:
@@ -147,16 +203,17 @@ def _watched(reading: Reading, progress: Progress | None) -> Iterator[Batch]:
             progress(reading.done)
 
 
-def _unix_offset(recording: Recording) -> int | None:
-    """What added to a time gives nanoseconds since 1970; None: times are no nanoseconds, so nothing does."""
+def _unix_offset(recording: Recording) -> tuple[int | None, bool]:
+    """Added to a time it gives nanoseconds since 1970 (None: times are no nanoseconds), and whether that is a
+    guess."""
     if recording.unix_offset_ns is not None:
-        return recording.unix_offset_ns
+        return recording.unix_offset_ns, False
     if not recording.clock_in_ns:
-        return None
-    reading = recording.reading()
-    reading.events()
-    last = reading.records.last_ns
-    return 0 if last > _UPTIME_NS else os.stat(recording.path).st_mtime_ns - last
+        return None, False
+    last = recording.last_ns()
+    if last > _UPTIME_NS:
+        return 0, True
+    return os.stat(recording.path).st_mtime_ns - last, True
 
 
 def _days(batch: "pyarrow.RecordBatch", offset: int | None) -> Iterator[tuple[str, int, int]]:

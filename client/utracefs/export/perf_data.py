@@ -2,8 +2,8 @@
 period of 1.
 
 Lost records are a LOST record in front of the sample behind them, with the number 0 where they were not
-counted; so is a record that is larger than a sample may be (64 KiB). Samples have the times of
-CLOCK_MONOTONIC, as the file says.
+counted; so is a record that is larger than a sample may be (64 KiB), or of an event without a format. Samples
+have the times of CLOCK_MONOTONIC, as the file says.
 """
 
 import errno
@@ -22,10 +22,17 @@ from utracefs_protocol.event_format import format_text
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefs_protocol.text import bytes_of
 
-__all__ = ["write_perf_data"]
+__all__ = ["check_clock", "write_perf_data"]
 
 _MONOTONIC: Final = frozenset({"local", "global", "perf", "mono"})
 """The first three are CLOCK_MONOTONIC in this daemon, and perf_clock() is close to it in a kernel."""
+
+
+def check_clock(path: str, clock: str) -> None:
+    """TraceError(EINVAL) about the path: its times cannot be those of samples."""
+    if clock not in _MONOTONIC:
+        what = f"perf.data needs times of CLOCK_MONOTONIC; these are of the clock {clock}"
+        raise TraceError(errno.EINVAL, f"{path}: {what}")
 
 
 def write_perf_data(
@@ -36,39 +43,44 @@ def write_perf_data(
     OSError from the file. TraceError: EINVAL for a recording with another clock; at what is broken, after all
     before it is written and the file is complete.
     """
-    if recording.clock not in _MONOTONIC:
-        what = f"perf.data needs times of CLOCK_MONOTONIC; these are of the clock {recording.clock}"
-        raise TraceError(errno.EINVAL, f"{recording.path}: {what}")
+    check_clock(recording.path, recording.clock)
     reading = recording.reading()
-    samples = PerfSamples(reading.records)
     broken: TraceError | None = None
+    events = [
+        PerfDataEvent(
+            bytes_of(system),
+            event.name,
+            event.id,
+            event.id,
+            with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt)),
+        )
+        for system, event in recording.formats
+        if event.id and recording.selects(event.id)
+    ]
+    samples = PerfSamples(reading.records, [event.id for event in events])
+    contents = Contents(
+        events=events,
+        header_page=header_page_text(),
+        header_event=HEADER_EVENT_TEXT,
+        origin=recording.origin,
+        command=(b"utracefs", b"export"),
+    )
     with PerfDataWriter(path) as writer:
+        writer.describe(contents)
         try:
             write_pieces(reading, samples, writer.add, progress)
         except TraceError as error:
             broken = error
         writer.finish(
-            Contents(
-                events=[
-                    PerfDataEvent(
-                        bytes_of(system),
-                        event.name,
-                        event.id,
-                        event.id,
-                        with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt)),
-                    )
-                    for system, event in recording.formats
-                    if event.id and recording.selects(event.id)
-                ],
-                header_page=header_page_text(),
-                header_event=HEADER_EVENT_TEXT,
+            attrs.evolve(
+                contents,
                 comms={task: bytes_of(comm) for task, comm in samples.tasks.items() if min(task) >= 0},
                 first_ns=samples.first_ns,
                 last_ns=samples.last_ns,
-                command=(b"utracefs", b"export"),
             )
         )
     if broken is not None:
         raise broken
     done = Exported.of(reading)
-    return attrs.evolve(done, records=done.records - samples.too_large, lost=done.lost + samples.too_large)
+    done = attrs.evolve(done, records=done.records - samples.left_out, lost=done.lost + samples.left_out)
+    return done.without(writer.given_up, writer.error)

@@ -2,7 +2,7 @@
 
 The file is a sequence of packets; times are those of the recording.
 
-    clock snapshot              which clock that is
+    clock snapshot              which clock that is, and the time of day where the recording knows it
     track descriptor            of each process, thread, lane and counter, in front of its first record
     interned data               of each name, in front of its first use
     track event                 of each record: when, on which track, name, category, annotations
@@ -18,7 +18,7 @@ The file is a sequence of packets; times are those of the recording.
 Integers are signed or unsigned as they were declared, and text from 2^63 on, since the readers' integers have
 64 bit with sign; there a counter is a double. Bytes are lower-case hex; U+FFFD stands for what is not UTF-8.
 A process is called as its first thread; readers keep the first name of a process and the last one of a
-thread. The time of day is not known.
+thread.
 """
 
 from typing import BinaryIO, Final
@@ -42,11 +42,12 @@ def write_perfetto(
     tracks = tracks or Tracks()
     tracks.check(recording)
     reading = recording.reading()
-    packets = PerfettoPackets(reading.records, tracks, _CLOCKS.get(recording.clock, _CLOCKS["mono"]))
+    clock = _CLOCKS.get(recording.clock, _CLOCKS["mono"])
+    packets = PerfettoPackets(reading.records, tracks, clock, recording.unix_offset_ns)
     try:
-        write_pieces(reading, packets, out.write, progress)
+        full = write_pieces(reading, packets, out.write, progress)
     finally:
         out.write(packets.head())
     return Exported.of(
         reading, begins_without_end=packets.begins_without_end, ends_without_begin=packets.ends_without_begin
-    )
+    ).without(*full)

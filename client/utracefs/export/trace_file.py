@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+import attrs
+
 from utracefs.export._trace_pages import RecordPages, WholePages, extent_of
 from utracefs.export.common import Exported, Progress
 from utracefs.recording import Recording
@@ -44,16 +46,20 @@ def write_trace_dat(
         source, done = found
         whole = WholePages(source)
         if whole.sound:
-            _write(recording, path, whole, whole.nr_cpus, whole.page_size, done, progress)
-            return Exported(whole.records, whole.lost, whole.lost_uncounted)
+            _, writer = _write(recording, path, whole, whole.nr_cpus, whole.page_size, done, progress)
+            return Exported(whole.records, whole.lost, whole.lost_uncounted).without(
+                writer.given_up, writer.error
+            )
     nr_cpus, largest = extent_of(recording.reading().records)
     page_size = SUBBUF_SIZE if largest <= SUBBUF_SIZE - 24 else 2 * _LARGE_PAGE
     reading = recording.reading()
     pages = RecordPages(reading.records, page_size=page_size)
-    broken = _write(recording, path, pages, max(nr_cpus, 1), page_size, lambda: reading.done, progress)
+    broken, writer = _write(
+        recording, path, pages, max(nr_cpus, 1), page_size, lambda: reading.done, progress
+    )
     if broken is not None:
         raise reading.broken(broken)
-    return Exported.of(reading)
+    return Exported.of(reading).without(writer.given_up, writer.error)
 
 
 def _write(
@@ -64,12 +70,26 @@ def _write(
     page_size: int,
     done: Callable[[], float],
     progress: Progress | None,
-) -> ValueError | None:
-    """The whole file, of the pages up to what is broken, which is returned."""
+) -> tuple[ValueError | None, TraceDatWriter]:
+    """The whole file, of the pages up to what is broken; that, and the writer, which is done."""
     if nr_cpus > MAX_CPUS:
         raise TraceError(errno.EINVAL, f"{recording.path}: cpu {nr_cpus - 1}; a trace.dat has {MAX_CPUS}")
     broken: ValueError | None = None
+    formats: dict[bytes, list[bytes]] = {}
+    for system, event in recording.formats:
+        if recording.selects(event.id):
+            text = with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt))
+            formats.setdefault(bytes_of(system), []).append(text)
+    contents = Contents(
+        header_page=header_page_text(page_size),
+        header_event=HEADER_EVENT_TEXT,
+        formats=formats,
+        trace_clock=b"[%s]" % bytes_of(recording.clock),
+        origin=recording.origin,
+        version="utracefs export",
+    )
     with TraceDatWriter(path, nr_cpus=nr_cpus, page_size=page_size) as writer:
+        writer.add_texts(contents)
         try:
             for number, (cpu, page) in enumerate(pages):
                 writer.add_page(cpu, page)
@@ -77,19 +97,6 @@ def _write(
                     progress(done())
         except ValueError as error:
             broken = error
-        formats: dict[bytes, list[bytes]] = {}
-        for system, event in recording.formats:
-            if recording.selects(event.id):
-                text = with_small_signs(format_text(event.name, event.id, event.fields, event.print_fmt))
-                formats.setdefault(bytes_of(system), []).append(text)
-        writer.finish(
-            Contents(
-                header_page=header_page_text(page_size),
-                header_event=HEADER_EVENT_TEXT,
-                formats=formats,
-                cmdlines=b"".join(b"%d %s\n" % (tid, bytes_of(comm)) for tid, comm in pages.comms.items()),
-                trace_clock=b"[%s]" % bytes_of(recording.clock),
-                version="utracefs export",
-            )
-        )
-    return broken
+        cmdlines = b"".join(b"%d %s\n" % (tid, bytes_of(comm)) for tid, comm in pages.comms.items())
+        writer.finish(attrs.evolve(contents, cmdlines=cmdlines))
+    return broken, writer

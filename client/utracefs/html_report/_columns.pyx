@@ -3,8 +3,9 @@
 
     Columns ─┬─ times, events, tasks, cpus, instances       one value a record
              ├─ lost_at, lost                               one value a place where records were lost
-             └─ event_columns[n].values[m]                  one value a record of the event
-                    Integers, or Texts: numbers into a list of distinct values
+             ├─ event_columns[n].values[m]                  one value a record of the event
+             │      Integers, or Texts: numbers into a list of distinct values
+             └─ rest                                        Counts of the records behind those that fit
 
 An integer column is packed as what its values are above the least one, in as few bytes as the largest needs
 (none if all are equal), first the low bytes of all values, then the next ones: that compresses well.
@@ -104,12 +105,12 @@ cdef class Integers:
                 p[k * self._count + i] = <uint8_t>((self._keys[i] - self._least) >> (8 * k))
         return self._value(self._least) if self._count else 0, width, data
 
-    def steps(self):
-        """From each value to the next, for unsigned ones that never go back; the first is 0."""
+    def steps(self, uint64_t first):
+        """From `first` to the first value and from each to the next, for unsigned ones that never go back."""
         cdef Integers found = Integers()
         cdef size_t i
         for i in range(self._count):
-            found.add(self._keys[i] - self._keys[i - 1] if i else 0)
+            found.add(self._keys[i] - (self._keys[i - 1] if i else first))
         return found
 
     def taken(self, order):
@@ -156,9 +157,59 @@ cdef class Texts:
         return found
 
 
+cdef class Counts:
+    """How many records each event has of each task in each bin of time. Bins double in width when there are
+    more than max_counts counts: enough memory for eight of each event and task, or for max_counts.
+
+    A bin has the times with the same `time >> shift`. least, most: times.
+    """
+
+    cdef readonly size_t total
+    cdef readonly int shift
+    cdef readonly uint64_t least
+    cdef readonly uint64_t most
+    cdef dict _counts         # by (bin, event, task)
+    cdef size_t _max_counts
+
+    def __init__(self, int shift, size_t max_counts):
+        self.shift = shift
+        self.least = <uint64_t>-1
+        self._counts = {}
+        self._max_counts = max_counts
+
+    cdef int add(self, uint64_t time_ns, event, task) except -1:
+        cdef tuple key = (time_ns >> self.shift, event, task)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self.total += 1
+        self.least = min(self.least, time_ns)
+        self.most = max(self.most, time_ns)
+        if <size_t>len(self._counts) > self._max_counts:
+            self._widen()
+        return 0
+
+    def _widen(self):
+        cdef size_t pairs = len({key[1:] for key in self._counts})
+        self._max_counts = max(self._max_counts, 8 * pairs)
+        while <size_t>len(self._counts) > self._max_counts // 2:
+            self.shift += 1
+            wider = {}
+            for (bin, event, task), number in self._counts.items():
+                key = (bin >> 1, event, task)
+                wider[key] = wider.get(key, 0) + number
+            self._counts = wider
+
+    def columns(self):
+        """(bins, events, tasks, counts) in the order of bins, a value a count."""
+        found = Integers(), Integers(), Integers(), Integers()
+        for key in sorted(self._counts):
+            for column, value in zip(found, (*key, self._counts[key])):
+                (<Integers>column).add(value)
+        return found
+
+
 cdef class EventColumns:
     """The records of one event. values: Integers or Texts for each name, Texts of bytes are hex. is_short:
-    those that are shorter than the event says; they have no names and values."""
+    those that are shorter than the event says; they have no names and values. count: rows; total: records."""
 
     cdef readonly str system
     cdef readonly str name
@@ -166,6 +217,7 @@ cdef class EventColumns:
     cdef readonly list values
     cdef readonly bint is_short
     cdef readonly size_t count
+    cdef readonly size_t total
     cdef EventDecoder _decoder
     cdef object _number
 
@@ -209,15 +261,17 @@ cdef class EventColumns:
         found = EventColumns(self._decoder, self._number, self.is_short)
         (<EventColumns>found).values = [column.taken(order) for column in self.values]
         (<EventColumns>found).count = self.count
+        (<EventColumns>found).total = self.total
         return found
 
 
 cdef class Columns:
-    """Takes all records of `records`.
+    """Takes all records of `records`: the first max_records as rows, fewer where text_bytes gets above
+    max_text_bytes; those behind as counts, `rest`, which is None where there are none.
 
     events, tasks: numbers into event_columns and task_list, which has (pid, tid, comm). instances: into
     instance_list. lost_at: the row in front of which `lost` records were lost, -1: not counted. text_bytes:
-    what texts take. count: rows.
+    what texts take. count: rows. first, last: times of all records.
     """
 
     cdef Records _records
@@ -232,14 +286,23 @@ cdef class Columns:
     cdef readonly list task_list
     cdef readonly list instance_list
     cdef readonly size_t text_bytes
+    cdef readonly Counts rest
+    cdef size_t _max_records
+    cdef size_t _max_text_bytes
+    cdef size_t _max_counts
     cdef dict _by_decoder
     cdef dict _by_task
     cdef dict _by_buffer
     cdef uint64_t _latest
     cdef bint _unordered
 
-    def __init__(self, Records records not None):
+    def __init__(
+        self, Records records not None, *, size_t max_records, size_t max_text_bytes, size_t max_counts
+    ):
         self._records = records
+        self._max_records = max_records
+        self._max_text_bytes = max_text_bytes
+        self._max_counts = max_counts
         self.times = Integers()
         self.events = Integers()
         self.tasks = Integers()
@@ -258,9 +321,19 @@ cdef class Columns:
     def count(self):
         return len(self.times)
 
-    def read(self, size_t max_records, size_t max_text_bytes):
-        """Take up to so many records; fewer where text_bytes gets above max_text_bytes. False: there are no
-        more. ValueError at what is broken, after all before it are taken."""
+    @property
+    def first(self):
+        least = [] if self.rest is None else [self.rest.least]
+        return min(least + ([self.times._least] if len(self.times) else []), default=0)
+
+    @property
+    def last(self):
+        most = [] if self.rest is None else [self.rest.most]
+        return max(most + ([self.times._most] if len(self.times) else []), default=0)
+
+    def read(self, size_t max_records):
+        """Take up to so many records. False: there are no more. ValueError at what is broken, after all
+        before it are taken."""
         cdef Raw raw
         cdef EventDecoder event
         cdef EventColumns columns
@@ -269,21 +342,28 @@ cdef class Columns:
             event = self._records.next(&raw)
             if event is None:
                 return False
+            columns = self._columns(event, not event.fits(&raw))
+            columns.total += 1
+            if self.rest is None and (
+                self.text_bytes > self._max_text_bytes or self.times._count == self._max_records
+            ):
+                # The rows have 2^16 bins.
+                self.rest = Counts(max((self.last - self.first).bit_length() - 16, 0), self._max_counts)
+            if self.rest is not None:
+                self.rest.add(raw.time_ns, columns._number, self._task(&raw))
+                continue
             if raw.lost:
                 self.lost_at.add(len(self.times))
                 self.lost.add(<uint64_t>raw.lost)
             if raw.time_ns < self._latest:
                 self._unordered = True
             self._latest = raw.time_ns
-            columns = self._columns(event, not event.fits(&raw))
             self.times.add(raw.time_ns)
             self.events.add(columns._number)
             self.cpus.add(raw.cpu)
-            self._add_task(&raw)
+            self.tasks.add(self._task(&raw))
             self._add_instance(raw.buffer)
             self.text_bytes += columns.add(&raw)
-            if self.text_bytes > max_text_bytes:
-                break
         return True
 
     def sort(self):
@@ -331,13 +411,13 @@ cdef class Columns:
             self.event_columns.append(found)
         return <EventColumns>found
 
-    cdef int _add_task(self, const Raw *raw) except -1:
+    cdef _task(self, const Raw *raw):
         cdef tuple key = (raw.pid, raw.tid, self._records.comm(raw.tid))  # not of C types: Cython hangs
         number = self._by_task.get(key)
         if number is None:
             number = self._by_task[key] = len(self.task_list)
             self.task_list.append(key)
-        return self.tasks.add(number)
+        return number
 
     cdef int _add_instance(self, buffer) except -1:
         number = self._by_buffer.get(buffer)

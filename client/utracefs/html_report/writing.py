@@ -6,15 +6,16 @@
 
 A column in the head is {"id", "count", "base", "width"}: the value of a row is `base`, a decimal in a string,
 plus the number of `width` bytes that the data has for it (`Integers.packed`); of width 0 there is no data.
-`time` has steps from row to row. Texts are a column of numbers and `pools`: data that are each a JSON array
-of texts. Whatever a recording says is in base64, or JSON without `<`.
+`time` has steps from the first time and then from row to row. Texts are a column of numbers and `pools`: data
+that are each a JSON array of texts. The first records have rows; those for which a browser has no room are in
+the columns `rest_*`: how many there are of an event and a task in the times with the same `time >> shift`.
+Whatever a recording says is in base64, or JSON without `<`.
 
 The page allows itself no network, by a Content-Security-Policy that knows its style and scripts by their
 hashes and forbids all else.
 """
 
 import base64
-import errno
 import hashlib
 import html
 import os
@@ -24,19 +25,24 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Any, BinaryIO, Final
 
+import attrs
+
 from utracefs.export.common import Exported, Progress, json_text
 from utracefs.html_report._columns import Columns, EventColumns, Integers, Texts
 from utracefs.recording import Reading, Recording
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import clean
 
-__all__ = ["MAX_RECORDS", "MAX_TEXT_BYTES", "SCRIPTS", "write_html"]
+__all__ = ["MAX_COUNTS", "MAX_RECORDS", "MAX_TEXT_BYTES", "SCRIPTS", "write_html"]
 
 MAX_RECORDS: Final = 5_000_000
 """A browser has about 200 bytes in memory for each."""
 
 MAX_TEXT_BYTES: Final = 256 << 20
 """Of distinct values of text fields: what a browser takes in one page, with room for the rest."""
+
+MAX_COUNTS: Final = 1 << 18
+"""Of the records behind those: 7,000 bins for 12 threads of three events."""
 
 SCRIPTS: Final = ("data", "text", "search", "statistics", "timeline", "table", "panels", "main")
 
@@ -51,15 +57,17 @@ _READING: Final = 0.25
 
 
 def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None = None) -> Exported:
-    """Write the page. All records are held in memory until then.
+    """Write the page. What it has is held in memory until then: MAX_RECORDS records, or those with
+    MAX_TEXT_BYTES of text, and how many there are of the others.
 
-    OSError from `out`. TraceError(E2BIG), and nothing is written, for more than MAX_RECORDS records or
-    MAX_TEXT_BYTES of text; TraceError(EINVAL) at what is broken, after a page with all before it is written,
+    OSError from `out`. TraceError(EINVAL) at what is broken, after a page with all before it is written,
     which says so.
     """
     reading = recording.reading()
-    columns = Columns(reading.records)
-    broken = _read(recording, reading, columns, progress)
+    columns = Columns(
+        reading.records, max_records=MAX_RECORDS, max_text_bytes=MAX_TEXT_BYTES, max_counts=MAX_COUNTS
+    )
+    broken = _read(reading, columns, progress)
     columns.sort()
     data = _Data(columns, progress)
     head = data.head(recording, reading, columns)
@@ -74,31 +82,18 @@ def write_html(recording: Recording, out: BinaryIO, *, progress: Progress | None
     out.write(after)
     if broken is not None:
         raise broken
-    return Exported.of(reading)
+    return attrs.evolve(Exported.of(reading), only_counted=0 if columns.rest is None else columns.rest.total)
 
 
-def _read(
-    recording: Recording, reading: Reading, columns: Columns, progress: Progress | None
-) -> TraceError | None:
+def _read(reading: Reading, columns: Columns, progress: Progress | None) -> TraceError | None:
     """What is broken, if anything is."""
-    more = True
     try:
-        while more:
-            more = columns.read(_BATCH, MAX_TEXT_BYTES)
-            if columns.count > MAX_RECORDS:
-                raise _too_much(recording, f"more than {MAX_RECORDS:,} records")
-            if columns.text_bytes > MAX_TEXT_BYTES:
-                raise _too_much(recording, f"more than {MAX_TEXT_BYTES >> 20} MiB of text")
+        while columns.read(_BATCH):
             if progress is not None:
                 progress(_READING * reading.done)
     except ValueError as error:
         return reading.broken(error)
     return None
-
-
-def _too_much(recording: Recording, what: str) -> TraceError:
-    hint = "select with -e, --cpu, -P, --since or --until"
-    return TraceError(errno.E2BIG, f"{recording.path}: {what}, too much for one page: {hint}")
 
 
 class _Data:
@@ -112,26 +107,33 @@ class _Data:
         self._whole += sum(event.count * len(event.names) for event in columns.event_columns)
 
     def head(self, recording: Recording, reading: Reading, columns: Columns) -> dict[str, Any]:
-        times = columns.times
-        count = columns.count
+        rest: dict[str, Integers] = {}
+        if columns.rest is not None:
+            names = ("rest_bin", "rest_event", "rest_task", "rest_count")
+            rest = dict(zip(names, columns.rest.columns(), strict=True))
         return {
             "name": os.path.basename(recording.path),
             "path": recording.path,
             "format": recording.format,
             "clock": recording.clock,
             "in_ns": recording.clock_in_ns,
+            "unix_offset": None if recording.unix_offset_ns is None else str(recording.unix_offset_ns),
+            "host": recording.host,
+            "moved": recording.origin.moved,
             "selection": recording.selection,
-            "records": count,
-            "first": str(times[0]) if count else "0",
-            "last": str(times[count - 1]) if count else "0",
+            "records": columns.count,
+            "first": str(columns.first),
+            "last": str(columns.last),
+            "rest": columns.rest and {"total": columns.rest.total, "shift": columns.rest.shift},
             "columns": {
-                "time": self._column(times.steps()),
+                "time": self._column(columns.times.steps(columns.first)),
                 "event": self._column(columns.events),
                 "task": self._column(columns.tasks),
                 "cpu": self._column(columns.cpus),
                 "instance": self._column(columns.instances),
                 "lost_at": self._column(columns.lost_at),
                 "lost": self._column(columns.lost),
+                **{name: self._column(column) for name, column in rest.items()},
             },
             "tasks": columns.task_list,
             "instances": columns.instance_list,
@@ -154,6 +156,7 @@ class _Data:
             "name": event.name,
             "short": event.is_short,
             "count": event.count,
+            "total": event.total,
             "fields": fields,
         }
 

@@ -1,11 +1,12 @@
-/* An int of one digit, without a call: most numbers that programs emit. */
+/* Ints of Python as those of C. */
 #ifndef UTRACEFS_SMALL_INT_H
 #define UTRACEFS_SMALL_INT_H
 
 #include <Python.h>
 #include <stdint.h>
 
-/* 1, and the number in `*value`. 0: not an int, or one of several digits (from 2^30 on). */
+/* Without a call: most numbers that programs emit. 1, and the number in `*value`. 0: not an int, or one of
+ * several digits (from 2^30 on). */
 static inline int ut_small_int(PyObject *given, int64_t *value)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -26,6 +27,16 @@ static inline int ut_small_int(PyObject *given, int64_t *value)
     *value = 0;
     return digits == 0;
 #endif
+}
+
+/* Of an int. 0: it does not fit 64 bits, of which one may be its sign; no exception is set. */
+static inline int ut_large_int(PyObject *given, int is_signed, uint64_t *value)
+{
+    *value = is_signed ? (uint64_t)PyLong_AsLongLong(given) : PyLong_AsUnsignedLongLong(given);
+    if (*value != UINT64_MAX || !PyErr_Occurred())
+        return 1;
+    PyErr_Clear();
+    return 0;
 }
 
 #endif

@@ -90,6 +90,8 @@ class Enabler:
     """Of user_reg."""
     token: int = 0
     """The name of it that the daemon knows; 0: none yet."""
+    event_id: int = 0
+    """What a registration must carry so that the daemon finds the event (`Registered.event_id`)."""
 
 
 @attrs.define(eq=False)

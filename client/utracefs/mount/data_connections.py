@@ -32,7 +32,7 @@ Asking: TypeAlias = Generator[Wait, Any, T]
 OnNotification: TypeAlias = Callable[[Notification], None]
 Connect: TypeAlias = Callable[[OnNotification, Callable[[Channel], None]], Channel]
 """Given who hears notifications, and who the connection's end by the daemon. BlockingIOError: the socket's
-queue is full."""
+queue is full. ENOTCONN: there is no daemon."""
 
 AWAY_S: Final = 2.0
 """How long who opens the file, or registers, waits for a daemon that is being restarted, or that accepts
@@ -140,7 +140,7 @@ class DataConnections:
                 return self._connect(on_notification, on_end)
             except OSError as failure:
                 is_full = isinstance(failure, BlockingIOError)
-                is_missing = failure.errno in (errno.ECONNREFUSED, errno.ENOENT)
+                is_missing = failure.errno == errno.ENOTCONN
                 if not is_full and not (is_missing and self.reconnects):
                     raise
             yield self.pause()

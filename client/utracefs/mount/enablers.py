@@ -58,9 +58,6 @@ _RETRIES: Final = 10
 _ATTEMPTS: Final = 3
 """Daemons that may end while one is told of everything."""
 
-_WITHOUT_DAEMON: Final = frozenset({errno.ENOTCONN, errno.ECONNREFUSED, errno.ENOENT})
-"""What connecting to nobody says."""
-
 Key = tuple[int, int]
 """Address of the word, number of the bit."""
 
@@ -227,7 +224,7 @@ class Enablers:
                 if told.channel is None or not self._connections.is_retried(told.channel):
                     break
                 yield self._connections.pause()
-            if told.error is not None and told.error.errno in _WITHOUT_DAEMON:
+            if told.error is not None and told.error.errno == errno.ENOTCONN:
                 yield self._memory(self._clear_all, told.space)
         finally:
             told.ready.leave(told)
@@ -405,7 +402,8 @@ class Enablers:
 
 def _registration(enabler: Enabler) -> EventRegistration:
     """What makes the event persistent is not asked for: it is there."""
-    return EventRegistration(enabler.command, enabler.flags & ~REG_PERSIST, token=enabler.token)
+    flags = enabler.flags & ~REG_PERSIST
+    return EventRegistration(enabler.command, flags, token=enabler.token, event_id=enabler.event_id)
 
 
 def set_bit(space: AddressSpace, key: Key, enabler: Enabler, on: bool) -> bool:

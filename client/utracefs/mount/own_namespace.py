@@ -1,4 +1,5 @@
-"""A mount that only one command sees: in a mount namespace of its own, /sys/kernel/tracing is the tree.
+"""A mount that only one command sees: in a mount namespace of its own, the tree is on a directory, for
+programs that use the kernel's user_events on /sys/kernel/tracing.
 
     who runs the command               `python -m utracefs.mount.own_namespace`          the command
     OwnNamespace                  ──▶  unshare, mount
@@ -19,10 +20,12 @@ import ctypes
 import errno
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import Final, Self
 
@@ -40,9 +43,13 @@ END_S: Final = 5.0
 
 _CLONE_NEWNS: Final = 0x20000
 _CLONE_NEWUSER: Final = 0x10000000
+_MS_BIND: Final = 0x1000
 _MS_REC: Final = 0x4000
 _MS_SLAVE: Final = 1 << 19
+_MNT_DETACH: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
+
+_WRITTEN_BY_TRACE_CMD: Final = ("/proc/sys/kernel/ftrace_enabled", "/proc/sys/kernel/kptr_restrict")
 
 _READY: Final = b"ready"
 
@@ -50,16 +57,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OwnNamespace:
-    """A context manager: the tree of the daemon of that directory is mounted, in a namespace that `enter`
-    enters. OSError with a text that says what to do where that is not possible, about what its filename
-    names."""
+    """A context manager: the tree of the daemon of `directory` is mounted on `mountpoint`, absolute, in a
+    namespace that `enter` enters. OSError with a text that says what to do where that is not possible,
+    about what its filename names."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, mountpoint: str = MOUNTPOINT) -> None:
+        self._mountpoint = mountpoint
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._fds: list[int] = []
         self._pidfd = -1
         with theirs:
-            words = [sys.executable, "-m", "utracefs.mount.own_namespace", directory, str(theirs.fileno())]
+            words = [sys.executable, "-m", "utracefs.mount.own_namespace", directory, mountpoint]
+            words.append(str(theirs.fileno()))
             # A group of its own: Ctrl-C is the command's to answer.
             self._server = subprocess.Popen(
                 words,
@@ -80,13 +89,15 @@ class OwnNamespace:
         try:
             message, self._fds, _, _ = socket.recv_fds(self._sock, 4096, 4)
         except TimeoutError:
-            raise OSError(errno.ETIMEDOUT, f"is not mounted after {START_S:.0f} s", MOUNTPOINT) from None
+            raise OSError(
+                errno.ETIMEDOUT, f"is not mounted after {START_S:.0f} s", self._mountpoint
+            ) from None
         for fd in self._fds:
             os.set_inheritable(fd, False)
         if message != _READY:
             number, about, text = (message.decode("utf-8", "surrogateescape") or "\0\0").split("\0")
             reason = text or "the mount ended without saying why"
-            raise OSError(int(number or errno.EIO), reason, about or MOUNTPOINT)
+            raise OSError(int(number or errno.EIO), reason, about or self._mountpoint)
 
     def enter(self) -> None:
         """In a child, after fork and before exec: from now on it is in there, with the same root and working
@@ -144,17 +155,18 @@ def _check(result: int, about: str) -> None:
         raise OSError(number, os.strerror(number), about)
 
 
-def unshare() -> list[str]:
+def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
     """Go into a mount namespace of our own, from which no mount gets out; the names in /proc/self/ns of
     what was made, in the order in which to enter it. This process must have one thread. OSError with what to
     do."""
-    if not os.path.isdir(MOUNTPOINT):
-        raise OSError(
-            errno.ENOENT,
-            "there is no such directory, so nothing can be mounted on it (sysfs is not mounted, or the kernel"
-            " has no CONFIG_TRACING); without --kernel-abi the command gets the preload library instead",
-            MOUNTPOINT,
-        )
+    if not os.path.isdir(mountpoint):
+        text = "there is no such directory, so nothing can be mounted on it"
+        if mountpoint == MOUNTPOINT:
+            text += (
+                " (sysfs is not mounted, or the kernel has no CONFIG_TRACING); without"
+                " --kernel-abi the command gets the preload library instead"
+            )
+        raise OSError(errno.ENOENT, text, mountpoint)
     if has_cap_sys_admin():
         _check(_libc.unshare(_CLONE_NEWNS), "unshare")
         # What is mounted outside later is seen here, too.
@@ -171,8 +183,32 @@ def unshare() -> list[str]:
             with open(f"/proc/self/{file}", "w") as map_file:
                 map_file.write(text)
     except OSError as error:
-        raise OSError(error.errno, _without_user_namespaces(error), "--kernel-abi") from None
+        raise OSError(error.errno, _without_user_namespaces(error), mountpoint) from None
     return ["user", "mnt"]
+
+
+def _hide_kernel_trace() -> None:
+    """Leave the machine's own tracefs in this namespace only below what will be mounted on MOUNTPOINT, and
+    two of its settings below files of the same content.
+
+    trace-cmd and other users of libtracefs take the first tracefs in /proc/mounts, by its type, and mount
+    one on MOUNTPOINT, over ours, if they find none. trace-cmd writes to the settings, and gives up where it
+    must not. Calls that are not allowed here, in a container, are not allowed to these programs either.
+    """
+    found = set()
+    with open("/proc/self/mounts", "rb") as file:
+        for line in file:
+            _, path, kind = line.split()[:3]
+            if kind == b"tracefs":
+                found.add(path)
+    for path in found - {MOUNTPOINT.encode()}:
+        _libc.umount2(path, _MNT_DETACH)
+    if MOUNTPOINT.encode() not in found:
+        _libc.mount(b"tracefs", MOUNTPOINT.encode(), b"tracefs", ctypes.c_ulong(0), None)
+    for setting in _WRITTEN_BY_TRACE_CMD:
+        with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="utracefs-") as file:
+            shutil.copyfile(setting, file.name)
+            _libc.mount(file.name.encode(), setting.encode(), None, ctypes.c_ulong(_MS_BIND), None)
 
 
 def _without_user_namespaces(error: OSError) -> str:
@@ -183,13 +219,15 @@ def _without_user_namespaces(error: OSError) -> str:
     )
 
 
-def _serve(directory: str, sock: socket.socket) -> None:
+def _serve(directory: str, mountpoint: str, sock: socket.socket) -> None:
     from utracefs.mount.serving import Mount, connect, signals
 
-    names = unshare()
+    names = unshare(mountpoint)
+    if mountpoint == MOUNTPOINT:
+        _hide_kernel_trace()
     with (
         signals() as stop,
-        Mount(MOUNTPOINT, connect(directory), allow_other=True) as mounted,
+        Mount(mountpoint, connect(directory), allow_other=True) as mounted,
         contextlib.ExitStack() as stack,
     ):
         places = [
@@ -215,12 +253,12 @@ def _end_with_the_command(sock: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main(directory: str, fd: str) -> None:
+def main(directory: str, mountpoint: str, fd: str) -> None:
     """Tells over the socket `fd` whether it could be done: `ready`, or errno, what it is about and the
     reason, with NULs in between."""
     with socket.socket(fileno=int(fd)) as sock:
         try:
-            _serve(directory, sock)
+            _serve(directory, mountpoint, sock)
         except OSError as error:
             text = f"{error.errno or errno.EIO}\0{error.filename or ''}\0{error.strerror or error}"
             with contextlib.suppress(BrokenPipeError):

@@ -271,13 +271,16 @@ class Mount:
         return self._connect_to(address, on_notification=on_notification, on_end=on_end, silent=self._silent)
 
     def _connect_to(self, address: str, **options: Any) -> Channel:
+        """ENOTCONN: there is no daemon."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
             sock.connect(address)
             return self._watched(sock, **options)
-        except OSError:
+        except OSError as failure:
             sock.close()
+            if failure.errno in (errno.ECONNREFUSED, errno.ENOENT):
+                raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN)) from None
             raise
 
     def _watched(

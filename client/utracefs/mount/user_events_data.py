@@ -56,6 +56,7 @@ class _Event:
     """What was registered on a file."""
 
     registration: EventRegistration
+    """With which it is registered again."""
     size: int
     """Bytes that a payload needs at least."""
 
@@ -177,6 +178,7 @@ class UserEventsData:
         try:
             self._check_privilege(file, space, enabler)
             index = yield from self._index_of(file, EventRegistration(enabler.command, enabler.flags))
+            enabler.event_id = file.events[index].registration.event_id
             told = yield from self._enablers.add(space, key, enabler)
             if not (yield self._memory(self._hand_over, told, enabler.token, argument, index)):
                 raise error(errno.ENOMEM)
@@ -230,9 +232,10 @@ class UserEventsData:
 
     def _note(self, file: DataFile, registration: EventRegistration, answer: object) -> int:
         try:
-            index = Registered.from_wire(answer).write_index
+            registered = Registered.from_wire(answer)
         except TraceError as failure:
             raise OSError(errno.EPROTO, failure.text) from None
+        index = registered.write_index
         if file.indexes is not None:
             if index in file.indexes:
                 return file.indexes.index(index)
@@ -240,7 +243,10 @@ class UserEventsData:
             index = len(file.indexes) - 1
         if index == len(file.events):
             size = answer.get("size", 0) if isinstance(answer, dict) else 0
-            file.events.append(_Event(registration, size))
+            again = EventRegistration(
+                registration.name_args, registration.flags, event_id=registered.event_id
+            )
+            file.events.append(_Event(again, size))
         return index
 
     def _unregister(self, header: Header, argument: int) -> Asking[None]:

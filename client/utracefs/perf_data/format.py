@@ -39,6 +39,7 @@ __all__ = [
     "FLAG_USE_CLOCKID",
     "HEADER",
     "HEADER_SIZE",
+    "LOST_COUNT_AT",
     "LOST_RECORD",
     "MAGIC",
     "PERF_RECORD_COMM",
@@ -99,6 +100,7 @@ COMM_LENGTH: Final = 15
 """Bytes of a name; TASK_COMM_LEN less its NUL."""
 LOST_RECORD: Final = struct.Struct("<IHHQQIIQIIQ")
 """Header, identifier, how many, struct sample_id."""
+LOST_COUNT_AT: Final = RECORD_HEADER.size + U64.size
 
 CLOCK_DATA: Final = struct.Struct("<IIQQ")
 """Version 1, clock id, wall clock and that clock at one moment, in nanoseconds."""
@@ -123,3 +125,5 @@ class Feature:
     SAMPLE_TIME: Final = 21
     CLOCKID: Final = 23
     CLOCK_DATA: Final = 29
+    ORIGIN: Final = 255
+    """The lines of an Origin. perf passes over features that it does not know."""

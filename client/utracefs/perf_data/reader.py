@@ -17,6 +17,7 @@ import struct
 from typing import Final, Self
 
 import utracefs.perf_data.format as layout
+from utracefs.origin import ClockPair, Origin
 from utracefs.perf_data._samples import Samples
 from utracefs.perf_data.format import Feature
 from utracefs.trace_dat import Cursor, TraceTexts, contents_of
@@ -26,13 +27,18 @@ from utracefs_protocol.text import text_of
 
 __all__ = ["PerfDataReader"]
 
+_UNFINISHED: Final = layout.HEADER.pack(
+    layout.MAGIC, layout.HEADER_SIZE, layout.ATTR.size + layout.EXTENT.size, *bytes(6)
+)
+"""Begin of a NAME.part."""
 _CLOCKS: Final = {0: "realtime", 1: "mono", 4: "mono_raw", 7: "boot", 11: "tai"}
 
 
 class PerfDataReader(TraceTexts):
     """Reads a perf.data; a context manager that unmaps the file.
 
-    read_bytes: a file above this size is mapped, not read. recover: samples up to the first broken record.
+    read_bytes: a file above this size is mapped, not read. recover: samples up to the first broken record,
+    also of a NAME.part beside which there is its NAME.part.events.
 
     OSError when the file cannot be opened; TraceError(EINVAL) when it is not a perf.data, is broken, or has
     samples that are not of tracepoints.
@@ -48,14 +54,15 @@ class PerfDataReader(TraceTexts):
         self._recover = recover
         self.clock = "perf"
         """The name of the samples' clock; all count nanoseconds."""
-        self.host = ""
-        self.unix_offset_ns: int | None = None
-        """What added to a time gives nanoseconds since 1970; None: the file does not say it."""
+        self.origin = Origin()
         self._sample_type = int(DEFAULT_SAMPLE_TYPE)
         self._sample_id_all = True
         self._data = (0, 0)
         try:
-            self._read()
+            if self._map[: layout.HEADER.size] == _UNFINISHED:
+                self._read_part()
+            else:
+                self._read()
         except (struct.error, ValueError, OverflowError):
             self.close()
             raise self._error("perf.data is cut off or broken") from None
@@ -97,6 +104,18 @@ class PerfDataReader(TraceTexts):
     def _error(self, text: str) -> TraceError:
         return TraceError(errno.EINVAL, f"{self._path}: {text}")
 
+    def _read_part(self) -> None:
+        """What describes the samples is in the other file."""
+        if not self._recover:
+            raise self._error("was not finished: its writer was killed; --recover reads what it has")
+        part = self._map
+        with open(f"{os.fsdecode(self._path)}.events", "rb") as file:
+            self._map = file.read()
+        self._read()
+        self._map = part
+        at = min(layout.HEADER_SIZE, len(part))
+        self._data = (at, len(part) - at)
+
     def _read(self) -> None:
         size = len(self._map)
         if size < layout.HEADER_SIZE:
@@ -132,7 +151,7 @@ class PerfDataReader(TraceTexts):
                 "was not finished; without the formats of its events nothing can be read"
             ) from None
         with contextlib.suppress(struct.error, ValueError):
-            self._read_host_and_clock(features)
+            self._read_origin(features)
         if not kinds and not self.formats:
             return  # a recording of no event at all
         if len(kinds) != 1:
@@ -152,15 +171,18 @@ class PerfDataReader(TraceTexts):
             raise ValueError("feature")
         return self._map[at : at + length]
 
-    def _read_host_and_clock(self, features: int) -> None:
-        self.host = text_of(self._feature(features, Feature.HOSTNAME)[layout.U32.size :].partition(b"\0")[0])
-        told = self._feature(features, Feature.CLOCK_DATA)
+    def _read_origin(self, features: int) -> None:
+        """That of a file of ours, else what perf says of it."""
+        own = Origin.of_lines(text_of(self._feature(features, Feature.ORIGIN)))
+        host = text_of(self._feature(features, Feature.HOSTNAME)[layout.U32.size :].partition(b"\0")[0])
+        self.origin = own or Origin(host)
+        pair = self._feature(features, Feature.CLOCK_DATA)
         if self.clock == "realtime":
-            self.unix_offset_ns = 0
-        elif told:
-            _, clock, wall_ns, clock_ns = layout.CLOCK_DATA.unpack_from(told)
+            self.origin = Origin(host, clocks=(ClockPair(0, 0),))
+        elif own is None and pair:
+            _, clock, wall_ns, clock_ns = layout.CLOCK_DATA.unpack_from(pair)
             if _CLOCKS.get(clock) == self.clock:
-                self.unix_offset_ns = wall_ns - clock_ns
+                self.origin = Origin(host, clocks=(ClockPair(clock_ns, wall_ns),)).with_added(0)
 
     def _kinds(self, attrs: range) -> set[tuple[int, bool]]:
         """sample_type and sample_id_all of each event; also finds the clock."""

@@ -1,8 +1,9 @@
 """Writes a perf.data from what perf rings held.
 
-Records go to a file beside NAME as they come, and nothing is kept in memory. `finish` adds what a reader
-needs to understand them and gives the file its name; one that is there already becomes NAME.old, as perf
-does.
+Records go to NAME.part as they come, and nothing is kept in memory. `finish` adds what a reader needs to
+understand them and gives the file its name; one that is there already becomes NAME.old, as perf does. Until
+then NAME.part.events has that, a perf.data without records: with both a recording can be read whose writer
+was killed. Room for the end is kept from the beginning; records that find none are counted.
 
 The names of threads stand behind all samples, with a time of 0: perf sorts records by time before it looks at
 them, the more so as those of different rings are not in that order either.
@@ -13,17 +14,25 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
 import attrs
 
 import utracefs.perf_data.format as layout
-from utracefs.half_written import name_beside
+from utracefs.half_written import NO_ROOM, Reserve, name_beside, open_part
+from utracefs.origin import Origin
 from utracefs.perf_data.format import Feature
-from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST
+from utracefs_protocol.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST, PERF_RECORD_SAMPLE
+from utracefs_protocol.text import bytes_of
 
 __all__ = ["Contents", "PerfDataEvent", "PerfDataWriter"]
+
+_RESERVE: Final = 256 << 10
+"""Bytes kept for the end of a file besides what it had when `describe` was called."""
+_ADDS: Final = 1024
+"""So many of the last records that were added together can be given up for the end."""
 
 _TEXT_STEP: Final = 64
 """perf pads the texts of features to this."""
@@ -58,6 +67,8 @@ class Contents:
     first_ns: int = 0
     last_ns: int = 0
     """Times of the first and the last sample."""
+    origin: Origin = attrs.field(factory=Origin)
+    """Where and when it was recorded."""
     command: Sequence[bytes] = ()
     """The command line that made the file."""
     version: bytes = b""
@@ -65,11 +76,11 @@ class Contents:
 
 
 class PerfDataWriter:
-    """Writes one perf.data: `add` what was read from rings, then `finish`. A context manager: leaving it
-    without `finish` leaves nothing behind.
+    """Writes one perf.data: `add` what was read from rings, `describe` when something is new, then `finish`.
+    A context manager: leaving it without `finish` or `leave` leaves nothing behind.
 
-    OSError from the file system, with the path; IsADirectoryError; EINVAL when `path` is something other than
-    a regular file.
+    OSError from the file system, with the path: also for a disk that is full at the beginning;
+    IsADirectoryError; EINVAL when `path` is something other than a regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -81,12 +92,25 @@ class PerfDataWriter:
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), self._shown)
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "is not a regular file", self._shown)
-        self._temporary = name_beside(self.path)
-        try:
-            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by `close`
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._shown) from None
-        self._file.write(bytes(layout.HEADER_SIZE))
+        with self._named_errors():
+            self._reserve = Reserve(os.path.dirname(self.path), _RESERVE)
+            try:
+                self._file = open_part(self.path)
+                self._file.write(_header(0, 0, 0, 0, 0))
+            except BaseException:
+                self._reserve.free()
+                raise
+        self.part: Final[str] = self._file.name
+        """The name of the file until it is complete."""
+        self.given_up = 0
+        """Samples that found no room."""
+        self.error: OSError | None = None
+        """Why, the first time."""
+        self._end = layout.HEADER_SIZE
+        self._adds: deque[int] = deque(maxlen=_ADDS)
+        """Where each addition begins."""
+        self._missing: Counter[int] = Counter()
+        """Identifier to samples that are missing, and no LOST record says so yet."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,90 +121,181 @@ class PerfDataWriter:
     def close(self) -> None:
         """Forget what was not finished."""
         if not self._file.closed:
-            with contextlib.suppress(OSError):  # what waits in its buffer finds no room either
-                self._file.close()
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
+            self.leave()
+            os.unlink(self.part)
+            self._forget_description()
+
+    def leave(self) -> None:
+        """Leave what was written behind."""
+        self._reserve.free()
+        self._file.close()
 
     def add(self, records: bytes | bytearray) -> None:
         """Whole records with sample_type 0x10587, and the identifiers of this file."""
-        try:
-            self._file.write(records)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._shown) from None
+        with self._named_errors():
+            if self._missing:
+                lost = b"".join(_lost_record(*one, time.monotonic_ns()) for one in self._missing.items())
+                if self._append(lost) == len(lost):
+                    self._missing.clear()
+            done = 0 if self._missing else self._append(records)
+            if done < len(records):
+                self._give_up(records[done:])
 
     def add_lost(self, identifier: int, count: int, time_ns: int) -> None:
         """A LOST record of our own, for what no ring knew of."""
-        self.add(
-            layout.LOST_RECORD.pack(
-                PERF_RECORD_LOST,
-                0,
-                layout.LOST_RECORD.size,
-                identifier,
-                count,
-                0,
-                0,
-                time_ns,
-                0,
-                0,
-                identifier,
-            )
-        )
+        self.add(_lost_record(identifier, count, time_ns))
 
-    def finish(self, contents: Contents) -> int:
-        """Complete the file and give it its name; returns its size in bytes."""
+    def describe(self, contents: Contents) -> None:
+        """What is known now, for a reader of NAME.part; `finish` is given all of it again."""
+        begin, tail = _end_of_file(contents, layout.HEADER_SIZE, is_empty=False)
+        temporary = name_beside(self.path)
+        # Without room there is less for a reader of NAME.part, and less certain.
+        with contextlib.suppress(OSError):
+            try:
+                with open(temporary, "xb") as file:
+                    file.write(begin + tail)
+                os.rename(temporary, f"{self.part}.events")
+            except BaseException:
+                os.unlink(temporary)
+                raise
+            self._reserve.grow(_RESERVE + len(tail))
+
+    def finish(self, contents: Contents, path: str | None = None) -> int:
+        """Complete the file and give it its name, or another one; returns its size in bytes. After an OSError
+        what was recorded is in NAME.part."""
+        target = self.path if path is None else os.path.realpath(path)
         try:
-            file = self._file
-            identifier = contents.events[0].id if contents.events else 0
-            comms = dict(contents.comms)
-            if not comms and file.tell() == layout.HEADER_SIZE:
-                # perf takes a file without any record for one that was not completed.
-                comms[os.getpid(), os.getpid()] = b"utracefs"
-            for (pid, tid), comm in comms.items():
-                file.write(_comm_record(pid, tid, comm, identifier))
-            data_end = file.tell()
-            features = _features(contents)
-            at = data_end + layout.EXTENT.size * len(features)
-            for _, body in features:
-                file.write(layout.EXTENT.pack(at, len(body)))
-                at += len(body)
-            for _, body in features:
-                file.write(body)
-            attrs_at = at
-            ids_at = attrs_at + (layout.ATTR.size + layout.EXTENT.size) * len(contents.events)
-            for number, event in enumerate(contents.events):
-                file.write(_attr(event) + layout.EXTENT.pack(ids_at + 8 * number, 8))
-            for event in contents.events:
-                file.write(layout.U64.pack(event.id))
-            size = file.tell()
-            file.seek(0)
-            file.write(
-                layout.HEADER.pack(
-                    layout.MAGIC,
-                    layout.HEADER_SIZE,
-                    layout.ATTR.size + layout.EXTENT.size,
-                    attrs_at,
-                    ids_at - attrs_at,
-                    layout.HEADER_SIZE,
-                    data_end - layout.HEADER_SIZE,
-                    0,
-                    0,
-                )
-            )
-            file.write(sum(1 << bit for bit, _ in features).to_bytes(32, "little"))
-            file.close()
+            self._reserve.free()
+            while (size := self._finish(contents)) is None:
+                pass
             with contextlib.suppress(FileNotFoundError):
-                os.replace(self.path, self.path + ".old")
-            os.replace(self._temporary, self.path)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            with contextlib.suppress(OSError):
-                os.unlink(self._temporary)
-            if isinstance(error, OSError):
-                raise OSError(error.errno, error.strerror, self._shown) from None
-            raise
+                os.replace(target, target + ".old")
+            os.replace(self.part, target)
+        except OSError as error:
+            reason = f"{error.strerror}; {self.part} has what was recorded, for --recover"
+            raise OSError(error.errno, reason, self._shown) from None
+        finally:
+            self._file.close()
+        self._forget_description()
         return size
+
+    def _finish(self, contents: Contents) -> int | None:
+        """The size; None: there was no room, and there may be some now."""
+        lost = b"".join(_lost_record(*one, time.monotonic_ns()) for one in self._missing.items())
+        at = self._end + len(lost)
+        begin, tail = _end_of_file(contents, at, is_empty=at == layout.HEADER_SIZE)
+        try:
+            _write_all(self._file.fileno(), lost + tail, self._end)
+            _write_all(self._file.fileno(), begin, 0)
+        except OSError as error:
+            self._note(error)
+            os.truncate(self._file.fileno(), self._end)
+            if not self._adds:
+                raise
+            last = self._adds.pop()
+            self._give_up(os.pread(self._file.fileno(), self._end - last, last))
+            self._end = last
+            os.truncate(self._file.fileno(), last)
+            return None
+        return at + len(tail)
+
+    def _append(self, records: bytes | bytearray) -> int:
+        """Bytes of whole records that found room."""
+        written = 0
+        try:
+            while written < len(records):  # a second write says why the first was short
+                rest = memoryview(records)[written:]
+                written += os.pwrite(self._file.fileno(), rest, self._end + written)
+        except OSError as error:
+            self._note(error)
+        if written < len(records):
+            whole = 0
+            for at, size, _, _ in _records(records):
+                whole = at + size if at + size <= written else whole
+            written = whole
+            os.truncate(self._file.fileno(), self._end + written)
+        if written:
+            self._adds.append(self._end)
+        self._end += written
+        return written
+
+    def _give_up(self, records: bytes | bytearray) -> None:
+        for at, _, kind, identifier in _records(records):
+            if kind == PERF_RECORD_SAMPLE:
+                self.given_up += 1
+                self._missing[identifier] += 1
+            elif kind == PERF_RECORD_LOST:
+                self._missing[identifier] += layout.U64.unpack_from(records, at + layout.LOST_COUNT_AT)[0]
+
+    def _note(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            raise error
+        self.error = self.error or error
+
+    def _forget_description(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.part}.events")
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """An OSError is about the path as the caller wrote it."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._shown) from None
+
+
+def _records(data: bytes | bytearray) -> Iterator[tuple[int, int, int, int]]:
+    """Place, size, type and identifier of each record."""
+    at = 0
+    while at + layout.RECORD_HEADER.size + layout.U64.size <= len(data):
+        kind, _, size = layout.RECORD_HEADER.unpack_from(data, at)
+        yield at, size, kind, layout.U64.unpack_from(data, at + layout.RECORD_HEADER.size)[0]
+        at += max(size, layout.RECORD_HEADER.size)
+
+
+def _write_all(fd: int, data: bytes, at: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], at + done)
+
+
+def _lost_record(identifier: int, count: int, time_ns: int) -> bytes:
+    size = layout.LOST_RECORD.size
+    head = (PERF_RECORD_LOST, 0, size, identifier, count)
+    return layout.LOST_RECORD.pack(*head, 0, 0, time_ns, 0, 0, identifier)
+
+
+def _end_of_file(contents: Contents, at: int, *, is_empty: bool) -> tuple[bytes, bytes]:
+    """The header, and what stands behind the records, which end at that place in the file."""
+    identifier = contents.events[0].id if contents.events else 0
+    comms = dict(contents.comms)
+    if not comms and is_empty:
+        # perf takes a file without any record for one that was not completed.
+        comms[os.getpid(), os.getpid()] = b"utracefs"
+    parts = [_comm_record(pid, tid, comm, identifier) for (pid, tid), comm in comms.items()]
+    data_end = at + sum(map(len, parts))
+    features = _features(contents)
+    at = data_end + layout.EXTENT.size * len(features)
+    for _, body in features:
+        parts.append(layout.EXTENT.pack(at, len(body)))
+        at += len(body)
+    parts += [body for _, body in features]
+    attrs_at = at
+    ids_at = attrs_at + (layout.ATTR.size + layout.EXTENT.size) * len(contents.events)
+    for number, event in enumerate(contents.events):
+        parts.append(_attr(event) + layout.EXTENT.pack(ids_at + 8 * number, 8))
+    parts += [layout.U64.pack(event.id) for event in contents.events]
+    bits = sum(1 << bit for bit, _ in features)
+    header = _header(attrs_at, ids_at - attrs_at, layout.HEADER_SIZE, data_end - layout.HEADER_SIZE, bits)
+    return header, b"".join(parts)
+
+
+def _header(attrs_at: int, attrs_size: int, data_at: int, data_size: int, features: int) -> bytes:
+    """data_at 0: of a file that is not complete."""
+    entry_size = layout.ATTR.size + layout.EXTENT.size
+    head = (layout.MAGIC, layout.HEADER_SIZE, entry_size, attrs_at, attrs_size, data_at, data_size, 0, 0)
+    return layout.HEADER.pack(*head) + features.to_bytes(layout.HEADER_SIZE - layout.HEADER.size, "little")
 
 
 def _comm_record(pid: int, tid: int, comm: bytes, identifier: int) -> bytes:
@@ -221,10 +336,10 @@ def _features(contents: Contents) -> list[tuple[int, bytes]]:
         + layout.U64.pack(event.id)
         for event in contents.events
     )
-    wall_ns, mono_ns = _clocks()
+    pairs = contents.origin.clocks[:1]
     return [
         (Feature.TRACING_DATA, _tracing_data(contents)),
-        (Feature.HOSTNAME, _text(os.fsencode(host.nodename))),
+        (Feature.HOSTNAME, _text(bytes_of(contents.origin.host))),
         (Feature.OSRELEASE, _text(os.fsencode(host.release))),
         (Feature.VERSION, _text(contents.version)),
         (Feature.ARCH, _text(os.fsencode(host.machine))),
@@ -238,20 +353,12 @@ def _features(contents: Contents) -> list[tuple[int, bytes]]:
         ),
         (Feature.SAMPLE_TIME, layout.U64.pack(contents.first_ns) + layout.U64.pack(contents.last_ns)),
         (Feature.CLOCKID, layout.U64.pack(layout.CLOCK_MONOTONIC)),
-        (Feature.CLOCK_DATA, layout.CLOCK_DATA.pack(1, layout.CLOCK_MONOTONIC, wall_ns, mono_ns)),
+        *(
+            (Feature.CLOCK_DATA, layout.CLOCK_DATA.pack(1, layout.CLOCK_MONOTONIC, one.unix_ns, one.clock_ns))
+            for one in pairs
+        ),
+        (Feature.ORIGIN, bytes_of(contents.origin.lines())),
     ]
-
-
-def _clocks() -> tuple[int, int]:
-    """Wall clock and CLOCK_MONOTONIC at one moment: of a few tries the one that took least."""
-    tries = []
-    for _ in range(5):
-        before = time.monotonic_ns()
-        wall = time.time_ns()
-        after = time.monotonic_ns()
-        tries.append((after - before, wall, (before + after) // 2))
-    _, wall, mono = min(tries)
-    return wall, mono
 
 
 def _text(text: bytes) -> bytes:

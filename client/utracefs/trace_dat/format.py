@@ -19,6 +19,10 @@ Version 7:
 Every section begins with a SECTION_HEADER, and the next one follows without a gap. Sections are found through
 the options; options of the same id may occur several times.
 
+While a recording runs, its file NAME.part has the same head, without an offset of options, and then sections
+as they come: 16, 17, 19 and options at the beginning; formats of events and command lines when they are new;
+PAGES, of one cpu each. What was not written yet of the last PAGES of a cpu is zeros, or missing at the end.
+
 Version 6 has the same parts in a fixed order and without section headers: file header up to the page size,
 16 to 21, u32 number of cpus, then KIND_OPTIONS and the options (each OPTION_ID, u32 size, data; id 0 ends
 them), then KIND_FLYRECORD, an EXTENT per cpu, the clock as lstr if OPTION_TRACECLOCK is there, and the pages.
@@ -66,6 +70,7 @@ __all__ = [
     "OPTION_BUFFER",
     "OPTION_CPUCOUNT",
     "OPTION_CPUSTAT",
+    "OPTION_DATE",
     "OPTION_DONE",
     "OPTION_HEADER",
     "OPTION_ID",
@@ -74,6 +79,7 @@ __all__ = [
     "OPTION_TRACEID",
     "OPTION_UNAME",
     "OPTION_VERSION",
+    "PAGES",
     "PRINTK",
     "SECTIONS",
     "SECTIONS_BY_OPTION",
@@ -165,6 +171,9 @@ OPTIONS: Final = Section(0, b"options", by_option=False)
 STRINGS: Final = Section(15, b"strings", by_option=False)
 """string0 each: the names of the sections."""
 
+PAGES: Final = Section(0x8000, b"", by_option=False)
+"""Of a NAME.part alone: u32 cpu, zeros up to a page boundary, pages of that cpu."""
+
 SECTIONS: Final = (
     HEADERS,
     FTRACE_EVENTS,
@@ -229,10 +238,13 @@ class Option(Generic[T]):
         return self.id, self.type.encode(value)
 
 
+OPTION_DATE: Final = Option(1, DECIMAL)
+"""Microseconds to add to all time stamps for times of day: `trace-cmd record --date`."""
 OPTION_DONE: Final = Option(0, NUMBER_U64)
 """File offset of the next options section, 0 when there is none."""
 OPTION_CPUSTAT: Final = Option(2, TEXT)
-"""per_cpu/cpuN/stats, `CPU: N` in front of it. trace-cmd overwrites the last byte, so the NUL is needed."""
+"""per_cpu/cpuN/stats, `CPU: N` in front of it; of ours also the lines of an Origin. trace-cmd overwrites
+the last byte, so the NUL is needed."""
 OPTION_BUFFER: Final = Option(3, BYTES)
 """One per instance. Version 7: u64 file offset of its BUFFER section, string0 instance, string0 clock, u32
 page size, u32 number of cpus, a CPU_EXTENT each. Version 6, and not for the top instance: u64 file offset of

@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, NamedTuple, Self, TypeVar
 import attrs
 
 import utracefs.trace_dat.format as layout
+from utracefs.origin import ClockPair, Origin
 from utracefs.trace_dat._merge import Merge
 from utracefs.trace_dat.texts import Cursor, TraceTexts
 from utracefs_protocol.errors import TraceError
@@ -80,9 +81,10 @@ class TraceDatReader(TraceTexts):
         self.nr_cpus = 0
         self.trace_clock = b""
         self.offset_ns = 0
-        """To be added to all time stamps."""
+        """To be added to all time stamps, which have 64 bits."""
         self.cpu_stats: list[str] = []
         self.uname = ""
+        self.origin = Origin()
         self.producer = ""
         try:
             self._read()
@@ -147,7 +149,7 @@ class TraceDatReader(TraceTexts):
                     at = extent.offset + extent.size - buffer.page_size
                     with contextlib.suppress(ValueError):
                         latest = max(latest, last_ts(self._map[at : at + buffer.page_size]))
-        return latest + self.offset_ns
+        return (latest + self.offset_ns) % (1 << 64)
 
     def _between(
         self, extent: layout.Extent, page_size: int, since: int | None, until: int | None
@@ -228,7 +230,7 @@ class TraceDatReader(TraceTexts):
             )
         options_at = file.u64()
         if not options_at:
-            raise self._error("was not finished: its writer was killed")
+            raise self._error("was not finished: its writer was killed; --recover reads what it has")
         options = self._options(options_at)
         section_at = {
             layout.SECTIONS_BY_OPTION[number]: layout.U64.unpack(data)[0]
@@ -251,16 +253,23 @@ class TraceDatReader(TraceTexts):
         }
 
     def _recover_v7(self, file: Cursor) -> None:
-        """Sections one behind the other, as the file has them, as far as it goes; their options are lost."""
+        """Sections one behind the other, as the file has them, as far as it goes. A NAME.part has its options
+        at the beginning; those of other files are lost."""
         if file.string() not in layout.COMPRESSIONS:
             raise self._error("is compressed; nothing can be recovered from it")
         file.string()
         file.u64()
         read = {section.id: take_in for section, take_in in self._text_sections().items()}
+        pages: list[layout.Extent] = []
         while file.left >= layout.SECTION_HEADER.size:
             number, _, _, size = layout.SECTION_HEADER.unpack(file.take(layout.SECTION_HEADER.size))
             at, size = file.at, min(size, file.left)
-            if number == layout.BUFFER.id:
+            if number == layout.PAGES.id and size > layout.U32.size:
+                pages.append(self._written_extent(at, at + size))
+            elif number == layout.OPTIONS.id:
+                with contextlib.suppress(struct.error, ValueError, OverflowError):
+                    self._take_options(_options_in(Cursor(self._map[at : at + size]))[0])
+            elif number == layout.BUFFER.id:
                 padding = min(-at % self.page_size, size)
                 self.buffers.append(
                     layout.Buffer("", "mono", self.page_size, self._found_extents(at + padding, at + size))
@@ -269,8 +278,22 @@ class TraceDatReader(TraceTexts):
                 with contextlib.suppress(struct.error, ValueError, OverflowError):
                     read[number](Cursor(self._map[at : at + size]))
             file.take(size)
+        if pages:
+            clock = layout.clock_in_use(self.trace_clock) or "mono"
+            self.buffers.append(layout.Buffer("", clock, self.page_size, tuple(pages)))
+            self.nr_cpus = max(self.nr_cpus, 1 + max(extent.cpu for extent in pages))
         if not self.formats:
             raise self._error("has no formats of events: nothing can be recovered from it")
+
+    def _written_extent(self, begin: int, end: int) -> layout.Extent:
+        """Of a section PAGES: without the pages that were not written."""
+        (cpu,) = layout.U32.unpack_from(self._map, begin)
+        begin += layout.U32.size
+        first = min(begin + -begin % self.page_size, end)
+        last = end - (end - first) % self.page_size
+        while last > first and not any(self._map[last - self.page_size : last]):
+            last -= self.page_size
+        return layout.Extent(min(cpu, layout.MAX_CPUS - 1), first, last - first)
 
     def _found_extents(self, begin: int, end: int) -> tuple[layout.Extent, ...]:
         """The pages from `begin` on, a new cpu where the time goes back."""
@@ -302,15 +325,8 @@ class TraceDatReader(TraceTexts):
         seen: set[int] = set()
         while offset and offset not in seen:
             seen.add(offset)
-            file = Cursor(self._section(offset, layout.OPTIONS))
-            offset = 0
-            while file.left:
-                number, size = layout.OPTION_HEADER.unpack(file.take(layout.OPTION_HEADER.size))
-                data = file.take(size)
-                if number == layout.OPTION_DONE.id:
-                    offset = layout.OPTION_DONE.type.decode(data) if size == layout.U64.size else 0
-                    break
-                options.append((number, data))
+            found, offset = _options_in(Cursor(self._section(offset, layout.OPTIONS)))
+            options += found
         return options
 
     @staticmethod
@@ -367,10 +383,27 @@ class TraceDatReader(TraceTexts):
         """What both versions say in options; of several the last one counts."""
         self.trace_clock = _last(options, layout.OPTION_TRACECLOCK, b"")
         self.uname = text_of(_last(options, layout.OPTION_UNAME, b""))
-        self.offset_ns = sum(_values(options, layout.OPTION_OFFSET))
+        dates = _values(options, layout.OPTION_DATE)
+        offset_ns = sum(_values(options, layout.OPTION_OFFSET)) + 1000 * sum(dates)
+        self.offset_ns = (offset_ns + (1 << 63)) % (1 << 64) - (1 << 63)
         self.nr_cpus = _last(options, layout.OPTION_CPUCOUNT, 0)
         self.producer = text_of(_last(options, layout.OPTION_VERSION, b""))
         self.cpu_stats = [text_of(text) for text in _values(options, layout.OPTION_CPUSTAT)]
+        origins = [origin for text in self.cpu_stats if (origin := Origin.of_lines(text)) is not None]
+        day = (ClockPair(-self.offset_ns, 0),) if dates else ()
+        self.origin = origins[-1] if origins else Origin("".join(self.uname.split(" ")[1:2]), clocks=day)
+
+
+def _options_in(file: Cursor) -> tuple[list[tuple[int, bytes]], int]:
+    """(id, data) of each option of a section, and the offset of the next section; 0: there is none."""
+    options: list[tuple[int, bytes]] = []
+    while file.left:
+        number, size = layout.OPTION_HEADER.unpack(file.take(layout.OPTION_HEADER.size))
+        data = file.take(size)
+        if number == layout.OPTION_DONE.id:
+            return options, layout.OPTION_DONE.type.decode(data) if size == layout.U64.size else 0
+        options.append((number, data))
+    return options, 0
 
 
 def _values(options: Sequence[tuple[int, bytes]], wanted: layout.Option[T]) -> list[T]:

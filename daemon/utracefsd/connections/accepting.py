@@ -36,9 +36,12 @@ logger = logging.getLogger("utracefsd")
 # that all of his programs can come back at once after a restart.
 MAX_ARRIVED = 512
 
-# And of all. Beyond it those are refused of whom as many wait as of the others, or more. They are descriptors
-# that nobody's share has yet, of those in reserve (RESERVED_DESCRIPTORS of server/serve.py).
-MAX_ARRIVED_IN_ALL = 1024
+# And of all, twice as many. Beyond it those are refused of whom as many wait as of the others, or more. They
+# are descriptors that nobody's share has yet, of those in reserve (RESERVED_DESCRIPTORS of server/serve.py).
+MAX_ARRIVED_IN_ALL = 2 * MAX_ARRIVED
+
+# What part of all descriptors for producers they may be at most; where those are few, so is the reserve.
+ARRIVED_PART = 4
 
 # How long taking off the queue may last in a turn: all of it (BACKLOG of server/listeners.py), as long as
 # a cpu is to be had.
@@ -128,8 +131,10 @@ class Accepting:
         arrived = self._arrived.get(share)
         if arrived is None:
             arrived = self._arrived[share] = deque()
-        elif len(arrived) >= MAX_ARRIVED or (
-            self._number >= MAX_ARRIVED_IN_ALL and len(arrived) * len(self._arrived) >= self._number
+        most = min(MAX_ARRIVED, max(1, self._shares.in_all[Resource.DESCRIPTORS] // ARRIVED_PART))
+        if len(arrived) >= most or (
+            self._number >= min(MAX_ARRIVED_IN_ALL, 2 * most)
+            and len(arrived) * len(self._arrived) >= self._number
         ):
             self._refuse(sock, len(arrived))
             return

@@ -72,6 +72,7 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Notifier
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.peer import Peer
@@ -98,13 +99,6 @@ HALF_MESSAGE_NS = 5_000_000_000
 MAX_WAITING_SYNCS = 64
 """`sync` requests that wait while data rings of the daemon before this one may still come back."""
 
-MAX_THREADS = 1024
-"""Threads that write on behalf of others and of whom is known which process they belong to; of one more, it
-is asked again."""
-
-KNOWN_NS = 10_000_000_000
-"""And for how long: all of them are asked again then, since numbers of threads are used again."""
-
 REGISTRATIONS_AT_ONCE = 32
 """Registrations are counted as the user's in such numbers: counting each would cost as much as the rest."""
 
@@ -122,7 +116,9 @@ class DataConnection:
     `sync`, to hand the consumers what waits for them in batches.
     speak_up: called with this connection when it has something to say without being asked. open_for: makes it
     another process's, for the port and for all else that knows who it is; returns that one, or raises
-    TraceError. new_thread: told a thread that writes, and returns its process.
+    TraceError. meet: told a thread that writes and waits for the answer, returns its process and its cpu as
+    far as they are known. all_writers: knows the threads of each process; None: records do not say who wrote
+    them.
     time_of_records: called before records are taken in; their time, or None while they have to wait: their
     connection is `held` then. By default they have that of their packet.
     rings: where data rings are made; None offers none (ENOSYS). save: called before records are taken in, to
@@ -145,12 +141,15 @@ class DataConnection:
         wrote: Callable[[int, int], None] | None = None,
         speak_up: Callable[["DataConnection"], None] | None = None,
         open_for: Callable[["DataConnection", messages.OpenFor], Peer] | None = None,
-        new_thread: Callable[[int], int | None] = lambda tid: None,
+        meet: Callable[[int], tuple[int | None, int | None]] = lambda tid: (None, None),
+        all_writers: AllWriters | None = None,
     ) -> None:
         self.table = table
         self.peer = peer
         self.closing = False
         self.index_table = IndexTable()
+        self._all_writers = all_writers
+        self._set_writers()
         self._take_in_all = take_in_all
         self._flush = flush
         self._time_of_records = self._time_of_packet if time_of_records is None else time_of_records
@@ -161,11 +160,8 @@ class DataConnection:
         self._save = save
         self._speak_up = speak_up
         self._open_for_process = open_for
-        self._new_thread = new_thread
+        self._meet = meet
         self._on_behalf = False
-        self._process_of: dict[int, int] = {}
-        """Threads that wrote on behalf."""
-        self._known_until_ns = 0
         self._notifier: Notifier | None = None
         self._ring: DataRing | None = None
         self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
@@ -212,6 +208,13 @@ class DataConnection:
         if self._at_end and self._syncs and self._waits_for_rings():
             return True
         return self._held and self._must_wait()
+
+    def _set_writers(self) -> None:
+        peer, writers = self.peer, self._all_writers
+        if writers is not None:  # knows nothing of this connection: that would be a circle
+            self.index_table.make_writers = lambda: writers.of(
+                peer.pid, peer.start_time or 0, peer.share, peer.lives
+            )
 
     def _must_wait(self) -> bool:
         self._held = self._time_of_records() is None
@@ -383,7 +386,9 @@ class DataConnection:
         self._save()
         end = self.index_table.take_in(buffer, offset, self.peer.pid, time_ns)
         if self._wrote is not None:
-            self._wrote(self.peer.pid, self.peer.pid)
+            pid, writers = self.peer.pid, self.index_table.writers
+            for tid in (pid,) if writers is None else (pid, *writers.threads()):
+                self._wrote(tid, pid)
         if self._straddling:
             self._message_done()
         return end
@@ -465,6 +470,7 @@ class DataConnection:
             self._keep(kept)
             raise
         self.peer = peer
+        self._set_writers()
         self._on_behalf = True
         self.table.process_connected(peer)
         self.table.process_disconnected(before, now_ns)
@@ -514,13 +520,20 @@ class DataConnection:
             self.table.add_enabler(event, place, enable_fd, self.peer)
         tracepoint = event.tracepoint
         result = messages.Registered(
-            event.status_index, write_index, event.id, tracepoint.min_size, tracepoint.locations
+            event.status_index,
+            write_index,
+            event.id,
+            tracepoint.min_size,
+            tracepoint.locations,
+            0 if event.is_found_by(reg.name_args) else event.id,
         )
         self._send(encode_response(msgid, result.to_wire()))
 
     def _find_or_create(self, reg: messages.EventRegistration) -> Event:
         peer = self.peer
-        return self.table.register(reg.name_args, reg.flags, privileged=peer.privileged, owner_uid=peer.share)
+        return self.table.register(
+            reg.name_args, reg.flags, reg.event_id, privileged=peer.privileged, owner_uid=peer.share
+        )
 
     def _delete(self, msgid: int, deletion: messages.EventDeletion, now_ns: int) -> None:
         if self.peer.privileged:  # to others nothing is ever deleted, so what they ask holds up nobody
@@ -543,7 +556,9 @@ class DataConnection:
         self._send(encode_response(msgid, ENTRY_HEADER_SIZE))
 
     def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
-        answer = encode_response(msgid, messages.StatusMapped(self.table.status_file.size).to_wire())
+        answer = encode_response(
+            msgid, messages.StatusMapped(self.table.status_file.size, self._all_writers is not None).to_wire()
+        )
         try:
             fd = self.table.status_file.readonly_fd()
         except OSError as error:
@@ -556,31 +571,21 @@ class DataConnection:
         time_ns = self._time_of_records()
         assert time_ns is not None, "receive waits"
         tid = pid = self.peer.pid
+        cpu = None
         if write.tid is not None:
-            tid, pid = write.tid, self._process(write.tid, now_ns)
-        taken = self.index_table.write(write.record, tid, time_ns, pid)
+            if not self._on_behalf:
+                text = "only a connection after open_for names the thread that writes; leave the tid out"
+                raise TraceError(errno.EPERM, text)
+            # A file may have been inherited, so the thread's process need not be the peer's.
+            tid = write.tid
+            process, cpu = self._meet(tid)
+            pid = process or pid
+        taken = self.index_table.write(write.record, tid, time_ns, pid, cpu)
         if taken >= 0 and self._wrote is not None:
             self._wrote(tid, pid)
         if taken < 0:
             raise TraceError(-taken, _why_refused(-taken))
         self._send(encode_response(msgid, taken))
-
-    def _process(self, tid: int, now_ns: int) -> int:
-        """The process of a thread that writes: a file may have been inherited, so it need not be the
-        peer's."""
-        if not self._on_behalf:
-            text = "only a connection after open_for names the thread that writes; leave the tid out"
-            raise TraceError(errno.EPERM, text)
-        if now_ns >= self._known_until_ns:
-            self._process_of.clear()
-            self._known_until_ns = now_ns + KNOWN_NS
-        pid = self._process_of.get(tid)
-        if pid is None:
-            pid = self._new_thread(tid) or self.peer.pid
-            if len(self._process_of) >= MAX_THREADS:
-                self._process_of.clear()
-            self._process_of[tid] = pid
-        return pid
 
     def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
         if not self._waits_for_rings():

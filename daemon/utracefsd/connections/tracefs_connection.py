@@ -54,6 +54,10 @@ MAX_READ = 1 << 20
 # Open files of one connection; as many as a shell's `ulimit -n`.
 MAX_HANDLES = 1024
 
+# Perf events of one: `perf record` has one for each event that there is, however many a user has declared.
+# They take no descriptor, and memory with the first sample.
+MAX_PERF_HANDLES = 1 << 16
+
 # Streams of one connection: a quarter of what there may be.
 MAX_STREAMS = 16
 
@@ -69,8 +73,8 @@ class FileHandle(Protocol):
 
     def read(self, size: int, /) -> bytes: ...
     def write(self, data: bytes, /) -> int: ...
-    def written_by(self, pid: int, /) -> None:
-        """Which thread the next write is from."""
+    def written_by(self, pid: int, cpu: int | None, /) -> None:
+        """Which thread the next write is from, and its cpu where that is known."""
 
     def seek(self, offset: int, /) -> int: ...
     def ready(self) -> bool:
@@ -197,7 +201,7 @@ class TracefsConnection:
         new_handle: Callable[[], int],
         closed: Callable[[], None] | None = None,
         speaks_for_others: bool = False,
-        remember: Callable[[int], None] | None = None,
+        meet: Callable[[int], tuple[int | None, int | None]] = lambda tid: (None, None),
         begin_change: Callable[[], None] = lambda: None,
         take_change: Callable[[], Change | None] = lambda: None,
         faults: Faults | None = None,
@@ -213,7 +217,7 @@ class TracefsConnection:
         self._new_handle = new_handle
         self._closed = closed
         self._speaks_for_others = speaks_for_others
-        self._remember_thread = remember
+        self._meet = meet
         self._begin_change = begin_change
         self._take_change = take_change
         self._faults = Faults() if faults is None else faults
@@ -438,21 +442,23 @@ class TracefsConnection:
         if message.handle in self._perf_handles:
             raise TraceError(errno.EINVAL, "a perf event cannot be written")
         file = self._file(message.handle)
-        file.written_by(self._peer.pid if message.writer is None else self._thread(message.writer))
+        if message.writer is None:
+            file.written_by(self._peer.pid, None)
+        else:
+            file.written_by(message.writer.pid, self._cpu_of(message.writer))
         return file.write(message.data)
 
-    def _thread(self, writer: messages.Writer) -> int:
-        """EPERM: the peer speaks for itself only. ESRCH: there is no such thread any more, or it is another
-        one, or it is hidden from us."""
+    def _cpu_of(self, writer: messages.Writer) -> int | None:
+        """Where it sleeps while it waits for the answer; None: unknown. EPERM: the peer speaks for itself
+        only. ESRCH: there is no such thread any more, or it is another one, or it is hidden from us."""
         if not self._speaks_for_others:
             raise TraceError(
                 errno.EPERM, "only root and the daemon's own user write on behalf of another thread"
             )
         if not attrs.evolve(self._peer, pid=writer.pid, start_time=writer.start_time).lives():
             raise TraceError(errno.ESRCH, f"there is no thread {writer.pid} that began then")
-        if self._remember_thread is not None:
-            self._remember_thread(writer.pid)
-        return writer.pid
+        _, cpu = self._meet(writer.pid)
+        return cpu
 
     def _seek(self, message: messages.Seek) -> int:
         if message.handle in self._perf_handles:
@@ -493,7 +499,7 @@ class TracefsConnection:
         self._handles.pop(number).close()
 
     def _perf_event_open(self, attr: messages.PerfAttr) -> "_WithDescriptor":
-        self._room_for_a_handle()
+        _check_room(len(self._perf_handles), MAX_PERF_HANDLES)
         number = self._new_handle()
         event = self._perf.open(attr, handle=number)
         self._handles[number] = self._perf_handles[number] = event
@@ -509,7 +515,6 @@ class TracefsConnection:
         return self._perf_handles[number].ioctl(message.name, message.arg)
 
     def _stream_open(self, attr: messages.StreamAttr) -> "_WithDescriptor":
-        self._room_for_a_handle()
         if len(self._handles) - len(self._file_handles) - len(self._perf_handles) >= MAX_STREAMS:
             raise TraceError(errno.EMFILE, f"this connection has {MAX_STREAMS} streams; close some")
         number = self._new_handle()
@@ -522,13 +527,9 @@ class TracefsConnection:
         self._handles[number] = stream
         return _WithDescriptor(messages.StreamOpened(number).to_wire(), fds)
 
-    def _room_for_a_handle(self) -> None:
-        if len(self._handles) >= MAX_HANDLES:
-            raise TraceError(errno.EMFILE, f"this connection has {MAX_HANDLES} open handles; close some")
-
     def _remember(self, file: FileHandle) -> int:
         try:
-            self._room_for_a_handle()
+            _check_room(len(self._file_handles), MAX_HANDLES)
         except TraceError:
             file.close()
             raise
@@ -550,6 +551,11 @@ class TracefsConnection:
                 errno.EMSGSIZE, f"{MAX_UNANSWERED} requests of this connection wait for data already"
             )
         self._waiting.append(waiting)
+
+
+def _check_room(number: int, most: int) -> None:
+    if number >= most:
+        raise TraceError(errno.EMFILE, f"this connection has {most} open handles; close some")
 
 
 @attrs.frozen

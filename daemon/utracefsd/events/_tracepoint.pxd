@@ -1,7 +1,7 @@
 """What other compiled modules may use of tracepoints and probes. All of it needs the GIL."""
 
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from utracefs_protocol.record cimport Record
 
@@ -49,6 +49,8 @@ cdef class Tracepoint:
     cdef readonly uint32_t min_size
     cdef readonly uint64_t emitted
     cdef readonly uint64_t lost_in_rings
+    cdef public int rings_gone
+    cdef readonly dict refused
     cdef readonly int status
     cdef readonly list past
     cdef tuple _probes
@@ -60,5 +62,6 @@ cdef class Tracepoint:
 
     cdef int emit(self, Record *r) noexcept     # 0 or -errno
     cdef int emit_invalid(self, Record *r) noexcept
+    cdef int count_refusal(self, const uint8_t *why, size_t size) except -1
     cdef bint locs_are_valid(self, Record *r) noexcept
     cdef int set_probes(self, tuple probes) except -1

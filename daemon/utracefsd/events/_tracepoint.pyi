@@ -16,6 +16,8 @@ class Tracepoint:
     min_size: int
     emitted: int
     lost_in_rings: int
+    rings_gone: int
+    refused: dict[bytes, int]
     status: int
     past: list[tuple[str, int, int, int]]
 

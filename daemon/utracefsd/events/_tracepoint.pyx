@@ -28,15 +28,19 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from utracefs_protocol.data_ring cimport DR_MAX_WHY
 from utracefs_protocol.record cimport Record, common_fields
 
 from utracefs_protocol.declaration import FieldKind
+from utracefs_protocol.text import escaped
 
 
 cdef enum:
     PAST_MAX = 32
+    MAX_REASONS = 16    # of refusals: the peer chooses the words
 
 EARLIER = "earlier consumers"
+OTHER = b"other reasons"
 
 
 cdef class Probe:
@@ -85,6 +89,9 @@ cdef class Tracepoint:
     min_size: Bytes that a payload must have at least: the sum of the field sizes.
     emitted: Records that passed the checks while something was attached.
     lost_in_rings: Those among them that found their data ring full: no consumer got them.
+    rings_gone: Data rings with it in their table that are gone with what they held.
+    refused: Not among them: why programs' clients made no record (UTF-8 if they keep to it), and how often.
+        At most 16 reasons; further ones are OTHER.
     status: OR of the status bits of the attached probes; 0: no consumer is attached.
     past: (consumer, recorded, filtered, lost) of probes that are gone, one per consumer name; the oldest of
         many are one, EARLIER.
@@ -93,6 +100,7 @@ cdef class Tracepoint:
     def __cinit__(self, *args, **kwargs):
         self.locs = NULL
         self.past = []
+        self.refused = {}
         self._probes = ()
 
     def __init__(self, event_id, bytes name not None, fields):
@@ -203,6 +211,13 @@ cdef class Tracepoint:
                 return False
         return True
 
+    cdef int count_refusal(self, const uint8_t *why, size_t size) except -1:
+        cdef bytes reason = why[:min(size, <size_t>DR_MAX_WHY)]
+        if reason not in self.refused and len(self.refused) >= MAX_REASONS:
+            reason = OTHER
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+        return 0
+
     cdef int emit(self, Record *r) noexcept:
         cdef tuple probes
         cdef Probe probe
@@ -296,6 +311,12 @@ cdef class Tracepoint:
         lines = [f"emitted: {self.emitted}\n"]
         if self.lost_in_rings:
             lines.append(f"lost in data rings: {self.lost_in_rings}\n")
+        if self.rings_gone:
+            lines.append(f"lost with data rings that are gone: unknown, of {self.rings_gone}\n")
+        for reason, count in self.refused.items():
+            # (A colon would make it look like a consumer's line.)
+            text = "".join([c if c.isprintable() and c != ":" else "?" for c in escaped(reason)])
+            lines.append(f"refused: {count} {text}\n")
         for i, (consumer, (recorded, filtered, lost)) in enumerate(numbers.items()):
             if i == len(attached):
                 lines.append("detached:\n")

@@ -18,7 +18,12 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event, shown
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.synthetic import BAD_COMMAND, SyntheticError, declared_text, split_command
+from utracefsd.events.synthetic import (
+    BAD_DYNAMIC_COMMAND,
+    SyntheticError,
+    declared_text,
+    split_command,
+)
 
 _WHITESPACE = b" \t\n\v\f\r"
 
@@ -62,11 +67,20 @@ def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
 
 def create_synthetic(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
     """A line `s:[synthetic/]NAME TYPE FIELD...`. EINVAL, EEXIST as EventTable.create_synthetic; EPERM."""
+    command = line.strip(_WHITESPACE)
+    name, fields = split_command(command)
+    system, slash, name_in_system = name[2:].partition(b"/")
+    if slash and system != SYSTEM_SYNTHETIC:
+        raise SyntheticError(errno.EINVAL, BAD_DYNAMIC_COMMAND, command=command)
+    return _create_synthetic(table, name_in_system if slash else system, fields, command, privileged)
+
+
+def _create_synthetic(
+    table: EventTable, name: bytes, fields: bytes | None, command: bytes, privileged: bool
+) -> Event:
     if not privileged:
         raise TraceError(errno.EPERM, "only an administrator makes synthetic events")
-    command = line[2:].strip(_WHITESPACE)
-    name, fields = split_command(command)
-    return table.create_synthetic(name.removeprefix(SYSTEM_SYNTHETIC + b"/"), fields or b"", command)
+    return table.create_synthetic(name, fields or b"", command)
 
 
 def write_synthetic(table: EventTable, data: bytes, *, privileged: bool) -> int:
@@ -87,10 +101,8 @@ def write_synthetic(table: EventTable, data: bytes, *, privileged: bool) -> int:
                 _delete_synthetic(table, name[1:], None, privileged)
             finally:
                 table.dynamic_removed()
-        elif fields is None:
-            raise SyntheticError(errno.EINVAL, BAD_COMMAND, command=command)
         else:
-            create_synthetic(table, b"s:" + command, privileged=privileged)
+            _create_synthetic(table, name, fields, command, privileged)
     return len(data)
 
 

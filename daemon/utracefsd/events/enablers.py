@@ -33,6 +33,7 @@ belong to, is told to change it (notifier.py).
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 
 import attrs
 
@@ -202,12 +203,11 @@ class EnablerTable:
         self._forget_at_event(enabler)
         return enabler.event
 
-    def close_notifier(self, notifier: Notifier, now_ns: int) -> list[Event]:
-        """Its connection closed: its enablers go. Returns events as `drop` does."""
+    def close_notifier(self, notifier: Notifier, now_ns: int) -> None:
+        """Its connection closed: its enablers are `leaving`."""
         notifier.close(now_ns)
         self._leaving += notifier.enablers.values()
         notifier.enablers.clear()
-        return self.forget_leaving()
 
     def write_state(self, event: Event, on: bool) -> None:
         """Write the event's new state into all its bits."""
@@ -218,37 +218,31 @@ class EnablerTable:
         """A connection of the peer's process opened."""
         self._held[peer.process] = self._held.get(peer.process, 0) + 1
 
-    def drop(self, peer: Peer) -> list[Event]:
-        """A connection of the peer's process closed; with the last one its enablers go.
-
-        Returns the event of each removed enabler (an event once per enabler), whose references the caller
-        drops. The bits are cleared, because the memory may be shared with a process that lives on. Those
-        beyond PIECE are `leaving`.
-        """
+    def drop(self, peer: Peer) -> None:
+        """A connection of the peer's process closed; with the last one its enablers are `leaving`. Nothing
+        here can fail, or they would stay until a restart."""
         left = self._held.pop(peer.process) - 1
         if left:
             self._held[peer.process] = left
-            return []
-        self._leaving += self._by_process.pop(peer.process, ())
-        return self.forget_leaving()
+        else:
+            self._leaving += self._by_process.pop(peer.process, ())
 
     @property
     def leaving(self) -> bool:
         """Whether enablers of processes that are gone are still to be forgotten."""
         return bool(self._leaving)
 
-    def forget_leaving(self) -> list[Event]:
-        """Forget a piece of them; returns the event of each, as `drop` does."""
-        events: list[Event] = []
-        while self._leaving and len(events) < PIECE:
+    def forget_leaving(self) -> Iterator[Event]:
+        """Forget a piece of them, and give the event of each, whose reference the caller drops. The bits are
+        cleared, because the memory may be shared with a process that lives on."""
+        for _ in range(min(PIECE, len(self._leaving))):
             enabler = self._leaving.pop()
             if isinstance(enabler, NotifiedEnabler):
                 self._forget_at_event(enabler)
-                events.append(enabler.event)
+                yield enabler.event
             elif self._enablers.get(enabler.place.key) is enabler:  # not unregistered meanwhile
                 self._forget(enabler)
-                events.append(enabler.event)
-        return events
+                yield enabler.event
 
     def close(self) -> None:
         """The daemon ends: clear all bits, unmap all pages."""

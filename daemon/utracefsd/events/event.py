@@ -49,6 +49,12 @@ class Event:
     references: int = 0
     """Connections, enablers and probes that refer to it. A persistent event's own is not counted."""
 
+    held: bool = False
+    """One of the references is for its programs, which may come back to a new daemon."""
+
+    was_recorded: bool = False
+    """A ring buffer may hold records of it; never taken back."""
+
     removed: bool = False
     """Out of the table: to acquire it is ENODEV."""
 
@@ -91,6 +97,10 @@ class Event:
             self.matched_args = args
             return True
         return False
+
+    def is_found_by(self, command: bytes) -> bool:
+        """Whether another registration with its command string finds it."""
+        return self.matches(command.partition(b" ")[2])
 
 
 @attrs.frozen

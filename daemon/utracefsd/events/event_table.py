@@ -10,9 +10,9 @@ What kernel/trace/trace_events_user.c keeps in a group, as plain objects. An eve
             |                         |                        |
             | acquire, attach         | last reference goes    | register (the same event, id and fields)
             | (persistent)            v                        |
-            +------ persistent?  yes: idle, stays       no: waits to be reaped
+            +------ persistent?  yes: idle, stays       no: until the step is over
                                       |                        |
-                                      | delete                 | reap_delay_ns later, still without reference
+                                      | delete                 | reap, still without reference
                                       v                        v
                                    removed  <------------------+
 
@@ -23,21 +23,20 @@ attached probe. A persistent event's reference to itself is not counted here; so
 and a non-persistent event is busy as long as it stands in the table, because only the reaper may remove it
 (user_event_last_ref() counts the table's own reference of such an event).
 
-Reaping stands for the kernel's work queue. The delay gives what the kernel gives in practice: a delete
-directly after the last close answers EBUSY, and a program that restarts quickly finds its event as it was.
-Nothing depends on its length.
+Reaping stands for the kernel's work queue (delayed_destroy_user_event()), whose delay is one work item.
+So a program that restarts finds its event as it was only where something refers to the event meanwhile: it
+is enabled or has triggers, or the event is persistent. A filter on an event that nobody enabled goes with it,
+as in the kernel; `standing_filters` gives it to the next one.
 
 The status byte of an event is the OR of what its attached probes stand for. `attach` and `detach` are the
 only ones that change it. The probe changes first, then the byte, then the enablers (user_event_reg() and
 update_enable_bit_for() in the kernel), so a program that sees the byte set finds the probe in place.
 
-Ids are the lowest free ones, as in the kernel (ida_alloc_range() in kernel/trace/trace_output.c).
-
 All text is bytes. Errors are TraceError with the kernel's errno, in the kernel's order of checks.
 """
 
 import errno
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from utracefs_protocol.declaration import (
@@ -52,7 +51,7 @@ from utracefs_protocol.declaration import (
     split_name,
 )
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import ENTRY_HEADER_SIZE, USER_EVENTS_MAX
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_EVENT_ID, USER_EVENTS_MAX
 from utracefsd.events._tracepoint import Probe, Tracepoint
 from utracefsd.events.enablers import EnablerTable, Place
 from utracefsd.events.event import (
@@ -64,16 +63,13 @@ from utracefsd.events.event import (
     SavedEvent,
     shown,
 )
+from utracefsd.events.event_ids import EventIds, identity_of
 from utracefsd.events.idle_events import IdleEvents
-from utracefsd.events.lowest_free import LowestFree
 from utracefsd.events.notifier import Notifier
 from utracefsd.events.status_file import StatusFile
-from utracefsd.events.synthetic import SyntheticError, parse_synthetic, slots_bytes, split_command
+from utracefsd.events.synthetic import parse_synthetic, slots_bytes, split_command
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
-
-# common_type is a u16 (include/linux/trace_events.h, TRACE_EVENT_TYPE_MAX).
-MAX_EVENT_ID = 0xFFFF
 
 # Fields of an event that its user's share of events pays for; more are counted.
 FREE_FIELDS = 8
@@ -84,8 +80,8 @@ class EventTable:
 
     status_file: gives out the bytes; it stays the caller's. shares: counts what each user holds.
     user_events_max: how many events may exist at once (sysctl kernel.user_events_max); may be changed at any
-    time, also below the present number, which then only prevents new ones. reap_delay_ns: how long a non-
-    persistent event outlives its last reference. first_id: the lowest trace event id.
+    time, also below the present number, which then only prevents new ones. first_id: the lowest trace
+    event id.
 
     `enablers` are the words that follow the byte; their references are the table's matter.
 
@@ -102,7 +98,6 @@ class EventTable:
         *,
         shares: Shares | None = None,
         user_events_max: int = USER_EVENTS_MAX,
-        reap_delay_ns: int = 100_000_000,
         first_id: int = 20,
     ) -> None:
         self.status_file = status_file
@@ -110,7 +105,6 @@ class EventTable:
         self.enablers = EnablerTable(self.shares)
         self.idle = IdleEvents()
         self.user_events_max = user_events_max
-        self.reap_delay_ns = reap_delay_ns
         self.before_created: list[Callable[[Event], None]] = []
         self.on_created: list[Callable[[Event], None]] = []
         self.on_removed: list[Callable[[Event], None]] = []
@@ -127,13 +121,10 @@ class EventTable:
         # All of one name in the order of creation, for names that have several formats.
         self._named: dict[bytes, dict[Event, None]] = {}
         self._next_multi_id = 0
-        self._ids = LowestFree(first_id, MAX_EVENT_ID)
-        self._ids_let_go: deque[int] = deque()
-        """Ring buffers may hold records with them, which another event's would look like: they are given
-        again last, the oldest first."""
-        self._to_reap: dict[Event, int] = {}
-        """When; only those without references, in the order of their deadlines, since the delay is one for
-        all."""
+        self.ids = EventIds(first_id, self.shares)
+        self._held: dict[Event, None] = {}
+        self._to_reap: dict[Event, None] = {}
+        """Those without references."""
 
     # Looking things up
 
@@ -160,18 +151,23 @@ class EventTable:
 
     # Registering
 
-    def register(self, command: bytes, flags: int = 0, *, privileged: bool, owner_uid: int = 0) -> Event:
+    def register(
+        self, command: bytes, flags: int = 0, event_id: int = 0, *, privileged: bool, owner_uid: int = 0
+    ) -> Event:
         """Find the event that `command` describes, or make it (user_events_ioctl_reg()).
+
+        event_id: not 0 where the program registered it before, as this event; then it is found although
+        its command string would not find it (`u32 a;; u32 b`).
 
         Raises TraceError: EINVAL (unknown flag; more than 511 bytes), else as `find_or_create`.
         """
         if flags & ~(REG_PERSIST | REG_MULTI_FORMAT):
             raise TraceError(errno.EINVAL, f"flags {flags:#x}: only persist 0x1 and multi-format 0x2 exist")
         check_command_length(command)
-        return self.find_or_create(command, flags, privileged=privileged, owner_uid=owner_uid)
+        return self.find_or_create(command, flags, event_id, privileged=privileged, owner_uid=owner_uid)
 
     def find_or_create(
-        self, command: bytes, flags: int = 0, *, privileged: bool, owner_uid: int = 0
+        self, command: bytes, flags: int = 0, event_id: int = 0, *, privileged: bool, owner_uid: int = 0
     ) -> Event:
         """Find the event that a command string of any length describes, or make it (user_event_parse_cmd()).
 
@@ -191,8 +187,16 @@ class EventTable:
             raise TraceError(
                 errno.EPERM, f"event {shown(name)}: only an administrator makes persistent events"
             )
-        event = self._find(name, args, bool(flags & REG_MULTI_FORMAT))
+        multi_format = bool(flags & REG_MULTI_FORMAT)
+        event = self._known(event_id, name, args, multi_format) or self._find(name, args, multi_format)
         return event or self._create(name, args, flags, owner_uid, privileged)
+
+    def _known(self, event_id: int, name: bytes, args: bytes, multi_format: bool) -> Event | None:
+        """The event with this id, if it was declared so."""
+        event = self._events.get(event_id)
+        if event is None or event.synthetic or event.name != name or event.multi_format != multi_format:
+            return None
+        return event if event.declaration.fields == parse_fields(args) else None
 
     def _find(self, name: bytes, args: bytes, multi_format: bool) -> Event | None:
         """Kind first, then name, then fields (find_user_event())."""
@@ -216,12 +220,10 @@ class EventTable:
         declaration = Declaration(name, parse_fields(args))
         self._make_room(owner_uid, privileged, len(declaration.fields))
         self.check_room(_line_bytes(name, args))
-        event_id = self._allocate_id()
-        try:
-            status_index = self.status_file.allocate()
-        except TraceError:
-            self._ids.free(event_id)
-            raise
+        identity = identity_of(system, tracepoint_name, declaration)
+        self.ids.check(identity, owner_uid, privileged=privileged)
+        status_index = self.status_file.allocate()
+        event_id = self.ids.allocate(identity)
         tracepoint = Tracepoint(event_id, tracepoint_name, declaration.fields)
         event = Event(
             declaration, tracepoint_name, system, event_id, status_index, flags, tracepoint, owner_uid
@@ -238,14 +240,14 @@ class EventTable:
         SyntheticError: EINVAL as `parse_synthetic`, EEXIST. TraceError: EMFILE (as many as of all others
         together), ENODEV (no free trace event id), ENOSPC (no room to write it down).
         """
-        declaration = parse_synthetic(name, fields, command)
-        if (SYSTEM_SYNTHETIC, name) in self._by_path:
-            position = max(0, command.find(name))
-            raise SyntheticError(errno.EEXIST, "Event already exists", position, command=command)
+        exists = (SYSTEM_SYNTHETIC, name) in self._by_path
+        declaration = parse_synthetic(name, fields, command, exists=exists)
         if self.system_sizes[SYSTEM_SYNTHETIC] >= self.user_events_max:
             raise TraceError(errno.EMFILE, f"there are {self.user_events_max} synthetic events already")
         self.check_room(_line_bytes(name, fields))
-        event = _synthetic_event(declaration, self._allocate_id())
+        identity = identity_of(SYSTEM_SYNTHETIC, name, declaration)
+        self.ids.check(identity, 0, privileged=True)
+        event = _synthetic_event(declaration, self.ids.allocate(identity))
         self._insert(event)
         for listeners in (self.before_created, self.on_created):
             for created in listeners:
@@ -272,9 +274,9 @@ class EventTable:
         if (fields := len(event.declaration.fields)) > FREE_FIELDS:
             self.shares.add(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
 
-    def restore(self, saved: Collection[SavedEvent]) -> list[Event]:
+    def restore(self, saved: Collection[SavedEvent], recorded: Collection[int] = ()) -> list[Event]:
         """Fill an empty table with a predecessor's events, in the order of their creation, without
-        references.
+        references. recorded: ids that its ring buffers hold records of.
 
         No callback runs. TraceError or ValueError, with the table as it was, when they are invalid: a
         declaration that does not parse, ids or names that occur twice; EMFILE when the status file is too
@@ -328,44 +330,32 @@ class EventTable:
                 event.status_index = self.status_file.allocate()
         for event in events:
             self._insert(event)
-        # A predecessor of another version may have begun below `first`.
-        self._ids.reserve(event_id for event_id in ids if event_id >= self._ids.first)
+        self.ids.restore(ids, recorded)
         self._next_multi_id = next_multi_id
         return events
 
-    def _allocate_id(self) -> int:
-        event_id = self._ids.allocate()
-        if event_id is None and self._ids_let_go:
-            self._ids.free(self._ids_let_go.popleft())
-            event_id = self._ids.allocate()
-        if event_id is None:
-            raise TraceError(errno.ENODEV, "no trace event id is free")
-        return event_id
-
     def _make_room(self, owner_uid: int, privileged: bool, fields: int) -> None:
         """For an event of so many fields, which events may go for that are idle. EMFILE."""
-        while True:
-            try:
-                self._check_room(owner_uid, privileged, fields)
-            except TraceError:
-                own = not privileged and (
-                    not self.shares.own_left(Resource.EVENTS, owner_uid)
-                    or self.shares.own_left(Resource.FIELDS, owner_uid) < fields - FREE_FIELDS
-                )
-                event = self.idle.let_one_go(owner_uid if own else None)
-                if event is None:
-                    raise
-                self._remove(event, keep_id=True)
-            else:
-                return
+        while (refused := self._refusal(owner_uid, privileged, fields)) is not None:
+            own = not privileged and (
+                not self.shares.own_left(Resource.EVENTS, owner_uid)
+                or self.shares.own_left(Resource.FIELDS, owner_uid) < fields - FREE_FIELDS
+            )
+            event = self.idle.let_one_go(owner_uid if own else None)
+            if event is None:
+                self.shares.note_refusal(Resource.EVENTS, owner_uid, refused)
+                raise TraceError(errno.EMFILE, refused)
+            self._remove(event)
 
-    def _check_room(self, owner_uid: int, privileged: bool, fields: int) -> None:
+    def _refusal(self, owner_uid: int, privileged: bool, fields: int) -> str | None:
         held = len(self._events) - self.system_sizes[SYSTEM_SYNTHETIC]
         if held >= self.user_events_max:
-            raise TraceError(errno.EMFILE, f"there are {held} events, and user_events_max allows no more")
-        self.shares.check(Resource.EVENTS, owner_uid, privileged=privileged)
-        if fields > FREE_FIELDS:
-            self.shares.check(Resource.FIELDS, owner_uid, fields - FREE_FIELDS, privileged=privileged)
+            return f"there are {held} events, and user_events_max allows no more"
+        refused = self.shares.refusal(Resource.EVENTS, owner_uid, privileged=privileged)
+        if refused is None and fields > FREE_FIELDS:
+            more = fields - FREE_FIELDS
+            refused = self.shares.refusal(Resource.FIELDS, owner_uid, more, privileged=privileged)
+        return refused
 
     # References
 
@@ -384,30 +374,42 @@ class EventTable:
         event.references -= 1
         self.idle.note(event)
         if not event.references and not event.persistent:
-            self._to_reap[event] = now_ns + self.reap_delay_ns
+            self._to_reap[event] = None
 
     def release_all(self, events: Iterable[Event], now_ns: int) -> None:
         """Drop one reference of each; an event may appear several times."""
         for event in events:
             self.release(event, now_ns)
 
+    def hold(self, events: Iterable[Event]) -> None:
+        """Take a reference to each for its programs, which may come back, until `end_hold`. An event that
+        only this refers to gives way to another where there is no room (idle_events.py)."""
+        for event in events:
+            event.held = True
+            self._held[event] = None
+            self.acquire(event)
+
+    def end_hold(self, now_ns: int) -> None:
+        """Drop these references."""
+        held, self._held = self._held, {}
+        for event in held:
+            event.held = False
+            self.release(event, now_ns)
+
     def reap(self, now_ns: int) -> None:
-        """Remove the events whose time has come and that are still without reference, and a piece of the
-        enablers that are leaving."""
+        """Remove the events that are still without reference, and a piece of the enablers that are
+        leaving."""
         self.release_all(self.enablers.forget_leaving(), now_ns)
-        while self._to_reap:
-            event, deadline_ns = next(iter(self._to_reap.items()))
-            if deadline_ns > now_ns:
-                break
+        for event in list(self._to_reap):
             self._remove(event)
 
     def next_reap_ns(self) -> int | None:
-        """When `reap` next has something to do; None: not before a reference is dropped."""
-        return 0 if self.enablers.leaving else next(iter(self._to_reap.values()), None)
+        """0: `reap` has something to do. None: not before a reference is dropped."""
+        return 0 if self.enablers.leaving or self._to_reap else None
 
-    def _remove(self, event: Event, *, keep_id: bool = False) -> None:
+    def _remove(self, event: Event) -> None:
         """Take an event without references out of everything. Its byte may be given again at once, and its
-        id unless it is kept."""
+        id where there are no records of it."""
         event.removed = True
         del self._events[event.id]
         del self._by_path[event.system, event.tracepoint_name]
@@ -415,8 +417,7 @@ class EventTable:
             self.system_sizes[event.system] -= 1
             for removed in self.on_removed:
                 removed(event)
-            if event.id in self._ids:
-                self._ids.free(event.id)
+            self.ids.free(event)
             return
         if event.multi_format:
             self._multi.pop((event.name, event.declaration.fields_text()), None)
@@ -432,15 +433,11 @@ class EventTable:
         if (fields := len(event.declaration.fields)) > FREE_FIELDS:
             self.shares.drop(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
         self._to_reap.pop(event, None)
+        self._held.pop(event, None)
         for removed in self.on_removed:
             removed(event)
         self.status_file.free(event.status_index)
-        if event.id not in self._ids:  # it was restored from below `first`
-            return
-        if keep_id:
-            self._ids_let_go.append(event.id)
-        else:
-            self._ids.free(event.id)
+        self.ids.free(event)
 
     # Attaching: the only place that changes status
 
@@ -489,8 +486,10 @@ class EventTable:
         self.enablers.hold(peer)
 
     def process_disconnected(self, peer: Peer, now_ns: int) -> None:
-        """A connection of the peer's process closed; with the last one its enablers go."""
-        self.release_all(self.enablers.drop(peer), now_ns)
+        """A connection of the peer's process closed; with the last one its enablers go: a piece of them
+        now, the others by `reap`, as also after an error."""
+        self.enablers.drop(peer)
+        self.release_all(self.enablers.forget_leaving(), now_ns)
 
     def add_notified_enabler(self, event: Event, notifier: Notifier, token: int) -> bool:
         """Have a connection told of `event` by a checked token (EnablerTable.check_token); returns the
@@ -505,7 +504,8 @@ class EventTable:
 
     def notifier_closed(self, notifier: Notifier, now_ns: int) -> None:
         """The connection closed that was told of its enablers: they go."""
-        self.release_all(self.enablers.close_notifier(notifier, now_ns), now_ns)
+        self.enablers.close_notifier(notifier, now_ns)
+        self.release_all(self.enablers.forget_leaving(), now_ns)
 
     # Deleting
 

@@ -7,6 +7,9 @@ register anything. So the event that has been idle for the longest goes when the
 asks, if it is his share that is full, else of the one with most of them. The line enables it again when it is
 registered again.
 
+After a restart that may be any event whose program has not come back yet: first those that lines enabled,
+then those that nobody enabled. A program that comes back registers it again.
+
 What was enabled by hand, or by a plug-in or a perf event, is nobody's to take away.
 """
 
@@ -48,7 +51,7 @@ class IdleEvents:
 
     def note(self, event: Event) -> None:
         """Its references are others than before."""
-        if 0 < event.references == len(event.tracepoint.probes) and not event.persistent:
+        if 0 < event.references == len(event.tracepoint.probes) + event.held and not event.persistent:
             self._by_user.setdefault(event.owner_uid, {}).setdefault(event)
         else:
             self.forget(event)
@@ -72,9 +75,10 @@ class IdleEvents:
             events = self._by_user.get(uid, {})
             for event in list(islice(events, _MAX_ASKED)):
                 attached = [one for one in self.subscribers if one.would_attach(event)]
-                if len(attached) == event.references:
+                if len(attached) + event.held == event.references:
                     for one in attached:
                         one.let_go(event)
+                    self.forget(event)
                     self.gone += 1
                     return event
                 del events[event]

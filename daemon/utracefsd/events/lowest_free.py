@@ -23,13 +23,18 @@ class LowestFree:
         """Whether `number` is given out now."""
         return self.first <= number < self._next and number not in self._is_freed
 
+    @property
+    def full(self) -> bool:
+        """Every number is given out."""
+        return not self._freed and self._next > self.last
+
     def allocate(self) -> int | None:
         """The lowest free number, given out from now on; None when there is none."""
         if self._freed:
             number = heapq.heappop(self._freed)
             self._is_freed.remove(number)
             return number
-        if self._next > self.last:
+        if self.full:
             return None
         self._next += 1
         return self._next - 1

@@ -27,24 +27,29 @@ import mmap
 import os
 import stat
 from collections.abc import Collection
+from pathlib import Path
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.events.lowest_free import LowestFree
+from utracefsd.machine.kept_file import remove
 
 PAGE_SIZE = mmap.PAGESIZE
 
 # fcntl.h, Linux 5.1; Python names it from 3.12 on only in some builds. The existing mapping stays writable.
 _F_SEAL_FUTURE_WRITE = 0x0010
 
+# Of a predecessor's file (`--status-pages`); a longer one is damaged.
+_MAX_SIZE = 16 * PAGE_SIZE
+
 
 class StatusFile:
     """`pages` pages of status bytes at `path`, or in anonymous shared memory when `path` is None.
 
-    The folder of `path` must exist and be the daemon's own (see runtime.py); a file that stands there is
+    The folder of `path` must exist and be the daemon's own (see runtime.py); whatever has that name is
     replaced. `close` ends it and removes the file.
 
-    Raises TraceError(EEXIST) when something that is not a predecessor's status file stands at `path`,
-    TraceError(ENOSPC and the like) when there is no room for it; OSError from the file system as it comes.
+    Raises TraceError(ENOSPC and the like) when there is no room for it; OSError from the file system as it
+    comes.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, pages: int = 1) -> None:
@@ -157,13 +162,13 @@ def _retire(path: str) -> None:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise TraceError(errno.EEXIST, f"{path}: in the way of the status file: {error.strerror}") from error
+    except OSError:  # a link, a folder, a socket
+        remove(Path(path))
+        return
     try:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise TraceError(errno.EEXIST, f"{path}: in the way of the status file and not one of ours")
-        os.pwrite(fd, bytes(found.st_size), 0)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            os.pwrite(fd, bytes(min(found.st_size, _MAX_SIZE)), 0)
     finally:
         os.close(fd)
-    os.unlink(path)
+    remove(Path(path))

@@ -12,14 +12,14 @@ import errno
 
 import attrs
 
-from utracefs_protocol.declaration import Declaration, Field, FieldKind
+from utracefs_protocol.declaration import Declaration, Field, FieldKind, any_base
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefsd.events.event import Event, shown
 
 __all__ = [
-    "BAD_COMMAND",
+    "BAD_DYNAMIC_COMMAND",
     "MAX_FIELDS",
     "STRING_BYTES",
     "SyntheticError",
@@ -40,6 +40,9 @@ STRING_BYTES = 256
 
 BAD_COMMAND = "Command must be of the form: <name> field[;field] ..."
 """Message of a line that is no definition at all."""
+
+BAD_DYNAMIC_COMMAND = "Command must be of the form: s or -:[synthetic/]<name> field[;field] ..."
+"""The same in dynamic_events, of another system."""
 
 _SLOT = 8
 
@@ -119,72 +122,71 @@ def split_command(command: bytes) -> tuple[bytes, bytes | None]:
     return command, None
 
 
-def parse_synthetic(name: bytes, fields_text: bytes, command: bytes) -> Declaration:
-    """What a line declares (__create_synth_event()). command: all of it, for positions. SyntheticError:
-    EINVAL."""
+def parse_synthetic(name: bytes, fields_text: bytes, command: bytes, *, exists: bool = False) -> Declaration:
+    """What a line declares (check_command(), __create_synth_event()). Between two `;` there may be several
+    fields, or none.
+
+    command: all of the line, for positions. SyntheticError: EINVAL; EEXIST where there is such an event.
+    """
     errors = _Errors(command)
-    if not name or not fields_text:
+    if not name or b";" in name or len(fields_text.partition(b";")[0].split()) < 2:
         raise errors.at(BAD_COMMAND, b"")
     if not is_good_name(name):
         raise errors.at("Illegal name", name)
+    if exists:
+        raise errors.at("Event already exists", name, errno.EEXIST)
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE
     for text in fields_text.split(b";"):
         words = text.split()
-        if not words:
-            continue
-        field = _parse_field(words, offset, errors)
-        if len(fields) == MAX_FIELDS:
-            raise errors.at("Too many fields", b" ".join(words))
-        fields.append(field)
-        offset += STRING_BYTES if field.kind is FieldKind.CHAR_ARRAY else _SLOT
-    if not fields:
-        raise errors.at(BAD_COMMAND, b"")
+        while words:
+            field, words = _parse_field(words, offset, errors)
+            if len(fields) == MAX_FIELDS:
+                raise errors.at("Too many fields", b"")
+            fields.append(field)
+            offset += STRING_BYTES if field.kind is FieldKind.CHAR_ARRAY else _SLOT
     return Declaration(name, tuple(fields))
 
 
-def _parse_field(words: list[bytes], offset: int, errors: _Errors) -> Field:
-    """parse_synth_field()."""
-    prefix = b""
-    if words[0] == b"unsigned":
+def _parse_field(words: list[bytes], offset: int, errors: _Errors) -> tuple[Field, list[bytes]]:
+    """The first field, and the words behind it (parse_synth_field())."""
+    prefix, type_, *rest = b"", *words
+    if type_ == b"unsigned":
         if len(words) < 3:
-            raise errors.at("Incomplete type", words[0])
-        prefix = b"unsigned "
-        words = words[1:]
-    if len(words) < 2:
-        raise errors.at("Invalid field", words[0])
-    type_, name, *rest = words
-    if rest:
-        raise errors.at("Invalid field", rest[0])
-    name, bracket, array = name.partition(b"[")
+            raise errors.at("Incomplete type", type_)
+        prefix, type_, *rest = b"unsigned ", *rest
+    if not rest:
+        raise errors.at("Invalid field", type_)
+    declared, *rest = rest
+    name, bracket, array = declared.partition(b"[")
     if not is_good_name(name):
-        raise errors.at("Illegal name", name)
+        raise errors.at("Illegal name", declared)
     full = prefix + type_ + bracket + array
-    if full.startswith(b"char["):
-        return _string_field(full, name, offset, errors)
-    size = _SIZES.get(full)
-    if full.rstrip(b"0123456789]").endswith(b"long["):
-        text = f"field {shown(name)}: a stack of the kernel cannot be had here; leave it out"
-        position = max(0, errors.command.find(type_))
-        raise SyntheticError(errno.EINVAL, "Invalid type", position, text, command=errors.command)
-    if size is None:
-        message = "Invalid array specification" if bracket else "Invalid type"
-        raise errors.at(message, array if bracket else type_)
     signed = not full.startswith(b"u") and full != b"gfp_t"
-    return Field(full, name, offset, size, signed, FieldKind.INTEGER)
+    if (size := _SIZES.get(full)) is not None:
+        return Field(full, name, offset, size, signed, FieldKind.INTEGER), rest
+    if b"char[" in full:
+        length = _string_length(full)
+        if length is None:
+            message = "Invalid array specification" if bracket else "Invalid type"
+            raise errors.at(message, declared if bracket else type_)
+        if length:
+            return Field(full, name, offset, length, signed, FieldKind.CHAR_ARRAY), rest
+        return Field(b"__data_loc " + full, name, offset, _SLOT, True, FieldKind.DATA_LOC), rest
+    error = errors.at("Invalid type", type_)
+    if b"long[" in full:
+        text = f"field {shown(name)}: a stack of the kernel cannot be had here; leave it out"
+        error = SyntheticError(errno.EINVAL, error.message, error.position, text, command=errors.command)
+    raise error
 
 
-def _string_field(type_: bytes, name: bytes, offset: int, errors: _Errors) -> Field:
-    """char[N] or char[] (synth_field_string_size())."""
-    length = type_.removeprefix(b"char[")
-    if not length.endswith(b"]") or not (length[:-1].isdigit() or length == b"]") or len(length) > 4:
-        raise errors.at("Invalid type", type_)
-    if length == b"]":
-        return Field(b"__data_loc char[]", name, offset, _SLOT, True, FieldKind.DATA_LOC)
-    size = int(length[:-1])
-    if not 0 < size <= STRING_BYTES:
-        raise errors.at("Invalid type", type_)
-    return Field(type_, name, offset, size, True, FieldKind.CHAR_ARRAY)
+def _string_length(type_: bytes) -> int | None:
+    """N of `char[N]`, 0 of `char[]`; None: there is no such string (synth_field_string_size())."""
+    digits, bracket, rest = type_.partition(b"char[")[2].partition(b"]")
+    if not bracket or rest or len(digits) > 3:
+        return None
+    length = any_base(digits) if digits else 0
+    return length if length is not None and length <= STRING_BYTES else None
 
 
 def slots_bytes(fields: tuple[Field, ...]) -> int:

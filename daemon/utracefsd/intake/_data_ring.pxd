@@ -1,19 +1,12 @@
 """What other compiled modules may use of a data ring: Intake takes in from it, Journal gives it a slot."""
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from utracefs_protocol.data_ring cimport dr_consumer, dr_taken
 from utracefsd.intake._index_table cimport IndexTable
+from utracefsd.intake._writers cimport Writers
 from utracefsd.intake.journal cimport jr_slot
 from utracefsd.machine.tsc_clock cimport tsc_clock
-
-cdef enum:
-    KNOWN_TIDS = 64
-
-cdef class Lookups:
-    cdef object __weakref__
-    cdef int done                       # in this round
-    cdef DataRing stalest               # whose known threads were looked at longest ago, in this round
 
 cdef class DataRing:
     cdef dr_consumer c
@@ -21,8 +14,7 @@ cdef class DataRing:
     cdef readonly int doorbell
     cdef readonly IndexTable table
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
-    cdef public object new_thread       # called with a thread id when it is first seen
-    cdef public object peer_lives       # says whether `pid` still is the process that connected
+    cdef public Writers writers         # its threads
     cdef public bint dead               # the connection is gone: step over what is not committed
     cdef readonly bint corrupt
     cdef readonly uint64_t taken        # records taken in, those refused included
@@ -35,11 +27,7 @@ cdef class DataRing:
     # one that ends behind the position. The first one's position; without any UINT64_MAX.
     cdef list marks
     cdef uint64_t marked_at
-    cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to be of the process
-    cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
-    cdef uint64_t unknown_since
     cdef uint64_t known_since           # when they were looked at last
-    cdef public Lookups lookups         # in /proc, in this round, for all rings of its user
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
     cdef object journal                 # the Journal, which keeps the slot mapped
@@ -54,8 +42,4 @@ cdef class DataRing:
     cdef int fold_lost(self, uint64_t position) except -1
     cdef int add_marks(self, uint64_t position, dict missing) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
-    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1
-    cdef bint is_thread(self, uint32_t tid)
-    cdef bint has_thread(self, uint32_t tid)
-    cdef bint is_of_peer(self)
-    cpdef check_known_threads(self)
+    cdef void ask_names(self) noexcept

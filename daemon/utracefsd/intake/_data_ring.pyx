@@ -2,8 +2,8 @@
 """One producer's data ring: shared memory that its process writes, and that is hostile for us.
 
 What a producer claims is not believed: positions and lengths are bounded before they are used, the payload is
-copied before it is looked at, the thread must belong to the process that the kernel named as the peer. A ring
-whose memory is invalid is `corrupt`; its connection is ended.
+copied before it is looked at, the thread must belong to the process that the kernel named as the peer
+(_writers.pyx). A ring whose memory is invalid is `corrupt`; its connection is ended.
 
 Losses: a producer that finds its ring full counts there, in all and per write_index. Those numbers are taken
 before anything else happens to an event and go into its `emitted` and into `lost` of every probe that is
@@ -27,28 +27,31 @@ daemon use the shared memory at the same time.
 
 import fcntl
 import os
+import time
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.data_ring cimport *
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
+from utracefsd.intake._writers cimport Writers
 from utracefsd.intake.journal cimport jr_done
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_ns
 
+from utracefsd.intake._writers import AllWriters
 from utracefsd.machine.closing import close_foreign
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 cdef enum:
-    LOOKUPS_IN_A_ROUND = 32
-    UNKNOWN_NS = 1000000000
     MARKS_A_LAP = 32
+
+# What rings ask for names by: numbers of no other ring, nor of one of a daemon before this one.
+cdef uint32_t last_asked = time.monotonic_ns() >> 10 & 0xffffffff
 
 
 cdef object what_is_foreign(int fd, int doorbell):
@@ -63,20 +66,11 @@ cdef object what_is_foreign(int fd, int doorbell):
 
 
 @cython.final
-cdef class Lookups:
-    """What the rings of one user may ask of /proc in a round: so many new threads (LOOKUPS_IN_A_ROUND), and
-    of one ring whether its known ones are still there. All of that may be due in each of a thousand rings at
-    once, and a look takes as long as a hundred records."""
-
-
-@cython.final
 cdef class DataRing:
     """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it.
 
     pid: The peer's process, by SO_PEERCRED.
-    new_thread: Called with a thread id when it is first seen, while the thread's name can still be read.
-    peer_lives: Says whether `pid` still is the process that connected; None: it is.
-    lookups: Shared by the rings of one user.
+    writers: Its threads.
     dead: The process is gone: take in what is there, step over what will never be committed.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, those refused included.
@@ -94,7 +88,6 @@ cdef class DataRing:
             raise MemoryError
         self.marks = []
         self.marked_at = UINT64_MAX
-        self.lookups = Lookups()
 
     def __dealloc__(self):
         dr_unmap(&self.c.ring)
@@ -123,6 +116,7 @@ cdef class DataRing:
         ring.map_it(<uint32_t>size)
         dr_init(&ring.c.ring)
         dr_consumer_start(&ring.c)
+        ring.ask_names()
         return ring
 
     @staticmethod
@@ -167,13 +161,24 @@ cdef class DataRing:
             raise ValueError("the memory is not a data ring of this version")
         if header.size != size or dr_consumer_start(&ring.c) != 0:
             raise ValueError("the ring's positions are invalid")
+        dr_close(&ring.c, False)
+        ring.ask_names()
         return ring
 
     cdef int map_it(self, uint32_t size) except -1:
         error = dr_map(&self.c.ring, self.fd, size)
         if error:
             raise OSError(-error, os.strerror(-error))
+        self.writers = AllWriters().of(self.pid)
         return 0
+
+    cdef void ask_names(self) noexcept:
+        """Each thread says its name with its next record."""
+        global last_asked
+        last_asked += 1
+        if last_asked == 0 or last_asked == DR_NO_NAMES:
+            last_asked = 1
+        dr_ask_names(&self.c, last_asked)
 
     @property
     def size(self):
@@ -197,6 +202,10 @@ cdef class DataRing:
     def leave_connection(self):
         """Its connection ends before the ring does: go on with a table that is the ring's own."""
         self.table = self.table.copy()
+
+    def close(self):
+        """Its producer reserves nothing from here on: what comes after the last look would be nobody's."""
+        dr_close(&self.c, True)
 
     def want_wakeup(self, bint wanted):
         """Ask this ring's producer to ring the doorbell, or not to."""
@@ -277,50 +286,3 @@ cdef class DataRing:
                 (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
         return 0
-
-    cdef int32_t checked_tid(self, uint32_t tid, uint64_t now) except? -1:
-        """The claimed thread id if it is a thread of the peer, else the peer's process id.
-
-        Asking /proc costs a hundred times what a record does. So an answer of no holds for a while, too (a
-        producer in another pid namespace never names a thread that we can see), and a round asks a bounded
-        number of times for each user.
-        """
-        cdef uint32_t slot = tid % KNOWN_TIDS
-        if self.known[slot] == tid and tid != 0:
-            return <int32_t>tid
-        if now - self.unknown_since > UNKNOWN_NS:
-            memset(self.unknown, 0, sizeof(self.unknown))
-            self.unknown_since = now
-        if self.unknown[slot] == tid or self.lookups.done >= LOOKUPS_IN_A_ROUND:
-            return self.pid
-        self.lookups.done += 1
-        if self.is_thread(tid):
-            self.known[slot] = tid
-            if self.new_thread is not None:
-                self.new_thread(<int32_t>tid)
-            return <int32_t>tid
-        self.unknown[slot] = tid
-        return self.pid
-
-    cdef bint is_thread(self, uint32_t tid):
-        """Whether it is a thread of the peer, and not of a stranger who got the peer's pid after it."""
-        return self.has_thread(tid) and self.is_of_peer()
-
-    cdef bint has_thread(self, uint32_t tid):
-        return 0 < tid < 0x7fffffff and os.path.exists(f"/proc/{self.pid}/task/{tid}")
-
-    cdef bint is_of_peer(self):
-        return self.peer_lives is None or self.peer_lives()
-
-    cpdef check_known_threads(self):
-        """Forget thread ids that ended and were given to another process. One that nobody has stays known:
-        what waits in the ring may be its."""
-        cdef bint is_of_peer = self.is_of_peer()
-        for slot in range(KNOWN_TIDS):
-            tid = self.known[slot]
-            if tid and not (is_of_peer and self.has_thread(tid)) and os.path.exists(f"/proc/{tid}"):
-                self.known[slot] = 0
-
-    def threads(self):
-        """The threads whose records were taken in last, at most a few dozen."""
-        return [tid for tid in self.known[:KNOWN_TIDS] if tid]

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from utracefs_protocol.record cimport Record
 from utracefsd.events._tracepoint cimport Tracepoint
+from utracefsd.intake._writers cimport Writers
 
 cdef class IndexTable:
     cdef list tracepoints
@@ -11,6 +12,10 @@ cdef class IndexTable:
     cdef int again_error
     cdef int64_t again_index
     cdef uint64_t again
+    cdef public object make_writers     # returns the Writers of its process
+    cdef readonly Writers writers       # made when a record says who wrote it
     cdef void note_again(self) noexcept
     cdef int emit(self, const uint8_t *data, size_t size, Record *r) noexcept
+    cdef int find_writer(self, const uint8_t *record, uint32_t size, Record *r) except -1
     cdef void refuse(self, int error, int64_t write_index) noexcept
+    cdef bint count_refusal(self, uint32_t write_index, const uint8_t *why, size_t size) except -1

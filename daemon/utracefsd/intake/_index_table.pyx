@@ -1,21 +1,36 @@
 # cython: boundscheck=False, wraparound=False
-"""The write_index table of one data connection: which event a record means, and what is refused."""
+"""The write_index table of one data connection: which event a record means, and what is refused.
+
+A bare record may say who wrote it (docs/protocol.md, 3.5); what it says is judged as in a data ring.
+"""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from libc.errno cimport EFAULT, EINVAL, ENOENT
+from libc.stdint cimport uint16_t
 from libc.string cimport memcpy
 
+from utracefs_protocol.data_ring cimport DR_REFUSED
 from utracefs_protocol.limits import MAX_DATA_OBJECT as _MAX_DATA_OBJECT
 
 from utracefsd.events._tracepoint cimport emit_put_off, nr_put_off
 from utracefsd.machine.machine cimport machine_cpu
 
+from utracefsd.machine.procfs import possible_cpus
+
 cdef extern from "bin.h" nogil:
     unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)
+    unsigned bin_index_at(const uint8_t *record, uint32_t size)
+    unsigned BIN_SIGNATURE
+    ctypedef struct bin_record "struct bin_record":
+        const uint8_t *comm
+        uint32_t size, tid
+        uint16_t cpu
+    bin_record bin_take_apart(const uint8_t *record, uint32_t size)
 
 cdef uint64_t max_data_object = _MAX_DATA_OBJECT
+cdef uint32_t nr_cpus = possible_cpus()
 
 cdef enum:
     MAX_REFUSED_KEYS = 256  # the peer chooses the indexes: what it makes us remember must be bounded
@@ -93,6 +108,17 @@ cdef class IndexTable:
             emit_put_off()
         return code if code else <int>size
 
+    cdef int find_writer(self, const uint8_t *record, uint32_t size, Record *r) except -1:
+        """Thread and cpu of a record with a signature; returns how many bytes it has without that, and
+        without the name."""
+        cdef bin_record taken = bin_take_apart(record, size)
+        if self.writers is None:
+            self.writers = self.make_writers()
+        r.pid = self.writers.find(taken.tid, taken.comm, r.ts_ns)
+        if taken.cpu < nr_cpus:
+            r.cpu = taken.cpu
+        return 4 + taken.size
+
     cdef void refuse(self, int error, int64_t write_index) noexcept:
         self.total_refused += 1
         if error != self.again_error or write_index != self.again_index:
@@ -100,6 +126,14 @@ cdef class IndexTable:
             self.again_error = error
             self.again_index = write_index
         self.again += 1
+
+    cdef bint count_refusal(self, uint32_t write_index, const uint8_t *why, size_t size) except -1:
+        """Whether this is no record but the client's word that it refused one (data_ring.h); counts it."""
+        cdef uint32_t index = write_index & ~DR_REFUSED
+        if not write_index & DR_REFUSED or index >= <uint32_t>PyList_GET_SIZE(self.tracepoints):
+            return False
+        (<Tracepoint>PyList_GET_ITEM(self.tracepoints, index)).count_refusal(why, size)
+        return True
 
     cdef void note_again(self) noexcept:
         cdef uint64_t again = self.again
@@ -114,9 +148,9 @@ cdef class IndexTable:
         except MemoryError:
             pass  # total_refused has it
 
-    def write(self, bytes record not None, int pid, uint64_t ts_ns, tgid=None):
+    def write(self, bytes record not None, int pid, uint64_t ts_ns, tgid=None, cpu=None):
         """The acknowledged form: the size of the record, or -errno. Its time is given. tgid: the process of
-        thread `pid`, where that is another number.
+        thread `pid`, where that is another number. cpu: where that wrote; None: here.
 
         EFAULT: less than 4 bytes. EINVAL, ENOENT: negative or unknown write_index. Else as Tracepoint.write.
         """
@@ -125,7 +159,7 @@ cdef class IndexTable:
         if size > 0x7fffffff:
             raise ValueError(f"record of {size} bytes")
         r.ts_ns = ts_ns
-        r.cpu = machine_cpu()
+        r.cpu = machine_cpu() if cpu is None else cpu
         r.pid = pid
         r.tgid = pid if tgid is None else tgid
         r.origin = 0
@@ -135,7 +169,9 @@ cdef class IndexTable:
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
 
         All get the time that is given, and this cpu: they arrived at one moment, and one after the other is
-        their order in `trace`.
+        their order in `trace`. Refusals among them are counted.
+
+        One that says who wrote it has that thread and cpu, where they can be.
 
         Stops at anything else, at an incomplete object, and at one of more than MAX_DATA_OBJECT bytes, which
         the caller answers with EMSGSIZE. ValueError: offset outside the buffer.
@@ -144,10 +180,13 @@ cdef class IndexTable:
         cdef const uint8_t *data
         cdef size_t at, left
         cdef unsigned head
-        cdef uint32_t body
+        cdef uint32_t body, size
         cdef int32_t write_index
         cdef int code
         cdef Record r
+        cdef const uint8_t *record
+        cdef uint32_t cpu = machine_cpu()
+        cdef bint is_signed, may_be_signed = self.make_writers is not None
         # While we hold it, nothing that runs below can resize or free the buffer.
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
@@ -156,20 +195,32 @@ cdef class IndexTable:
             data = <const uint8_t *>view.buf
             at = offset
             r.pid = r.tgid = pid
+            r.cpu = cpu
             r.origin = 0
             r.ts_ns = ts_ns
-            r.cpu = machine_cpu()
+            if self.writers is not None:
+                self.writers.begin_round()
             while True:
                 left = <size_t>view.len - at
                 head = bin_get_header(data + at, left, &body)
                 if not head or head + <uint64_t>body > max_data_object or body > left - head:
                     break
-                code = self.emit(data + at + head, body, &r)
+                record = data + at + head
+                size = body
+                is_signed = may_be_signed and bin_index_at(record, size) != 0
+                if is_signed:
+                    size = self.find_writer(record, size, &r)
+                    record += BIN_SIGNATURE
+                code = self.emit(record, size, &r)
+                if is_signed:
+                    r.pid = pid
+                    r.cpu = cpu
                 if code < 0:
                     write_index = -1
-                    if body >= 4:
-                        memcpy(&write_index, data + at + head, 4)
-                    self.refuse(-code, write_index)
+                    if size >= 4:
+                        memcpy(&write_index, record, 4)
+                    if size < 4 or not self.count_refusal(write_index, record + 4, size - 4):
+                        self.refuse(-code, write_index)
                 at += head + body
             return <Py_ssize_t>at
         finally:

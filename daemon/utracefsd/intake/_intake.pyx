@@ -32,8 +32,9 @@ from utracefs_protocol.record cimport Record
 from utracefsd.consumers.ftrace._sink cimport FtraceProbe
 from utracefsd.consumers.ftrace.trigger._cells cimport Cells
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_put_off, nr_put_off
-from utracefsd.intake._data_ring cimport KNOWN_TIDS, DataRing
+from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake._journal cimport Journal
+from utracefsd.intake._writers cimport KNOWN_TIDS
 from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot
 from utracefsd.machine.machine cimport machine_clock_ns
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_now
@@ -131,23 +132,24 @@ cdef class Intake:
             now = self.clock.to.ns
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
-                ring.lookups.done = 0
+                ring.writers.begin_round()
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
                 if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
-                    best = ring.lookups.stalest
+                    best = ring.writers.lookups.stalest
                     if now - ring.known_since > KNOWN_NS and (
                         best is None or ring.known_since < best.known_since
                     ):
-                        ring.lookups.stalest = ring
+                        ring.writers.lookups.stalest = ring
             for i in range(live):
                 ring = <DataRing>heads[i]
-                if ring.lookups.stalest is ring:
-                    ring.lookups.stalest = None
+                if ring.writers.lookups.stalest is ring:
+                    ring.writers.lookups.stalest = None
                     ring.known_since = now
-                    ring.check_known_threads()
+                    ring.writers.check_known()
+                    ring.ask_names()
             while live and done < budget:
                 # The ring with the oldest record; a linear search, because few producers write at one moment.
                 # Records come from it until that of another ring is older.
@@ -199,6 +201,7 @@ cdef class Intake:
         cdef Record r
         cdef int error
         cdef dr_taken *head = &ring.head
+        cdef bint is_named = head.flags & DR_NAMED
         cdef list tracepoints = ring.table.tracepoints
         cdef int cpu
         cdef bint again = ring.judged
@@ -207,16 +210,20 @@ cdef class Intake:
         if ring.c.tail + head.bytes > ring.marked_at:
             ring.mark_lost(ring.c.tail + head.bytes)
         if head.write_index >= <uint32_t>PyList_GET_SIZE(tracepoints):
-            ring.table.refuse(
-                errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index
-            )
+            if is_named:
+                ring.writers.find(head.tid, head.comm, now)  # it is said once, perhaps with this refusal
+            if not ring.table.count_refusal(head.write_index, ring.copy, head.length):
+                ring.table.refuse(
+                    errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index
+                )
             return 0
         r.ts_ns = head.time if head.time <= now else now
         r.cpu = head.cpu if head.cpu < self.nr_cpus else 0
-        if ring.known[head.tid % KNOWN_TIDS] == head.tid and head.tid != 0:
+        # (a variable for the Writers would count references)
+        if ring.writers.known[head.tid % KNOWN_TIDS] == head.tid and head.tid != 0 and not is_named:
             r.pid = <int32_t>head.tid
         else:
-            r.pid = ring.checked_tid(head.tid, now)
+            r.pid = ring.writers.find(head.tid, head.comm if is_named else NULL, now)
         r.tgid = ring.pid
         r.payload = ring.copy
         r.size = head.length

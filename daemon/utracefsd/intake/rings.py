@@ -21,7 +21,11 @@ and goes when it is empty.
 
 With a `store` (the service manager's; server/fd_store.py) each ring is kept there, and a daemon that starts
 has them all at once, those of programs that ended meanwhile, too: as orphans, until their program adopts its
-ring or what it left is taken in. What comes from there is checked like what comes from a producer.
+ring or what it left is taken in. What comes from there is checked like what comes from a producer. The places
+there are shared out (`Shares`), and a ring that found none gets the next that is free.
+
+A ring of the daemon before that is in no store, and does not come back with its program, is gone with what it
+held. How many records those are nobody knows; their events are told that there was one (`gone`).
 
 A ring whose memory is invalid is `corrupt`: `round` tells its owner by `failed`, whose connection ends with
 EPROTO.
@@ -36,16 +40,16 @@ import os
 import select
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING
-from utracefsd.intake._data_ring import DataRing, Lookups
+from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
+from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine import tsc
 from utracefsd.machine.closing import close_foreign
@@ -72,16 +76,22 @@ logger = logging.getLogger("utracefsd")
 class DescriptorStore(Protocol):
     """Where descriptors outlive this process."""
 
-    def keep(self, name: str, fd: int) -> None:
-        """Keep a duplicate of `fd`, if there is room."""
+    @property
+    def limit(self) -> int:
+        """How many descriptors it takes; 0: it keeps none."""
+
+    def keep(self, name: str, fd: int) -> bool:
+        """Keep a duplicate of `fd`; False: it cannot."""
 
     def drop(self, name: str) -> None:
         """It is of no use any more."""
 
 
 class NoStore:
-    def keep(self, name: str, fd: int) -> None:
-        pass
+    limit = 0
+
+    def keep(self, name: str, fd: int) -> bool:
+        return False
 
     def drop(self, name: str) -> None:
         pass
@@ -124,19 +134,24 @@ class _Owned:
     """What its ring had `taken` when `writers` was asked last."""
     left: bool = False
     """Its connection to this daemon has ended, and nobody else's has taken it over."""
+    privileged: bool = False
+    """An administrator's, as its connection was."""
+    stored: bool = False
+    """The store has it."""
 
 
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
-    journal: where it is kept how far each ring is consumed. new_thread: told of each thread that is seen
-    writing. wrote: told the thread and the process of those whose ring ends before `writers` is asked. save:
+    journal: where it is kept how far each ring is consumed. all_writers: knows the threads of each process.
+    wrote: told the thread and the process of those whose ring ends before `writers` is asked. save:
     called before records are taken in, to write down their events for a daemon that comes after this one.
     end_failed: called when owners of corrupt rings were told.
 
     known: rings of the daemon before. is_running: asks /proc. hold, let_go: take and drop
     references on events, by id; hold answers the table of their tracepoints, None when one of them is gone.
-    store: keeps the rings beyond this process. stored: descriptors that it kept, ours from now on.
+    store: keeps the rings beyond this process. stored: descriptors that it kept, ours from now on. gone: told
+    the events of a ring that is gone with what it held, and 1; and -1 if it comes back all the same.
     """
 
     def __init__(
@@ -145,7 +160,7 @@ class Rings:
         *,
         shares: Shares | None = None,
         journal: Journal | None = None,
-        new_thread: Callable[[int], None] | None = None,
+        all_writers: AllWriters | None = None,
         wrote: Callable[[int, int], None] = _ignore,
         save: Callable[[], None] = _nothing,
         end_failed: Callable[[], None] = _nothing,
@@ -155,6 +170,7 @@ class Rings:
         let_go: Callable[[Sequence[int]], None] = _ignore,
         store: DescriptorStore | None = None,
         stored: Iterable[int] = (),
+        gone: Callable[[Sequence[int], int], None] = _ignore,
     ) -> None:
         self.on_kept: Callable[[Key, KnownRing], None] = _ignore
         """Told of each ring that there is, for a successor to know; then of each event more of it."""
@@ -168,9 +184,14 @@ class Rings:
         self._hold = hold
         self._let_go = let_go
         self._store = NoStore() if store is None else store
+        self._unstored: dict[int, dict[_Owned, None]] = {}
+        """By user, those that the store has no place for; without empty ones."""
+        self._missing: dict[Key, KnownRing] = {}
+        """Those that are gone, or may be: nobody waits for them any more."""
+        self._gone = gone
         self._save = save
         self._end_failed = end_failed
-        self._new_thread = new_thread
+        self._all_writers = AllWriters() if all_writers is None else all_writers
         self._wrote = wrote
         self._intake = Intake(nr_cpus, tsc.trusted(), journal)
         self._journal = journal
@@ -179,8 +200,6 @@ class Rings:
         self._owned: dict[DataRing, _Owned] = {}
         self._by_key: dict[Key, _Owned] = {}
         self._orphans: dict[_Owned, None] = {}
-        self._lookups: WeakValueDictionary[int, Lookups] = WeakValueDictionary()
-        """By user."""
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Ours alone: wakes the edge as a doorbell does."""
@@ -205,10 +224,30 @@ class Rings:
 
     def _wait_no_more(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            del self._awaited[key]
-            self.on_gone(key)
+            self._miss(key, self._awaited.pop(key))
         if not self._awaited:
             os.eventfd_write(self._bell, 1)  # look at what the others hold
+
+    def _miss(self, key: Key, known: KnownRing) -> None:
+        if not self._missing:
+            logger.warning(
+                "a data ring of the daemon before this one did not come back (pid %d); what it held is lost,"
+                " and how many records that was is unknown; daemon_stats counts such rings",
+                known.pid,
+            )
+        self._missing[key] = known
+        self._gone(known.event_ids, 1)
+        self.on_gone(key)
+
+    @property
+    def nr_missing(self) -> int:
+        """Rings of the daemon before that have not come back."""
+        return len(self._missing)
+
+    @property
+    def nr_unstored(self) -> int:
+        """Rings that end with their program while there is no daemon."""
+        return len(self._owned) - self._shares.total(Resource.STORED_RINGS)
 
     def _take_over(self, stored: Iterable[int]) -> None:
         """Go on with the rings that were kept in the store. Those of no use are dropped there."""
@@ -229,11 +268,13 @@ class Rings:
                 logger.warning("a data ring of pid %d cannot be taken over: %s", known.pid, error)
                 self._let_go(known.event_ids)
                 self._store.drop(name_of(key))
+                self._miss(key, self._awaited.pop(key))
                 continue
             del self._awaited[key]
             ring.dead = not known.may_come_back(self._is_running)
             owned = _Owned(ring, key, known.uid, share_of(known.uid), known.start_time, _ignore)
             self._enter(owned)
+            self._note_stored(owned)
             self._orphan(owned)
         self.look_again()
 
@@ -329,7 +370,10 @@ class Rings:
                 self._epoll.unregister(ring.doorbell)  # the producer keeps it open
                 raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
         waited_for = self._awaited.pop(key, None) is not None
-        self._own(ring, peer, failed)
+        missed = self._missing.pop(key, None)
+        if missed is not None:
+            self._gone(missed.event_ids, -1)
+        self._own(ring, peer, failed, stored=other is not None and other.stored)
         if waited_for:
             self._wait_no_more(())
         return ring
@@ -352,7 +396,10 @@ class Rings:
             self._orphan(owned)
         else:
             try:
+                ring.close()
                 self.take_in()
+                if ring.pending_bytes:
+                    self.take_in()  # stamped or committed after the call before began
                 if ring.pending_bytes and not self._may_be_filling(owned):
                     ring.dead = True
                     self.take_in()
@@ -379,8 +426,8 @@ class Rings:
         keep = self._handing_over or for_another
         if self._journal is not None:
             (self._journal.leave if keep else self._journal.end)(ring)
+        self._forget_place(owned, keep=keep)
         if not keep:
-            self._store.drop(name_of(owned.key))
             self.on_gone(owned.key)
         if owned in self._orphans:
             del self._orphans[owned]
@@ -474,7 +521,7 @@ class Rings:
         ring = owned.ring
         if owned.taken != ring.taken:
             owned.taken = ring.taken
-            for tid in ring.threads():
+            for tid in ring.writers.threads():
                 yield tid, ring.pid
 
     def answer_doorbells(self) -> None:
@@ -520,17 +567,57 @@ class Rings:
         except OSError as error:
             raise TraceError(errno.ENOMEM, f"no room to watch a doorbell: {error.strerror}") from error
 
-    def _own(self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None]) -> None:
-        ring.peer_lives = peer.lives
-        owned = _Owned(ring, ring.key(), peer.uid, peer.share, peer.start_time or 0, failed)
-        self._enter(owned)
-        self._store.keep(name_of(owned.key), ring.fd)
+    def _own(
+        self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None], *, stored: bool = False
+    ) -> None:
+        start_time, privileged = peer.start_time or 0, peer.privileged
+        owned = _Owned(ring, ring.key(), peer.uid, peer.share, start_time, failed, privileged=privileged)
+        self._enter(owned, peer.lives)
+        if stored:
+            self._note_stored(owned)
+        elif self._store.limit:
+            self._keep(owned)
 
-    def _enter(self, owned: _Owned) -> None:
+    def _keep(self, owned: _Owned) -> None:
+        """Have it stored, at once or when there is a place."""
+        try:
+            self._shares.check(Resource.STORED_RINGS, owned.share, privileged=owned.privileged)
+        except TraceError:
+            self._unstored.setdefault(owned.share, {})[owned] = None
+        else:
+            if self._store.keep(name_of(owned.key), owned.ring.fd):
+                self._note_stored(owned)
+
+    def _note_stored(self, owned: _Owned) -> None:
+        owned.stored = True
+        self._shares.add(Resource.STORED_RINGS, owned.share)
+
+    def _forget_place(self, owned: _Owned, *, keep: bool) -> None:
+        """Give its place to another one, unless the store is to keep it."""
+        if not owned.stored:
+            self._no_longer_unstored(owned)
+            return
+        self._shares.drop(Resource.STORED_RINGS, owned.share)
+        if keep:
+            return
+        self._store.drop(name_of(owned.key))
+        for share in sorted(self._unstored, key=lambda uid: self._shares.held(Resource.STORED_RINGS, uid)):
+            owned = next(iter(self._unstored[share]))
+            if not self._shares.refusal(Resource.STORED_RINGS, share, privileged=owned.privileged):
+                self._no_longer_unstored(owned)
+                self._keep(owned)
+                return
+
+    def _no_longer_unstored(self, owned: _Owned) -> None:
+        waiting = self._unstored.get(owned.share, {})
+        waiting.pop(owned, None)
+        if not waiting:
+            self._unstored.pop(owned.share, None)
+
+    def _enter(self, owned: _Owned, lives: Callable[[], bool] | None = None) -> None:
         """From here on nothing fails."""
         ring = owned.ring
-        ring.new_thread = self._new_thread
-        ring.lookups = self._lookups.setdefault(owned.share, ring.lookups)
+        ring.writers = self._all_writers.of(ring.pid, owned.start_time, owned.share, lives)
         self._intake.add(ring)
         self._owned[ring] = self._by_key[owned.key] = owned
         self._shares.add(Resource.RING_BYTES, owned.share, ring.size)

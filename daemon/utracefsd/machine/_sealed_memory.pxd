@@ -5,4 +5,7 @@ from libc.stdint cimport uint8_t
 cdef class SealedMemory:
     cdef readonly int fd
     cdef readonly size_t size
+    cdef readonly bint has_all
     cdef uint8_t *map           # NULL once it is closed
+
+    cdef bint take_all(self) noexcept

@@ -1,13 +1,19 @@
 """Memory that a client maps, writable, and cannot take away: for rings that a client reads.
 
-All of it is allocated at once and sealed: neither lack of memory nor a client that holds the descriptor can
-make our stores fault later.
+It is allocated before it is written to and sealed: neither lack of memory nor a client that holds the
+descriptor can make our stores fault later.
 """
 
 import fcntl
 import os
 
 from libc.errno cimport errno as c_errno
+cdef extern from "<sys/mman.h>" nogil:
+    int madvise(void *, size_t, int)
+
+cdef enum:
+    MADV_POPULATE_WRITE = 23    # asm-generic/mman-common.h, Linux 5.14
+
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.unistd cimport close as close_fd
 
@@ -15,42 +21,59 @@ from posix.unistd cimport close as close_fd
 cdef class SealedMemory:
     """A memfd of `size` bytes, mapped here. `name` is what /proc shows.
 
-    fd: sealed against resizing and more seals, owned by this; -1 once it is closed. OSError: no memory.
+    first: bytes that are allocated now, the rest by `take_all`; 0: all now.
+    fd: sealed against resizing and more seals, owned by this; -1 once it is closed or taken.
+    has_all: All of it is allocated. OSError: no memory.
     """
 
     def __cinit__(self, *args, **kwargs):
         self.fd = -1
         self.map = NULL
 
-    def __init__(self, str name not None, size_t size):
+    def __init__(self, str name not None, size_t size, size_t first=0):
         cdef void *map
         if self.map != NULL:
             raise RuntimeError("made already")
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)
-            os.posix_fallocate(fd, 0, size)
+            os.posix_fallocate(fd, 0, first or size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
             if map == MAP_FAILED:
                 raise OSError(c_errno, os.strerror(c_errno), name)
+            self.size = size
+            self.map = <uint8_t *>map
+            self.has_all = not first
+            if first and madvise(map, first, MADV_POPULATE_WRITE) < 0:  # an older kernel
+                os.posix_fallocate(fd, 0, size)
+                self.has_all = True
         except BaseException:
             os.close(fd)
             raise
         self.fd = fd
-        self.size = size
-        self.map = <uint8_t *>map
+
+    cdef bint take_all(self) noexcept:
+        """Allocate the rest before it is written to. False: there is no memory."""
+        self.has_all = self.has_all or madvise(self.map, self.size, MADV_POPULATE_WRITE) == 0
+        return self.has_all
+
+    def take_fd(self):
+        """The descriptor, the caller's to close from now on; the mapping stays."""
+        fd, self.fd = self.fd, -1
+        return fd
 
     def close(self):
         """Unmap it and close the memfd; clients keep what they mapped. Twice is harmless."""
         if self.map != NULL:
             munmap(self.map, self.size)
             self.map = NULL
-            os.close(self.fd)
-            self.fd = -1
+        if self.fd >= 0:
+            os.close(self.take_fd())
 
     def __dealloc__(self):
         # Not os.close: at the interpreter's end the module may be gone before its objects.
         if self.map != NULL:
             munmap(self.map, self.size)
+        if self.fd >= 0:
             close_fd(self.fd)

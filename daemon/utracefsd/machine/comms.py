@@ -30,12 +30,19 @@ _MAX_GENERATIONS = 64
 _MAX_CAPACITY = 32768
 """PID_MAX_DEFAULT, the largest number that saved_cmdlines_size takes."""
 
+_PART_OF_THE_ENDED = 2
+"""What one user may take of the table for names that only his processes say."""
+
 _PAGE = 4096
 _TABLE_HEAD = 131096
 _ELEMENT = 20
 """The kernel rounds its table up to a power of two of pages and shows how many names fit
 (kernel/trace/trace_sched_switch.c, `allocate_cmdlines_buffer`): a head with a slot for each of 32769 pids,
 then a name of 16 bytes and a pid each."""
+
+
+def _nothing() -> None:
+    return None
 
 
 @attrs.frozen
@@ -46,7 +53,13 @@ class Task:
     """Its name, at most 15 bytes."""
 
     start_time: int
-    """When it began, in clock ticks since boot."""
+    """When it began, in clock ticks since boot; 0: it had ended when we heard of it."""
+
+    process: int = 0
+    """The process of the thread; 0: unknown."""
+
+    cpu: int = attrs.field(default=0, eq=False)
+    """The one that it runs on, or ran on before it slept."""
 
 
 class CommTable:
@@ -73,9 +86,13 @@ class CommTable:
         self.record_cmd = True
         """The option record-cmd: names are learned. Without, only those are shown that are known."""
         self._tasks: dict[int, Task] = {}
+        self._ended: dict[int, dict[int, Task]] = {}
+        """By user, the threads whose names we know from their own process alone."""
         self._tgids: dict[int, int] = {}
         self.on_kept: Callable[[int, Task], None] | None = None
         """Told of every name that is new."""
+        self.on_ended: Callable[[], None] = _nothing
+        """Told after that of each that /proc will not say again."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -89,10 +106,40 @@ class CommTable:
         self._tasks.update(tasks)
         self._forget_oldest()
 
-    def remember(self, pid: int) -> None:
-        """Learn the name of a task that is known to be there."""
-        if self.record_cmd and pid > 0 and (task := self._read_task(pid)) is not None:
-            self._keep(pid, task)
+    def remember(self, pid: int, process: int = 0, comm: bytes = b"") -> None:
+        """Learn the name of a task that is known to be there, in that process. comm: its name if it has ended
+        since."""
+        if self.record_cmd and pid > 0:
+            task = self._read_task(pid)
+            if task is not None or comm:
+                self._keep(pid, Task(comm, 0) if task is None else task, process)
+
+    def last_comm(self, pid: int) -> bytes | None:
+        """The name as it was when we heard of it last; None: we did not."""
+        known = self._tasks.get(pid)
+        return None if known is None else known.comm
+
+    def has_ended(self, tid: int, process: int, start_time: int, share: int, comm: bytes) -> bool:
+        """Whether `tid`, which nobody has now, was a thread of that process: known as one, or, with a name
+        that it gave itself (comm), not known as another process's. start_time: the process's. share: the user
+        whose names take room."""
+        known = self._tasks.get(tid)
+        if known is None:
+            if not comm:
+                return False
+        elif known.process != process or (tid == process and known.start_time != start_time):
+            return False
+        if comm and self.record_cmd:
+            ended = self._ended.setdefault(share, {})
+            ended.pop(tid, None)
+            self._keep(tid, Task(comm, start_time if tid == process else 0), process)
+            ended[tid] = self._tasks[tid]
+            if len(ended) > self.capacity // _PART_OF_THE_ENDED:
+                oldest = next(iter(ended))
+                if ended.pop(oldest) is self._tasks.get(oldest):  # else another thread has the number now
+                    del self._tasks[oldest]
+            self.on_ended()
+        return True
 
     def wrote(self, pid: int, tgid: int | None = None) -> None:
         """Records of this thread have been taken in. tgid: its process, where that is known."""
@@ -117,7 +164,7 @@ class CommTable:
         known = self._tasks.get(pid)
         present = self._read_task(pid) if self.record_cmd else None
         if present is not None and (known is None or present.start_time == known.start_time):
-            if present != known:
+            if known is None or present.comm != known.comm:
                 self._keep(pid, present)
             return present.comm
         return UNKNOWN if known is None else known.comm
@@ -126,11 +173,20 @@ class CommTable:
         """The thread group, 0 if not recorded."""
         return self._tgids.get(pid, 0)
 
-    def meet(self, tid: int) -> int | None:
-        """A thread that is there now writes for the first time: learn its name; returns its process, None
-        where that is hidden."""
-        self.remember(tid)
-        return self._read_tgid(tid)
+    def meet(self, tid: int) -> tuple[int | None, int | None]:
+        """A thread writes, and sleeps until it is answered: learn its name; returns its process and its cpu,
+        None where they are hidden."""
+        task = self._read_task(tid)
+        if task is None:
+            return None, None
+        known = self._tasks.get(tid)
+        if known is not None and known.process and known.start_time == task.start_time:
+            process: int | None = known.process
+        else:
+            process = self._read_tgid(tid)
+        if self.record_cmd:
+            self._keep(tid, task, process or 0)
+        return process, task.cpu
 
     def lives(self, pid: int) -> bool:
         """Whether there is such a thread."""
@@ -160,8 +216,12 @@ class CommTable:
         self.capacity = _rounded_capacity(number)
         self._forget_oldest()
 
-    def _keep(self, pid: int, task: Task) -> None:
+    def _keep(self, pid: int, task: Task, process: int = 0) -> None:
         before = self._tasks.pop(pid, None)
+        if not process and before is not None and before.start_time == task.start_time:
+            process = before.process
+        if process:
+            task = attrs.evolve(task, process=process)
         self._tasks[pid] = task
         if task != before and self.on_kept is not None:
             self.on_kept(pid, task)

@@ -6,8 +6,10 @@ allocated: a full /dev/shm is an error when it is made, not a SIGBUS at some rec
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def open_kept(path: str | os.PathLike[str]) -> tuple[int, int] | None:
@@ -29,8 +31,7 @@ def made_whole(path: str | os.PathLike[str], size: int) -> Iterator[int]:
     What is raised in the block leaves no file and no descriptor. OSError.
     """
     new = f"{os.fspath(path)}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(new)
+    remove(Path(new))
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size)
@@ -40,3 +41,12 @@ def made_whole(path: str | os.PathLike[str], size: int) -> Iterator[int]:
         os.close(fd)
         os.unlink(new)
         raise
+
+
+def remove(path: Path) -> None:
+    """A file, a link or a folder with all that is in it, where that can be done; else it stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

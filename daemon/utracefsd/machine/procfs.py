@@ -10,6 +10,7 @@ from utracefsd.machine.comms import CommTable, Task
 __all__ = [
     "current_cpu",
     "free_memory_kb",
+    "is_in_our_namespace",
     "is_running",
     "make_comm_table",
     "possible_cpus",
@@ -21,6 +22,9 @@ __all__ = [
 _START_TIME = 19
 """Position of starttime in /proc/PID/stat, counted from the field behind the name (number 22 in
 proc_pid_stat(5))."""
+
+_PROCESSOR = 36
+"""Position of processor (number 39)."""
 
 _FLAGS = 6
 """Position of flags (number 9)."""
@@ -51,7 +55,8 @@ def read_task(pid: int) -> Task | None:
             comm = _read(f"/proc/{pid}/comm").removesuffix(b"\n")
     except OSError:
         return None
-    return Task(comm[:15], int(rest.split()[_START_TIME]))
+    values = rest.split()
+    return Task(comm[:15], int(values[_START_TIME]), cpu=int(values[_PROCESSOR]))
 
 
 def is_running(pid: int, start_time: int) -> bool:
@@ -78,10 +83,16 @@ def read_parent(pid: int) -> int | None:
 def _read_status(pid: int, name: bytes) -> int | None:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            found = re.search(rb"^%s:\s*(\d+)" % name, file.read(), re.MULTILINE)
+            found = re.search(rb"^%s:.*\s(\d+)$" % name, file.read(), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None
+
+
+def is_in_our_namespace(pid: int) -> bool:
+    """Whether the process knows itself by this number, too: whether its pid namespace is ours. False where
+    that is hidden, or it is gone."""
+    return _read_status(pid, b"NSpid") == pid
 
 
 def make_comm_table() -> CommTable:

@@ -2,7 +2,14 @@
 
 All that arrives on the data socket is hostile. Without these limits one user, or a few, could use up the
 status page, the daemon's descriptors or its memory, and so silence all others. Administrators are counted and
-not refused, but for descriptors: what is kept of those is for the tree's socket, where administrators get in.
+not refused, but for descriptors, of which some are kept for the tree's socket, where administrators get in,
+and for places in the service manager's store, of which there are no more.
+
+How much there is in all may be little (a small RLIMIT_NOFILE, `--user-events-max 100`). So a user may hold
+`most`, and never more than **half of what the others leave**: the first may take a half, a second one a
+quarter, a third one an eighth, and the next one always finds as much as the last one has.
+
+A refusal is counted by user, and the log has the first, the tenth, the hundredth of each.
 
 A user is who `Peer.share` says: user ids that were given to somebody for containers (subuid(5)) are that
 somebody. So an attacker is one user, and the limits in all are for a machine with many.
@@ -15,11 +22,14 @@ data rings by `Rings`. One `Shares` for the daemon.
 import enum
 import errno
 import heapq
+import logging
 from collections.abc import Mapping
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
+
+logger = logging.getLogger("utracefsd")
 
 
 class Resource(enum.StrEnum):
@@ -30,10 +40,12 @@ class Resource(enum.StrEnum):
     MESSAGE_BYTES = "bytes of messages that are incomplete or not read"
     EVENTS = "events"
     FIELDS = "fields of large events"
+    OLD_IDS = "ids of removed events with records"
     REGISTRATIONS = "registrations of events"
     ENABLERS = "enable words"
     ENABLER_PAGES = "pages of enable words, mapped by the daemon"
     RING_BYTES = "bytes of data rings"
+    STORED_RINGS = "data rings that the service manager keeps"
 
 
 @attrs.frozen
@@ -44,7 +56,7 @@ class Limit:
     """In the resource's unit."""
 
     in_all: int
-    """How much all users may hold together."""
+    """How much all users may hold together; a user half of what the others leave of it."""
 
     errno: int
     """What asking for more answers."""
@@ -75,8 +87,7 @@ LIMITS: Mapping[Resource, Limit] = {
         errno.ENOBUFS,
         "{held_kib} KiB of messages of user {uid} are incomplete or not read; finish and read them",
     ),
-    # Half of the default status page (4095 events), so that one user cannot take the last index from another.
-    # In all: what the status page has room for (`Daemon`).
+    # In all: what the status page has room for (`Daemon`), 3840 by default, of which a user may have 1920.
     Resource.EVENTS: Limit(
         2048,
         65535,
@@ -90,6 +101,14 @@ LIMITS: Mapping[Resource, Limit] = {
         131072,
         errno.EMFILE,
         "large events of user {uid} have {held} fields, and {most} is the limit; declare fewer",
+    ),
+    # Of the 64497 ids that there are, as long as ring buffers hold records of the events that had them. Eight
+    # times the events of a user, so that his own next ones have ids when others use up theirs.
+    Resource.OLD_IDS: Limit(
+        16384,
+        65535,
+        errno.EMFILE,
+        "ring buffers hold records of {held} removed events of user {uid}, which is the limit; clear them",
     ),
     # About 100 bytes each: 512 events in each of 256 processes.
     Resource.REGISTRATIONS: Limit(
@@ -117,8 +136,19 @@ LIMITS: Mapping[Resource, Limit] = {
         errno.ENOMEM,
         "the rings of user {uid} take {held_kib} KiB; {most_kib} KiB are the limit; ask for smaller ones",
     ),
+    # In all: what the manager takes (`Daemon`). Nobody learns of a refusal but the log: the ring works, and
+    # gets the next place that is free (`Rings`).
+    Resource.STORED_RINGS: Limit(
+        1 << 20,
+        1 << 21,
+        errno.EMFILE,
+        "the service manager keeps {held} data rings of user {uid}, and {most} is the limit; what another"
+        " ring holds is lost if its program ends while there is no daemon; raise FileDescriptorStoreMax=",
+    ),
 }
 
+_OF_ALL = {Resource.DESCRIPTORS, Resource.STORED_RINGS}
+"""Of which administrators find no more than there is."""
 
 HEAVIEST = 3
 """Users that the text of a resource names."""
@@ -137,6 +167,7 @@ class Shares:
         self.in_all = {resource: limit.in_all for resource, limit in LIMITS.items()} | dict(in_all or {})
         self._held: dict[Resource, dict[int, int]] = {resource: {} for resource in LIMITS}
         self._total = dict.fromkeys(LIMITS, 0)
+        self._refused: dict[Resource, dict[int, int]] = {resource: {} for resource in LIMITS}
 
     def held(self, resource: Resource, uid: int) -> int:
         """How much `uid` holds now."""
@@ -146,33 +177,54 @@ class Shares:
         """How much all hold now."""
         return self._total[resource]
 
-    def left(self, resource: Resource, uid: int) -> int:
-        """How much more `uid` may hold."""
-        in_all = self.in_all[resource] - self._total[resource]
-        return max(0, min(self.own_left(resource, uid), in_all))
-
-    def check(self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False) -> None:
-        """Raises TraceError with the limit's errno when `uid` may not hold `amount` more; counts nothing."""
-        if privileged and resource is not Resource.DESCRIPTORS:
-            return
-        held, most = self._held[resource].get(uid, 0), self.most[resource]
-        if held + amount > most and not privileged:
-            limit = LIMITS[resource]
-            text = limit.text.format(uid=uid, held=held, most=most, held_kib=held >> 10, most_kib=most >> 10)
-            raise TraceError(limit.errno, text)
-        total, in_all = self._total[resource], self.in_all[resource]
-        if total + amount > in_all:
-            text = f"all users hold {total} {resource.value}; {in_all} is the limit; end some programs"
-            raise TraceError(LIMITS[resource].errno, text)
+    def most_of(self, resource: Resource, uid: int) -> int:
+        """How much `uid` may hold, as long as the others hold what they do now."""
+        others = self._total[resource] - self.held(resource, uid)
+        return max(0, min(self.most[resource], (self.in_all[resource] - others + 1) // 2))
 
     def own_left(self, resource: Resource, uid: int) -> int:
-        """How much more `uid` may hold, whatever all others hold."""
-        return max(0, self.most[resource] - self._held[resource].get(uid, 0))
+        """How much more `uid` may hold if nobody else holds anything."""
+        most = min(self.most[resource], (self.in_all[resource] + 1) // 2)
+        return max(0, most - self.held(resource, uid))
+
+    def left(self, resource: Resource, uid: int) -> int:
+        """How much more `uid` may hold."""
+        return max(0, self.most_of(resource, uid) - self.held(resource, uid))
+
+    def refusal(
+        self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False
+    ) -> str | None:
+        """Why `uid` may not hold `amount` more; counts nothing."""
+        held, total = self.held(resource, uid), self._total[resource]
+        most, in_all = self.most_of(resource, uid), self.in_all[resource]
+        full = total + amount > in_all
+        if not (full and resource in _OF_ALL if privileged else held + amount > most):
+            return None
+        if privileged or (full and held + amount <= self.most[resource]):
+            return f"all users hold {total} {resource.value}; {in_all} is the limit; end some programs"
+        return LIMITS[resource].text.format(
+            uid=uid, held=held, most=most, held_kib=held >> 10, most_kib=most >> 10
+        )
+
+    def check(self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False) -> None:
+        """Raises TraceError with the limit's errno when `uid` may not hold `amount` more, and counts that;
+        nothing else is counted."""
+        refused = self.refusal(resource, uid, amount, privileged=privileged)
+        if refused is not None:
+            self.note_refusal(resource, uid, refused)
+            raise TraceError(LIMITS[resource].errno, refused)
+
+    def note_refusal(self, resource: Resource, uid: int, text: str) -> None:
+        """Count it, and log it if it is the first, the tenth, the hundredth of this user."""
+        counts = self._refused[resource]
+        counts[uid] = count = counts.get(uid, 0) + 1
+        if str(count).strip("0") == "1":
+            logger.warning("user %d is refused, number %d: %s", uid, count, text)
 
     def scarce(self, resource: Resource, uid: int) -> bool:
         """Whether more than half of what `uid` may hold, or of what all may, is held."""
         return (
-            2 * self._held[resource].get(uid, 0) > self.most[resource]
+            2 * self.held(resource, uid) > self.most_of(resource, uid)
             or 2 * self._total[resource] > self.in_all[resource]
         )
 
@@ -194,16 +246,18 @@ class Shares:
             held.pop(uid, None)
         self._total[resource] -= amount
 
-    def heaviest(self, resource: Resource) -> list[tuple[int, int]]:
-        """(user, how much) of those who hold most, the first of them first."""
-        held = self._held[resource]
-        return [(uid, held[uid]) for uid in heapq.nlargest(HEAVIEST, held, key=held.__getitem__)]
-
     def text(self) -> str:
-        """What is held of each resource, of how much, and by whom most of it."""
+        """What is held of each resource, of how much, and by whom most of it; who was refused most often."""
         lines = []
         for resource in LIMITS:
             lines.append(f"{resource.value}: {self._total[resource]} of {self.in_all[resource]}\n")
-            for uid, held in self.heaviest(resource):
-                lines.append(f"  user {uid}: {held} of {self.most[resource]}\n")
+            for uid, held in _heaviest(self._held[resource]):
+                lines.append(f"  user {uid}: {held} of {self.most_of(resource, uid)}\n")
+            for uid, count in _heaviest(self._refused[resource]):
+                lines.append(f"  refused to user {uid}: {count}\n")
         return "".join(lines)
+
+
+def _heaviest(amounts: Mapping[int, int]) -> list[tuple[int, int]]:
+    """(user, how much) of those with most, the first of them first."""
+    return [(uid, amounts[uid]) for uid in heapq.nlargest(HEAVIEST, amounts, key=amounts.__getitem__)]

@@ -3,18 +3,18 @@
 sd_notify(3): `FDSTORE=1` with descriptors beside it asks the manager to keep duplicates under `FDNAME=`,
 `FDSTOREREMOVE=1` to give those of a name up. The next process of the service gets them like sockets
 (LISTEN_FDS, `sd_notify.take_listen_fds`). FDPOLL=0, because nothing that happens to memory says that it is of
-no use. The unit's FileDescriptorStoreMax= bounds how many there are; newer managers tell it in $FDSTORE. What
-does not fit is as without a store: it comes back with its program, or not at all.
+no use. The unit's FileDescriptorStoreMax= bounds how many there are; newer managers tell it in $FDSTORE. Who
+gets the places is for `Rings` to say; what finds none comes back with its program, or not.
 
-Nothing here waits. A manager that does not read its socket makes what is to be said wait in a queue, which is
-bounded by the number of rings, and `on_blocked` is called: call `flush` again a little later.
+Nothing here waits. A manager that does not read its socket makes what is to be said wait in a queue, and
+`on_blocked` is called: call `flush` again a little later. A descriptor that is dropped while it waits there
+is taken out again, so the queue is bounded by the number of rings that there are and that the manager has.
 """
 
 import errno
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 
 from utracefsd.intake.rings import STORED
@@ -35,15 +35,15 @@ def take_stored(listen_fds: Sequence[ListenFd]) -> tuple[list[ListenFd], list[Li
 
 
 class FdStore:
-    """The store of the service that this process is. `stored`: names of what is there already."""
+    """The store of the service that this process is. `stored`: names of what is there already. `limit`: how
+    many the manager takes."""
 
     def __init__(self, notifier: Notifier, stored: Sequence[str] = (), limit: int = DEFAULT_MAX) -> None:
-        self.limit = limit
+        self._limit = limit
         self.on_blocked: Callable[[], None] = lambda: None
         self._names = set(stored)
-        self._queue: deque[tuple[bytes, int]] = deque()
-        """Messages, each with a descriptor of ours or -1."""
-        self._warned = False
+        self._queue: dict[str, int] = {}
+        """By name, what is to be said in this order: keep this descriptor, which is ours; -1: drop it."""
         self._socket: socket.socket | None = None
         if notifier.address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -60,44 +60,48 @@ class FdStore:
         limit = environ.pop("FDSTORE", "")
         return cls(notifier, [one.name for one in stored], int(limit) if limit.isdecimal() else DEFAULT_MAX)
 
-    def keep(self, name: str, fd: int) -> None:
-        """Keep a duplicate of `fd`, if there is room."""
-        if self._socket is None or name in self._names:
-            return
-        if len(self._names) >= self.limit:
-            if not self._warned:
-                self._warned = True
-                logger.warning(
-                    "the service manager keeps %d data rings at most (FileDescriptorStoreMax=); what others "
-                    "hold is lost when their program ends while there is no daemon",
-                    self.limit,
-                )
-            return
+    @property
+    def limit(self) -> int:
+        """How many the manager keeps; 0: there is none, or it does not listen any more."""
+        return 0 if self._socket is None else self._limit
+
+    def keep(self, name: str, fd: int) -> bool:
+        """Keep a duplicate of `fd`; False: it cannot."""
+        if name in self._names:
+            return True
+        if self._socket is None or name in self._queue:
+            return False
         try:
             own = os.dup(fd)
         except OSError:
-            return
+            return False
         self._names.add(name)
-        self._say(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", own)
+        self._say(name, own)
+        return True
 
     def drop(self, name: str) -> None:
         """It is of no use any more."""
         if self._socket is not None and name in self._names:
             self._names.remove(name)
-            self._say(f"FDSTOREREMOVE=1\nFDNAME={name}", -1)
+            waiting = self._queue.pop(name, None)
+            if waiting is None:
+                self._say(name, -1)
+            else:
+                os.close(waiting)
 
     def flush(self) -> bool:
         """Say what waits; False: not all of it could be said."""
         while self._queue and self._socket is not None:
-            text, fd = self._queue[0]
+            name, fd = next(iter(self._queue.items()))
+            text = f"FDSTOREREMOVE=1\nFDNAME={name}" if fd < 0 else f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0"
             try:
-                socket.send_fds(self._socket, [text], [fd] if fd >= 0 else [])
+                socket.send_fds(self._socket, [text.encode()], [fd] if fd >= 0 else [])
             except OSError as error:
                 if error.errno in _AGAIN:
                     return False
                 self._give_up(error)
                 return True
-            self._queue.popleft()
+            del self._queue[name]
             if fd >= 0:
                 os.close(fd)
         return True
@@ -108,13 +112,13 @@ class FdStore:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        for _, fd in self._queue:
+        for fd in self._queue.values():
             if fd >= 0:
                 os.close(fd)
         self._queue.clear()
 
-    def _say(self, text: str, fd: int) -> None:
-        self._queue.append((text.encode(), fd))
+    def _say(self, name: str, fd: int) -> None:
+        self._queue[name] = fd
         if not self.flush():
             self.on_blocked()
 

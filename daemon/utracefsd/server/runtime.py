@@ -45,7 +45,7 @@ import attrs
 from utracefs_protocol import places
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
-from utracefsd.state.folder import remove
+from utracefsd.machine.kept_file import remove
 
 logger = logging.getLogger("utracefsd")
 

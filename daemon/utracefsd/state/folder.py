@@ -29,7 +29,6 @@ import contextlib
 import errno
 import logging
 import os
-import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -37,10 +36,11 @@ from pathlib import Path
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
+from utracefsd.machine.kept_file import remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
 
-__all__ = ["BufferFolders", "StateFolder", "remove"]
+__all__ = ["BufferFolders", "StateFolder"]
 
 logger = logging.getLogger("utracefsd")
 
@@ -208,7 +208,7 @@ class StateFolder:
         was_for = nr_cpus
         if instance.buffer_folder:
             try:
-                instance.buffer = RingBuffer.adopt(str(self.path / instance.buffer_folder))
+                instance.buffer = self._adopted(str(self.path / instance.buffer_folder))
             except (OSError, ValueError, MemoryError) as error:
                 raise StateError(f"the ring buffer cannot be taken over: {error}") from error
             was_for = instance.buffer.nr_cpus
@@ -216,6 +216,15 @@ class StateFolder:
             was_for = len(instance.settings["in_memory"]) - 1
         if was_for != nr_cpus:
             raise StateError(f"its ring buffer is for {was_for} cpus, and there are {nr_cpus}")
+
+    def _adopted(self, folder: str) -> RingBuffer:
+        try:
+            return RingBuffer.adopt(folder)
+        except (OSError, ValueError) as error:
+            buffer = RingBuffer.adopt(folder, guess=True)
+            text = "which records are a snapshot is not known, the earlier ones are taken for it: %s"
+            logger.warning(text, error)
+            return buffer
 
     def _read_log(self) -> tuple[bytes, bool] | None:
         try:
@@ -297,12 +306,3 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
-
-
-def remove(path: Path) -> None:
-    """A file, a link or a folder with all that is in it, where that can be done; else it stays."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()

@@ -32,6 +32,7 @@ from typing import Any
 import msgpack
 
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace._sink import recorded_ids
 from utracefsd.consumers.ftrace.event_file import EventFile
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
@@ -334,7 +335,8 @@ def restore_events(taken: Taken, table: EventTable) -> list[Event]:
     """Put the events that were taken over into an empty table. StateError, with the table as it was: they are
     invalid."""
     try:
-        return table.restore(taken.events.values())
+        recorded = set().union(*map(recorded_ids, taken.buffers().values()))
+        return table.restore(taken.events.values(), recorded)
     except (TraceError, ValueError) as error:
         text = error.text if isinstance(error, TraceError) else str(error)
         raise StateError(f"its events are invalid: {text}") from error

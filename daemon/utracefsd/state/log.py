@@ -18,7 +18,8 @@ MessagePack arrays, one behind the other (log_file.py); each says what is so fro
     ["fired", st_dev, st_ino, position, [key, ...]]
                                             the triggers that are done with a record of a data ring, which was
                                             under way when a daemon was killed
-    ["comm", thread id, name, start time]   how a thread was called
+    ["comm", thread id, name, start time, process]
+                                            how a thread was called; process 0, or none in older logs: unknown
     ["ring", st_dev, st_ino, pid, start time, uid, [id, ...]]
                                             the data ring of a process, and the events of its records
     ["index", st_dev, st_ino, id]           one event more
@@ -164,7 +165,7 @@ def fired_line(key: Key, position: int, keys: Iterable[int]) -> tuple[Any, ...]:
 
 
 def comm_line(pid: int, task: Task) -> tuple[Any, ...]:
-    return ("comm", pid, task.comm, task.start_time)
+    return ("comm", pid, task.comm, task.start_time, task.process)
 
 
 def ring_line(key: Key, ring: KnownRing) -> tuple[Any, ...]:
@@ -227,8 +228,10 @@ def _apply(taken: Taken, line: Any) -> bool:
             for instance in taken.instances.values():
                 instance.files.pop(event_id, None)
         case ["comm", int(pid), bytes(comm), int(start_time)]:
+            return _apply(taken, [*line, 0])
+        case ["comm", int(pid), bytes(comm), int(start_time), int(process)]:
             taken.comms.pop(pid, None)
-            taken.comms[pid] = Task(comm, start_time)
+            taken.comms[pid] = Task(comm, start_time, process)
         case ["ring", int(dev), int(ino), int(pid), int(start_time), int(uid), list(event_ids)]:
             taken.rings[dev, ino] = KnownRing(pid, start_time, uid, event_ids)
         case ["index", int(dev), int(ino), int(event_id)] if (dev, ino) in taken.rings:

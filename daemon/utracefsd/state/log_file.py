@@ -148,6 +148,8 @@ def read_log_file(path: Path) -> tuple[bytes, bool] | None:
     except FileNotFoundError:
         return None
     with open(fd, "rb") as file:
+        if os.fstat(fd).st_size > PAGE + 2 * MAX_ROOM:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         data = file.read()
     found = _parse(data, len(data))
     if found is None:

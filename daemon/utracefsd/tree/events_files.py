@@ -178,7 +178,7 @@ class _EventContext:
 
     def store_trigger(self, data: bytes) -> None:
         self.check_instance()
-        self.instance.triggers.write(self.event, values.command_line(data))
+        self.instance.triggers.write(self.event, values.command_line(data) or data)
 
     def truncate_trigger(self) -> None:
         self.instance.triggers.truncate(self.event)

@@ -155,16 +155,17 @@ INSTANCE_FILES: RowTable[Instance] = RowTable(
 class _MarkerFile(OpenFile):
     """trace_marker and trace_marker_raw: a stream that is only written."""
 
-    def __init__(self, write_marker: Callable[[bytes, int], int], peer: Peer, flags: int) -> None:
+    def __init__(self, write_marker: Callable[[bytes, int, int | None], int], peer: Peer, flags: int) -> None:
         super().__init__(flags)
         self._write_marker = write_marker
         self._pid = peer.pid
+        self._cpu: int | None = None
 
-    def written_by(self, pid: int) -> None:
-        self._pid = pid
+    def written_by(self, pid: int, cpu: int | None) -> None:
+        self._pid, self._cpu = pid, cpu
 
     def _write(self, data: bytes) -> int:
-        return self._write_marker(data, self._pid)
+        return self._write_marker(data, self._pid, self._cpu)
 
 
 class OptionsDirectory(Directory):

@@ -132,8 +132,9 @@ class OpenFile:
             raise TraceError(errno.EBADF, "the file is not open for writing")
         return self._write(data)
 
-    def written_by(self, pid: int) -> None:
-        """The next write is this thread's, which markers show; other files do not ask."""
+    def written_by(self, pid: int, cpu: int | None) -> None:
+        """The next write is this thread's, on that cpu if it is known, which markers show; other files do not
+        ask."""
 
     def seek(self, offset: int) -> int:
         """Like lseek(SEEK_SET). ESPIPE on streams, EINVAL for a negative offset."""

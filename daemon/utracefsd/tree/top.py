@@ -40,7 +40,9 @@ utracefs: tracefs for events that programs declare
 
   user_events_status    events, and who uses each of them
   dynamic_events        events as declared; append 'u:NAME TYPE FIELD; ...' to make one, '!u:...' to remove it
-  synthetic_events      events that hist triggers put together; append 'NAME TYPE FIELD; ...', or '!NAME'
+                        s:[synthetic/]<event> <field>[; <field>] makes a synthetic one
+  synthetic_events      events that hist triggers put together; append 'NAME TYPE FIELD; ...', or '!NAME':
+                        echo 'slow u64 usec; pid_t pid; char path[]' >> synthetic_events
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
   standing_events       globs of events to enable, those that do not exist yet included
@@ -49,6 +51,15 @@ utracefs: tracefs for events that programs declare
   events/SYS/EV/filter  what to record: status >= 500 && path ~ "/api/*"; 0 records all again
   events/SYS/EV/trigger what happens when it fires: append 'traceoff if FIELD == 5', '!traceoff' removes it
   events/SYS/EV/hist    what its hist triggers counted: append 'hist:keys=FIELD:vals=FIELD' to trigger
+     a hist trigger     hist:keys=<field1[,field2,...]>
+                        [:<var1>=<field|var_ref|numeric_literal>[,<var2>=...]]
+                        [:values=<field1[,field2,...]>][:sort=<field1[,field2,...]>][:size=#entries]
+                        [:name=NAME][:pause][:continue][:clear][:nohitcount]
+                        [:<handler>.<action>] [if <filter>]
+     its fields         also common_timestamp, common_cpu; with .hex .execname .syscall .log2 .buckets=size
+                        .usecs .percent .graph; in assignments + - * / and $variables
+     handlers           onmatch(matching.event)  onmax(var)  onchange(var)
+     actions            trace(<synthetic_event>,param list)  save(field,...)  snapshot()
   events/SYS/enable     all events of a system; events/enable: all events
   trace                 what was recorded; truncate to clear
   trace_pipe            the same, consumed as it is read, waiting for more

@@ -17,6 +17,7 @@ import errno
 import os
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefsd.consumers.ftrace._ring_buffer import Cursor, RingBuffer
 from utracefsd.consumers.ftrace._text import TextRenderer
 from utracefsd.consumers.ftrace.instance import Instance
@@ -138,6 +139,7 @@ class TracePipe(OpenFile):
         readers.add(cpu)
         self._instance = instance
         self._cpu = cpu
+        self._one_line = bool(flags & ONE_LINE)
         self._text = b""
         self._returned_data = False
         self._drained = True
@@ -146,7 +148,7 @@ class TracePipe(OpenFile):
     def _renew(self) -> None:
         self._generation = self._instance.text_generation
         self._cursor = self._instance.buffer.cursor(self._cpu, consume=True)
-        self._renderer = self._instance.renderer()
+        self._renderer = self._instance.renderer(one_line=self._one_line)
 
     def _ready(self) -> bool:
         """Text is left, the end is reached, or the buffer is filled up to `buffer_percent`."""

@@ -12,12 +12,26 @@
 #ifndef UTRACEFS_BIN_H
 #define UTRACEFS_BIN_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <endian.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "data_ring.h"
 
 #define BIN_8  0xc4
 #define BIN_16 0xc5
 #define BIN_32 0xc6
+
+/* A record may say who wrote it, in so many bytes in front of it: i32 -1, where its write_index is otherwise,
+ * u32 thread id, u16 cpu, u16 flags (DR_NAMED of data_ring.h: the name stands behind the payload). */
+#define BIN_SIGNATURE 12
+
+/* What an object may have at most, its header included. */
+#define BIN_MAX_OBJECT 65536
 
 /* Bytes of the longest header. */
 #define BIN_MAX_HEADER 5
@@ -55,6 +69,52 @@ static inline unsigned bin_put_header(uint8_t *at, uint32_t size)
     at[3] = (uint8_t)(size >> 8);
     at[4] = (uint8_t)size;
     return 5;
+}
+
+/* Write a signature and the write_index behind it; the number of bytes. flags: DR_NAMED or 0. */
+static inline unsigned bin_put_signature(uint8_t *at, uint32_t write_index, uint32_t tid, uint16_t cpu,
+                                         uint16_t flags)
+{
+    const uint32_t words[] = {UINT32_MAX, htole32(tid), htole32(cpu | (uint32_t)flags << 16),
+                              htole32(write_index)};
+
+    memcpy(at, words, sizeof(words));
+    return sizeof(words);
+}
+
+/* Where the write_index of a record is, in the `size` bytes behind its header: 0, or behind the signature. */
+static inline unsigned bin_index_at(const uint8_t *record, uint32_t size)
+{
+    return size >= BIN_SIGNATURE + 4 && memcmp(record, "\xff\xff\xff\xff", 4) == 0 ? BIN_SIGNATURE : 0;
+}
+
+/* A record behind its header; without a signature `tid` is 0, without a name `comm` NULL. */
+struct bin_record {
+    const uint8_t *payload, *comm;
+    uint32_t size, write_index, tid; /* size: of the payload */
+    uint16_t cpu;
+};
+
+/* Take the `size` bytes of a record apart, of which it has 4 at least. */
+static inline struct bin_record bin_take_apart(const uint8_t *record, uint32_t size)
+{
+    struct bin_record taken = {0};
+    uint32_t words[3], front = bin_index_at(record, size);
+
+    if (front) {
+        memcpy(words, record, sizeof(words));
+        taken.tid = le32toh(words[1]);
+        taken.cpu = (uint16_t)le32toh(words[2]);
+    }
+    memcpy(&taken.write_index, record + front, 4);
+    taken.write_index = le32toh(taken.write_index);
+    taken.payload = record + front + 4;
+    taken.size = size - front - 4;
+    if (front && (le32toh(words[2]) >> 16 & DR_NAMED) && taken.size >= DR_COMM) {
+        taken.size -= DR_COMM;
+        taken.comm = taken.payload + taken.size;
+    }
+    return taken;
 }
 
 /* Read the header at `at`, of which `length` bytes are there: the number of bytes that it has, and in *size

@@ -36,7 +36,9 @@
  *
  * Who may touch what, and when
  * ----------------------------
- *   head            producers only, by compare-and-swap. It only grows.
+ *   head            producers only, by compare-and-swap. It only grows. The daemon sets DR_CLOSED in it
+ *                   when it lets a ring go whose producer may live on, before it takes in what is there:
+ *                   nothing is reserved after that, so nothing is committed that nobody takes in.
  *   tail            the daemon only. It only grows. Everything in [tail, head) belongs to producers until
  *                   committed, everything outside of it is zero: the daemon clears what it consumed before it
  *                   moves tail.
@@ -45,6 +47,12 @@
  *   lost, lost[]    producers add, the daemon takes out what it counts (exchange with 0).
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
+ *
+ * A refusal
+ * ---------
+ * A write_index with DR_REFUSED is that of no record: the program emitted one of this event with a value that
+ * does not fit, and its client did not make it. The payload says which field and why, in UTF-8 (DR_MAX_WHY
+ * bytes: "usec was float"); the daemon counts it. So it takes the way that the record would have taken.
  *
  * Time
  * ----
@@ -57,6 +65,16 @@
  * rdtsc is not ordered by the architecture. In 50 million turns of reserve, rdtsc, commit none went back, and
  * none when two threads took turns; if one does, its record gets the time of the one before it on its cpu,
  * like any that comes late.
+ *
+ * Names
+ * -----
+ * Who may have ended when the daemon looks says how it is called: with DR_NAMED in a record's flags the last
+ * DR_COMM bytes of its payload are the name of its thread (PR_GET_NAME) and belong to no field. The length
+ * word counts them. One reservation takes both, so a name is never there without its record, nor lost alone.
+ *
+ * `names` is 0 where the daemon wants none, else a number that no other ring has: a thread says its name
+ * when it finds a number for which it did not say it lately. The daemon changes it now and then, because
+ * threads are renamed.
  *
  * States of the length word at a record's start
  * ---------------------------------------------
@@ -116,11 +134,15 @@
 #define DR_MIN_SIZE (64u << 10)
 #define DR_MAX_SIZE (64u << 20)
 #define DR_DEFAULT_SIZE (1u << 20)
+#define DR_CLOSED (UINT64_C(1) << 62)
 #define DR_COMMITTED 0x80000000u
 #define DR_LENGTH_MASK 0x00ffffffu
 /* One record's payload: what the socket path takes, too (a bin object of 64 KiB, less its header and the
  * index). */
 #define DR_MAX_PAYLOAD 65529u
+/* In a write_index, which is never that large: a refusal. */
+#define DR_REFUSED 0x40000000u
+#define DR_MAX_WHY 255u
 
 /* Each field that one side writes while the other reads stands on a cache line of its own. */
 struct dr_header {
@@ -137,13 +159,18 @@ struct dr_header {
 	unsigned char pad3[64 - 8];
 	_Atomic uint32_t need_wakeup;
 	_Atomic uint32_t clock;
+	_Atomic uint32_t names;
 };
 
 /* In `clock`, by the daemon: which time a record may have. */
 #define DR_CLOCK_MONOTONIC 0u
 #define DR_CLOCK_TSC 1u
+/* No ring's `names`. */
+#define DR_NO_NAMES UINT32_MAX
 /* In a record's flags. */
 #define DR_TSC 1u
+#define DR_NAMED 2u
+#define DR_COMM 16u /* TASK_COMM_LEN */
 
 struct dr_record {
 	_Atomic uint32_t length_word;
@@ -160,6 +187,7 @@ _Static_assert(offsetof(struct dr_header, tail) == 128, "tail");
 _Static_assert(offsetof(struct dr_header, lost) == 192, "lost");
 _Static_assert(offsetof(struct dr_header, need_wakeup) == 256, "need_wakeup");
 _Static_assert(offsetof(struct dr_header, clock) == 260, "clock");
+_Static_assert(offsetof(struct dr_header, names) == 264, "names");
 _Static_assert(sizeof(struct dr_record) == DR_RECORD_HEADER, "record header");
 _Static_assert(offsetof(struct dr_record, time) == 8 && offsetof(struct dr_record, cpu) == 20, "record");
 
@@ -218,6 +246,12 @@ static inline void dr_unmap(struct data_ring *r)
 	if (r->header)
 		munmap(r->header, r->map_bytes);
 	memset(r, 0, sizeof(*r));
+}
+
+/* Whether the daemon has let it go. */
+static inline int dr_is_closed(const struct data_ring *r)
+{
+	return (atomic_load_explicit(&r->header->head, memory_order_relaxed) & DR_CLOSED) != 0;
 }
 
 static inline uint32_t dr_need(uint32_t payload)

@@ -31,7 +31,7 @@ struct dr_consumer {
 	uint64_t head; /* as dr_look found it; tail <= head <= tail + size */
 };
 
-/* A record's header and payload, copied out of the hostile memory. */
+/* A record's header, copied out of the hostile memory. */
 struct dr_taken {
 	uint32_t length;
 	uint32_t write_index;
@@ -40,6 +40,7 @@ struct dr_taken {
 	uint16_t cpu;
 	uint16_t flags;
 	uint32_t bytes; /* what it occupies in the ring */
+	unsigned char comm[DR_COMM]; /* with DR_NAMED: as the producer says it */
 };
 
 /* Looks how far producers have come; dr_next goes no further. Once for many records: each look takes the
@@ -50,6 +51,8 @@ static inline int dr_look(struct dr_consumer *c)
 	/* seq_cst: it is the daemon's second look before it sleeps (point 3 of data_ring.h). */
 	uint64_t head = atomic_load_explicit(&c->ring.header->head, memory_order_seq_cst);
 
+	if (head - c->tail > c->ring.size)
+		head &= ~DR_CLOSED;
 	if (head - c->tail > c->ring.size || (head & 7))
 		return DR_CORRUPT;
 	c->head = head;
@@ -66,8 +69,8 @@ static inline int dr_consumer_start(struct dr_consumer *c)
 
 /* Looks at the record at the consumer's tail. With `dead` (the producer is gone) records that were reserved
  * and never committed are stepped over and counted in `*holes`. On DR_RECORD the header is in `*out` and the
- * payload, at most `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`. The tail moves on with
- * dr_advance. */
+ * payload, at most `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`; a name is no part of it. The
+ * tail moves on with dr_advance. */
 static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned char *payload, uint32_t room,
 			  int dead, uint64_t *holes)
 {
@@ -107,6 +110,14 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 		out->flags = rec->flags;
 		out->bytes = bytes;
 		memcpy(payload, rec->payload, length);
+		if (out->flags & DR_NAMED) {
+			if (length < DR_COMM) {
+				out->flags &= (uint16_t)~DR_NAMED;
+			} else {
+				out->length -= DR_COMM;
+				memcpy(out->comm, payload + out->length, DR_COMM);
+			}
+		}
 		return DR_RECORD;
 	}
 }
@@ -127,6 +138,15 @@ static inline void dr_publish(struct dr_consumer *c)
 	}
 }
 
+/* Nothing is reserved from here on, or again. */
+static inline void dr_close(struct dr_consumer *c, int closed)
+{
+	if (closed)
+		atomic_fetch_or_explicit(&c->ring.header->head, DR_CLOSED, memory_order_seq_cst);
+	else if (atomic_load(&c->ring.header->head) - c->tail > c->ring.size)
+		atomic_fetch_and_explicit(&c->ring.header->head, ~DR_CLOSED, memory_order_seq_cst);
+}
+
 /* Before sleeping: ask for the doorbell. The caller looks at the ring once more afterwards, and sleeps only
  * if it is still empty (point 3 of data_ring.h). */
 static inline void dr_want_wakeup(struct dr_consumer *c, int wanted)
@@ -137,7 +157,7 @@ static inline void dr_want_wakeup(struct dr_consumer *c, int wanted)
 /* What the shared memory says now; hostile, like all of it. */
 static inline uint64_t dr_head(struct dr_consumer *c)
 {
-	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire);
+	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire) & ~DR_CLOSED;
 }
 
 /* Whether something was lost since this was asked last; dr_take_lost_of then takes the numbers out. They are
@@ -163,6 +183,12 @@ static inline uint32_t dr_take_lost_of(struct dr_consumer *c, uint32_t write_ind
 static inline void dr_set_clock(struct dr_consumer *c, uint32_t clock)
 {
 	atomic_store_explicit(&c->ring.header->clock, clock, memory_order_relaxed);
+}
+
+/* Asks each thread for its name, with its next record. */
+static inline void dr_ask_names(struct dr_consumer *c, uint32_t names)
+{
+	atomic_store_explicit(&c->ring.header->names, names, memory_order_relaxed);
 }
 
 /* The daemon's part of making a ring: the file is new, so all else is zero. */

@@ -19,26 +19,35 @@
 
 static inline void dr_count_lost(struct data_ring *r, uint32_t write_index)
 {
-	uint32_t slot = write_index < DR_LOST_COUNTERS ? write_index : DR_LOST_COUNTERS - 1;
+	uint32_t index = write_index & ~DR_REFUSED;
+	uint32_t slot = index < DR_LOST_COUNTERS ? index : DR_LOST_COUNTERS - 1;
 
+	if (dr_is_closed(r))
+		return; /* nobody looks at that any more */
 	atomic_fetch_add_explicit(&r->lost[slot], 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&r->header->lost, 1, memory_order_release);
 }
 
-/* Reserves a record with room for `payload` bytes. NULL: it did not fit and is counted as lost. `*half` is
- * set when this reservation made the ring more than half full: ring the doorbell after the commit. */
-static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
-					   int *half)
+/* Whether a payload of so many bytes fits now. What the only producer of the moment finds so stays so. */
+static inline int dr_has_room(struct data_ring *r, uint32_t payload)
+{
+	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_relaxed);
+	uint64_t used = head - atomic_load_explicit(&r->header->tail, memory_order_acquire);
+
+	return payload <= DR_MAX_PAYLOAD && used <= r->size && used + dr_need(payload) <= r->size;
+}
+
+/* dr_reserve without counting: NULL, it does not fit, or the ring is closed. */
+static inline struct dr_record *dr_try_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
+					       int *half)
 {
 	uint32_t need = dr_need(payload);
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_relaxed);
 	uint64_t used;
 	struct dr_record *rec;
 
-	if (payload > DR_MAX_PAYLOAD) {
-		dr_count_lost(r, write_index);
+	if (payload > DR_MAX_PAYLOAD)
 		return NULL;
-	}
 	for (;;) {
 		uint64_t tail = atomic_load_explicit(&r->header->tail, memory_order_acquire);
 		uint64_t now;
@@ -56,10 +65,8 @@ static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_i
 		/* Full, or a head from before others reserved and the daemon took what they wrote: then tail has
 		 * passed it. Only a head that still stands says full. Each turn is another producer's step. */
 		now = atomic_load_explicit(&r->header->head, memory_order_relaxed);
-		if (now == head) {
-			dr_count_lost(r, write_index);
+		if (now == head)
 			return NULL;
-		}
 		head = now;
 	}
 	*half = used <= r->size / 2 && used + need > r->size / 2;
@@ -69,17 +76,34 @@ static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_i
 	return rec;
 }
 
-/* Makes a filled record visible. 1: ring the doorbell (write 8 bytes to the eventfd), the daemon sleeps. */
+/* Reserves a record with room for `payload` bytes. NULL: it did not fit and is counted as lost, or the ring
+ * is closed (dr_is_closed): then the record is for the next connection. `*half` is set when this reservation
+ * made the ring more than half full: ring the doorbell after the commit. */
+static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
+					   int *half)
+{
+	struct dr_record *rec = dr_try_reserve(r, write_index, payload, half);
+
+	if (!rec)
+		dr_count_lost(r, write_index);
+	return rec;
+}
+
+/* Makes a filled record visible; `payload` as it was reserved, without a name. 1: ring the doorbell (write 8
+ * bytes to the eventfd), the daemon sleeps. */
 static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t payload)
 {
-	atomic_store_explicit(&rec->length_word, payload | DR_COMMITTED, memory_order_seq_cst);
+	uint32_t length = payload + (rec->flags & DR_NAMED) * (DR_COMM / DR_NAMED);
+
+	atomic_store_explicit(&rec->length_word, length | DR_COMMITTED, memory_order_seq_cst);
 	if (atomic_load_explicit(&r->header->need_wakeup, memory_order_seq_cst) == 0)
 		return 0;
 	return atomic_exchange_explicit(&r->header->need_wakeup, 0, memory_order_seq_cst) == 1;
 }
 
 /* For a producer that gives its ring up: steps through the records that no daemon took. `*position` begins
- * at 0. 1: a record of `*write_index`; 0: no more, or a word that is no record's, which hides all behind it.
+ * at 0. 1: a record (or refusal) of `*write_index`; 0: no more, or a word that is no record's, which hides
+ * all behind it.
  *
  * The daemon tells its tail after it has cleared several records, so one that was killed leaves zeros from
  * the told tail up to where it was; they are stepped over, as is the place of a thread that died before it
@@ -87,7 +111,7 @@ static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t
  * for a word. */
 static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
 {
-	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire);
+	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire) & ~DR_CLOSED;
 
 	if (*position == 0)
 		*position = atomic_load_explicit(&r->header->tail, memory_order_acquire);

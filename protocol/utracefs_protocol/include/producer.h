@@ -25,9 +25,11 @@
 #define _GNU_SOURCE
 #endif
 #include <endian.h>
+#include <errno.h>
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,20 +62,68 @@ static inline void ut_stamp(struct data_ring *r, struct dr_record *rec)
 	rec->flags = 0;
 }
 
-/* The thread id without a system call per record. */
-static __thread uint32_t ut_known_tid = 0;
+/* Of other rings that a thread writes into by turns, how many it remembers. */
+#define UT_REMEMBERED 15u
+
+/* What a thread knows of itself, so that no record needs a system call. Before `tid` is known `named` is
+ * DR_NO_NAMES. */
+static __thread struct {
+	uint32_t tid;
+	uint32_t named; /* dr_header.names of the ring of its last record: it has said its name there */
+	uint32_t others[UT_REMEMBERED], next;
+} ut_thread = {.named = DR_NO_NAMES};
 
 static inline uint32_t ut_tid(void)
 {
-	if (!ut_known_tid)
-		ut_known_tid = (uint32_t)gettid();
-	return ut_known_tid;
+	if (!ut_thread.tid)
+		ut_thread.tid = (uint32_t)gettid();
+	return ut_thread.tid;
 }
 
 /* In a forked child: the one thread that lives on there has another id than in the parent. */
 static inline void ut_forget_tid(void)
 {
-	ut_known_tid = 0;
+	memset(&ut_thread, 0, sizeof(ut_thread));
+	ut_thread.named = DR_NO_NAMES;
+}
+
+/* Whether the thread has said its name where `names`, which is not `named`, asks for it. */
+static __attribute__((noinline, unused)) int ut_has_said(uint32_t names)
+{
+	for (uint32_t i = 0; i < UT_REMEMBERED; i++)
+		if (ut_thread.others[i] == names) {
+			ut_thread.others[i] = ut_thread.named;
+			ut_thread.named = names;
+			return 1;
+		}
+	return 0;
+}
+
+/* It says it now. */
+static inline void ut_remember(uint32_t names)
+{
+	if (ut_thread.named != DR_NO_NAMES)
+		ut_thread.others[ut_thread.next++ % UT_REMEMBERED] = ut_thread.named;
+	ut_thread.named = names;
+}
+
+/* The thread id, and whether the thread has said its name where `names` asks for it. */
+static inline uint32_t ut_tid_said(uint32_t names, int *has_said)
+{
+	uint32_t tid = ut_thread.tid;
+
+	*has_said = ut_thread.named == names || (tid && ut_has_said(names));
+	return tid ? tid : ut_tid();
+}
+
+/* The name of the calling thread, DR_COMM bytes, to where are zeros; `names` asked for it. */
+static inline void ut_say_name(unsigned char *at, uint32_t names)
+{
+	int error = errno;
+
+	prctl(PR_GET_NAME, at, 0, 0, 0);
+	errno = error;
+	ut_remember(names);
 }
 
 /* rseq or the vDSO: no system call either. */
@@ -84,16 +134,69 @@ static inline uint16_t ut_cpu(void)
 	return cpu < 0 ? 0 : (uint16_t)cpu;
 }
 
+/* All of a record but its payload. */
+static inline void ut_sign(struct data_ring *r, struct dr_record *rec, uint32_t tid)
+{
+	ut_stamp(r, rec);
+	rec->tid = tid;
+	rec->cpu = ut_cpu();
+}
+
+/* ut_reserve for a thread whose name is wanted. Where a name has no room the record goes without. */
+static __attribute__((noinline, unused)) struct dr_record *
+ut_reserve_named(struct data_ring *r, uint32_t write_index, uint32_t payload, int *half, uint32_t names)
+{
+	struct dr_record *rec = NULL;
+	uint32_t tid = ut_tid();
+	int has_said = ut_has_said(names);
+
+	if (names && !has_said && payload <= DR_MAX_PAYLOAD - DR_COMM)
+		rec = dr_try_reserve(r, write_index, payload + DR_COMM, half);
+	if (rec) {
+		ut_sign(r, rec, tid);
+		rec->flags |= DR_NAMED;
+		ut_say_name(rec->payload + payload, names);
+		return rec;
+	}
+	rec = dr_reserve(r, write_index, payload, half);
+	if (rec) {
+		ut_sign(r, rec, tid);
+		if (!names && !has_said)
+			ut_remember(0);
+	}
+	return rec;
+}
+
 /* dr_reserve, and all of the record but its payload filled in. */
 static inline struct dr_record *ut_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
 					   int *half)
 {
-	struct dr_record *rec = dr_reserve(r, write_index, payload, half);
+	uint32_t names = atomic_load_explicit(&r->header->names, memory_order_relaxed);
+	uint32_t tid = ut_thread.tid; /* at once: each look for the thread's own memory may be a call */
+	struct dr_record *rec;
+
+	if (__builtin_expect(ut_thread.named != names, 0))
+		return ut_reserve_named(r, write_index, payload, half, names);
+	rec = dr_reserve(r, write_index, payload, half);
+	if (rec)
+		ut_sign(r, rec, tid);
+	return rec;
+}
+
+/* dr_reserve for a record of another thread of this process. comm: its name, DR_COMM bytes, or NULL. */
+static inline struct dr_record *ut_reserve_for(struct data_ring *r, uint32_t write_index, uint32_t payload,
+					       int *half, uint32_t tid, uint16_t cpu, const unsigned char *comm)
+{
+	struct dr_record *rec = dr_reserve(r, write_index, payload + (comm ? DR_COMM : 0), half);
 
 	if (rec) {
 		ut_stamp(r, rec);
-		rec->tid = ut_tid();
-		rec->cpu = ut_cpu();
+		rec->tid = tid;
+		rec->cpu = cpu;
+		if (comm) {
+			rec->flags |= DR_NAMED;
+			memcpy(rec->payload + payload, comm, DR_COMM);
+		}
 	}
 	return rec;
 }

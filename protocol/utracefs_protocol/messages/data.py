@@ -33,6 +33,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.frozen import Frozen
 from utracefs_protocol.limits import (
     DATA_RING_SIZE,
+    MAX_EVENT_ID,
     MAX_STRUCT_ARGUMENT,
     MAX_WRITE_INDEX,
     REG_STRUCT_SIZE,
@@ -96,7 +97,7 @@ _MAX_PID: Final = (1 << 31) - 1
 _MAX_ID: Final = (1 << 32) - 2  # -1 is nobody
 
 _WORD_MEMBERS: Final = ("enable_fd", "enable_addr", "enable_bit", "enable_size")
-_REG_MEMBERS: Final = frozenset(("size", "flags", "enable_token", "name_args", *_WORD_MEMBERS))
+_REG_MEMBERS: Final = frozenset(("size", "flags", "enable_token", "event_id", "name_args", *_WORD_MEMBERS))
 _UNREG_MEMBERS: Final = frozenset(
     (
         "size",
@@ -159,6 +160,9 @@ class EventRegistration(Frozen):
     token: int | None = None
     """The client's name for a bit somewhere, which it sets when it is told to. Then this makes an enabler and
     gives no write_index; there is no `enabler`."""
+    event_id: int = 0
+    """Not 0: of a registration before (`Registered.event_id`). The event with this id is meant if it was
+    declared so."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
@@ -184,7 +188,8 @@ class EventRegistration(Frozen):
             raise TraceError(
                 errno.EINVAL, "reg has no name_args; it is the command string 'name type field; ...'"
             )
-        return cls(text_bytes(reg["name_args"], "name_args"), flags, enabler, token)
+        event_id = wire_int(reg.get("event_id") or 0, "event_id", 0, MAX_EVENT_ID)
+        return cls(text_bytes(reg["name_args"], "name_args"), flags, enabler, token, event_id)
 
     @staticmethod
     def _enabler(reg: WireMap) -> Enabler:
@@ -208,6 +213,8 @@ class EventRegistration(Frozen):
             reg["enable_size"] = self.enabler.size
         if self.token is not None:
             reg["enable_token"] = self.token
+        if self.event_id:
+            reg["event_id"] = self.event_id
         return [reg]
 
 
@@ -224,15 +231,19 @@ class Registered(Frozen):
     """Bytes that a payload needs at least: those of the fixed fields."""
     locs: list[list[int]] | None = None
     """[offset in the payload, LOC_RELATIVE and LOC_STRING] of each location word; None: there is none."""
+    event_id: int = 0
+    """Not 0: the command string does not find the event again (`u32 a;; u32 b`); a further registration must
+    carry this number."""
 
     @classmethod
     def from_wire(cls, result: object) -> Self:
-        """What an application needs: `size` and `locs` are not looked at."""
+        """What a client needs: `size` and `locs` are not looked at."""
         members = wire_map(result, "result of DIAG_IOCSREG")
         return cls(
             wire_int(members.get("status_index"), "status_index", 1),
             wire_int(members.get("write_index"), "write_index", 0, MAX_WRITE_INDEX),
-            wire_int(members.get("id"), "id", 1, 0xFFFF),
+            wire_int(members.get("id"), "id", 1, MAX_EVENT_ID),
+            event_id=wire_int(members.get("event_id") or 0, "event_id", 0, MAX_EVENT_ID),
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -244,6 +255,8 @@ class Registered(Frozen):
         }
         if self.locs:
             members["locs"] = self.locs
+        if self.event_id:
+            members["event_id"] = self.event_id
         return members
 
 
@@ -352,14 +365,16 @@ class StatusMapped(Frozen):
 
     size: int
     """Bytes to map."""
+    writers: bool = False
+    """The daemon takes bare records that say who wrote them."""
 
     @classmethod
     def from_wire(cls, result: object) -> Self:
         members = wire_map(result, "result of mmap_status")
-        return cls(wire_int(members.get("size"), "size", 1))
+        return cls(wire_int(members.get("size"), "size", 1), members.get("writers") == 1)
 
     def to_wire(self) -> dict[str, int]:
-        return {"size": self.size}
+        return {"size": self.size, "writers": 1} if self.writers else {"size": self.size}
 
 
 class Write(Frozen):

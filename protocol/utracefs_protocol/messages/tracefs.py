@@ -41,6 +41,7 @@ from utracefs_protocol.limits import (
 )
 from utracefs_protocol.messages.params import Params
 from utracefs_protocol.messages.values import (
+    params_of,
     refuse_unknown,
     text_bytes,
     wire_bool,
@@ -83,12 +84,6 @@ __all__ = [
     "WriteFile",
     "Writer",
 ]
-
-
-def _params(method: str, params: list[Any], *names: str) -> list[Any]:
-    if len(params) != len(names):
-        raise TraceError(errno.EINVAL, f"{method} takes [{', '.join(names)}]")
-    return params
 
 
 def _contents(value: object) -> bytes:
@@ -142,7 +137,7 @@ class _OnePath:
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        (path,) = _params(cls.METHOD, params, "path")
+        (path,) = params_of(cls.METHOD, params, "path")
         return cls(_path(path))
 
     def to_params(self) -> list[Any]:
@@ -170,7 +165,7 @@ class ListDir:
     def from_params(cls, params: list[Any]) -> Self:
         if len(params) == 1:
             params = [*params, False]
-        path, modes = _params(cls.METHOD, params, "path", "modes")
+        path, modes = params_of(cls.METHOD, params, "path", "modes")
         return cls(_path(path), wire_bool(modes, "modes"))
 
     def to_params(self) -> list[Any]:
@@ -257,7 +252,7 @@ class WriteFile:
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        path, data, truncate = _params(cls.METHOD, params, "path", "bin", "truncate")
+        path, data, truncate = params_of(cls.METHOD, params, "path", "bin", "truncate")
         if not isinstance(truncate, bool):
             raise TraceError(errno.EINVAL, "truncate must be true (the shell's >) or false (>>)")
         return cls(_path(path), _contents(data), truncate)
@@ -269,6 +264,10 @@ class WriteFile:
 # Open files.
 
 
+ONE_LINE = 1 << 30
+"""In the flags of `open`, beside those of open(2): `trace_pipe` shows each record as one line."""
+
+
 @attrs.frozen
 class Open:
     """open."""
@@ -277,11 +276,11 @@ class Open:
 
     path: bytes
     flags: int
-    """The number that open(2) takes."""
+    """The number that open(2) takes, and ONE_LINE."""
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        path, flags = _params(cls.METHOD, params, "path", "flags")
+        path, flags = params_of(cls.METHOD, params, "path", "flags")
         return cls(_path(path), _number(flags, "flags"))
 
     def to_params(self) -> list[Any]:
@@ -304,7 +303,7 @@ class Read:
     def from_params(cls, params: list[Any]) -> Self:
         if len(params) == 2:
             params = [*params, None]
-        handle, size, flags = _params(cls.METHOD, params, "handle", "size", "flags")
+        handle, size, flags = params_of(cls.METHOD, params, "handle", "size", "flags")
         return cls(
             _number(handle, "handle"),
             _number(size, "size"),
@@ -352,7 +351,7 @@ class Write:
     def from_params(cls, params: list[Any]) -> Self:
         if len(params) == 2:
             params = [*params, None]
-        handle, data, writer = _params(cls.METHOD, params, "handle", "bin", "writer")
+        handle, data, writer = params_of(cls.METHOD, params, "handle", "bin", "writer")
         return cls(
             _number(handle, "handle"),
             _contents(data),
@@ -375,7 +374,7 @@ class Seek:
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        handle, offset = _params(cls.METHOD, params, "handle", "offset")
+        handle, offset = params_of(cls.METHOD, params, "handle", "offset")
         return cls(_number(handle, "handle"), _number(offset, "offset"))
 
     def to_params(self) -> list[Any]:
@@ -390,7 +389,7 @@ class _OneHandle:
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        (handle,) = _params(cls.METHOD, params, "handle")
+        (handle,) = params_of(cls.METHOD, params, "handle")
         return cls(_number(handle, "handle"))
 
     def to_params(self) -> list[Any]:
@@ -422,7 +421,7 @@ class Cancel:
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        (msgid,) = _params(cls.METHOD, params, "msgid")
+        (msgid,) = params_of(cls.METHOD, params, "msgid")
         return cls(_number(msgid, "msgid"))
 
     def to_params(self) -> list[Any]:
@@ -474,7 +473,7 @@ class PerfAttr:
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
         """EINVAL for what contradicts itself and for more pages than are allowed; E2BIG."""
-        (value,) = _params(cls.METHOD, params, "attr")
+        (value,) = params_of(cls.METHOD, params, "attr")
         attr = _members(cls, value, "attr", "a map")
         config, name = attr.get("config"), attr.get("name")
         if (config is None) == (name is None):
@@ -578,7 +577,7 @@ class PerfIoctl:
 
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
-        handle, name, arg = _params(cls.METHOD, params, "handle", "name", "arg")
+        handle, name, arg = params_of(cls.METHOD, params, "handle", "name", "arg")
         return cls(_number(handle, "handle"), _name(name), arg)
 
     def to_params(self) -> list[Any]:
@@ -608,7 +607,7 @@ class StreamAttr:
     @classmethod
     def from_params(cls, params: list[Any]) -> Self:
         """EINVAL; E2BIG for too many words, a filter that is too long, or an unknown member."""
-        (value,) = _params(cls.METHOD, params, "attr")
+        (value,) = params_of(cls.METHOD, params, "attr")
         attr = _members(cls, value, "attr", "a map")
         events = _words(attr.get("events"), "events")
         if not events:

@@ -104,6 +104,19 @@ def test_records_of_a_ring_that_the_daemon_did_not_take(
     assert values(daemon)[:500] == list(range(500))
 
 
+def test_records_that_were_half_way_into_the_socket_are_counted_as_lost(
+    daemon: DaemonProcess, events_on: None, built: Path
+) -> None:
+    with started(built / "tests" / "emitting", "steady", UTRACEFS_DATA_RING="0") as program:
+        assert emit(program, 0) == (0, 1, 0)
+        daemon.signal(signal.SIGSTOP)
+        for number in range(1, 15_000):
+            assert emit(program, number)[1:] == (1, 0)
+        daemon.stop(kill=True)
+        until(program, lambda answer: answer[1] == 0, 1_000_000)
+        assert emit(program, 0)[0] > 100
+
+
 def test_records_that_no_daemon_will_have_are_counted_as_lost(
     daemon: DaemonProcess, events_on: None, built: Path, directory: Path
 ) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +56,15 @@ def test_every_kind_of_field(daemon: DaemonProcess, run: Run, way: str) -> None:
     assert len(lines(daemon, "c_plain")) == 1
 
 
+@WAYS
+@pytest.mark.usefixtures("events_on")
+def test_a_text_that_is_too_long_is_refused(daemon: DaemonProcess, run: Run, way: str) -> None:
+    assert run("emitting", "long", **of_way(way)) == "lost 0 refused 2\n"
+    with daemon.tree() as tree:
+        told = tree.read_file("events/user_events/c_long/stats").decode()
+    assert told.startswith("emitted: 1\nrefused: 2 payload was too long\n")
+
+
 @pytest.mark.usefixtures("events_on")
 def test_lines_are_those_of_the_python_client(daemon: DaemonProcess, run: Run) -> None:
     run("basic")
@@ -97,6 +110,27 @@ def test_a_signal_handler_emits_in_the_middle_of_an_emit(daemon: DaemonProcess, 
 
 
 @WAYS
+@pytest.mark.parametrize("where", [(), ("fork",)])
+@pytest.mark.usefixtures("events_on")
+def test_a_signal_handler_emits_while_its_thread_waits(
+    daemon: DaemonProcess, run: Run, way: str, where: tuple[str, ...]
+) -> None:
+    """It does not wait as well: its records are held until the daemon answers."""
+    assert daemon.process is not None
+    pid = daemon.process.pid
+    if not where:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        printed = run("emitting", "nested", pid, 100, *where, **of_way(way))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    flushed, handled, deepest, lost = map(int, re.findall(r"\d+", printed))
+    assert (flushed, lost) == (0, 0)
+    assert deepest < 20
+    assert numbers(daemon)[0] == 1 + handled
+
+
+@WAYS
 @pytest.mark.usefixtures("events_on")
 def test_a_thread_that_is_cancelled_leaves_the_others_alone(
     daemon: DaemonProcess, run: Run, way: str
@@ -129,6 +163,32 @@ def test_an_event_that_is_declared_by_text(
 def test_many_events(daemon: DaemonProcess, run: Run, way: str) -> None:
     run("emitting", "many", 1000, **of_way(way))
     assert len(lines(daemon, "c_many_999")) == len(lines(daemon, "c_many_0")) == 1
+
+
+DECLARE_MANY = """
+import ctypes, sys, time
+library = ctypes.CDLL(sys.argv[1])
+commands = [b"c_many_%d u32 a" % i for i in range(int(sys.argv[2]))]
+begin = time.process_time()
+for command in commands:
+    library.utracefs_declare(command, 0)
+library.utracefs_flush(60_000)
+print(time.process_time() - begin)
+"""
+
+
+@pytest.mark.parametrize("with_daemon", [False, True])
+def test_the_time_of_a_registration_does_not_grow_with_their_number(
+    request: pytest.FixtureRequest, directory: Path, built: Path, with_daemon: bool
+) -> None:
+    if with_daemon:
+        request.getfixturevalue("daemon")
+
+    def time_of(count: int) -> float:
+        words = [sys.executable, "-c", DECLARE_MANY, str(built / "libutracefs.so"), str(count)]
+        return float(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+    assert min(time_of(32_000) for _ in range(2)) < 8 * min(time_of(8_000) for _ in range(2))
 
 
 def test_there_is_no_daemon(directory: Path, run: Run) -> None:

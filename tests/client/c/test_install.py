@@ -4,7 +4,6 @@ compile."""
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,9 @@ import pytest
 from tests.client.c.building import SOURCE
 from tests.client.c.test_emit import lines
 from tests.integration.conftest import DaemonProcess
+from tests.judges import needs
 
 EXAMPLES = SOURCE.parents[1] / "examples"
-
-needs = {
-    name: pytest.mark.skipif(shutil.which(name) is None, reason=f"there is no {name}")
-    for name in ("g++", "cmake", "pkg-config")
-}
 
 
 def call(command: Sequence[str | Path], **environment: str) -> str:
@@ -60,7 +55,7 @@ def call_names(words: list[str]) -> list[str]:
     return [word for word in words if word.startswith("utracefs_")]
 
 
-@needs["pkg-config"]
+@needs("pkg-config")
 def test_pkg_config(tree: Path, daemon: DaemonProcess, events_req: None, tmp_path: Path) -> None:
     flags = call(
         ["pkg-config", "--cflags", "--libs", "utracefs"], PKG_CONFIG_PATH=f"{tree}/lib/pkgconfig"
@@ -76,8 +71,8 @@ def test_pkg_config(tree: Path, daemon: DaemonProcess, events_req: None, tmp_pat
     assert len(lines(daemon, "req_begin")) == 2000
 
 
-@needs["g++"]
-@needs["cmake"]
+@needs("g++")
+@needs("cmake")
 def test_cmake(tree: Path, daemon: DaemonProcess, events_req: None, tmp_path: Path) -> None:
     build = tmp_path / "build"
     call(["cmake", "-S", EXAMPLES / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={tree}"])
@@ -145,7 +140,47 @@ def test_wrong_arguments_in_c(tmp_path: Path, statement: str, right: bool) -> No
     assert compiles("gcc", ".c", C % statement, tmp_path) is right
 
 
-@needs["g++"]
+ALL_KINDS = """
+#include <utracefs.h>
+struct pair { int a, b; };
+UTRACEFS_EVENT(all, (u8, a), (u16, b), (u32, c), (u64, d), (s8, e), (s16, f), (s32, g), (s64, h), (string, i),
+	       (bytes, j), (chars, k, 16), (structure, l, pair, 8));
+UTRACEFS_EVENT_FLAGS(one, UTRACEFS_MULTI_FORMAT, (u8, a));
+UTRACEFS_EVENT_PLAIN(plain);
+int main(void)
+{
+	struct pair p = {1, 2};
+	if (p.a)
+		UTRACEFS_EMIT(all, 1, 2, 3, 4, 5, 6, 7, 8, "a, b", utracefs_bytes("x", 1), "k", &p);
+	else
+		UTRACEFS_EMIT(plain);
+	UTRACEFS_EMIT(one, 1);
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=needs("clang"))])
+def test_every_standard_of_c_to_the_letter(tmp_path: Path, compiler: str) -> None:
+    source = tmp_path / "all.c"
+    source.write_text(ALL_KINDS)
+    for standard in ("c99", "c11", "c17", "c2x", "gnu99", "gnu2x"):
+        strict = [f"-std={standard}", "-Wpedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+        call([compiler, *strict, f"-I{SOURCE / 'include'}", source])
+
+
+@needs("g++")
+@pytest.mark.parametrize("statement", ["UTRACEFS_EVENT(e, (u8, a));", "void f() { UTRACEFS_EMIT(e, 1); }"])
+def test_the_macros_of_c_say_what_to_include_in_cpp(tmp_path: Path, statement: str) -> None:
+    source = tmp_path / "macros.cpp"
+    source.write_text(f"#include <utracefs.h>\n{statement}\n")
+    command = ["g++", "-fsyntax-only", f"-I{SOURCE / 'include'}", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "in C++ include utracefs.hpp" in done.stderr
+
+
+@needs("g++")
 @pytest.mark.parametrize(
     ("statement", "right"),
     [
@@ -182,13 +217,15 @@ int main()
 {
 	kinds.emit(255, -5, std::string("text"), "much too long", pair{1, 2}, std::string("\\1\\2"));
 	kinds.emit(0, 0, nullptr, nullptr, pair{}, utracefs_bytes(nullptr, 0));
+	kinds.emit(256, 0, nullptr, nullptr, pair{}, utracefs_bytes(nullptr, 0));
+	kinds.emit(0, ~0ull, nullptr, nullptr, pair{}, utracefs_bytes(nullptr, 0));
 	plain.emit();
 	return utracefs_event_error(kinds.get(), nullptr, 0);
 }
 """
 
 
-@needs["g++"]
+@needs("g++")
 def test_every_kind_of_field_in_cpp(
     daemon: DaemonProcess, events_on: None, built: Path, tmp_path: Path
 ) -> None:
@@ -202,3 +239,6 @@ def test_every_kind_of_field_in_cpp(
     assert "b=0xfffffffffffffffb (-5) text=text name=muc both=" in first and first.endswith(" raw=01,02")
     assert " b=0x0 (0) text= name= both=" in second
     assert len(lines(daemon, "c_plain_cpp")) == 1
+    with daemon.tree() as tree:
+        told = tree.read_file("events/user_events/c_cpp/stats")
+    assert told.startswith(b"emitted: 2\nrefused: 1 a was out of range\nrefused: 1 b was out of range\n")

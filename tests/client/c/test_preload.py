@@ -71,6 +71,7 @@ def test_a_thread_is_cancelled_in_its_writes(work: Work, program: Path) -> None:
     assert work.numbers()[12][-1] == 1
 
 
+@pytest.mark.long
 def test_each_of_1000_children_is_complete(work: Work, program: Path) -> None:
     """However it ends."""
     run(program, "children", 1000)

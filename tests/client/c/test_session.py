@@ -160,6 +160,16 @@ def test_no_daemon(built: Path, directory: Path) -> None:
 # ---- enable bits
 
 
+def test_a_program_closes_all_and_begins_again_at_once(program: Program) -> None:
+    """What has lost its connection makes another one: nothing answers that there is none."""
+    for turn in range(3):
+        assert program.number(f"register {turn} 0 again_{turn} u32 a") == 0
+        assert program.number(f"enable {turn} 4 0 0 again_{turn} u32 a") == 0
+        assert program.number("closefrom") == 0
+        assert program.number(f"register {turn} 0 more_{turn} u32 a") == 1
+        assert program.number("open") == turn + 1
+
+
 def test_bits_follow_their_events(daemon: DaemonProcess, program: Program) -> None:
     program.ask("set 0 f0000000f1")
     assert program.number("enable 0 8 33 0 foo u32 a") == 0
@@ -210,9 +220,11 @@ def test_a_child_of_a_program_with_bits_ends(built: Path, daemon: DaemonProcess)
             assert program.number("fork") != program.pid
 
 
-def test_bits_outlive_the_daemon(daemon: DaemonProcess, program: Program, directory: Path) -> None:
-    assert program.number("enable 0 4 3 0 foo u32 a") == 0
-    program.number("register 0 0 foo u32 a")
+@pytest.mark.parametrize("command", ["foo u32 a", "foo ;; u32 a"])
+def test_bits_outlive_the_daemon(daemon: DaemonProcess, program: Program, command: str) -> None:
+    """Also of an event that its own command string does not find."""
+    assert program.number(f"register 0 0 {command}") == 0
+    assert program.number(f"enable 0 4 3 0 {command}") == 0
     enable(daemon, "foo")
     wait_for(lambda: program.ask("word 0") == "8")
     daemon.stop(kill=True)

@@ -17,6 +17,7 @@ from tests.client.c.building import SOURCE
 from tests.client.c.conftest import Run
 from tests.client.c.test_emit import WAYS, lines, numbers, of_way
 from tests.integration.conftest import DaemonProcess
+from tests.integration.test_conservation import stats
 
 pytestmark = pytest.mark.usefixtures("events_on")
 
@@ -34,6 +35,15 @@ def test_children_of_a_program_whose_threads_emit(daemon: DaemonProcess, run: Ru
     assert [int(i) for _, i in of_children] == list(range(50))
     assert len({pid for pid, _ in of_children}) == 50
     numbers(daemon)
+
+
+def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(
+    daemon: DaemonProcess, run: Run
+) -> None:
+    with daemon.tree() as tree:  # connected before the socket goes
+        assert run("emitting", "cut-off", 10) == "lost 10\n"
+        emitted, consumers = stats(tree.read_file("events/user_events/c_count/stats"))
+    assert (emitted, consumers["ftrace"]["recorded"], consumers["ftrace"]["lost"]) == (11, 1, 10)
 
 
 def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
@@ -62,9 +72,8 @@ def test_a_child_that_shares_its_parents_memory(
 @WAYS
 def test_all_descriptors_are_closed(daemon: DaemonProcess, run: Run, way: str) -> None:
     """It goes on, and with a new connection soon emits again; the program's own files are left alone."""
-    run("emitting", "closefrom", 0, 1000, **of_way(way))
-    found = lines(daemon, "c_count")
-    assert found[0] == " who=0x5 (5) i=0x0 (0)" and found[-1] == " who=0x5 (5) i=0x3e7 (999)"
+    assert run("emitting", "closefrom", 0, 1000, **of_way(way)) == "lost 0\n"
+    assert lines(daemon, "c_count") == [f" who=0x5 (5) i={i:#x} ({i})" for i in range(1000)]
 
 
 def test_the_end_of_a_process_waits_for_nothing(daemon: DaemonProcess, built: Path, run: Run) -> None:

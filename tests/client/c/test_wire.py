@@ -30,7 +30,12 @@ def wire() -> Iterator[Program]:
         ("register", [0, 2**32 - 1, "DIAG_IOCSREG", [{"name_args": "name u32 a; u32 b; u32 c; u32 d"}]]),
         (
             "token",
-            [0, 5, "DIAG_IOCSREG", [{"name_args": "name u32 a", "flags": 2, "enable_token": 2**63 - 1}]],
+            [
+                0,
+                5,
+                "DIAG_IOCSREG",
+                [{"name_args": "name u32 a", "flags": 2, "event_id": 9, "enable_token": 2**63 - 1}],
+            ],
         ),
         ("delete", [0, 5, "DIAG_IOCSDEL", ["name"]]),
         ("unregister", [0, 5, "DIAG_IOCSUNREG", [{"disable_token": 200}]]),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.cli.kit import Cli
+from tests.forked import Popen
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def plugin_path(tmp_path: Path) -> Path:
 def daemon(home: Path, plugin_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """`python -m utracefsd` in home/d."""
     ready, ready_w = os.pipe()
-    process = subprocess.Popen(
+    process = Popen(
         [sys.executable, "-m", "utracefsd", "--dir", str(home / "d"), "--ready-fd", str(ready_w)],
         env={**os.environ, "PYTHONPATH": str(plugin_path)},
         pass_fds=[ready_w],

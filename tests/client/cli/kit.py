@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.forked import Popen
 from utracefs_protocol.text import text_of
 
 ANSWER_S = 60
@@ -30,15 +31,13 @@ class Cli:
         return [sys.executable, "-m", "utracefs.cli", *words]
 
     def run(self, *words: str, status: int = 0, data: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-        done = subprocess.run(
-            self.command(*words),
-            env=self.env,
-            cwd=self.home,
-            input=data,
-            capture_output=True,
-            timeout=ANSWER_S,
-            check=False,
-        )
+        with self.start(*words, stdin=subprocess.PIPE) as process:
+            try:
+                out, error = process.communicate(data, ANSWER_S)
+            except BaseException:
+                process.kill()
+                raise
+        done = subprocess.CompletedProcess(process.args, process.returncode, out, error)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
         return done
@@ -53,7 +52,7 @@ class Cli:
         return error
 
     def start(self, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
+        return Popen(
             self.command(*words),
             env=self.env,
             cwd=self.home,

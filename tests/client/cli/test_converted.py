@@ -6,13 +6,13 @@ import re
 import stat
 import sys
 
-import pyarrow.parquet as pq
 import pytest
 
 import utracefs
 from tests.client.cli.kit import Cli
 from tests.client.cli.test_record import emitter
 from tests.client.export.test_ctf import read as read_ctf
+from tests.judges import library
 
 THREADS = """
 import os, threading, utracefs
@@ -50,7 +50,7 @@ def test_the_ending_says_the_format(cli: Cli, name: str) -> None:
     elif path.suffix == ".pftrace":
         assert path.read_bytes().count(b"text 299") == 1
     elif path.suffix == ".parquet":
-        assert pq.read_table(path).column("n").to_pylist() == list(range(300))
+        assert library("pyarrow.parquet").read_table(path).column("n").to_pylist() == list(range(300))
     else:
         assert path.read_text().count("text 299") == 1
         assert path.read_text().count("ticks") == 300
@@ -89,10 +89,14 @@ def test_what_cannot_be_written_is_told_before_the_command_runs(
 
 
 def test_the_recording_stays_where_it_cannot_be_converted(cli: Cli) -> None:
-    """Times of another clock are no perf.data, which is only known when there is one."""
-    done = cli.run("record", "-C", "boot", "-o", "o.data", *emitter(20), status=1)
-    assert b"these are of the clock boot; the recording is in " in done.stderr
-    path = cli.home / "o.data.recorded.dat"
-    assert os.listdir(cli.home) == [path.name] and stat.S_ISREG(path.stat().st_mode)
+    """Somebody makes the folder meanwhile."""
+    _, *words = emitter(20)
+    done = cli.run(
+        "record", "-o", "o.ctf", "--", "sh", "-c", 'mkdir o.ctf; exec "$@"', "sh", *words, status=1
+    )
+    assert b"o.ctf.recorded.dat: 20 records, " in done.stderr  # and what was lost
+    assert b"; the recording is in " in done.stderr
+    path = cli.home / "o.ctf.recorded.dat"
+    assert sorted(os.listdir(cli.home)) == ["o.ctf", path.name] and stat.S_ISREG(path.stat().st_mode)
     with utracefs.open(path) as recording:
         assert len(list(recording)) == 20

@@ -52,6 +52,7 @@ def test_doctor_finds_what_is_wrong(traced: Cli) -> None:
         said = json.loads(traced.run("doctor", "ev", "--json", status=1).stdout)
         kept = [one["text"] for one in said if one["text"].startswith("stream:")]
     assert [text.partition(" ")[2] for text in kept] == ["kept 1 away: its filter"]
+    assert "stream:" not in traced.run("doctor", "ev", status=1).stdout.decode()  # it is gone
     traced.run("write", "set_event_pid", "1")
     assert "only 1 threads" in levels(traced, status=1)["set_event_pid"]
     assert traced.run("doctor", status=1).stdout.startswith(b"ok    client: utracefs ")
@@ -114,6 +115,11 @@ class Stats:
         (b"faults: 0\nconnections: 7\n", []),
         (b"", []),
         (b"connections: 7\nfaults: 3\n", ["FAIL 3 unexpected errors in the daemon"]),
+        (b"events: 7 of 8\n  user 1: 4 of 4\n  refused to user 1: 2\n", ["note user 1 was refused 2 times"]),
+        (
+            b"data rings gone with their records, unknown how many: 2\n",
+            ["note 2 did not come back after the daemon's restart"],
+        ),
     ],
 )
 def test_doctor_tells_of_the_daemons_own_errors(text: bytes | None, found: list[str]) -> None:

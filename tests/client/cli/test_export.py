@@ -2,13 +2,18 @@
 looks: tests/client/export."""
 
 import csv
+import errno
 import json
+import os
+import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
@@ -20,9 +25,13 @@ from tests.client.export.example import EVENTS, ROWS, write
 from tests.client.export.perfetto_reader import read as read_perfetto
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
+from tests.client.trace_dat.example import EVENTS as PAGE_EVENTS
 from tests.client.trace_dat.example import write as write_pages
-from utracefs.cli import cli
-from utracefs.export import write_perf_data
+from tests.judges import library, run_judge
+from utracefs.cli import Failure, cli
+from utracefs.cli.converted import Target
+from utracefs.cli.export import FORMATS
+from utracefs.export import Exported, write_perf_data
 
 
 @pytest.fixture
@@ -107,6 +116,18 @@ field = "size"
 event = "nosuch"
 field = "n"
 """
+
+
+def test_the_last_seconds(file: Path, tmp_path: Path) -> None:
+    with utracefs.open(file) as recording:
+        times = [record.time_ns for record in recording]
+        write_perf_data(recording, tmp_path / "perf.data")
+    seconds = (times[-1] - times[-3]) / 1e9
+    for path in (file, tmp_path / "perf.data"):
+        lines = run("--last", f"{seconds:.9f}", path).stdout.splitlines()
+        assert [one["time_ns"] for line in lines if "name" in (one := json.loads(line))] == times[-3:]
+    assert run("--last", "1", "--since", "1", file).exit_code == 2
+    assert run("--last", "1", "--live").exit_code == 2
 
 
 def test_tracks(file: Path, tmp_path: Path) -> None:
@@ -269,6 +290,11 @@ def test_the_ring_buffer_of_the_daemon(traced: Cli) -> None:
     done = traced.run("export", "--daemon", "-e", "shop", "-o", "now.dat")
     assert done.stderr == b"now.dat: 1 records\n"
     assert "count=7" in traced.out("report", "now.dat")
+    traced.run("write", "trace_clock", "boot")
+    traced.run("emit", "other", "9")
+    says = traced.fails("export", "--daemon", "-o", "x.data")
+    assert says.startswith("utracefs: the daemon's ring buffer: perf.data needs times of CLOCK_MONOTONIC; ")
+    assert says.count("\n") == 1
     assert sorted(path.name for path in traced.home.iterdir()) == ["d", "now.dat"]
     assert "no such instance" in traced.fails("export", "--daemon", "-B", "nosuch")
     assert "give INPUT, --daemon or --live" in traced.run("export", "--daemon", "x", status=2).stderr.decode()
@@ -288,9 +314,12 @@ def test_a_filter_that_fits_nothing(file: Path, command: str) -> None:
     assert done.stderr == (f"utracefs: {file}: filter: Field not found\n  stauts >= 500\n         ^\n")
 
 
+GUESSED = "; the days are guessed: the recording does not know the time of day"
+
+
 def test_parquet(file: Path, tmp_path: Path) -> None:
     done = run(file, "--to", "parquet", "-o", tmp_path / "out")
-    assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost\n")
+    assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost{GUESSED}\n")
     folders = {folder.name for folder in (tmp_path / "out").iterdir()}
     assert folders == {f"event=user_events:{e.name.decode()}" for e in EVENTS.declared.values()}
     assert (
@@ -298,7 +327,10 @@ def test_parquet(file: Path, tmp_path: Path) -> None:
     )  # several events: a directory all the same
     assert {folder.name for folder in (tmp_path / "all.parquet").iterdir()} == folders
     assert run(file, "-e", "begin", "-o", tmp_path / "begin.parquet").exit_code == 0
-    assert pq.read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [7, 8]
+    assert library("pyarrow.parquet").read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [
+        7,
+        8,
+    ]
     assert run(file, "-P", "13", "--since", "3", "-o", tmp_path / "done.parquet").exit_code == 0
 
 
@@ -356,3 +388,87 @@ def test_any_file_is_one_line_at_worst(
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     done = CliRunner().invoke(cli, ["report", str(path)])
     assert done.exit_code in (0, 1) and "internal error" not in done.output
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    chance = Random(1)
+    texts = (chance.randbytes(60).hex() for _ in range(20000))
+    records = [(n + 1, PAGE_EVENTS.entry(2002, 11, text, n, n)) for n, text in enumerate(texts)]
+    return write_pages(
+        tmp_path_factory.mktemp("large") / "trace.dat", [pages(records[::2]), pages(records[1::2])]
+    )
+
+
+def records_in(out: Path) -> int:
+    """As others read them."""
+    if out.suffix in (".dat", ".data"):
+        with utracefs.open(out) as recording:
+            return len(list(recording))
+    if out.suffix == ".pftrace":
+        return len(read_perfetto(out.read_bytes()).events)
+    if out.suffix == ".json":
+        return sum(one["ph"] == "i" for one in json.loads(out.read_bytes())["traceEvents"])
+    if out.is_dir() and out.name == "out.ctf":
+        return len(run_judge("babeltrace2", out, may_warn=True).splitlines())  # of packets that are missing
+    if out.is_dir() or out.suffix == ".parquet":
+        pq = library("pyarrow.parquet")
+        files = [*out.rglob("*.parquet")] if out.is_dir() else [out]
+        return sum(pq.ParquetFile(file).metadata.num_rows for file in files)
+    return out.read_bytes().count(b"\n") - (out.suffix == ".csv")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "out.dat",
+        "out.data",
+        "out.jsonl",
+        "out.csv",
+        "out.json",
+        "out.pftrace",
+        "out.ctf",
+        "out.parquet",
+        "dir",
+    ],
+)
+def test_a_disk_that_is_full(large: Path, tmp_path: Path, name: str) -> None:
+    """The file has what fits and is good; what does not fit is counted."""
+    out = tmp_path / name
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        done = run(large, "-o", out, *(["--to", "parquet"] if name == "dir" else []))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    found = re.fullmatch(
+        rf"{out}: (\d+) records.*\nutracefs: {out}: .* it has what fitted, (\d+) records did not\n",
+        done.output,
+    )
+    assert found and done.exit_code == 1, done.output
+    kept, missing = map(int, found.groups())
+    assert kept + missing == 20000 and kept > 3000
+    assert records_in(out) == kept
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_conversion_that_does_not_fit_keeps_the_recording(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(str(tmp_path / "out.csv"))
+    shutil.copy(large, target.path)
+    error = OSError(errno.ENOSPC, "full")
+    monkeypatch.setattr(
+        "utracefs.cli.export.convert", lambda *_: Exported(1, 0, False, no_room=2, error=error)
+    )
+    with pytest.raises(Failure, match=re.escape(target.path)):
+        target.finish(1, {})
+    assert os.path.exists(target.path)
+
+
+def test_record_names_an_ending_of_each_format() -> None:
+    """Its help does not import the exporters."""
+    words = set(re.findall(r"\.\w+", CliRunner().invoke(cli, ["record", "--help"]).stdout))
+    assert {row.endings[0] for row in FORMATS.values()} <= words

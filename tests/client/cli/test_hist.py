@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,14 @@ def test_a_command_with_a_daemon_of_its_own(cli: Cli) -> None:
         "1000 records, 3 entries\n"
     )
     assert done.stderr == b""
+
+
+def test_what_it_did_not_count_is_told(cli: Cli) -> None:
+    words = emitter(50000)
+    done = cli.run("hist", "web", "common_cpu", "--json", "--", "env", "UTRACEFS_RING_KB=64", *words[1:])
+    lost = re.fullmatch(rb"utracefs: (\d+) records were lost before they could be counted\n", done.stderr)
+    assert lost is not None, done.stderr
+    assert json.loads(done.stdout)[0]["hits"] + int(lost[1]) == 50000
 
 
 def test_json_filter_and_size(cli: Cli) -> None:

@@ -81,8 +81,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, height=40, color_system=None)
-    monkeypatch.setattr("rich.get_console", lambda: console)
-    monkeypatch.setattr("rich.live.get_console", lambda: console)
+    monkeypatch.setattr("rich.console.Console", lambda **_kwargs: console)
     monkeypatch.setenv("LINES", "9")
     many = tuple(Entry({"path": f"/{n}\udcff[b]"}, {"hitcount": 10 - n}) for n in range(5))
     with LiveView() as view:

@@ -28,7 +28,7 @@ def test_help_names_every_command_and_imports_none() -> None:
     for name, (_, text) in COMMANDS.items():
         assert f"\n  {name} " in out
         assert text[:30] in out
-    assert out.endswith("\n[]\n")
+    assert out.endswith("\n['utracefs.cli.terminal']\n")
 
 
 @pytest.mark.parametrize("name", [*(name for name in COMMANDS if name != "daemon"), "echo"])
@@ -130,7 +130,7 @@ def test_dir_stands_before_or_behind(cli: Cli) -> None:
 def test_how_failures_are_told(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
     import utracefs.cli.report
 
-    def fail(_path: str) -> None:
+    def fail(_path: str, *, recover: bool) -> None:
         raise error
 
     monkeypatch.setattr(utracefs.cli.report, "TraceDatReader", fail)

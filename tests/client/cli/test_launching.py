@@ -207,7 +207,7 @@ def provider(folder: Path, *flags: str) -> str:
 
 def provided(cli: Cli) -> list[int]:
     lines = [json.loads(line) for line in cli.out("report", "--json").splitlines()]
-    assert {(line["event"], line["comm"]) for line in lines} == {("provided", "provider")}
+    assert {(line["name"], line["comm"]) for line in lines} == {("provided", "provider")}
     return [line["fields"]["n"] for line in lines]
 
 

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.client.cli.kit import Cli
+from tests.integration.mounting import must_mount
 
 
 def test_usage(cli: Cli) -> None:
@@ -21,6 +24,23 @@ def test_no_daemon(cli: Cli, home: Path) -> None:
 def test_no_such_group(cli: Cli, home: Path) -> None:
     error = cli.fails("mount", "--group", "no-such-group", str(home))
     assert error == "utracefs: no-such-group: no such group\n"
+
+
+@pytest.mark.parametrize("option", [["--wait"], ["--foreground"], ["--allow-other"], ["--group", "0"]])
+def test_options_of_a_mount_that_stays(option: list[str], cli: Cli, home: Path) -> None:
+    assert "go without a COMMAND" in cli.fails("mount", *option, str(home), "--", "true", status=2)
+
+
+def test_a_mount_for_a_command(cli: Cli, home: Path) -> None:
+    """It has a daemon of its own where none runs; afterwards nothing is mounted and no process is left."""
+    must_mount(home / "probe")
+    place = home / "tree"
+    place.mkdir()
+    done = cli.run("mount", str(place), "--", "sh", "-c", f"cat {place}/current_tracer; exit 3", status=3)
+    assert done.stdout == b"nop\n"
+    assert list(place.iterdir()) == []
+    assert cli.fails("mount", str(place), "--", "nosuch", status=127).endswith("command not found\n")
+    assert f"{home}/none: there is no such directory" in cli.fails("mount", f"{home}/none", "--", "true")
 
 
 def test_no_such_directory(traced: Cli, home: Path) -> None:

@@ -49,10 +49,10 @@ def test_the_account(traced: Cli) -> None:
         traced.run("emit", "ev", "1", "x")
         traced.run("emit", "ev", "1", "x" * 5000)
         traced.run("emit", "other", "1")
-        assert ledger.read() == Account(recorded=1, lost=1)
-        assert top.read() == Account(recorded=2, lost=1), "what was there before does not count"
+        assert ledger.read() == Account(recorded=1, lost=1, unread=1)
+        assert top.read() == Account(recorded=2, lost=1, unread=3), "what was there before does not count"
         tree.write_file(place.path("set_event"), b"")
-        assert ledger.read() == Account(recorded=1, lost=1), "what was disabled since does"
+        assert ledger.read() == Account(recorded=1, lost=1, unread=1), "what was disabled since does"
 
 
 STATS = "emitted: {0}\nlost in data rings: {1}\nftrace:x: recorded {2} filtered 0 lost {3}\n"
@@ -63,7 +63,7 @@ class FakeTree(Tracefs):
         self.files = {
             "available_events": b"user_events:a\nuser_events:b\n",
             "instances/x/set_event": b"user_events:a\nuser_events:new\n",
-            "events/user_events/a/stats": b"emitted: 50\nlost in data rings: 40\n",
+            "events/user_events/a/stats": b"emitted: 50\nlost in data rings: 40\nrefused: 3 n was float\n",
             "events/user_events/b/stats": b"emitted: 9\nlost in data rings: 9\n",
             "instances/x/per_cpu/cpu0/stats": b"dropped events: 3\n",
         }
@@ -82,10 +82,12 @@ def test_what_data_rings_had_lost_before_is_not_ours() -> None:
     tree = FakeTree()
     ledger = Ledger(tree, Place("x"))
     assert ledger.read() == Account()
-    tree.files["events/user_events/a/stats"] = STATS.format(60, 42, 5, 5).encode()
+    more = "refused: 5 n was float\nrefused: 1 n was None\n"
+    tree.files["events/user_events/a/stats"] = (STATS.format(60, 42, 5, 5) + more).encode()
     tree.files["events/user_events/new/stats"] = STATS.format(4, 1, 3, 1).encode()
     tree.files["events/user_events/b/stats"] = b"emitted: 99\nlost in data rings: 99\n"
-    tree.files["instances/x/per_cpu/cpu0/stats"] = b"dropped events: 5\n"
-    assert ledger.read() == Account(recorded=8, lost=6, in_rings=3, dropped=2)
+    tree.files["instances/x/per_cpu/cpu0/stats"] = b"dropped events: 5\noverrun: 4\n"
+    refused = {"a.n was float": 2, "a.n was None": 1}
+    assert ledger.read() == Account(recorded=8, lost=6, in_rings=3, dropped=2, overrun=4, refused=refused)
     del tree.files["events/user_events/a/stats"]
-    assert ledger.read() == Account(recorded=3, lost=1, in_rings=1, dropped=2)
+    assert ledger.read() == Account(recorded=3, lost=1, in_rings=1, dropped=2, overrun=4)

@@ -124,6 +124,15 @@ def test_perf_record_and_script(traced: Cli) -> None:
     assert "utracefs did not write" in traced.fails("perf", "script", "-i", "bad")
 
 
+def test_perf_script_of_an_event_that_was_not_described_yet(cli: Cli) -> None:
+    writer = PerfDataWriter(cli.home / "perf.data")
+    writer.add(work(1_000_000_000, 1))
+    writer.describe(Contents(events=[], header_page=b"", header_event=b""))
+    writer.leave()
+    done = cli.run("perf", "script", "--recover", "-i", "perf.data.part")
+    assert done.stderr == b"utracefs: 1 samples are of events whose formats were not written yet\n"
+
+
 def test_perf_script_tells_of_losses_and_of_damage(cli: Cli) -> None:
     path = cli.home / "perf.data"
     with PerfDataWriter(path) as writer:

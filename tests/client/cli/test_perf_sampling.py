@@ -10,8 +10,13 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.real_daemon import Utracefsd
-from utracefs.cli.perf_sampling import Comms, Line
-from utracefs.tracefs import Tracefs
+from utracefs import Session
+from utracefs.cli.common import connect
+from utracefs.cli.perf_attached import Attached
+from utracefs.cli.perf_sampling import Comms, Line, PerfRecorder
+from utracefs.cli.wanted import Wanted
+from utracefs.perf_data import PerfDataReader
+from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.event_format import format_text, parse_format
 from utracefs_protocol.perf_ring import Sample
@@ -76,6 +81,47 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
     numbers = [int(line.rpartition("=")[2]) for line in text.splitlines() if "n=" in line]
     assert numbers == [*range(50), *range(100, 150)]
     assert b"utracefs: 100 samples, nothing lost" in error
+
+
+def test_losses_are_told_when_the_daemon_was_killed(
+    home: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And until then what reads its samples is there as soon as the first came."""
+    monkeypatch.setattr("utracefs.cli.perf_attached.LOST_S", 0.0)
+    monkeypatch.setattr("utracefs.cli.perf_sampling.DESCRIBE_S", 1000.0)
+    daemon, attr = Utracefsd(home / "d"), PerfAttr(sample_period=1, data_pages=1)
+    daemon.start()
+    try:
+        with (
+            Session(str(daemon.directory)) as session,
+            Attached(connect(str(daemon.directory)), [Wanted("work")], attr) as attached,
+            PerfRecorder(attached, str(home / "perf.data"), attr) as recorder,
+        ):
+            event = session.event("work u32 n")
+            eventually(lambda: event.registered, "it is there")
+            recorder.step()
+            eventually(lambda: event, "it is on")
+            for n in range(1000):
+                event.emit(n)
+            session.flush(20)
+            attached.look()
+            described = home / "perf.data.part.events"
+            eventually(lambda: recorder.step() >= 0 and b"name: work" in described.read_bytes(), "described")
+            assert daemon.process is not None
+            daemon.process.kill()
+            daemon.process.communicate(timeout=20)
+            attached.look()
+            assert attached.is_away
+            recorder.drain()
+            written = recorder.finish(["perf"])
+            assert written.lost > 0 and written.samples + written.lost == 1000
+    finally:
+        daemon.stop()
+        # What a daemon keeps for its successor; here none comes.
+        shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
+    with PerfDataReader(written.name) as reader:
+        samples = reader.samples()
+        assert len(list(samples)) == written.samples and samples.lost == written.lost
 
 
 def test_a_line() -> None:

@@ -97,6 +97,7 @@ def test_commands_that_cannot_be_run(cli: Cli) -> None:
         (["-C", "nosuch"], "utracefs: trace_clock: "),
         (["-e", "fine", "-b", "99999999999"], "utracefs: buffer_size_kb: "),
         (["--wall-clock", "-C", "counter"], "utracefs: trace_clock: counter does not tell times"),
+        (["-C", "boot", "-o", "x.data"], "utracefs: x.data: perf.data needs times of CLOCK_MONOTONIC"),
     ],
 )
 def test_what_cannot_be_done_leaves_nothing(traced: Cli, words: list[str], says: str) -> None:
@@ -182,14 +183,59 @@ def _standing(cli: Cli) -> list[str]:
     return [f"instances/{name}standing_events" for name in names] or ["standing_events"]
 
 
-def test_a_recorder_that_is_killed_leaves_nothing(traced: Cli, eventually: Eventually) -> None:
+def test_a_recorder_that_is_killed(traced: Cli, eventually: Eventually) -> None:
+    """No instance is left; what it wrote is there under its name."""
     traced.run("reg", "ev u32 a")
-    process = traced.start("record")
+    process = traced.start("record", "-o", "k.dat")
     eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "ev", "7")
+    part = traced.home / "k.dat.part"
+    eventually(lambda: b"name: ev" in part.read_bytes(), "it has the record's event")
+    eventually(
+        lambda: " a=7" in traced.run("report", "--recover", str(part)).stdout.decode(), "and the record"
+    )
     process.kill()
     process.communicate()
+    assert " a=7" in traced.out("report", "--recover", str(part))
+    assert "--recover" in traced.fails("report", str(part))
     eventually(lambda: not traced.out("ls", "instances"), "its instance is gone")
     assert "Used by" not in traced.out("cat", "user_events_status")
+
+
+FULL = """
+import utracefs
+event = utracefs.event("ev u32 n; char[1000] text")
+while not event:
+    pass
+for n in range(3000):
+    event.emit(n, b"x")
+    n % 100 or utracefs.flush(20)
+utracefs.flush(20)
+"""
+
+
+def test_a_disk_that_is_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits is in the file, which all can read; what does not is counted."""
+    (cli.home / "f.dat").write_bytes(b"old")
+    program = (
+        "import resource, sys; from utracefs.cli import main, record; make = record.Recorder\n"
+        "def limited(*args, **options):\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, resource.RLIM_INFINITY))\n"
+        "    return make(*args, **options)\n"
+        "record.Recorder = limited; main(sys.argv[1:])"
+    )
+    monkeypatch.setattr(cli, "command", lambda *words: [sys.executable, "-c", program, *words])
+    words = ("record", "-b", "8192", "-o", "f.dat", "--", sys.executable, "-c", FULL)
+    error = cli.run(*words, status=1).stderr.decode()
+    found = re.search(r"f.dat: (\d+) records, .*, (\d+) lost: (\d+) without room on the disk\n", error)
+    assert found, error
+    kept, lost, no_room = map(int, found.groups())
+    assert kept + lost == 3000 and lost == no_room and kept > 1000
+    assert error.endswith(f"f.dat: File too large; it has what fitted, {no_room} records did not\n")
+    assert cli.out("report", "f.dat").count(" ev: ") == kept
+    assert trace_cmd("report", "-i", str(cli.home / "f.dat")).count(" ev: ") == kept
+    assert f"no room on the disk: {no_room}\n" in cli.out("report", "--stat", "f.dat")
+    assert sorted(os.listdir(cli.home)) == ["f.dat"]
 
 
 def test_embedded_beside_a_running_one(traced: Cli) -> None:
@@ -320,14 +366,19 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     assert len(fields(traced)) == 100
 
 
-def test_without_a_command_it_ends_with_the_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:
+def test_without_a_command_it_ends_with_the_daemon(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    traced.run("reg", "ev u32 a")
     process = traced.start("record")
-    while not traced.out("ls", "instances"):
-        assert process.poll() is None
+    eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "ev", "7")
+    part = traced.home / "trace.dat.part"
+    eventually(lambda: b"name: ev" in part.read_bytes(), "it has the record's event")
     daemon.kill()
     _, error = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert b"as far as the daemon told before it went away" in error
+    assert b"nothing lost as far as the daemon said before it went away\n" in error
     assert b"trace.dat holds what came until then" in error
 
 
@@ -374,7 +425,7 @@ def _is_zombie(pid: int) -> bool:
 def test_wall_clock(cli: Cli) -> None:
     before = time.time()
     cli.run("record", "--wall-clock", *emitter(3))
-    stamps = [json.loads(line)["ts_ns"] / 1e9 for line in cli.out("report", "--json").splitlines()]
+    stamps = [json.loads(line)["time_ns"] / 1e9 for line in cli.out("report", "--json").splitlines()]
     assert all(before - 0.01 <= stamp <= time.time() + 0.01 for stamp in stamps)
 
 
@@ -512,6 +563,44 @@ def test_a_snapshot_that_no_trigger_took(cli: Cli) -> None:
     assert done.stderr.endswith(b"; no trigger took a snapshot\n")
 
 
+@pytest.mark.parametrize("words", [("record", "--snapshot"), ("perf", "record", "-e", "ev")])
+def test_sigusr2_writes_what_there_is_and_sigusr1_ends_it(
+    traced: Cli, eventually: Eventually, words: tuple[str, ...]
+) -> None:
+    traced.run("reg", "ev u32 a")
+    process = traced.start(*words, "-o", "out")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    for number in range(2):
+        traced.run("emit", "ev", str(number))
+        process.send_signal(signal.SIGUSR2)
+        eventually(lambda: len(list(traced.home.glob("out.2*"))) == number + 1, "it is written")  # noqa: B023
+    traced.run("emit", "ev", "2")
+    _, error = interrupt(process, signal.SIGUSR1)
+    assert process.returncode == 0, error
+    files = [*sorted(traced.home.glob("out.2*")), traced.home / "out"]
+    for number, file in enumerate(files):
+        lines = traced.out("export", str(file)).splitlines()
+        assert [json.loads(line)["fields"]["a"] for line in lines] == [number]
+        assert file.name.encode() in error
+    assert not list(traced.home.glob("*.part*"))
+
+
+@pytest.mark.parametrize("words", [("record",), ("perf", "record")])
+def test_nobody_hears_what_it_says(traced: Cli, eventually: Eventually, words: tuple[str, ...]) -> None:
+    """The terminal is gone, say: the file is whole."""
+    traced.run("reg", "ev u32 a")
+    process = traced.start(*words, "-e", "ev", "-e", "nosuch", "-o", "out")
+    assert process.stderr is not None
+    process.stderr.close()
+    process.stderr = None
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("reg", "late u32 a")
+    traced.run("emit", "ev", "7")
+    interrupt(process, signal.SIGHUP)
+    assert " a=7" in traced.out(*(("perf", "script", "-i") if words[0] == "perf" else ("report",)), "out")
+    assert not list(traced.home.glob("*.part*"))
+
+
 def test_settings_of_events_go_with_the_recording(traced: Cli) -> None:
     traced.run("reg", "web u16 status; __rel_loc char[] path")
     traced.run("record", "-e", "web", "-f", "status == 1", "-R", "traceoff", "--", "true")
@@ -542,3 +631,25 @@ def test_a_filter_of_all_events(cli: Cli) -> None:
     """Without any -e."""
     cli.run("record", "--filter", "n >= 7", *emitter(10))
     assert [one["n"] for one in fields(cli)] == [7, 8, 9]
+
+
+REFUSED = """
+import utracefs
+event = utracefs.event("http_request u32 usec; u8 kind")
+bool(event)
+for _ in range(3):
+    event.emit(1.5, 0)
+event.emit(1, 2)
+"""
+
+
+def test_what_the_program_s_client_refused(traced: Cli) -> None:
+    done = traced.run("record", "--", sys.executable, "-W", "ignore", "-c", REFUSED)
+    assert re.fullmatch(
+        rb"utracefs: trace.dat: 1 record, [\d.]+ kB, nothing lost, 3 refused: http_request.usec was float\n",
+        done.stderr,
+    ), done.stderr
+    done = traced.run("record", "--", sys.executable, "-W", "ignore", "-c", REFUSED + "event.emit(1, 256)\n")
+    assert done.stderr.endswith(
+        b", 4 refused: 3 http_request.usec was float, 1 http_request.kind was out of range\n"
+    )

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from tests.client.cli.kit import Cli
 from tests.client.recordings import trace_cmd
-from utracefs.cli.recorder import Recorder, Summary
+from utracefs.cli.recorder import About, Recorder, Summary
 from utracefs.trace_dat import TraceDatReader
 from utracefs.trace_report import ReportOptions, report_text
 from utracefs.tracefs import Tracefs
 
 
 def finish(recorder: Recorder) -> Summary:
-    return recorder.finish(uname="Linux", version="utracefs", trace_id=1, offset_ns=None)
+    return recorder.finish(About(uname="Linux", version="utracefs"))
 
 
 def records(path: Path) -> list[str]:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import utracefs
 from tests.client.recordings import Events
 from utracefs.cli import cli
+from utracefs.cli.losses import LOSSES, lost_lines
+from utracefs.export import write_perf_data
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, PageWriter, header_page_text
 
@@ -166,8 +169,7 @@ def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [
         (["--html", "--json"], "--html stands alone"),
         (["--html", "--stat"], "--html stands alone"),
-        (["-o", "x"], "are for --html"),
-        (["--recover"], "are for --html"),
+        (["-o", "x"], "is for --html"),
         (["--html", "-o", "trace.dat"], "is the input"),
         (["--html", "-e", "nosuch"], "no such event"),
         (["--html", "-o", "nosuch/x"], "No such file or directory"),
@@ -204,9 +206,22 @@ def test_times_that_exclude_each_other(file: Path) -> None:
     assert (result.exit_code, "--last goes without --since" in result.output) == (2, True)
 
 
-def test_the_last_seconds_are_of_a_trace_dat(tmp_path: Path) -> None:
+def test_the_last_seconds_of_a_perf_data(file: Path, tmp_path: Path) -> None:
     path = tmp_path / "perf.data"
-    path.write_bytes(b"PERFILE2" + bytes(96))
-    for words in (["--last", "1"], ["--last", "1", "--html"]):
-        done = report(*words, path)
-        assert done.exit_code == 1 and "--html (without --last) and `export` take it" in done.output
+    with utracefs.open(file) as recording:
+        write_perf_data(recording, path)
+    done = report("--last", "0.000002", "--html", "-o", tmp_path / "out.html", path)
+    assert (done.exit_code, done.output) == (0, f"{tmp_path / 'out.html'}: 3 records\n")
+    done = report("--last", "1", path)
+    assert done.exit_code == 1 and "--json, --html and `export` take it" in done.output
+
+
+def test_what_was_lost_is_told(tmp_path: Path) -> None:
+    """Also what no page says: it was lost behind the last record."""
+    path = tmp_path / "trace.dat"
+    with TraceDatWriter(str(path), nr_cpus=1) as writer:
+        stats = lost_lines(dict.fromkeys((loss.name for loss in LOSSES), 2))
+        writer.finish(Contents(header_page=header_page_text(), header_event=b"", event_stats=lambda _: stats))
+    done = report(path)
+    assert done.stdout == "cpus=1\n"
+    assert done.stderr.startswith(f"utracefs: {path}: of all that was emitted 10 lost: 2 in data rings (")

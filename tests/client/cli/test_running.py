@@ -1,6 +1,7 @@
 """Steps while a command runs: exit statuses, signals, the end of the time. Ctrl-C in a terminal:
 test_record.py."""
 
+import errno
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 from utracefs.cli import Failure
 from utracefs.cli.running import (
+    ENDING,
     NOT_EXECUTABLE,
     NOT_FOUND,
     Surroundings,
@@ -100,7 +102,7 @@ def test_a_signal_is_passed_on() -> None:
 def test_signals_are_as_before_afterwards() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with signals_blocked() as taken:
-        assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD} >= taken > {signal.SIGCHLD}
+        assert {*ENDING, signal.SIGCHLD} >= taken > {signal.SIGCHLD, signal.SIGUSR1}
         to_us(signal.SIGTERM)  # comes too late: it is taken, and ends nothing
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
@@ -138,3 +140,39 @@ def test_a_wait_that_ends_with_no_signal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(signal, "sigtimedwait", lambda *args: answers.pop() if answers else real(*args))
     assert run("sh", "-c", "sleep 0.2; exit 7") == 7
     assert not answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM])
+def test_signals_that_would_end_the_process_end_it_in_order(number: signal.Signals) -> None:
+    steps: list[None] = []
+
+    def step() -> float:
+        steps.append(None)
+        to_us(number)
+        return 10.0
+
+    assert run(step=step) == 0
+    assert steps == [None]
+
+
+def test_sigusr2_where_something_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it cannot, all goes on."""
+    dumps: list[int] = []
+    steps: list[None] = []
+
+    def step() -> float | None:
+        steps.append(None)
+        to_us(signal.SIGUSR2)
+        return 10.0 if len(steps) < 4 else None
+
+    def dump() -> None:
+        dumps.append(len(steps))
+        if len(steps) == 2:
+            raise OSError(errno.ENOSPC, "No space", "x")
+        if len(steps) == 3:
+            raise Failure("y", "no")
+
+    with signals_blocked() as taken:
+        status = run_steps((), step, taken=taken, dump=dump)
+    assert (status, dumps) == (0, [1, 2, 3])
+    assert capsys.readouterr().err == "utracefs: x: No space\nutracefs: y: no\n"

@@ -161,7 +161,7 @@ def test_a_broken_file(tmp_path: Path) -> None:
     assert run(path, "SELECT count(*) FROM records", "--recover").exit_code == 0
 
 
-@pytest.mark.parametrize(("module", "extra"), [("duckdb", "sql"), ("pyarrow", "arrow")])
+@pytest.mark.parametrize(("module", "extra"), [("duckdb", "sql"), ("pyarrow", "sql")])
 def test_a_missing_library(file: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str) -> None:
     for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
         monkeypatch.setitem(sys.modules, name, None)
@@ -184,3 +184,15 @@ def test_ctrl_c(file: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
+
+
+def test_several_recordings(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.dat"
+    other.write_bytes(file.read_bytes())
+    done = CliRunner().invoke(
+        cli, ["sql", str(file), str(other), "--json", "select file, usec from done order by file"]
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines == [{"file": str(path), "usec": 1500} for path in sorted((file, other))]
+    done = CliRunner().invoke(cli, ["sql", str(file), str(other)])
+    assert ["done", "file", "VARCHAR"] in [line.split() for line in done.stdout.splitlines()]

@@ -3,6 +3,9 @@
 import json
 import re
 
+import pytest
+
+import utracefs
 from tests.client.cli.kit import Cli
 from utracefs.tracefs import PerfAttr, Tracefs
 
@@ -57,6 +60,26 @@ def test_consumers_that_are_gone(traced: Cli) -> None:
     assert set(row["detached"]) == set(row["consumers"]) and "ftrace" in row["detached"]
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_clients_refused(traced: Cli) -> None:
+    with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:
+        event = session.event("a u32 usec")
+        assert not event
+        traced.run("enable", "a")
+        for value in (1.5, 1.5, None):
+            event.emit(value)  # type: ignore[arg-type]
+        assert session.flush(20)
+        assert traced.out("status", "a").splitlines()[-2:] == [
+            "refused   2 of user_events:a: usec was float",
+            "refused   1 of user_events:a: usec was None",
+        ]
+        (row,) = json.loads(traced.out("status", "--json"))["events"]
+        assert row["refused"] == {"usec was float": 2, "usec was None": 1}
+        said = traced.run("doctor", "a", status=1).stdout.decode()
+        assert "FAIL  user_events:a: 2 refused by the program's own client: usec was float; a Python" in said
+        assert "nothing was emitted" not in said
+
+
 def test_json(traced: Cli) -> None:
     traced.run("reg", "a")
     traced.run("enable", "--standing", "user_events:later*")
@@ -71,6 +94,7 @@ def test_json(traced: Cli) -> None:
             "used_by": [],
             "emitted": 0,
             "lost_in_rings": 0,
+            "refused": {},
             "detached": [],
             "consumers": {},
         }

@@ -9,11 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pandas
-import polars
-import pyarrow.dataset
-import pyarrow.parquet as pq
 import pytest
 
 import utracefs
@@ -24,10 +19,18 @@ from tests.client.recordings import Events
 from tests.client.test_columns import expected
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat import example
+from tests.judges import library
 from utracefs.export import Exported, parquet, write_parquet, write_parquet_file
 from utracefs.perf_data.format import Feature
 from utracefs.sql import open_tables
 from utracefs_protocol.errors import TraceError
+
+duckdb = library("duckdb")
+pandas = library("pandas")
+polars = library("polars")
+pyarrow = library("pyarrow")
+library("pyarrow.dataset")
+pq = library("pyarrow.parquet")
 
 NAMES = [name(number) for number in EVENTS.declared]
 DAY = datetime.datetime(2026, 2, 28, 23, 59, 59, tzinfo=datetime.UTC)
@@ -39,7 +42,7 @@ SECOND = 10**9
 def written(tmp_path: Path) -> tuple[Path, Path]:
     path = write(tmp_path / "t.dat", lost=5)
     with utracefs.open(path) as recording:
-        assert write_parquet(recording, tmp_path / "out") == Exported(15, 5, False)
+        assert write_parquet(recording, tmp_path / "out") == Exported(15, 5, False, day_guessed=True)
     return path, tmp_path / "out"
 
 

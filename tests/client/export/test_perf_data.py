@@ -48,6 +48,15 @@ def test_perf_reads_it(tmp_path: Path) -> None:
     ]
 
 
+def test_a_record_without_a_format_is_left_out(tmp_path: Path) -> None:
+    """Of a recording whose writer was killed."""
+    known = EVENTS.entry(2001, 11, 7)
+    records = [(1, known), (2, b"\xff\xff" + known[2:]), (3, known)]
+    out = tmp_path / "perf.data"
+    assert exported(write_pages(tmp_path / "trace.dat", [pages(records)]), out) == Exported(2, 1, False)
+    assert run_judge("perf", "script", "-f", "-i", out, may_warn=True).count(b" user_events:") == 2
+
+
 def test_a_broken_recording_makes_a_complete_file(tmp_path: Path) -> None:
     source = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
     out = tmp_path / "perf.data"

@@ -44,7 +44,7 @@ def test_samples_in_pieces() -> None:
 def test_a_record_that_no_sample_can_hold_is_lost() -> None:
     samples = samples_of([b"x" * 65400, b"x" * 65800, b"tail"])
     kinds = [kind for kind, _ in split(samples.read(1 << 20))]
-    assert (kinds, samples.too_large) == ([2, 9, 2, 9], 1)
+    assert (kinds, samples.left_out) == ([2, 9, 2, 9], 1)
 
 
 def test_what_is_broken_comes_after_all_before_it() -> None:

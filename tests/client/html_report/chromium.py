@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from tests.judges import judge
+
 __all__ = ["Chromium", "Page", "PageError"]
 
 PATIENCE_S = 60.0
@@ -58,12 +60,11 @@ class Chromium:
     """A browser with a profile of its own; a context manager that ends it and removes the profile."""
 
     def __init__(self) -> None:
+        program = judge("chromium")
         self._profile = tempfile.mkdtemp(prefix="utracefs-chromium-")
         theirs, self._to = os.pipe()
         self._from, theirs_too = os.pipe()
         high = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 20) for number in (theirs, theirs_too)]
-        program = shutil.which("chromium")
-        assert program, "the Debian package chromium is needed: make test-tools"
         silent = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._pid = os.posix_spawn(
             program,

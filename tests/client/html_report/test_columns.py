@@ -1,5 +1,6 @@
 """Columns against the Record objects of the same file."""
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from tests.client.recordings import Events
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat.example import CPU0, pages
 from tests.client.trace_dat.example import write as write_pages
-from utracefs.html_report._columns import Columns, EventColumns, Integers, Texts
+from utracefs.html_report._columns import Columns, Counts, EventColumns, Integers, Texts
 from utracefs.recording import Record, Recording
 
 EVENTS = Events(100, b"ints u8 a; s64 b; u64 c", b"text __rel_loc char[] d")
@@ -69,9 +70,13 @@ def row_of(record: Record) -> tuple[Any, ...]:
     )
 
 
-def columns_of(recording: Recording, size: int = 1 << 20) -> Columns:
-    columns = Columns(recording.reading().records)
-    while columns.read(size, 1 << 30):
+def columns_of(
+    recording: Recording, size: int = 1 << 20, *, records: int = 1 << 30, text: int = 1 << 30, counts: int = 9
+) -> Columns:
+    columns = Columns(
+        recording.reading().records, max_records=records, max_text_bytes=text, max_counts=counts
+    )
+    while columns.read(size):
         pass
     return columns
 
@@ -125,8 +130,9 @@ def test_sorting(tmp_path: Path) -> None:
     assert rows(columns) == expected
     columns.sort()
     assert rows(columns) == sorted(expected, key=lambda row: row[0])
-    assert list(columns.times.steps()) == [
-        b - a for a, b in zip([min(times), *sorted(times)], sorted(times), strict=False)
+    assert (columns.first, columns.last) == (min(times), max(times))
+    assert list(columns.times.steps(0)) == [
+        b - a for a, b in zip([0, *sorted(times)], sorted(times), strict=False)
     ]
 
 
@@ -164,23 +170,46 @@ def test_packing(tmp_path: Path, event: int, field: int, numbers: list[int], wid
 
 def test_no_records() -> None:
     assert Integers().packed() == Integers(True).packed() == (0, 0, b"")
-    assert list(Integers().steps()) == []
+    assert list(Integers().steps(0)) == []
 
 
-def test_it_stops_where_texts_take_too_much(tmp_path: Path) -> None:
-    entries = [(n, EVENTS.entry(101, 1, f"{n}" * 50)) for n in range(100)]
+def recording_of_texts(tmp_path: Path) -> Recording:
+    entries = [(n, EVENTS.entry(101, 1 + n % 3, f"{n}" * 50)) for n in range(100)]
     path = write_pages(tmp_path / "t", [pages(entries)], formats={b"user_events": EVENTS.formats()})
-    with utracefs.open(path) as recording:
-        columns = Columns(recording.reading().records)
-        assert columns.read(1000, 1000)
-        assert 1000 < columns.text_bytes < 1200
-        assert columns.count < 20
+    return utracefs.open(path)
+
+
+@pytest.mark.parametrize(("records", "text"), [(7, 1 << 30), (1 << 30, 700)])
+def test_what_does_not_fit_is_counted(tmp_path: Path, records: int, text: int) -> None:
+    with recording_of_texts(tmp_path) as recording:
+        columns = columns_of(recording, 10, records=records, text=text, counts=1000)
+        assert rows(columns) == [row_of(record) for record in recording][:7]
+    (event,) = columns.event_columns
+    rest = columns.rest
+    assert rest is not None and (event.count, event.total, rest.total) == (7, 100, 93)
+    assert (columns.first, columns.last) == (0, 99)
+    bins, events, tasks, counts = map(list, rest.columns())
+    assert (rest.shift, bins, counts) == (0, list(range(7, 100)), [1] * 93)
+    assert events == [0] * 93
+    assert [columns.task_list[number][0] for number in tasks] == [1 + n % 3 for n in range(7, 100)]
+
+
+@pytest.mark.parametrize("max_counts", [0, 1, 30, 1 << 10])
+def test_bins_get_wider_and_no_count_is_lost(tmp_path: Path, max_counts: int) -> None:
+    with recording_of_texts(tmp_path) as recording:
+        rest = columns_of(recording, records=0, counts=max_counts).rest
+    assert isinstance(rest, Counts) and (rest.least, rest.most, rest.total) == (0, 99, 100)
+    found = list(zip(*map(list, rest.columns()), strict=True))
+    expected = Counter((n >> rest.shift, 0, n % 3) for n in range(100))
+    assert found == [(*key, expected[key]) for key in sorted(expected)]
+    assert len(found) <= max(max_counts, 8 * 3)
 
 
 def test_what_is_broken_ends_it_after_all_before(tmp_path: Path) -> None:
     path = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
     with utracefs.open(path) as recording:
-        columns = Columns(recording.reading().records)
+        records = recording.reading().records
+        columns = Columns(records, max_records=9, max_text_bytes=9, max_counts=9)
         with pytest.raises(ValueError, match="cpu 0"):
-            columns.read(1000, 1 << 20)
+            columns.read(1000)
         assert columns.count == 1

@@ -629,15 +629,6 @@ def test_a_selection_is_told(chromium: Chromium, many: Path) -> None:
         assert page.text("#notice") == "A part of the recording: event big; cpu 1"
 
 
-@pytest.mark.parametrize(("name", "limit"), [("MAX_RECORDS", 10_000), ("MAX_TEXT_BYTES", 1 << 16)])
-def test_too_much_for_one_page(many: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
-    monkeypatch.setattr(writing, name, limit)
-    out = io.BytesIO()
-    with utracefs.open(many) as recording, pytest.raises(TraceError, match="select with -e, --cpu, -P"):
-        writing.write_html(recording, out)
-    assert out.getvalue() == b""
-
-
 WATCH = """
 window.longTasks = [];
 new PerformanceObserver((list) => longTasks.push(...list.getEntries().map((e) => e.duration)))

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import pickle
+import platform
 import subprocess
 import threading
 import time
@@ -19,7 +20,10 @@ from tests.client.fake_daemon import wait_for
 from tests.client.mount.canary import Canary
 from tests.client.mount.hanging import HangingFile, HangingProgram
 from tests.integration.mounting import must_mount
+from utracefs import mount
 from utracefs.mount._memory import MAX_BYTES, WAYS, Memory, ended, same_memory, with_start_stack
+
+HEADERS = Path(mount.__path__[0]) / "include"
 
 
 @pytest.fixture
@@ -187,6 +191,16 @@ def test_sleeping_calls_go_on_sleeping(memory: Memory, canary: Canary) -> None:
     assert canary.say("wake") == (
         "epoll=1/0 futex=0/0 read=1/0 timed-read=1/0 timed-write=1/0 timed-connect=0/0"
     )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of another machine")
+def test_a_call_of_a_thread_that_stops_late_goes_on(tmp_path: Path) -> None:
+    """On a busy machine one that has been interrupted is still `S` for a moment, or was about to sleep."""
+    program = tmp_path / "late"
+    command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{HEADERS}"]
+    subprocess.run([*command, Path(__file__).with_name("late.c"), "-o", program], check=True)
+    for _ in range(10):
+        assert subprocess.run([program], check=False, timeout=100).returncode == 0
 
 
 def test_a_traced_process_is_written_to_without_stopping_it(memory: Memory, canary: Canary) -> None:

@@ -92,4 +92,4 @@ def test_a_mount_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_no_such_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(own_namespace, "MOUNTPOINT", str(tmp_path / "tracing"))
     with pytest.raises(FileNotFoundError, match="without --kernel-abi the command gets the preload library"):
-        own_namespace.unshare()
+        own_namespace.unshare(own_namespace.MOUNTPOINT)

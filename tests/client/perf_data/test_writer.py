@@ -1,15 +1,19 @@
 """A perf.data that was written: what the real perf and our reader find in it."""
 
+import errno
 import os
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import utracefs
 from tests.judges import judge, run_judge
 from utracefs.perf_data import Contents, PerfDataEvent, PerfDataReader, PerfDataWriter
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.event_format import format_text, parse_format
 from utracefs_protocol.perf_ring import Sample
 
@@ -154,3 +158,67 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
         PerfDataWriter("/no/such/folder")
     with pytest.raises(OSError, match="not a regular file"):
         PerfDataWriter("/dev/null")
+
+
+def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "perf.data"
+    contents = Contents(events=EVENTS, header_page=HEADER_PAGE, header_event=b"", comms={(7, 8): b"server"})
+    with PerfDataWriter(path) as writer:
+        writer.add(http(2, 200, -5, b"/a"))
+        writer.describe(contents)
+        writer.add(work(1, 1) + work(3, 2) + http(4, 200, -5, b"/a")[:-8])
+        writer.leave()
+    part = Path(writer.part)
+    assert sorted(os.listdir(tmp_path)) == ["perf.data.part", "perf.data.part.events"]
+    with pytest.raises(TraceError, match="--recover"):
+        PerfDataReader(part)
+    with utracefs.open(part, recover=True) as recording:
+        assert [(r.time_ns, r.name, r.comm) for r in recording] == [
+            (1, "work", "<...>"),
+            (2, "http", "server"),
+            (3, "work", "<...>"),
+        ]
+    os.truncate(part, 80)
+    with utracefs.open(part, recover=True) as recording:
+        assert list(recording) == []
+    (tmp_path / "perf.data.part.events").unlink()
+    with pytest.raises(FileNotFoundError, match=r"part\.events"):
+        PerfDataReader(part, recover=True)
+
+
+@pytest.mark.parametrize("room", [300 << 10, (300 << 10) + 12, 265 << 10])
+def test_a_disk_that_is_full_costs_what_does_not_fit(
+    tmp_path: Path, full_at: Callable[[int], None], room: int
+) -> None:
+    """Kept and told to be lost are all that there was; perf reads the file."""
+    path = tmp_path / "perf.data"
+    contents = Contents(events=EVENTS, header_page=HEADER_PAGE, header_event=b"")
+    with PerfDataWriter(path) as writer:
+        full_at(room)
+        for n in range(1000):
+            writer.add(b"".join(work(10 * n + k + 1, k) for k in range(10)))
+        assert writer.finish(contents) == path.stat().st_size <= room
+    assert writer.error is not None and writer.error.errno == errno.EFBIG
+    with PerfDataReader(path) as reader:
+        samples = reader.samples()
+        kept = len(list(samples))
+        assert kept > 2500 and kept + writer.given_up == kept + samples.lost == 10000
+    text = run_judge("perf", "script", "-f", "-i", path, may_warn=True)  # of what is lost
+    assert text.count(b" user_events:work: ") == kept
+    assert os.listdir(tmp_path) == ["perf.data"]
+
+
+def test_a_short_write_is_a_full_disk(tmp_path: Path, full_at: Callable[[int], None]) -> None:
+    """What follows must not be needed to know why."""
+    with PerfDataWriter(tmp_path / "perf.data") as writer:
+        full_at(2000)
+        writer.add(b"".join(work(n + 1, 0) for n in range(100)))
+        assert writer.given_up
+        assert writer.error is not None and writer.error.errno == errno.EFBIG
+
+
+def test_another_name_for_what_is_complete(tmp_path: Path) -> None:
+    with PerfDataWriter(tmp_path / "perf.data") as writer:
+        writer.add(work(1, 1))
+        writer.finish(Contents(events=EVENTS, header_page=HEADER_PAGE, header_event=b""), str(tmp_path / "x"))
+    assert os.listdir(tmp_path) == ["x"]

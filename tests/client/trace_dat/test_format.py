@@ -46,7 +46,7 @@ def test_marks_of_version_6_have_one_size() -> None:
 
 def test_option_ids() -> None:
     options = [value for name, value in vars(layout).items() if isinstance(value, layout.Option)]
-    assert sorted(option.id for option in options) == [0, 2, 3, 4, 5, 7, 8, 9, 11]
+    assert sorted(option.id for option in options) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 11]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from utracefs_protocol.connection import (
     encode_record,
     encode_response,
 )
+from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefsd.connections import data_connection
 from utracefsd.connections.refused import WRITE_ERROR_INTERVAL_NS
 from utracefsd.events.event_table import EventTable
@@ -56,6 +57,20 @@ def test_each_connection_has_indexes_of_its_own(table: EventTable) -> None:
     assert [b.reg(name)["write_index"] for name in ("z", "y")] == [0, 1]
     a.connection.close(0)
     b.connection.close(0)
+
+
+@pytest.mark.parametrize("flags", [0, REG_MULTI_FORMAT])
+@pytest.mark.parametrize("args", ["u32 ", "u32 a;; u32 b", ";", "struct foo a +8", "__rel_loc char[] "])
+def test_what_its_own_command_does_not_find(client: Client, table: EventTable, args: str, flags: int) -> None:
+    """The kernel's comparison of texts; who had it before finds it by its id, if it still is that event."""
+    first = client.reg(f"test {args}", flags=flags)
+    assert first["event_id"] == first["id"]
+    other = Client(table)
+    if not flags:
+        assert other.reg_fails({"name_args": f"test {args}"}) == "EADDRINUSE"
+    assert other.reg(f"test {args}", flags=flags, event_id=first["id"]) == first
+    assert client.reg(f"other {args}", flags=flags, event_id=first["id"])["id"] != first["id"]
+    other.connection.close(0)
 
 
 def test_names_are_bytes(client: Client, table: EventTable) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from utracefs_protocol.messages.data import OpenFor
@@ -85,7 +85,7 @@ BREAKABLE: list[tuple[Any, str]] = [
     (EventTable, "add_enabler"),
     (EventTable, "remove_enabler"),
     (EventTable, "process_connected"),
-    (EventTable, "process_disconnected"),
+    (EnablerTable, "forget_leaving"),
     (EventTable, "add_notified_enabler"),
     (EventTable, "remove_notified_enabler"),
     (EventTable, "notifier_closed"),
@@ -304,6 +304,11 @@ STEPS = [
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, CLIENTS - 1)), max_size=20),
     broken=st.none() | st.tuples(st.sampled_from(BREAKABLE), st.integers(1, 4), st.booleans()),
+)
+@example(steps=[("enabler", 0), ("nonsense", 0)], broken=((EnablerTable, "forget_leaving"), 1, True))
+@example(
+    steps=[("enabler", 0), ("on_behalf", 1), ("leave", 0)],
+    broken=((EnablerTable, "forget_leaving"), 1, True),
 )
 @settings(deadline=None)
 def test_nothing_is_left_when_all_have_left(

@@ -18,7 +18,7 @@ from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import Notification, encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import data as messages
-from utracefsd.connections.data_connection import KNOWN_NS, MAX_THREADS, DataConnection
+from utracefsd.connections.data_connection import DataConnection
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.peer import Peer
@@ -260,14 +260,14 @@ class OnBehalf(Client):
         self.refusal: TraceError | None = None
         self.found = found
         self.wrote: list[tuple[int, int]] = []
-        self.met: list[int] = []
         self.process_of = {301: 300, 400: 399}
+        self.cpu_of = {301: 5, 400: 6}
         super().__init__(
             table,
             peer,
             open_for=self._open_for,
             wrote=lambda tid, pid: self.wrote.append((tid, pid)),
-            new_thread=self._meet,
+            meet=self._meet,
             **options,
         )
 
@@ -278,9 +278,8 @@ class OnBehalf(Client):
             raise self.refusal
         return self.found
 
-    def _meet(self, tid: int) -> int | None:
-        self.met.append(tid)
-        return self.process_of.get(tid)
+    def _meet(self, tid: int) -> tuple[int | None, int | None]:
+        return self.process_of.get(tid), self.cpu_of.get(tid)
 
 
 def test_everything_is_that_process(table: EventTable, memory: int) -> None:
@@ -320,47 +319,19 @@ def test_the_writing_thread(table: EventTable) -> None:
     client = OnBehalf(table)
     client.call("open_for", PROCESS)
     client.reg("test u32 a")
-    seen: list[tuple[int, bytes]] = []
-    probe = Collecting("test", lambda batch: seen.extend((record[2], record[4]) for record in batch))
+    seen: list[tuple[int, int]] = []
+    probe = Collecting("test", lambda batch: seen.extend((record[2], record[1]) for record in batch))
     table.attach(table.events()[0], probe)
     for tid in (301, 400, 5, 301):
         assert client.call("write", bytes(4) + struct.pack("<I", tid), tid) == 8
     client.call("write", bytes(8))
     probe.flush()
     assert [pid for pid, _ in seen] == [301, 400, 5, 301, 300]
+    assert [seen[i][1] for i in (0, 1, 3)] == [5, 6, 5], "where it sleeps, not where the daemon runs"
     # The second is of a child that inherited the file, the third is hidden from us.
     assert client.wrote == [(301, 300), (400, 399), (5, 300), (301, 300), (300, 300)]
-    assert client.met == [301, 400, 5]
     assert client.fails("write", bytes(8), 0) == "EINVAL"
     assert client.fails("write", struct.pack("<i", 9), 301) == "ENOENT"
-    client.connection.close(0)
-
-
-def test_threads_are_known_up_to_a_number(table: EventTable) -> None:
-    client = OnBehalf(table)
-    client.call("open_for", PROCESS)
-    client.reg("test")
-    attach(table, b"test")
-    for tid in range(1, MAX_THREADS + 2):
-        client.call("write", bytes(4), tid)
-    assert len(client.connection._process_of) == 1
-    client.connection.close(0)
-
-
-def test_a_number_of_a_thread_that_ended_is_another_one_later(table: EventTable) -> None:
-    """A file is inherited by one short-lived process after the other, until numbers come again."""
-    client = OnBehalf(table)
-    client.call("open_for", PROCESS)
-    client.reg("test")
-    attach(table, b"test")
-    client.call("write", bytes(4), 301)
-    client.process_of[301] = 700
-    client.now_ns = KNOWN_NS - 1
-    client.call("write", bytes(4), 301)
-    client.now_ns = KNOWN_NS
-    client.call("write", bytes(4), 301)
-    assert client.wrote == [(301, 300), (301, 300), (301, 700)]
-    assert client.met == [301, 301]
     client.connection.close(0)
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from utracefs_protocol.connection import encode_notification, encode_request, encode_response
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
+from utracefs_protocol.limits import MAX_EVENT_ID, MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages.tracefs import PerfAttr, Stat
+from utracefsd.connections import tracefs_connection
 from utracefsd.connections.tracefs_connection import MAX_HANDLES, MAX_READ, Reply, TracefsConnection
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import read_task
@@ -31,6 +32,7 @@ class FakeFile:
         self.sizes: list[int] = []
         self.written = b""
         self.pids: list[int] = []
+        self.cpus: list[int | None] = []
         self.closed = False
 
     def read(self, size: int) -> bytes:
@@ -46,8 +48,9 @@ class FakeFile:
         self.written += data
         return len(data) - 1
 
-    def written_by(self, pid: int) -> None:
+    def written_by(self, pid: int, cpu: int | None) -> None:
         self.pids.append(pid)
+        self.cpus.append(cpu)
 
     def seek(self, offset: int) -> int:
         self.tree.calls.append(("seek", offset))
@@ -154,7 +157,6 @@ class Talk:
         self.tree = FakeTree()
         self.perf = FakePerf()
         self.taken_in = 0
-        self.remembered: list[int] = []
         self.msgid = itertools.count(1)
         self.connection = TracefsConnection(
             self.tree,
@@ -164,7 +166,7 @@ class Talk:
             take_in_all=self._take_in,
             new_handle=itertools.count(1).__next__,
             speaks_for_others=speaks_for_others,
-            remember=self.remembered.append,
+            meet=lambda tid: (None, 3 if tid == os.getpid() else None),
         )
 
     def _take_in(self) -> None:
@@ -361,8 +363,15 @@ class TestHandles:
             talk.call("open", "a", 0)
         assert str(MAX_HANDLES) in talk.fails(errno.EMFILE, "open", "a", 0)
         assert talk.tree.files[-1].closed
+
+    def test_too_many_perf_events(self, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As many as there are events, whatever files are open."""
+        assert tracefs_connection.MAX_PERF_HANDLES > MAX_EVENT_ID
+        monkeypatch.setattr(tracefs_connection, "MAX_PERF_HANDLES", MAX_HANDLES + 1)
+        for _ in range(MAX_HANDLES + 1):
+            talk.call("perf_event_open", {"config": 1})
         talk.fails(errno.EMFILE, "perf_event_open", {"config": 1})
-        assert not talk.perf.events
+        talk.call("open", "a", 0)
 
     def test_all_close_with_the_connection(self, talk: Talk) -> None:
         talk.call("open", "a", 0)
@@ -573,7 +582,7 @@ class TestOnBehalf:
         talk.call("write", handle, b"theirs", _ourselves())
         talk.call("write", handle, b"mine again")
         assert talk.tree.files[0].pids == [PEER.pid, os.getpid(), PEER.pid]
-        assert talk.remembered == [os.getpid()]
+        assert talk.tree.files[0].cpus == [None, 3, None]
 
     def test_of_one_that_is_gone_or_another(self, talk: Talk) -> None:
         handle = talk.call("open", "trace_marker", os.O_WRONLY)

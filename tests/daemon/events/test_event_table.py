@@ -11,16 +11,16 @@ import pytest
 from tests.daemon.events.registering import refused, register
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
+from utracefs_protocol.limits import MAX_EVENT_ID
 from utracefs_protocol.status_page import StatusBit
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events import dynamic_events, event_table
 from utracefsd.events._tracepoint import Probe
-from utracefsd.events.event_table import MAX_EVENT_ID, EventTable
+from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.shares import Resource, Shares
 
 SECOND_NS = 1_000_000_000
-DELAY_NS = 100_000_000
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def status() -> Iterator[StatusFile]:
 
 @pytest.fixture
 def table(status: StatusFile) -> EventTable:
-    return EventTable(status, reap_delay_ns=DELAY_NS)
+    return EventTable(status)
 
 
 def other() -> Probe:
@@ -332,10 +332,9 @@ def test_the_last_reference_leaves_it_to_the_reaper(table: EventTable) -> None:
     table.release(event, 5)
     assert table.next_reap_ns() is None
     table.release(event, 7)
-    assert table.next_reap_ns() == 7 + DELAY_NS
-    table.reap(6 + DELAY_NS)
+    assert table.next_reap_ns() == 0
     assert not event.removed
-    table.reap(7 + DELAY_NS)
+    table.reap(7)
     assert event.removed
     assert len(table) == 0
     assert table.next_reap_ns() is None
@@ -352,21 +351,16 @@ def test_a_register_in_between_revives_the_same_event(table: EventTable) -> None
     assert table.next_reap_ns() is None
     table.reap(SECOND_NS)
     assert not event.removed
-    table.release(event, 2 * SECOND_NS)
-    table.reap(2 * SECOND_NS + DELAY_NS - 1)
-    assert not event.removed, "the delay counts from the latest release"
-    table.reap(2 * SECOND_NS + DELAY_NS)
-    assert event.removed
 
 
-def test_reaping_takes_only_what_is_due(table: EventTable) -> None:
+def test_reaping_takes_only_what_nothing_refers_to(table: EventTable) -> None:
     events = [register(table, b"e%d" % number) for number in range(3)]
-    for number, event in enumerate(events):
-        table.release(event, number * DELAY_NS)
+    for event in events:
+        table.release(event, 0)
     table.acquire(events[0])
-    table.reap(2 * DELAY_NS)
-    assert [event.removed for event in events] == [False, True, False]
-    assert table.next_reap_ns() == 3 * DELAY_NS
+    table.reap(0)
+    assert [event.removed for event in events] == [False, True, True]
+    assert table.next_reap_ns() is None
 
 
 def test_a_persistent_event_stays(table: EventTable) -> None:

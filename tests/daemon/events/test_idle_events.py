@@ -138,13 +138,42 @@ def test_what_triggers_of_other_events_need_stays(world: World) -> None:
     assert going is not None and going.name == b"b"
 
 
-def test_an_id_that_the_ring_buffer_may_know_is_given_again_last(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [passing(world, name).id for name in (b"a", b"b", b"c", b"d", b"e")]
-    assert len(set(ids)) == 5
-    monkeypatch.setattr(world.table._ids, "last", max(ids))
-    assert [passing(world, name).id for name in (b"f", b"g")] == ids[:2]
+def test_an_id_that_the_ring_buffer_knows_is_kept_for_the_same_event(world: World) -> None:
+    """Until the buffer is cleared, and the snapshot."""
+    ids = [passing(world, name).id for name in (b"a", b"b", b"c", b"d", b"a")]
+    assert ids[4] == ids[0]
+    assert len(set(ids)) == 4
+    world.table.user_events_max = world.table.shares.most[Resource.EVENTS] = 10
+    world.w(b"snapshot", b"1")
+    world.emit(world.table.events()[0], bytes(4))
+    world.w(b"snapshot", b"1")
+    world.instance.clear()
+    assert passing(world, b"e").id not in ids
+    world.w(b"snapshot", b"0")
+    world.instance.clear()
+    assert passing(world, b"f").id in ids
+
+
+def test_after_a_restart_programs_that_are_not_back_give_way(world: World) -> None:
+    """What lines enabled goes first, then what nobody enabled; what a program is back for stays."""
+    world.table.shares.most[Resource.EVENTS] = 4
+    world.instance.clear_standing()
+    restored = [register(world, name) for name in (b"plain", b"back")]
+    world.w(b"standing_events", b"user_events:*")
+    world.instance.events.disable_all()
+    restored += [register(world, name) for name in (b"x", b"y")]
+    world.table.hold(restored)
+    for event in restored:
+        if event.name != b"back":
+            world.let_go(event)
+    for name in (b"n1", b"n2", b"n3"):
+        register(world, name)
+    assert names(world) == [b"back", b"n1", b"n2", b"n3"]
+    assert refused(world, b"n4") == "EMFILE"
+    world.table.end_hold(world.now)
+    world.table.reap(world.now)
+    assert names(world) == [b"back", b"n1", b"n2", b"n3"]
+    assert restored[1].references == 1
 
 
 def test_those_that_may_not_go_do_not_hide_others(world: World) -> None:

@@ -344,7 +344,8 @@ def test_tokens_are_counted_as_enablers_of_their_user(event: Event, table: Event
     assert caught.value.errno == errno.ENOMEM
     assert enablers.remove_notified(notifier, 0, 0) is event
     enablers.check_token(notifier, 2)
-    assert enablers.close_notifier(notifier, 0) == [event]
+    enablers.close_notifier(notifier, 0)
+    assert list(enablers.forget_leaving()) == [event]
     assert (shares.total(Resource.ENABLERS), len(enablers)) == (0, 0)
 
 

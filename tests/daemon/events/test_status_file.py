@@ -135,19 +135,22 @@ def test_a_successor_turns_off_the_mappings_of_a_killed_predecessor(path: Path) 
     os.close(fd)
 
 
-@pytest.mark.parametrize("kind", ["directory", "link", "fifo"])
-def test_what_is_no_status_file_is_left_alone(path: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["directory", "link", "fifo", "huge"])
+def test_what_is_no_status_file_makes_way(path: Path, tmp_path: Path, kind: str) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     if kind == "directory":
         path.mkdir()
+        (path / "file").touch()
     elif kind == "link":
         path.symlink_to(victim)
-    else:
+    elif kind == "fifo":
         os.mkfifo(path)
-    with pytest.raises(TraceError) as caught:
-        StatusFile(path)
-    assert caught.value.errno == errno.EEXIST
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+    StatusFile(path).close()
+    assert not path.exists()
     assert victim.read_bytes() == b"precious"
 
 

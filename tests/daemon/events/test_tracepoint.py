@@ -241,6 +241,21 @@ def test_stats_remember_who_has_gone() -> None:
     )
 
 
+def test_reasons_of_refusals_are_clean_and_bounded() -> None:
+    table, event = IndexTable(), tracepoint()
+    table.append(event)
+    reasons = [b"a was \xff", b"x: recorded 1 filtered 0 lost 0", "\n\u009b\u202e".encode(), b"y" * 1000]
+    for reason in [*reasons, *(b"%d" % n for n in range(15))]:
+        table.take_in(b"\xc5" + struct.pack(">HI", len(reason) + 4, 0x40) + reason, 0, 1, 0)
+    assert sum(event.refused.values()) == 19
+    assert len(event.refused) == 17
+    assert event.stats_text().startswith(
+        b"emitted: 0\nrefused: 1 a was \\xff\nrefused: 1 x? recorded 1 filtered 0 lost 0\nrefused: 1 ???\n"
+        b"refused: 1 " + b"y" * 255 + b"\nrefused: 1 0\n"
+    )
+    assert event.stats_text().endswith(b"\nrefused: 3 other reasons\n")
+
+
 @pytest.mark.parametrize("event_id", [0, -1, 65536])
 def test_ids_are_16_bits(event_id: int) -> None:
     with pytest.raises(ValueError, match="id"):

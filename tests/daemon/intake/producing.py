@@ -15,8 +15,8 @@ from utracefsd.intake._intake import Intake
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31
-HEAD, TAIL, LOST, NEED_WAKEUP, CLOCK, DATA = 64, 128, 192, 256, 260, 65536
-TSC = 1
+HEAD, TAIL, LOST, NEED_WAKEUP, CLOCK, NAMES, DATA = 64, 128, 192, 256, 260, 264, 65536
+TSC, NAMED = 1, 2
 
 
 def number(n: int) -> bytes:

@@ -32,6 +32,7 @@ from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._writers import AllWriters
 
 # ---- making one
 
@@ -66,15 +67,13 @@ def test_the_doorbell(world: World) -> None:
 
 
 def test_a_thread_of_the_process_is_believed_and_no_other(world: World) -> None:
-    seen: list[int] = []
     ring = world.rings[0]
-    ring.new_thread = seen.append
     for n, tid in enumerate((os.getpid(), 1, 0, 1 << 31, (1 << 32) - 1, os.getpid())):
         world.producers[0].emit(0, number(n), n, tid=tid)
     world.intake.take_in()
     assert world.seen.numbers() == list(range(6))
     assert {record[2:4] for record in world.seen.records} == {(os.getpid(), os.getpid())}
-    assert seen == ring.threads() == [os.getpid()]
+    assert ring.writers.threads() == [os.getpid()]
 
 
 def test_a_second_thread(world: World) -> None:
@@ -88,7 +87,7 @@ def test_a_second_thread(world: World) -> None:
     thread.join()
     world.seen.probe.flush()
     assert [record[2:4] for record in world.seen.records] == [(thread.native_id, os.getpid())]
-    assert world.rings[0].threads() == [thread.native_id]
+    assert world.rings[0].writers.threads() == [thread.native_id]
 
 
 def test_threads_that_cannot_be_found_cost_little(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,10 +102,10 @@ def test_threads_that_cannot_be_found_cost_little(world: World, monkeypatch: pyt
         world.producers[0].emit(0, number(n), n, tid=1)
     world.intake.take_in()
     assert len(asked) == 1, "the answer holds for a while"
-    for n in range(500):
+    for n in range(2000):
         world.producers[0].emit(0, number(n), n, tid=1000 + n)
     world.intake.take_in()
-    assert len(asked) <= 40, "a round asks a bounded number of times"
+    assert len(asked) <= 512 + 40, "a round asks a bounded number of times"
     world.seen.probe.flush()
     assert {record[2] for record in world.seen.records} == {os.getpid()}
 
@@ -413,7 +412,7 @@ class TestAdopting:
 
 def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:
     ring = world.rings[0]
-    ring.peer_lives = lambda: False
+    ring.writers = AllWriters().of(os.getpid(), lives=lambda: False)
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
@@ -424,7 +423,7 @@ def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:
     thread.join()
     world.seen.probe.flush()
     assert [record[2] for record in world.seen.records] == [os.getpid()]
-    assert ring.threads() == []
+    assert ring.writers.threads() == []
 
 
 @pytest.mark.parametrize("taken_over", [True, False])
@@ -433,17 +432,16 @@ def test_a_known_thread_id_is_looked_at_again(
 ) -> None:
     """When a stranger has it now it is not believed; when nobody has it, what waited is its."""
     ring = world.rings[0]
-    ring.peer_lives = lambda: True
     tid = 12345678
     there = {f"/proc/{os.getpid()}/task/{tid}", f"/proc/{tid}"}
     monkeypatch.setattr("os.path.exists", lambda path: path in there)
     world.producers[0].emit(0, number(1), 1, tid=tid)
     world.intake.take_in()
-    assert ring.threads() == [tid]
+    assert ring.writers.threads() == [tid]
     there.clear()
     if taken_over:
         there.add(f"/proc/{tid}")
-    ring.check_known_threads()
+    ring.writers.check_known()
     world.producers[0].emit(0, number(2), 2, tid=tid)
     world.intake.take_in()
     world.seen.probe.flush()
@@ -459,9 +457,9 @@ def test_all_rings_of_a_user_ask_for_threads_no_more_than_one_does(monkeypatch: 
         asked.append(what)
         return True
 
+    writers = AllWriters()
     for ring in world.rings:
-        ring.lookups = world.rings[0].lookups
-        ring.peer_lives = lambda: note("process")
+        ring.writers = writers.of(os.getpid(), lives=lambda: note("process"))
     monkeypatch.setattr("os.path.exists", note)
 
     def emit() -> None:
@@ -470,12 +468,12 @@ def test_all_rings_of_a_user_ask_for_threads_no_more_than_one_does(monkeypatch: 
                 producer.emit(0, number(tid), 1, tid=tid)
 
     most = 0
-    while not all(len(ring.threads()) == 60 for ring in world.rings):
+    while not all(len(ring.writers.threads()) == 60 for ring in world.rings):
         asked.clear()
         emit()
         world.intake.take_in()
         most = max(most, len(asked))
-    assert most <= 2 * 32 + 1 + 60
+    assert most <= 2 * (512 + 40) + 1 + 60
     checked = 0
     while checked < len(world.rings):
         asked.clear()

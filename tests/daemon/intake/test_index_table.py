@@ -1,7 +1,10 @@
 """write_index tables: acknowledged writes, runs of bin objects, refusals, and what hostile bytes can do."""
 
 import errno
+import os
 import struct
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -14,6 +17,9 @@ from utracefs_protocol.limits import MAX_DATA_OBJECT
 from utracefsd.consumers.ftrace._sink import FtraceProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._writers import AllWriters
+from utracefsd.machine.comms import CommTable
+from utracefsd.machine.procfs import make_comm_table, possible_cpus
 
 NOW_NS = 5_000_000_000
 
@@ -165,6 +171,24 @@ def test_refusals_are_remembered_within_bounds() -> None:
     assert table.refused[errno.ENOENT, -1] == 2000 - 256
 
 
+def test_the_clients_own_refusals_are_counted_by_event() -> None:
+    table, (event,) = table_of(b"one u32 a")
+    flag = 0x4000_0000
+    records = [
+        struct.pack("<I", flag) + b"a was float",
+        struct.pack("<I", flag) + b"a was float",
+        struct.pack("<I", flag | 1) + b"of no event",
+        struct.pack("<I", flag << 1 | flag) + b"negative",
+        struct.pack("<I", flag),
+    ]
+    stream = b"".join(map(bin_object, records))
+    assert table.take_in(stream, 0, PID, NOW_NS) == len(stream)
+    assert table.refused == {(errno.ENOENT, flag | 1): 1, (errno.EINVAL, -flag): 1}
+    assert event.refused == {b"a was float": 2, b"": 1}
+    assert table.write(records[0], PID, NOW_NS) == -errno.ENOENT, "as the kernel, whose write this is"
+    assert event.emitted == 0
+
+
 @pytest.mark.parametrize("offset", [-1, 11, 1 << 40])
 def test_an_offset_outside(offset: int) -> None:
     with pytest.raises(ValueError, match="offset"):
@@ -176,3 +200,68 @@ def test_any_bytes_are_survived(stream: bytes, offset: int) -> None:
     table, _ = table_of(b"one u32 a; __rel_loc char[] s; __data_loc char[] t")
     if offset <= len(stream):
         assert offset <= table.take_in(stream, offset, PID, NOW_NS) <= len(stream)
+
+
+# ---- records that say who wrote them
+
+
+def signature(tid: int, cpu: int = 0, flags: int = 0) -> bytes:
+    return struct.pack("<iIHH", -1, tid, cpu, flags)
+
+
+@pytest.fixture
+def signed() -> tuple[IndexTable, Callable[..., list[tuple[int, int, bytes]]], CommTable]:
+    """A table of our own process, and a function that takes records in: cpu, thread and payload of each."""
+    table, (event,) = table_of(b"one u32 a")
+    comms = make_comm_table()
+    comms.remember(os.getpid(), os.getpid())
+    table.make_writers = lambda: AllWriters(comms).of(os.getpid())
+    taken: list[tuple[Any, ...]] = []
+    probe = Collecting("test", taken.extend)
+    event.attach(probe)
+
+    def take_in(*records: bytes) -> list[tuple[int, int, bytes]]:
+        taken.clear()
+        stream = b"".join(map(bin_object, records))
+        assert table.take_in(stream, 0, os.getpid(), NOW_NS) == len(stream)
+        probe.flush()
+        return [(record[1], record[2], record[4]) for record in taken]
+
+    return table, take_in, comms
+
+
+def test_a_record_that_says_who_wrote_it(signed: Any) -> None:
+    table, take_in, comms = signed
+    plain, gone, last_cpu = struct.pack("<ii", 0, 5), 4_194_301, possible_cpus() - 1
+    short = struct.pack("<iI", 0, 6) + b"short".ljust(16, b"\0")
+    (first, second, third) = take_in(
+        signature(gone, last_cpu, 2) + short, plain, signature(gone, last_cpu) + plain
+    )
+    assert first == (last_cpu, gone, struct.pack("<I", 6))
+    assert second[1:] == (os.getpid(), struct.pack("<I", 5))
+    assert third == (last_cpu, gone, struct.pack("<I", 5))
+    assert comms.comm(gone) == b"short"
+    assert table.writers.threads() == [gone]
+    assert table.total_refused == 0
+
+
+def test_what_a_signature_cannot_say(signed: Any) -> None:
+    table, take_in, comms = signed
+    record, here = struct.pack("<ii", 0, 5), os.getpid()
+    for tid in (os.getppid(), 0, 4_194_301, 1 << 31, (1 << 32) - 1):
+        assert [thread for _, thread, _ in take_in(signature(tid, 65535, 0) + record)] == [here]
+    ((cpu, _, data),) = take_in(signature(here, 65535, 0xFFFF) + record)
+    assert cpu < possible_cpus()
+    assert data == record[4:], "too short for a name"
+    assert (
+        take_in(signature(here), signature(here) + b"\0\0\0", signature(here) + signature(here) + record)
+        == []
+    )
+    assert table.refused == {(errno.EINVAL, -1): 3}
+    assert comms.comm(here) == Path("/proc/self/comm").read_bytes().removesuffix(b"\n")
+
+
+def test_without_writers_it_has_no_such_index() -> None:
+    table, _ = table_of(b"one u32 a")
+    table.take_in(bin_object(signature(1) + struct.pack("<ii", 0, 5)), 0, PID, NOW_NS)
+    assert table.refused == {(errno.EINVAL, -1): 1}

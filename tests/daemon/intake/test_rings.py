@@ -207,6 +207,30 @@ async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving,
         other.close()
 
 
+async def test_a_ring_is_closed_before_it_is_let_go(serving: Serving, producer: Producer) -> None:
+    """What is reserved after that would be nobody's. Adopted, it is open again."""
+    index = await enabled(serving, producer)
+    await producer.map_ring()
+    producer.emit(index, struct.pack("<Q", 0))
+    memory = producer.memory
+    assert memory is not None
+
+    def head() -> int:
+        return int.from_bytes(memory[64:72], "little")
+
+    before = head()
+    producer.sock.close()
+    await until(lambda: len(serving.daemon.data) == 0)
+    assert (head(), entries(serving)) == (before | 1 << 62, 1)
+    other = Producer(serving.runtime.data_socket)
+    try:
+        assert await enabled(serving, other) == index
+        await other.call("adopt_ring", {}, fds=(producer.fds[0], producer.fds[1]))
+        assert head() == before
+    finally:
+        other.close()
+
+
 async def test_what_an_ended_process_was_filling_is_stepped_over(
     serving: Serving, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,7 +485,7 @@ def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
     rings = Rings(2)
     users = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1000, 1001)]
     one, two, other = [rings.create(IndexTable(), peer, SIZE, lambda error: None) for peer in users]
-    assert one.lookups is two.lookups is not other.lookups
+    assert one.writers.lookups is two.writers.lookups is not other.writers.lookups
     rings.close()
 
 

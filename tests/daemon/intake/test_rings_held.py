@@ -33,6 +33,8 @@ from utracefsd.machine.shares import Resource, Shares
 
 SIZE = 64 << 10
 USERS = (1000, 1001)
+PLACES = 4
+"""In the store."""
 
 
 def peer_of(uid: int) -> Peer:
@@ -49,9 +51,11 @@ pytestmark = pytest.mark.usefixtures("no_collection")
 class Store:
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.limit = PLACES
 
-    def keep(self, name: str, fd: int) -> None:
+    def keep(self, name: str, fd: int) -> bool:
         self.names.add(name)
+        return True
 
     def drop(self, name: str) -> None:
         self.names.discard(name)
@@ -78,7 +82,7 @@ class Model:
 
     def __init__(self, before: int, stored: int) -> None:
         self.references: Counter[int] = Counter()
-        self.shares = Shares(limits={Resource.RING_BYTES: 3 * SIZE})
+        self.shares = Shares(limits={Resource.RING_BYTES: 3 * SIZE}, in_all={Resource.STORED_RINGS: PLACES})
         self.store = Store()
         self.base = open_descriptors()
         self.tracepoint = tracepoint(b"seen u64 n", 20)
@@ -222,7 +226,10 @@ class Model:
             assert self.shares.held(Resource.DESCRIPTORS, uid) == 2 * len(mine)
         orphans = sum(1 for held in there if held.ring is None)
         assert self.references.total() == orphans
-        assert self.store.names == {name_of(held.key) for held in there}
+        assert self.store.names <= {name_of(held.key) for held in there}
+        assert len(self.store.names) == self.shares.total(Resource.STORED_RINGS) <= PLACES
+        assert self.rings.nr_unstored == len(there) - len(self.store.names)
+        assert bool(self.store.names) == bool(there)
 
     def finish(self) -> None:
         """Everybody leaves."""
@@ -257,6 +264,48 @@ STEPS = (
     "end_orphans",
     "stop_waiting",
 )
+
+
+def test_places_in_the_store_are_shared_out() -> None:
+    """One user takes half of them at most, and who found none gets the next one that is free."""
+    shares, store = Shares(in_all={Resource.STORED_RINGS: PLACES}), Store()
+    rings = Rings(1, shares=shares, store=store)
+
+    def create(uid: int, number: int) -> list[DataRing]:
+        return [rings.create(IndexTable(), peer_of(uid), SIZE, lambda error: None) for _ in range(number)]
+
+    def held() -> tuple[int, int]:
+        return shares.held(Resource.STORED_RINGS, USERS[0]), shares.held(Resource.STORED_RINGS, USERS[1])
+
+    hostile = create(USERS[0], 10)
+    honest = create(USERS[1], 2)
+    assert held() == (2, 1)
+    assert rings.nr_unstored == 9
+    rings.drop(honest[0])
+    assert held() == (2, 1)
+    assert name_of(honest[1].key()) in store.names
+    for ring in hostile[1:]:
+        rings.drop(ring)
+    assert held() == (1, 1)
+    for ring in (hostile[0], honest[1]):
+        rings.drop(ring)
+    assert not store.names
+    rings.close()
+
+
+def test_a_ring_that_does_not_come_back_is_told() -> None:
+    """Until it comes back all the same."""
+    forged = DataRing.create(IndexTable(), 7, SIZE)
+    told: list[tuple[Sequence[int], int]] = []
+    rings = Rings(
+        1, known={forged.key(): KnownRing(7, 1, 1000, [20])}, gone=lambda ids, n: told.append((ids, n))
+    )
+    assert told == [([20], 1)]
+    assert rings.nr_missing == 1
+    rings.adopt(IndexTable(), peer_of(1000), forged.fd, forged.doorbell, lambda error: None)
+    assert told[1:] == [([20], -1)]
+    assert rings.nr_missing == 0
+    rings.close()
 
 
 @given(

@@ -45,12 +45,18 @@ def test_a_stranger_has_no_name(machine: Machine) -> None:
 
 
 def test_a_thread_is_met(machine: Machine) -> None:
-    machine.tasks[7] = Task(b"writer", 1)
+    machine.tasks[7] = Task(b"writer", 1, cpu=3)
     machine.tgids[7] = 5
-    assert machine.comms.meet(7) == 5
+    assert machine.comms.meet(7) == (5, 3)
+    machine.tasks[7] = Task(b"renamed", 1, cpu=2)
+    assert machine.comms.meet(7) == (5, 2)
+    machine.tasks[7], machine.tgids[7] = Task(b"other", 2), 6  # another thread has its number
+    assert machine.comms.meet(7) == (6, 0)
+    machine.tasks[7] = Task(b"writer", 2)
+    assert machine.comms.meet(7) == (6, 0)
     del machine.tasks[7], machine.tgids[7]
     assert machine.comms.comm(7) == b"writer"
-    assert machine.comms.meet(8) is None
+    assert machine.comms.meet(8) == (None, None)
 
 
 def test_a_number_used_again_does_not_rename_old_records(machine: Machine) -> None:
@@ -100,6 +106,19 @@ def test_the_oldest_names_go_first(machine: Machine) -> None:
         machine.tasks[pid] = Task(b"p%d" % pid, pid)
         machine.comms.remember(pid)
     assert machine.comms.saved_cmdlines_text() == b"2 p2\n3 p3\n"
+
+
+def test_a_user_with_many_ended_threads_makes_none_of_others_forgotten(machine: Machine) -> None:
+    table = machine.comms
+    assert table.has_ended(100, 10, 1, share=1, comm=b"ended")
+    machine.tasks[100] = Task(b"other", 5)  # a process of another user gets the number
+    table.remember(100, 100)
+    del machine.tasks[100]
+    for tid in range(1000, 1000 + table.capacity // 2):
+        assert table.has_ended(tid, 10, 1, share=1, comm=b"ended")
+    assert table.comm(100) == b"other"
+    assert table.has_ended(7, 10, 1, share=1, comm=b"ended")
+    assert table.comm(1000) == b"<...>"
 
 
 def test_saved_names() -> None:

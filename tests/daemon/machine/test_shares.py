@@ -35,10 +35,12 @@ def test_the_errors_that_the_protocol_promises() -> None:
         Resource.MESSAGE_BYTES: errno.ENOBUFS,
         Resource.EVENTS: errno.EMFILE,
         Resource.FIELDS: errno.EMFILE,
+        Resource.OLD_IDS: errno.EMFILE,
         Resource.REGISTRATIONS: errno.EMFILE,
         Resource.ENABLERS: errno.ENOMEM,
         Resource.ENABLER_PAGES: errno.ENOMEM,
         Resource.RING_BYTES: errno.ENOMEM,
+        Resource.STORED_RINGS: errno.EMFILE,
     }
 
 
@@ -65,7 +67,8 @@ def test_what_is_not_held_is_not_dropped() -> None:
 
 @pytest.mark.parametrize("resource", Resource)
 def test_the_limit_in_all_is_for_many_users(resource: Resource) -> None:
-    """Administrators find room beyond it, but for descriptors: those are kept for the tree's socket."""
+    """Administrators find room beyond it, but for descriptors, of which some are kept for the
+    tree's socket, and for places that there are no more of."""
     shares = Shares(in_all={resource: 3})
     for uid in (1000, 1001, 1002):
         shares.check(resource, uid)
@@ -74,7 +77,7 @@ def test_the_limit_in_all_is_for_many_users(resource: Resource) -> None:
         shares.check(resource, 1003)
     assert caught.value.errno == LIMITS[resource].errno
     assert f"3 {resource.value}" in caught.value.text
-    if resource is Resource.DESCRIPTORS:
+    if resource in (Resource.DESCRIPTORS, Resource.STORED_RINGS):
         with pytest.raises(TraceError):
             shares.check(resource, 0, privileged=True)
     else:
@@ -84,9 +87,36 @@ def test_the_limit_in_all_is_for_many_users(resource: Resource) -> None:
     assert shares.total(resource) == 2
 
 
-def test_no_user_may_have_all() -> None:
-    for resource, limit in LIMITS.items():
-        assert limit.most <= limit.in_all // 2, resource
+@pytest.mark.parametrize("resource", Resource)
+@pytest.mark.parametrize("in_all", [1, 94, 512, None])
+def test_few_users_cannot_have_all(resource: Resource, in_all: int | None) -> None:
+    """However little there is: each may take half of what is left, and the next user finds as much again."""
+    shares = Shares(in_all={} if in_all is None else {resource: in_all})
+    left = shares.in_all[resource]
+    for uid in (1, 2, 3):
+        most = shares.left(resource, uid)
+        if left:
+            shares.check(resource, uid, most)
+            shares.add(resource, uid, most)
+        assert most == min(LIMITS[resource].most, (left + 1) // 2)
+        left -= most
+        with pytest.raises(TraceError):
+            shares.check(resource, uid)
+    shares.drop(resource, 1)
+    shares.check(resource, 4 if left else 1)
+
+
+def test_refusals_are_counted_and_few_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    shares = Shares({Resource.EVENTS: 0})
+    for _ in range(120):
+        with pytest.raises(TraceError):
+            shares.check(Resource.EVENTS, 7)
+    assert shares.refusal(Resource.EVENTS, 8) is not None
+    assert "events: 0 of 65535\n  refused to user 7: 120\nfields" in shares.text()
+    logged = [record.getMessage() for record in caplog.records]
+    assert [line.partition(":")[0] for line in logged] == [
+        f"user 7 is refused, number {count}" for count in (1, 10, 100)
+    ]
 
 
 def test_scarce_is_more_than_half_of_ones_own_or_of_all() -> None:

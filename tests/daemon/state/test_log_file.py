@@ -3,6 +3,7 @@ needed."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -17,7 +18,7 @@ import pytest
 
 from utracefsd.state import log_file
 from utracefsd.state.log import StateError, parse_log
-from utracefsd.state.log_file import FIRST_ROOM, PAGE, LogFile, read_log_file
+from utracefsd.state.log_file import FIRST_ROOM, MAX_ROOM, PAGE, LogFile, read_log_file
 
 WORD = 8
 
@@ -252,3 +253,12 @@ def test_what_is_no_such_file(path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         read_log_file(path)
     shutil.rmtree(path)
+
+
+def test_what_is_too_long_for_a_log_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.touch()
+    os.truncate(path, PAGE + 2 * MAX_ROOM + 1)
+    with pytest.raises(OSError) as caught:
+        read_log_file(path)
+    assert caught.value.errno == errno.EFBIG

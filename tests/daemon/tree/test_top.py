@@ -79,7 +79,18 @@ def test_removing_through_dynamic_events_clears_marked_buffers(world: World) -> 
 
 def test_readme_promises_only_what_is_there(world: World) -> None:
     text = world.cat(b"README")
-    assert b"<synthetic_event>" not in text
+    # In the kernel's words, which test suites and tools look for.
+    for feature in (
+        b"s:[synthetic/]",
+        b"' >> synthetic_events",
+        b"<var1>=<field|var_ref|numeric_literal>",
+        b"onchange(var)",
+        b"trace(<synthetic_event>",
+        b"snapshot()",
+    ):
+        assert feature in text
+    for missing in (b"[gid=<gid>]", b"long[]", b"e[:[<group>/]", b"common_stacktrace", b"place:"):
+        assert missing not in text
     for path in (b"set_event", b"standing_events", b"trace_clock", b"buffer_size_kb"):
         assert path in text
         world.cat(path)

@@ -37,6 +37,7 @@ async function unpacked(id) {
 	script.remove();
 	const stream = new DecompressionStream("deflate-raw");
 	const whole = new Response(stream.readable).arrayBuffer();
+	whole.catch(() => {}); // the writer's error is the one that is shown
 	const writer = stream.writable.getWriter();
 	for (let at = 0; at < text.length; at += TEXT_AT_ONCE) {
 		const piece = atob(text.slice(at, at + TEXT_AT_ONCE));
@@ -126,6 +127,7 @@ class TracedEvent {
 		this.system = head.system;
 		this.short = head.short;
 		this.count = head.count;
+		this.total = head.total; // with those that have no row
 		this.fields = head.fields.map((field) => new Field(field));
 		this.rows = new Uint32Array(head.count); // of the report
 		this.ready = false;
@@ -139,8 +141,55 @@ class TracedEvent {
 	}
 
 	async loadFields() {
-		for (const field of this.fields) await field.load();
+		try {
+			for (const field of this.fields) await field.load();
+		} catch (error) {
+			this.broken = error.message;
+			this.fields = [];
+		}
 		this.ready = true;
+	}
+}
+
+// Records that have no row: how many there are of an event and a lane in bins of `step` ns.
+class Rest {
+	constructor(report, head) {
+		this.total = head.total;
+		this.shift = BigInt(head.shift);
+		this.step = 2 ** head.shift;
+		this.columns = ["bin", "event", "task", "count"].map((name) => report.columns[`rest_${name}`]);
+	}
+
+	async load(report) {
+		for (const column of this.columns) await column.load();
+		const [bin, event, task, number] = this.columns;
+		this.count = bin.count;
+		this.time = new Float64Array(this.count); // ns after the first record; where the bin begins
+		this.event = new Uint32Array(this.count);
+		this.lane = new Uint32Array(this.count);
+		this.number = new Float64Array(this.count);
+		await inSlices(0, this.count, (from, to) => {
+			for (let i = from; i < to; i++) {
+				this.time[i] = Number((BigInt(bin.at(i)) << this.shift) - report.first);
+				this.event[i] = event.index(i);
+				this.lane[i] = report.tasks[task.index(i)].lane;
+				this.number[i] = number.at(i);
+				report.lanes[this.lane[i]].count += this.number[i];
+			}
+		});
+		this.begin = this.time[0];
+		this.end = this.time[this.count - 1] + this.step;
+	}
+
+	// work(i) for the bins that have times of from <= time < to, but of no hidden event
+	each(from, to, hidden, work) {
+		let low = 0;
+		for (let high = this.count; low < high;) {
+			const middle = (low + high) >>> 1;
+			if (this.time[middle] + this.step <= from) low = middle + 1;
+			else high = middle;
+		}
+		for (; low < this.count && this.time[low] < to; low++) if (!hidden.has(this.event[low])) work(low);
 	}
 }
 
@@ -160,7 +209,9 @@ class Report {
 			event.label = names.get(event.name) > 1 ? `${event.system}:${event.name}` : event.name;
 		this.tasks = head.tasks.map(([pid, tid, comm]) => ({ pid, tid, comm, lane: 0 }));
 		this.comms = this.tasks.map((task) => task.comm);
-		this.byCount = [...this.events].sort((a, b) => b.count - a.count || a.number - b.number);
+		this.rest = head.rest && new Rest(this, head.rest);
+		this.total = this.count + (this.rest ? this.rest.total : 0);
+		this.byCount = [...this.events].sort((a, b) => b.total - a.total || a.number - b.number);
 		this.byCount.forEach((event, rank) => (event.color = Math.min(rank, COLORS - 1)));
 		this.makeLanes();
 	}
@@ -220,6 +271,7 @@ class Report {
 		});
 		time.above = null; // its steps are not needed any more
 		this.lanes.forEach((lane, number) => (lane.count = inLane[number]));
+		if (this.rest) await this.rest.load(this);
 		this.losses = [];
 		for (let i = 0; i < lost_at.count; i++) this.losses.push({ row: lost_at.index(i), lost: lost.at(i) });
 	}

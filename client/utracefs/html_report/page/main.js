@@ -9,6 +9,7 @@ class App {
 		this.whole = { from: -margin, to: report.span + margin };
 		this.view = this.whole;
 		this.rows = null;
+		this.rest = report.rest; // null while there are terms, which nobody can ask of it
 		this.hidden = new Set();
 		this.terms = [];
 		this.selected = -1;
@@ -34,9 +35,11 @@ class App {
 		return color < COLORS - 1 || byCount.length === COLORS ? plain(byCount[color].label) : "other events";
 	}
 
-	// Resolves when the fields of these events are there.
-	async loaded(events) {
-		for (const event of events) await event.load();
+	// How many records without a row there are in view; more where a bin is there in part.
+	restInView() {
+		let found = 0;
+		this.rest?.each(this.view.from, this.view.to, this.hidden, (i) => (found += this.rest.number[i]));
+		return found;
 	}
 
 	setView(from, to, keepSpan = false) {
@@ -57,7 +60,10 @@ class App {
 		const begin = report.rowAt(view.from, rows);
 		const end = report.rowAt(view.to, rows);
 		this.table.show(rows, begin, end - begin);
-		document.getElementById("records-count").textContent = `${count(end - begin)} in view`;
+		const others = this.restInView();
+		const cut = others && (this.rest.begin < view.from || this.rest.end > view.to) ? "≤ " : "";
+		document.getElementById("records-count").textContent =
+			`${count(end - begin)} in view${others ? `, ${cut}${count(others)} only in the timeline` : ""}`;
 		const step = (view.to - view.from) / 1000;
 		const { dataset } = document.getElementById("timeline");
 		dataset.from = view.from;
@@ -65,7 +71,7 @@ class App {
 		document.getElementById("range-text").textContent =
 			`${offset(Math.max(view.from, 0), step)} to ${offset(Math.min(view.to, report.span), step)}`
 			+ ` · ${duration(Math.min(view.to, report.span) - Math.max(view.from, 0))}`
-			+ ` · ${plural(end - begin, "record")}`;
+			+ ` · ${cut}${plural(end - begin + others, "record")}`;
 		clearTimeout(this.later);
 		this.later = setTimeout(() => this.cards.refresh(), FIELDS_AFTER_MS);
 	}
@@ -89,19 +95,23 @@ class App {
 			return;
 		}
 		if (rows === undefined) return;
-		const counts = await this.laneCounts(rows);
+		const rest = this.terms.length ? null : this.report.rest;
+		const counts = await this.laneCounts(rows, rest);
 		if (job !== this.searchJob) return;
 		this.rows = rows;
+		this.rest = rest;
 		this.timeline.layOut(counts);
-		result.textContent = this.terms.length ? `${count(rows.length)} of ${count(this.report.count)}` : "";
+		const all = `${count(this.report.count)}${this.report.rest ? " in the table" : ""}`;
+		result.textContent = this.terms.length ? `${count(rows.length)} of ${all}` : "";
 		document.getElementById("events-all").hidden = !this.hidden.size;
 		this.changed();
 	}
 
-	async laneCounts(rows) {
+	async laneCounts(rows, rest) {
 		const { report } = this;
 		if (!rows) return report.lanes.map((lane) => lane.count);
-		const counts = new Uint32Array(report.lanes.length);
+		const counts = new Float64Array(report.lanes.length);
+		rest?.each(-Infinity, Infinity, this.hidden, (i) => (counts[rest.lane[i]] += rest.number[i]));
 		await inSlices(0, rows.length, (from, to) => {
 			for (let n = from; n < to; n++) counts[report.lane[rows[n]]]++;
 		});
@@ -246,7 +256,8 @@ async function open() {
 	const app = new App(report);
 	document.body.dataset.ready = "true";
 	performance.mark("ready");
-	for (const event of report.byCount) await app.loaded([event]);
+	for (const event of report.byCount) await event.load();
+	showNotices(report);
 	document.body.dataset.complete = "true";
 }
 

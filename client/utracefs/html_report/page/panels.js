@@ -13,20 +13,37 @@ function showFacts(report) {
 		item.append(make("dt", "", what), make("dd", "", value));
 		return item;
 	};
-	add(count(report.count), report.count === 1 ? "record" : "records");
+	add(count(report.total), report.total === 1 ? "record" : "records");
 	add(duration(report.span), "");
 	const lost = head.lost_uncounted ? `≥ ${count(BigInt(head.lost))}` : count(BigInt(head.lost));
 	if (head.lost !== "0" || head.lost_uncounted) add(lost, "lost", "lost loss");
 	else add("nothing", "lost", "lost");
 	add(count(report.lanes.length), report.lanes.length === 1 ? "thread" : "threads");
 	if (head.clock) add(plain(head.clock), "clock").title = head.format;
+	if (head.host) add(plain(head.host), "host");
+	if (head.unix_offset !== null) add(timeOfDay(BigInt(head.first), head.unix_offset).slice(0, 19), "UTC");
+	showNotices(report);
+}
+
+function showNotices(report) {
+	const { head, rest } = report;
 	const notices = [];
 	if (head.broken) notices.push(`Incomplete: ${plain(head.broken)}`);
 	if (head.selection.length) notices.push(`A part of the recording: ${plain(head.selection.join("; "))}`);
+	if (rest) {
+		const last = report.count ? `, up to ${clockText(report.timeOf(report.count - 1))}` : "";
+		const part = `${count(report.count)} of ${plural(report.total, "record")}`;
+		notices.push(`Table, fields and search have the first ${part}${last}; the timeline counts all.`
+			+ " --since, --last, -e, --cpu or -P select others");
+	}
+	if (head.moved) notices.push(head.moved[0].toUpperCase() + head.moved.slice(1));
+	const broken = report.events.filter((event) => event.broken);
+	for (const { label, broken: why } of broken)
+		notices.push(`Fields of ${plain(label)} cannot be read: ${why}`);
 	const notice = document.getElementById("notice");
 	notice.hidden = !notices.length;
 	notice.textContent = notices.join(". ");
-	notice.classList.toggle("calm", !head.broken);
+	notice.classList.toggle("calm", !head.broken && !broken.length);
 }
 
 function showEvents(app) {
@@ -41,7 +58,7 @@ function showEvents(app) {
 		if (event.short) name.append(" (short)");
 		label.title = `${plain(event.system)}:${plain(event.name)}`;
 		if (event.short) label.title += ", records that are shorter than it says";
-		const number = make("span", "count", count(event.count));
+		const number = make("span", "count", count(event.total));
 		label.append(box, name, number);
 		label.addEventListener("dblclick", (e) => {
 			e.preventDefault();
@@ -97,7 +114,7 @@ function showLosses(app) {
 async function showRecord(app, row) {
 	const { report } = app;
 	const event = report.events[report.event[row]];
-	await app.loaded([event]);
+	await event.load();
 	if (row !== app.selected) return;
 	const task = report.tasks[report.columns.task.index(row)];
 	const table = make("table");
@@ -111,6 +128,9 @@ async function showRecord(app, row) {
 	name.append(make("wbr"));
 	addText(name, event.name);
 	add(body, "time", clockText(report.timeOf(row)));
+	if (report.head.unix_offset !== null) {
+		add(body, "time of day", timeOfDay(report.timeOf(row), report.head.unix_offset));
+	}
 	add(body, "after the first", duration(report.time[row]));
 	add(body, "thread", `${task.comm}-${task.tid}`);
 	if (task.pid !== task.tid) add(body, "process", String(task.pid));
@@ -121,6 +141,7 @@ async function showRecord(app, row) {
 	if (loss) add(body, "lost before", loss.lost < 0 ? "not counted" : count(loss.lost));
 	const fields = table.appendChild(make("tbody"));
 	if (event.short) add(fields, "fields", "the record is shorter than its event says");
+	if (event.broken) add(fields, "fields", `cannot be read: ${event.broken}`);
 	for (const field of event.fields) add(fields, field.name, valueText(field.at(report.local[row])));
 	document.getElementById("record").replaceChildren(table);
 }
@@ -193,7 +214,7 @@ class Cards {
 			this.panel.setAttribute("aria-busy", "false");
 			return;
 		}
-		await this.app.loaded([event]);
+		await event.load();
 		const rows = await this.rows(event, stopped);
 		if (!rows || stopped()) return;
 		const cards = [];

@@ -48,6 +48,12 @@ class Table {
 	}
 
 	whyEmpty() {
+		if (this.app.restInView()) {
+			const { from, to } = this.app.view;
+			const at = (time) => clockText(this.report.first + BigInt(Math.floor(Math.max(time, 0))));
+			return "The table has no records of these times, the timeline only counts them."
+				+ (clockInNs ? ` Write a page of them: --since ${at(from)} --until ${at(to + 1)}` : "");
+		}
 		if (!this.report.count) {
 			const part = this.report.head.selection.length ? "This part of the" : "The";
 			return `${part} recording has no records.`;
@@ -132,7 +138,8 @@ class Table {
 		const shown = rows.find((row) => row.dataset.row === String(selected));
 		if (shown) this.grid.setAttribute("aria-activedescendant", shown.id);
 		else this.grid.removeAttribute("aria-activedescendant");
-		if (missing.size) this.app.loaded(missing).then(() => this.render());
+		this.grid.setAttribute("aria-busy", missing.size > 0);
+		for (const event of missing) event.load().then(() => this.render());
 	}
 
 	row(n, missing) {
@@ -161,10 +168,9 @@ class Table {
 			fields.append(make("span", "loss", `LOST ${loss.lost < 0 ? "some" : count(loss.lost)} `));
 		}
 		if (event.short) fields.append(make("span", "key", "shorter than the event says"));
-		else if (!event.ready) {
-			fields.append(make("span", "key", "…"));
-			missing.add(event);
-		} else {
+		else if (event.broken) fields.append(make("span", "key", `cannot be read: ${event.broken}`));
+		else if (!event.ready) missing.add(event);
+		else {
 			for (const field of event.fields) {
 				addText(fields.appendChild(make("span", "key")), `${field.name}`).append("=");
 				const value = valueText(field.at(report.local[row]));

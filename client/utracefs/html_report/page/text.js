@@ -95,6 +95,14 @@ function clockText(ns) {
 	return `${text.slice(0, -9)}.${text.slice(-9)}`;
 }
 
+// The time of day of a time of the recording, both in nanoseconds
+function timeOfDay(ns, unixOffset) {
+	const unix = ns + BigInt(unixOffset);
+	const part = ((unix % 1000000000n) + 1000000000n) % 1000000000n;
+	const seconds = new Date(Number((unix - part) / 1000000n)).toISOString();
+	return `${seconds.slice(0, 19).replace("T", " ")}.${String(part).padStart(9, "0")} UTC`;
+}
+
 function laneName(lane) {
 	return `${plain(lane.comm)}-${lane.tid}`;
 }

@@ -1,8 +1,9 @@
 // The timeline: overview, rates and lanes, on canvas, all of them of the records in view that meet the
-// search.
+// search, and without one also of those that have no row.
 //
 // Level of detail: however many records there are, what is drawn are bins of two points' width, with one
-// count for each colour. Bins are made in slices; until they are there those before are drawn, moved and
+// count for each colour; where there are records without a row, bins are as wide as theirs at least. Bins are
+// made in slices; until they are there those before are drawn, moved and
 // stretched.
 
 const COLORS = 9; // eight events with most records, and all others
@@ -13,34 +14,48 @@ const LEAST_SPAN = 100; // ns
 
 class Bins {
 	// counts[bin * COLORS + color], lanes[(slot * bins + bin) * COLORS + color]
-	constructor(view, points, slots, events) {
+	constructor(view, points, slots, rest) {
 		this.step = (view.to - view.from) / Math.max(points / BIN_POINTS, 1);
-		this.from = Math.floor(view.from / this.step) * this.step;
+		const coarse = rest && rest.step > this.step && rest.begin < view.to && rest.end > view.from;
+		if (coarse) this.step = rest.step;
+		const origin = coarse ? rest.begin : 0;
+		this.from = origin + Math.floor((view.from - origin) / this.step) * this.step;
 		this.count = Math.ceil((view.to - this.from) / this.step) + 1;
 		this.rates = new Uint32Array(this.count * COLORS);
 		this.lanes = new Uint32Array(this.count * COLORS * slots.length);
 		this.slots = slots; // numbers of lanes
-		this.events = new Uint32Array(events);
-		this.total = 0;
 	}
 
-	async fill(report, rows, colors, stopped) {
+	async fill({ report, rows, rest, hidden }, colors, stopped) {
 		const slotOf = new Int32Array(report.lanes.length).fill(-1);
 		this.slots.forEach((lane, slot) => (slotOf[lane] = slot));
 		const { time, event, lane } = report;
-		const { from, step, count, rates, lanes, events } = this;
+		const { from, step, count, rates, lanes } = this;
+		const add = (bin, color, laneNumber, number) => {
+			rates[bin * COLORS + color] += number;
+			const slot = slotOf[laneNumber];
+			if (slot >= 0) lanes[(slot * count + bin) * COLORS + color] += number;
+		};
+		rest?.each(from, from + count * step, hidden, (i) => {
+			const bin = Math.max(Math.floor((rest.time[i] - from) / step + 1e-6), 0);
+			add(bin, colors[rest.event[i]], rest.lane[i], rest.number[i]);
+		});
 		const begin = report.rowAt(from, rows);
 		const end = report.rowAt(from + count * step, rows);
 		return inSlices(begin, end, (low, high) => {
 			for (let n = low; n < high; n++) {
 				const row = rows ? rows[n] : n;
 				const bin = Math.min(((time[row] - from) / step) | 0, count - 1);
-				const color = colors[event[row]];
-				rates[bin * COLORS + color]++;
-				const slot = slotOf[lane[row]];
-				if (slot >= 0) lanes[(slot * count + bin) * COLORS + color]++;
+				add(bin, colors[event[row]], lane[row], 1);
 			}
 		}, stopped);
+	}
+
+	// A bin, cut at the edges: a canvas does not count far beyond them.
+	paint(context, bin, x, width, top, height) {
+		const left = Math.max(x(this.from + bin * this.step), -BIN_POINTS);
+		const right = Math.min(x(this.from + (bin + 1) * this.step), width);
+		context.fillRect(left, top, Math.max(right - left, 1), height);
 	}
 }
 
@@ -136,14 +151,14 @@ class Timeline {
 		this.paintSoon();
 		const [first, last] = this.visible();
 		const slots = this.rows.slice(first, last).filter((row) => row.lane).map((row) => row.lane.number);
-		const rows = this.app.rows;
-		const bins = new Bins(this.app.view, this.width, slots, this.report.events.length);
-		if (!(await bins.fill(this.report, rows, this.colors, () => job !== this.job))) return;
+		const { rows, rest } = this.app;
+		const bins = new Bins(this.app.view, this.width, slots, rest);
+		if (!(await bins.fill(this.app, this.colors, () => job !== this.job))) return;
 		this.bins = bins;
 		this.paintSoon();
 		if (this.wholeFor !== rows) {
-			const whole = new Bins(this.app.whole, this.overview.clientWidth, [], this.report.events.length);
-			if (!(await whole.fill(this.report, rows, this.colors, () => job !== this.job))) return;
+			const whole = new Bins(this.app.whole, this.overview.clientWidth, [], rest);
+			if (!(await whole.fill(this.app, this.colors, () => job !== this.job))) return;
 			this.whole = whole;
 			this.wholeFor = rows;
 			this.paintSoon();
@@ -217,8 +232,9 @@ class Timeline {
 		const context = this.context(this.overview);
 		const width = this.overview.clientWidth;
 		const height = this.overview.clientHeight;
-		if (this.whole) this.stack(context, this.whole, (bin) => bin * BIN_POINTS, BIN_POINTS, 0, height, true);
 		const { from, to } = this.app.whole;
+		const x = (time) => ((time - from) / (to - from)) * width;
+		if (this.whole) this.stack(context, this.whole, x, width, 0, height, true);
 		const left = ((this.app.view.from - from) / (to - from)) * width;
 		const right = ((this.app.view.to - from) / (to - from)) * width;
 		context.fillStyle = this.ink.panel;
@@ -229,11 +245,11 @@ class Timeline {
 		context.strokeStyle = this.ink.accent;
 		const begin = Math.max(left, 0);
 		context.strokeRect(begin + 0.5, 0.5, Math.max(Math.min(right, width) - begin - 1, 2), height - 1);
-		this.losses(context, (time) => ((time - from) / (to - from)) * width, 0, 4, 0, this.report.losses.length);
+		this.losses(context, x, 0, 4, 0, this.report.losses.length);
 	}
 
-	// Columns of bins on top of each other, colour by colour; `most` in this.peak
-	stack(context, bins, place, wide, top, height, log) {
+	// Columns of bins on top of each other, colour by colour; returns the most that a bin has. x: of a time
+	stack(context, bins, x, width, top, height, log) {
 		const sums = new Uint32Array(bins.count);
 		let most = 1;
 		for (let bin = 0; bin < bins.count; bin++) {
@@ -249,7 +265,7 @@ class Timeline {
 				if (!here) continue;
 				const whole = part(sums[bin]);
 				const high = Math.max((here / sums[bin]) * whole, 0.5);
-				context.fillRect(place(bin), top + height - (below[bin] / sums[bin]) * whole - high, wide, high);
+				bins.paint(context, bin, x, width, top + height - (below[bin] / sums[bin]) * whole - high, high);
 				below[bin] += here;
 			}
 		}
@@ -262,9 +278,8 @@ class Timeline {
 		const base = height - RULER_HEIGHT;
 		this.ruler(context, base, height);
 		if (this.bins) {
-			const wide = (this.bins.step / (this.app.view.to - this.app.view.from)) * this.width;
-			const place = (bin) => this.x(this.bins.from + bin * this.bins.step);
-			const most = this.stack(context, this.bins, place, Math.max(wide, 1), 10, base - 10, false);
+			const x = (time) => this.x(time);
+			const most = this.stack(context, this.bins, x, this.width, 10, base - 10, false);
 			const peak = `≤ ${brief(clockInNs ? most / (this.bins.step / 1e9) : most)}`;
 			const what = clockInNs ? "records/s" : "records a bin";
 			const label = this.bins.rates.some(Boolean) ? `${what}\n${peak}` : what;
@@ -363,7 +378,7 @@ class Timeline {
 			for (let color = 0; color < COLORS; color++) sums[cell] += bins.lanes[cell * COLORS + color];
 			if (sums[cell] > most) most = sums[cell];
 		}
-		const wide = Math.max((bins.step / (this.app.view.to - this.app.view.from)) * this.width, 1);
+		const x = (time) => this.x(time);
 		const room = LANE_HEIGHT - 4;
 		const scale = 1 / Math.log1p(most);
 		const below = new Uint32Array(sums.length);
@@ -380,7 +395,7 @@ class Timeline {
 					const whole = room * (0.3 + 0.7 * Math.log1p(sums[cell]) * scale);
 					const high = (here / sums[cell]) * whole;
 					const y = bottom - (below[cell] / sums[cell]) * whole - high;
-					context.fillRect(this.x(bins.from + bin * bins.step), y, wide, high);
+					bins.paint(context, bin, x, this.width, y, high);
 					below[cell] += here;
 				}
 			}

@@ -57,8 +57,8 @@
 #include "proc_file.h"
 
 #define SP_PATIENCE_NS 2000000
-/* For late ones that were asleep to come to their stop, where their calls are mended. The others run by
- * then. */
+/* For late ones to come to their stop, where their calls are mended: also one that was about to sleep when it
+ * was interrupted has a call that ends with EINTR. The others run by then. */
 #define SP_MENDING_NS 100000000
 /* A process with more is not stopped: it would take tens of milliseconds. */
 #define SP_MAX_THREADS 4096
@@ -69,7 +69,6 @@ struct sp_thread {
 	int stopped; /* in ptrace-stop; `status` is of waitpid */
 	int status;
 	int asleep;  /* in the kernel, with the trap in front of it */
-	int slept;   /* when it was interrupted */
 };
 
 struct sp_process {
@@ -146,7 +145,6 @@ static inline int sp_seize_all(struct sp_process *p, int tasks)
 	while (!error && (entry = readdir(dir))) {
 		pid_t tid = atoi(entry->d_name);
 		unsigned flags;
-		char state;
 
 		if (tid <= 0 || sp_find(p, tid))
 			continue;
@@ -170,10 +168,9 @@ static inline int sp_seize_all(struct sp_process *p, int tasks)
 			}
 		}
 		/* The number may have been somebody else's by then: seized, it stays whose it is. */
-		state = sp_state(tasks, tid, &flags);
-		if (!state)
+		if (!sp_state(tasks, tid, &flags))
 			continue; /* our end lets it go; nothing was asked of it */
-		p->threads[p->count++] = (struct sp_thread){.tid = tid, .slept = state == 'S'};
+		p->threads[p->count++] = (struct sp_thread){.tid = tid};
 		found++;
 	}
 	closedir(dir);
@@ -270,8 +267,8 @@ static inline int sp_is_not_restarted(long number)
 		SYS_sendto,	SYS_sendmsg,	 SYS_io_getevents, SYS_io_pgetevents, SYS_rt_sigtimedwait,
 		SYS_io_uring_enter,
 		/* Of sockets with a timeout. */
-		SYS_read,	SYS_readv,	 SYS_write,	   SYS_writev,	     SYS_sendmmsg,
-		SYS_connect,
+		SYS_read,	SYS_readv,	 SYS_preadv2,	   SYS_write,	     SYS_writev,
+		SYS_pwritev2,	SYS_sendmmsg,	 SYS_sendfile,	   SYS_splice,	     SYS_connect,
 	};
 	unsigned i;
 
@@ -302,20 +299,24 @@ static inline void sp_mend(pid_t tid)
 static inline void sp_go(struct sp_process *p)
 {
 	int64_t until = sp_now_ns() + SP_MENDING_NS;
-	int i, left;
+	int i, left, proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	do {
 		left = 0;
 		for (i = 0; i < p->count; i++) {
 			struct sp_thread *t = &p->threads[i];
+			unsigned flags;
+			char state;
 
-			if (t->tid == 0 || (t->asleep && !t->stopped))
+			if (t->tid == 0)
 				continue;
 			if (!t->stopped && waitpid(t->tid, &t->status, __WALL | WNOHANG) == t->tid &&
 			    WIFSTOPPED(t->status))
 				t->stopped = 1;
 			if (!t->stopped) {
-				left += t->slept && t->interrupted;
+				/* `S` with a trap pending is a moment on the way to it, too. */
+				state = t->interrupted ? sp_state(proc, t->tid, &flags) : 0;
+				left += state && strchr("RSTt", state);
 				continue;
 			}
 			sp_mend(t->tid);
@@ -329,6 +330,8 @@ static inline void sp_go(struct sp_process *p)
 		if (left)
 			sp_pause();
 	} while (left && sp_now_ns() < until);
+	if (proc >= 0)
+		close(proc);
 	free(p->threads);
 }
 

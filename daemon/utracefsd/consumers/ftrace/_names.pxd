@@ -15,6 +15,7 @@ ctypedef struct Slot:
 
 cdef class WriterNames(Names):
     cdef object _read
+    cdef object _last
     cdef dict _known            # thread id -> (name, until_ns), the one that was learned first in front
     cdef dict _asked            # process -> how often, since _asked_since_ns
     cdef int _asked_in_all

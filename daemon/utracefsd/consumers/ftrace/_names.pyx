@@ -11,7 +11,8 @@ A thread that renames itself is known under its old name for so long at most.
     read        /proc: at most 32 times in REFRESH_NS for the threads of one process, and 1,024 times in all
 
 Who goes beyond that (a program that writes from thousands of threads in turns) is judged by the names known
-before, and by `<...>` where there is none, which is what `trace` shows for a stranger.
+before, which are those of its threads' first records, and by `<...>` where there is none, which is what
+`trace` shows for a stranger.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -35,12 +36,14 @@ cdef class WriterNames(Names):
     """What is known of the writing threads; one for a daemon.
 
     read: The name of a thread, at most 15 bytes of it, or the last one that is known (`CommTable.comm`).
+    last: The last name that is known, without asking; None: none is.
     lookups: How often it was asked.
     faults: How often it raised something; the name is `<...>` then.
     """
 
-    def __init__(self, read):
+    def __init__(self, read, last=lambda pid: None):
         self._read = read
+        self._last = last
         self._known = {}
         self._asked = {}
 
@@ -60,7 +63,7 @@ cdef class WriterNames(Names):
         cdef uint64_t now
         cdef uint64_t until = 0
         cdef int32_t pid = r.pid
-        cdef bytes name
+        cdef bytes name = None
         found = self._known.get(pid)
         if found is not None:
             until = found[1]
@@ -68,8 +71,11 @@ cdef class WriterNames(Names):
             now = machine_clock_ns(CLOCK_MONOTONIC)
             if self.may_ask(r.tgid, now):
                 self.lookups += 1
-                until = now + REFRESH_NS
                 name = self._read(pid)
+            elif found is None:
+                name = self._last(pid)
+            if name is not None:
+                until = now + REFRESH_NS
                 found = name, until
                 self._known.pop(pid, None)
                 self._known[pid] = found

@@ -17,6 +17,7 @@ cdef extern from "ring_buffer.h":
         uint32_t size
     ctypedef struct rb_cpu:
         uint32_t nr
+        uint64_t last_ts
         uint64_t identity
     ctypedef struct rb_place:
         uint8_t *entry
@@ -63,6 +64,7 @@ cdef class RingBuffer:
     cdef rb_cpu *one(self, int cpu) except NULL
     cdef int remove_new(self, rb_cpu *made, int spare) except -1
     cdef int adopt_map(self) except -1
+    cdef int guess_map(self) except -1
     cdef int adopt_cpu(self, rb_cpu *b, int cpu, int which) except -1
     cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1
     cdef int which(self, int cpu, bint spare) noexcept

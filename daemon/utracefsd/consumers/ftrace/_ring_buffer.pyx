@@ -12,17 +12,21 @@ Everything runs with the GIL held in one thread, so nothing here is locked. Betw
 may happen: a cursor therefore keeps positions, never pointers, and a copy of the record it shows.
 """
 
+import contextlib
 import errno
 import os
+from pathlib import Path
 
 from utracefsd.consumers.ftrace.text import BufferStats
-from utracefsd.machine.kept_file import made_whole
+from utracefsd.machine.kept_file import made_whole, open_kept, remove
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC
+
+from utracefsd.machine.machine cimport machine_clock_ns
 
 cdef extern from "ring_buffer.h" nogil:
     enum:
@@ -30,9 +34,7 @@ cdef extern from "ring_buffer.h" nogil:
         RB_PAGE_HEADER
     bint rb_valid_subbuf(uint32_t)
     size_t rb_map_size(uint32_t, uint32_t)
-    int rb_create(
-        rb_cpu *, int fd, uint32_t n, uint32_t subbuf, uint32_t cpu, uint32_t nr_cpus, bint overwrite
-    )
+    int rb_create(rb_cpu *, int fd, uint32_t n, uint32_t size, uint32_t cpu, uint32_t nr_cpus, bint overwrite)
     int rb_adopt(rb_cpu *, int fd, const char **why)
     void rb_unmap(rb_cpu *)
     int rb_append(rb_cpu *, uint64_t ts, uint64_t common, const void *, size_t)
@@ -70,6 +72,7 @@ cdef extern from "spare.h" nogil:
     void spare_unmap(spare_map *)
     bint spare_allocated(const spare_map *)
     int spare_live(const spare_map *, uint32_t cpu)
+    void spare_set_live(const spare_map *, uint32_t cpu, int which)
     void spare_set_allocated(const spare_map *, bint allocated)
     void spare_swap(const spare_map *, rb_cpu *live, rb_cpu *other, int first, int end, const uint64_t *key)
 
@@ -104,10 +107,8 @@ cdef str file_of(int cpu, int which):
 
 
 cdef int remove_file(path) except -1:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
     return 0
 
 
@@ -295,17 +296,28 @@ cdef class RingBuffer:
         """See which rings of a process that is gone were the live ones."""
         cdef int code
         path = f"{self.folder}/spare"
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+        opened = open_kept(path)
+        if opened is None:
+            if any([os.path.lexists(f"{self.folder}/{file_of(n, 1)}") for n in range(self.nr_cpus)]):
+                raise ValueError(f"{path} is missing")
             return 0
         try:
-            code = spare_adopt(&self.map, fd, self.nr_cpus)
+            code = spare_adopt(&self.map, opened[0], self.nr_cpus)
         finally:
-            os.close(fd)
+            os.close(opened[0])
         if code == -errno.EINVAL:
             raise ValueError(f"{path}: not a map of spare buffers of this version and machine")
-        check(code, path)
+        return check(code, path)
+
+    cdef int guess_map(self) except -1:
+        """Make another map. Where a cpu has one ring only, that is the live one."""
+        remove(Path(f"{self.folder}/spare"))
+        self.make_map()
+        there = set(os.listdir(self.folder))
+        spare_set_allocated(&self.map, {file_of(n, k) for n in range(self.nr_cpus) for k in (0, 1)} <= there)
+        for n in range(self.nr_cpus):
+            if file_of(n, 0) not in there:
+                spare_set_live(&self.map, n, 1)
         return 0
 
     def __dealloc__(self):
@@ -317,11 +329,9 @@ cdef class RingBuffer:
             free(self.cpus)
 
     @staticmethod
-    def adopt(folder):
-        """Take over the files cpu0, cpu1, ... in `folder` from a process that is gone.
-
-        ValueError if they are invalid, OSError from opening.
-        """
+    def adopt(folder, *, bint guess=False):
+        """Take over the files cpu0, cpu1, ... in `folder` from a process that is gone. ValueError if they are
+        invalid, OSError. guess: which of two rings of a cpu is the live one; that with the later record."""
         cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
         cdef RingBuffer spare
         cdef rb_cpu first
@@ -333,7 +343,7 @@ cdef class RingBuffer:
             buffer.allocate(min(rb_cpu_count(&first), 1 << 16), rb_subbuf_size(&first), folder)
         finally:
             rb_unmap(&first)
-        buffer.adopt_map()
+        buffer.guess_map() if guess else buffer.adopt_map()
         for cpu in range(buffer.nr_cpus):
             buffer.adopt_cpu(&buffer.cpus[cpu], cpu, buffer.which(cpu, False))
         if spare_allocated(&buffer.map):
@@ -342,6 +352,9 @@ cdef class RingBuffer:
             for cpu in range(buffer.nr_cpus):
                 buffer.adopt_cpu(&spare.cpus[cpu], cpu, buffer.which(cpu, True))
             buffer.spare = spare
+            for cpu in range(buffer.nr_cpus):
+                if guess and spare.cpus[cpu].last_ts > buffer.cpus[cpu].last_ts:
+                    buffer.swap(cpu)
         else:
             for cpu in range(buffer.nr_cpus):  # the process died while it made or removed a spare
                 remove_file(f"{folder}/{file_of(cpu, buffer.which(cpu, True))}")
@@ -504,25 +517,16 @@ cdef class RingBuffer:
         )
 
     def entries(self, int cpu=-1):
-        cdef uint64_t n = 0
         cdef int end, first = self.range_of(cpu, &end), i
-        for i in range(first, end):
-            n += rb_entries(&self.cpus[i])
-        return n
+        return sum([rb_entries(&self.cpus[i]) for i in range(first, end)])
 
     def overruns(self, int cpu=-1):
-        cdef uint64_t n = 0
         cdef int end, first = self.range_of(cpu, &end), i
-        for i in range(first, end):
-            n += rb_overrun(&self.cpus[i])
-        return n
+        return sum([rb_overrun(&self.cpus[i]) for i in range(first, end)])
 
     def is_empty(self, int cpu=-1):
         cdef int end, first = self.range_of(cpu, &end), i
-        for i in range(first, end):
-            if not rb_is_empty(&self.cpus[i]):
-                return False
-        return True
+        return all([rb_is_empty(&self.cpus[i]) for i in range(first, end)])
 
     def percent_full(self, int cpu):
         """Share of the sub-buffers that hold unread data beyond the reader page, for `buffer_percent`."""
@@ -556,18 +560,14 @@ cdef class RingBuffer:
 
     def _bench_append(self, int n, int size):
         """Nanoseconds per record of `n` appends of a `size`-byte payload in a C loop."""
-        cdef timespec before, after
         cdef int i
+        cdef uint64_t start_ns = machine_clock_ns(CLOCK_MONOTONIC)
         cdef uint8_t payload[4096]
-        if n < 1 or not 0 <= size <= 4000:
-            raise ValueError("n >= 1 and size 0..4000")
+        assert n > 0 and 0 <= size <= 4096
         memset(payload, 0x5a, size)
-        with nogil:
-            clock_gettime(CLOCK_MONOTONIC, &before)
-            for i in range(n):
-                rb_append(self.cpus, <uint64_t>i * 100, 42 | <uint64_t>4711 << 32, payload, size)
-            clock_gettime(CLOCK_MONOTONIC, &after)
-        return ((after.tv_sec - before.tv_sec) * 1e9 + (after.tv_nsec - before.tv_nsec)) / n
+        for i in range(n):
+            rb_append(self.cpus, <uint64_t>i * 100, 42 | <uint64_t>4711 << 32, payload, size)
+        return (machine_clock_ns(CLOCK_MONOTONIC) - start_ns) / n
 
 
 cdef class Cursor:

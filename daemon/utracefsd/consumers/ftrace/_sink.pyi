@@ -6,6 +6,8 @@ from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Probe
 
+def recorded_ids(buffer: RingBuffer) -> set[int]: ...
+
 class FtraceSink:
     tracing_on: bool
     paused: bool

@@ -6,7 +6,8 @@ import sys
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EFAULT
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint16_t
+from libc.string cimport memcpy
 
 from utracefs_protocol.status_page import StatusBit
 
@@ -15,6 +16,8 @@ from utracefsd.consumers.ftrace._ring_buffer cimport (
     RB_MAX_DATA,
     RB_RESERVED,
     RB_TOO_LARGE,
+    Cursor,
+    RingBuffer,
     rb_commit,
     rb_fill,
     rb_mark_lost,
@@ -305,7 +308,8 @@ cdef class FtraceProbe(Probe):
 
     cdef bint lose(self, uint64_t n) noexcept:
         if self.soft_disabled or not self.sink.records:
-            self.counts[FILTERED] += n
+            # The ring buffer would not have had them, but triggers missed them.
+            self.counts[LOST if self.soft_disabled and self._triggers is not None else FILTERED] += n
             return False
         self.counts[LOST] += n
         return True
@@ -461,3 +465,15 @@ cdef class FtraceProbe(Probe):
         r.valid = True
         r.origin = r.origin_at = 0
         return self.take(&r) == RECORDED
+
+
+def recorded_ids(RingBuffer buffer not None):
+    """The set of the events' ids of all unread records, the spare's too; each of them is looked at."""
+    cdef bytearray seen = bytearray(1 << 16)
+    cdef Cursor cursor
+    cdef uint16_t event_id
+    for cursor in (buffer.cursor(), buffer.cursor(snapshot=True)):
+        while cursor.next():
+            memcpy(&event_id, cursor.data, sizeof(event_id))
+            seen[event_id] = 1
+    return {event_id for event_id, is_seen in enumerate(seen) if is_seen}

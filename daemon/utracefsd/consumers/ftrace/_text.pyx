@@ -140,6 +140,7 @@ cdef class TextRenderer:
     cdef bint _message_only
     cdef bytes _marker_label       # what stands before the text of a marker
     cdef bint _clock_is_ns
+    cdef bint _one_line
     cdef uint64_t _time_start
 
     cdef char *_text
@@ -157,7 +158,7 @@ cdef class TextRenderer:
     cdef PlanSlot _slots[PLAN_SLOTS]
 
     def __cinit__(
-        self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0
+        self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0, bint one_line=False
     ):
         """The arguments.
 
@@ -167,6 +168,7 @@ cdef class TextRenderer:
             pids only, normally once per pid and call.
         tgid: None or 0 if unknown; asked with record-tgid only.
         time_start: When the buffer was last cleared, in its own clock; latency-format counts from there.
+        one_line: `?` for a newline in a string, for a terminal; the kernel prints it.
 
         The first three may be asked in the middle of a `render` call; what they raise comes out of it, and
         the record at hand is lost.
@@ -186,6 +188,7 @@ cdef class TextRenderer:
         self._marker_label = marker_label(options)
         self._clock_is_ns = clock_is_ns
         self._time_start = time_start
+        self._one_line = one_line
         self._plans = {}
         memset(self._started, 0, sizeof(self._started))
         memset(self._tasks, 0, sizeof(self._tasks))
@@ -340,6 +343,11 @@ cdef class TextRenderer:
         if line.full:
             line.p = line.start
             put(&line, b"[LINE TOO BIG]\n", 15)
+        if self._one_line:
+            while line.start < line.p - 1:
+                if line.start[0] == c'\n':
+                    line.start[0] = c'?'
+                line.start += 1
         self._used = line.p - self._text
         self._index += 1
         return 0

@@ -368,7 +368,7 @@ class EventFiles:
         event_id, writer = struct.unpack("<H2xi", record.common)
         if not event_id:
             raise TraceError(errno.EINVAL, "common_type 0 is no event")
-        file.was_enabled = True
+        file.was_enabled = event.was_recorded = True
         probe.inject(self._now_ns(), cpu, writer, event_id, record.payload)
 
     def restore(self, event: Event, saved: SavedEventFile) -> None:
@@ -376,6 +376,7 @@ class EventFiles:
         raises."""
         file = self._keep(self._files.get(event) or EventFile(event))
         file.was_enabled |= saved.was_enabled
+        event.was_recorded |= saved.was_enabled
         file.filter_text = saved.filter_text
         if saved.filter_text is not None and saved.filter_holds:
             try:
@@ -436,7 +437,7 @@ class EventFiles:
             probe.filter = file.filter
             self._table.attach(file.event, probe)
             file.probe = probe
-            file.was_enabled = True
+            file.was_enabled = file.event.was_recorded = True
             self._keep(file)
         file.soft_references = soft_references
         if probe is not None:

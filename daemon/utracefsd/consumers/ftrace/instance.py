@@ -20,12 +20,12 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     triggers    Triggers                             trigger/commands.py
     here        set_event and standing_events, what is recorded and how it is printed
 
-When is a buffer cleared by itself? Ids are given again after an event is removed, so records of a removed
-event could be printed with the format of the next one. The kernel does this about it, and so do we: the
+When is a buffer cleared by itself? The kernel gives ids again after an event is removed, so records of a
+removed event could be printed with the format of the next one. It does this about it, and so do we: the
 removal of an event that was ever attached here marks the buffer (`clear_pending`); a removal through
 dynamic_events, of whatever event, clears the buffers that are marked by then (kernel/trace/trace.c,
 `tracing_reset_all_online_cpus`). Removals of other kinds, such as the last reference of an event going away,
-only mark.
+only mark. While a buffer is marked, the event table keeps the ids of removed events from others.
 
 There may be hundreds of instances that are not used, so one listens to the event table only from when it has
 something to hear: new events while it has standing lines, removed ones from its first event file on.
@@ -123,7 +123,7 @@ class Instance:
             before_enabling=self.store.expand,
             recorded_event_gone=self._mark,
             nr_cpus=nr_cpus,
-            names=WriterNames(comms.comm) if names is None else names,
+            names=WriterNames(comms.comm, comms.last_comm) if names is None else names,
         )
         self.pids = PidLists(self.settings, self.sink, comms)
         self._current_cpu = current_cpu
@@ -300,8 +300,8 @@ class Instance:
 
     def _dynamic_removed(self) -> None:
         if self.settings.clear_pending:
-            self.clear()
             self.snapshot.clear()
+            self.clear()
 
     # Recording.
 
@@ -373,8 +373,8 @@ class Instance:
         self.settings.clock = text
         self._apply()
         self._text_changes += 1
-        self.clear()
         self.snapshot.clear()
+        self.clear()
         # The kernel resets the spare buffer, too: with `counter` that is a tick, and the first record has 3.
         self.sink.now()
 
@@ -397,7 +397,7 @@ class Instance:
         """Forget what is recorded, of one cpu or all."""
         self.buffer.clear(cpu)
         self.settings.time_start = self.sink.now()
-        if cpu < 0:
+        if cpu < 0 and (self.snapshot.buffer is None or self.snapshot.buffer.is_empty()):
             self.settings.clear_pending = False
 
     # Going on where an instance of a daemon before this one was.
@@ -451,8 +451,8 @@ class Instance:
             kernel_release=self.comms.kernel_release,
         )
 
-    def renderer(self) -> TextRenderer:
-        """What prints records with the options and clock of now."""
+    def renderer(self, *, one_line: bool = False) -> TextRenderer:
+        """What prints records with the options and clock of now. one_line: each is one line, always."""
         return TextRenderer(
             self._event_by_id,
             self.comms.comm,
@@ -460,6 +460,7 @@ class Instance:
             trace_text.TextOptions.from_names(self.options.on),
             self.clock_is_ns,
             time_start=self.settings.time_start,
+            one_line=one_line,
         )
 
     def _event_by_id(self, event_id: int) -> tuple[bytes, tuple[Field, ...], bool] | None:

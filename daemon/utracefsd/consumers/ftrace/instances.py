@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.consumers.ftrace._sink import recorded_ids
 from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
@@ -66,7 +67,7 @@ class Instances:
         OSError.
         """
         self.nr_cpus = nr_cpus
-        self._names = WriterNames(comms.comm)
+        self._names = WriterNames(comms.comm, comms.last_comm)
         self._table = table
         self._comms = comms
         self._now_ns = now_ns
@@ -87,6 +88,7 @@ class Instances:
         there."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
         """TraceError when so many bytes could not be written down for a new one."""
+        table.ids.records = self
         self.top = self._make(b"", TOP)
         self.top.markers.copies = lambda: [
             instance.markers for instance in self._by_name.values() if instance.options["copy_trace_marker"]
@@ -118,6 +120,15 @@ class Instances:
     def names(self) -> Iterable[bytes]:
         """Names of the further ones."""
         return self._by_name.keys()
+
+    def of_removed(self) -> bool:
+        """See event_ids.Records."""
+        return any(instance.settings.clear_pending for instance in self)
+
+    def event_ids(self) -> set[int]:
+        """See event_ids.Records."""
+        buffers = [instance.buffer for instance in self if instance.settings.clear_pending]
+        return set().union(*map(recorded_ids, buffers))
 
     def make(self, name: bytes) -> Instance:
         """A new instance, with its real buffer.

@@ -28,7 +28,7 @@ _RAW_HEADER = 8
 class Markers:
     """Writes the markers of one instance.
 
-    now_ns: CLOCK_MONOTONIC. current_cpu: where a marker is recorded.
+    now_ns: CLOCK_MONOTONIC. current_cpu: where a marker is recorded whose writer's cpu is not known.
     """
 
     def __init__(
@@ -47,39 +47,39 @@ class Markers:
         self.copies: Callable[[], Iterable[Markers]] = list
         """Those of other instances that want what is written here, too (their option copy_trace_marker)."""
 
-    def write(self, data: bytes, pid: int) -> int:
-        """One text record; returns how many bytes fitted into it.
+    def write(self, data: bytes, pid: int, cpu: int | None = None) -> int:
+        """One text record of a thread on that cpu; returns how many bytes fitted into it.
 
         EINVAL: option markers is off. EBADF: not recording, or full and not overwriting.
         """
         for copy in self.copies():
             with contextlib.suppress(TraceError):
-                copy.write(data, pid)
+                copy.write(data, pid, cpu)
         taken = data[: min(_MAX, self._sink.ring_buffer.max_entry_size - _HEADER - _TAIL)]
         tail = b"\0\0" if taken.endswith(b"\n") else b"\n\0"
-        self._append(PRINT_ID, MARKER_IP.to_bytes(8, "little") + taken + tail, pid)
+        self._append(PRINT_ID, MARKER_IP.to_bytes(8, "little") + taken + tail, pid, cpu)
         return len(taken)
 
-    def write_raw(self, data: bytes, pid: int) -> int:
+    def write_raw(self, data: bytes, pid: int, cpu: int | None = None) -> int:
         """One binary record, a u32 tag first. EINVAL: shorter than that, or too large; and as `write`."""
         for copy in self.copies():
             with contextlib.suppress(TraceError):
-                copy.write_raw(data, pid)
+                copy.write_raw(data, pid, cpu)
         self._check_option()
         if len(data) < 4:
             raise TraceError(errno.EINVAL, "a raw marker begins with a tag of 4 bytes")
         if len(data) > self._sink.ring_buffer.max_entry_size - _RAW_HEADER:
             raise TraceError(errno.EINVAL, f"{len(data)} bytes do not fit into a sub-buffer")
-        self._append(RAW_DATA_ID, data, pid)
+        self._append(RAW_DATA_ID, data, pid, cpu)
         return len(data)
 
     def _check_option(self) -> None:
         if not self._options["markers"]:
             raise TraceError(errno.EINVAL, "the option markers is off")
 
-    def _append(self, event_id: int, body: bytes, pid: int) -> None:
+    def _append(self, event_id: int, body: bytes, pid: int, cpu: int | None) -> None:
         self._check_option()
-        cpu = min(self._current_cpu(), self._sink.ring_buffer.nr_cpus - 1)
+        cpu = min(self._current_cpu() if cpu is None else cpu, self._sink.ring_buffer.nr_cpus - 1)
         if self._sink.append_raw(self._now_ns(), cpu, pid, event_id, body):
             raise TraceError(
                 errno.EBADF, "not recorded: tracing_on is 0, or the buffer is full and overwrite off"

@@ -62,7 +62,9 @@ cdef class PerfSink:
     enabled: Off: everything counts as filtered; the status bit stays.
     sample_period: A sample every so many records; 0 counts only. Settable (ioctl PERIOD).
     sample_freq: Samples a second to aim at, by adapting the period; 0: the period stays. Settable.
-    fd: memfd of the ring (sealed against resizing), owned by the sink, metadata page first; -1 without ring.
+    fd: memfd of the ring (sealed against resizing), owned by the sink until it is taken, metadata page first;
+        -1 without ring. Its data pages get memory with the first sample: of thousands of events most have
+        none.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -108,7 +110,7 @@ cdef class PerfSink:
     cdef int make_ring(self, int data_pages) except -1:
         cdef uint64_t value = DATA_OFFSET
         cdef uint32_t page_size = 96  # `size` in struct perf_event_mmap_page: the bytes that are defined
-        self.memory = SealedMemory("utracefs-perf", DATA_OFFSET + <size_t>data_pages * 4096)
+        self.memory = SealedMemory("utracefs-perf", DATA_OFFSET + <size_t>data_pages * 4096, DATA_OFFSET)
         self.map = self.memory.map
         self.size = self.memory.size - DATA_OFFSET
         self.data_pages = data_pages
@@ -123,6 +125,10 @@ cdef class PerfSink:
             self.memory.close()
             self.map = NULL
             self.size = 0
+
+    def take_fd(self):
+        """The memfd, the caller's to close from now on; -1 without a ring, or when it was taken before."""
+        return -1 if self.memory is None else self.memory.take_fd()
 
     @property
     def fd(self):
@@ -223,7 +229,7 @@ cdef class PerfSink:
         size += 8 * popcount(type & ~<uint64_t>SAMPLE_RAW)  # every part but RAW has 8 bytes
         if type & SAMPLE_RAW:
             size += 4 + raw
-        if not self.reserve(size, r):
+        if not (self.memory.has_all or self.memory.take_all()) or not self.reserve(size, r):
             self.pending_lost += 1
             return False
         header.type = 9

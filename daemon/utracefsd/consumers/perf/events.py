@@ -70,8 +70,9 @@ class PerfEvent:
         table.attach(event, self._probe)
 
     def descriptor(self) -> int:
-        """A new descriptor of the ring's memfd, the caller's to close; -1 when it only counts."""
-        return os.dup(self._sink.fd) if self._sink.fd >= 0 else -1
+        """The ring's memfd, the caller's to close; -1 when it only counts, and when it was asked for before:
+        one event of thousands costs the daemon no descriptor."""
+        return self._sink.take_fd()
 
     def read(self) -> bytes:
         """perf_read_one() of the kernel: u64 each, the count and what `read_format` asks for.
@@ -109,7 +110,7 @@ class PerfEvent:
 
         TraceError(EINVAL): it only counts.
         """
-        if self._sink.fd < 0:
+        if not self._sink.data_pages:
             raise TraceError(errno.EINVAL, "it only counts: open it with data_pages to wait for samples")
         return self._sink.is_filled(self._watermark)
 

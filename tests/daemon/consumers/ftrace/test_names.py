@@ -67,6 +67,15 @@ def test_long_names_and_odd_thread_ids(tasks: Tasks) -> None:
     assert [tasks.name(pid) for pid in (1, 0, -7, 2)] == [b"x" * 15, b"swapper", b"minus", b""]
 
 
+def test_who_may_not_ask_more_knows_what_was_heard_last(tasks: Tasks) -> None:
+    """A thread that has ended said its name with its record: nobody needs to ask."""
+    tasks.by_pid = {pid: b"t%d" % pid for pid in range(1, 2000)}
+    tasks.names = WriterNames(tasks.read, {pid: b"heard%d" % pid for pid in range(60)}.get)
+    found = [tasks.name(pid, tgid=1) for pid in range(1, 101)]
+    assert found[:32] == [b"t%d" % pid for pid in range(1, 33)]
+    assert found[32:] == [b"heard%d" % pid for pid in range(33, 60)] + [b"<...>"] * 41
+
+
 def test_one_process_cannot_ask_for_ever(tasks: Tasks) -> None:
     tasks.by_pid = {pid: b"t%d" % pid for pid in range(1, 2000)}
     found = [tasks.name(pid, tgid=1) for pid in range(1, 101)]

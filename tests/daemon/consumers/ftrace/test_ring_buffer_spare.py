@@ -252,6 +252,40 @@ def test_a_map_of_another_length_is_refused(tmp_path: Path) -> None:
     assert caught.value.errno == errno.ELOOP
 
 
+@pytest.mark.parametrize("swaps", [1, 2])
+def test_without_the_map_the_ring_with_the_later_record_is_live(tmp_path: Path, swaps: int) -> None:
+    folder = str(tmp_path)
+    buffer = RingBuffer(2, 8, folder=folder)
+    add(buffer, 1, 2)
+    buffer.add_spare()
+    for _ in range(swaps):
+        buffer.swap()
+    add(buffer, 3, cpu=1)
+    add(buffer, 4)
+    now = both(buffer)
+    del buffer
+    (tmp_path / "spare").unlink()
+    with pytest.raises(ValueError, match="spare is missing"):
+        RingBuffer.adopt(folder)
+    assert both(RingBuffer.adopt(folder, guess=True)) == now
+    assert both(RingBuffer.adopt(folder)) == now
+
+
+def test_without_the_map_the_only_ring_is_live(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    buffer = RingBuffer(2, 8, folder=folder)
+    buffer.add_spare()
+    buffer.swap(1)
+    add(buffer, 1)
+    add(buffer, 2, cpu=1)
+    buffer.remove_spare()
+    del buffer
+    (tmp_path / "spare").unlink()
+    (tmp_path / "spare").mkdir()
+    found = RingBuffer.adopt(folder, guess=True)
+    assert (serials(found), found.spare) == ([1, 2], None)
+
+
 def run_child(work: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:

@@ -11,7 +11,7 @@ from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceProbe, FtraceSink, recorded_ids
 
 FIELDS = parse(b"test u32 a").fields
 
@@ -303,3 +303,24 @@ def test_the_bench_door() -> None:
     event.attach(FtraceProbe(ftrace()))
     assert 0 < event._bench_emit(1000, bytes(4)) < 100_000
     assert event.emitted == 1000
+
+
+def test_the_ids_of_recorded_events() -> None:
+    """Those that were overwritten or consumed do not count, those of the spare do."""
+    buffer = RingBuffer(2, 8)
+
+    def append(cpu: int, event_id: int, n: int = 1) -> None:
+        for ts in range(n):
+            assert buffer.append(cpu, ts, struct.pack("<Q", event_id) + bytes(56))
+
+    assert recorded_ids(buffer) == set()
+    append(0, 7)
+    append(0, 0, 1000)
+    append(0, 65535)
+    append(1, 1039)
+    assert recorded_ids(buffer) == {0, 65535, 1039}
+    next(buffer.cursor(1, consume=True))
+    buffer.add_spare()
+    buffer.swap()
+    append(1, 20)
+    assert recorded_ids(buffer) == {0, 65535, 20}

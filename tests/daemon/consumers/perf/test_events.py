@@ -501,6 +501,19 @@ def do(opened: PerfEvent, model: ModelSampler, reader: PerfRingReader, name: str
             model.unread.clear()
 
 
+def test_a_ring_costs_no_descriptor_and_memory_with_the_first_sample(perf: PerfEvents, event: Event) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    opened = opened_with(perf, {"name": "test", "sample_period": 1, "data_pages": 64}, handle=1)
+    fd = opened.descriptor()
+    assert opened.descriptor() == -1
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert os.fstat(fd).st_blocks * 512 <= mmap.PAGESIZE
+    write(event)
+    assert os.fstat(fd).st_blocks * 512 == 65 * mmap.PAGESIZE
+    os.close(fd)
+    opened.close()
+
+
 def test_no_descriptor_is_leaked(perf: PerfEvents) -> None:
     before = len(os.listdir("/proc/self/fd"))
     opened = opened_with(perf, {"name": "test", "sample_period": 1, "data_pages": 1024}, handle=1)

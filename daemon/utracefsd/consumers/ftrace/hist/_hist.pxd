@@ -23,6 +23,8 @@ cdef extern from "hist_table.h" nogil:
         size_t element_bytes
     cdef struct ht_place:
         uint64_t element, slot
+    size_t ht_first_bytes(uint32_t key_size, uint32_t nr_words)
+    bint ht_is_used(const void *memory)
     size_t ht_bytes(uint32_t bits, uint32_t key_size, uint32_t nr_words)
     bint ht_is_possible(uint32_t bits, uint32_t key_size, uint32_t nr_words)
     void ht_make(ht *t, void *memory, uint32_t bits, uint32_t key_size, uint32_t nr_words, uint64_t seed)
@@ -88,8 +90,11 @@ cdef class HistTable:
     cdef void *memory
     cdef size_t bytes
     cdef readonly str path
+    cdef readonly bint has_memory
+    cdef public object check_room
 
     cdef int map(self, int fd) except -1
+    cdef bint take_memory(self) noexcept
 
 cdef class Hist:
     cdef readonly HistTable table

@@ -1,14 +1,19 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.hist.program import Program, Step
 from utracefsd.events._tracepoint import Tracepoint
 
 class HistTable:
+    check_room: Callable[[HistTable], None] | None
     @property
     def path(self) -> str | None: ...
     @property
     def nr_bytes(self) -> int: ...
+    @property
+    def full_bytes(self) -> int: ...
+    @property
+    def has_memory(self) -> bool: ...
     @property
     def bits(self) -> int: ...
     @property

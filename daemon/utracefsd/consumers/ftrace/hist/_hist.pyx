@@ -5,6 +5,7 @@ No Python runs per record. Payloads are hostile: whatever a field's offset or a 
 against the record's size before it is read; what is not there counts as 0, or as an empty string.
 """
 
+import logging
 import os
 import secrets
 
@@ -64,9 +65,13 @@ cdef enum:
     STRING_BYTES = 256
 
 cdef enum:
+    # Records dropped between two tries to get memory for a table.
+    TRY_AGAIN = 1000
     # Numbers that wait on the stack. Three operators need four.
     MAX_STACK = 8
     DIV_SHIFT = 20
+
+logger = logging.getLogger("utracefsd")
 
 # How many operands a step takes, by its op.
 _TAKES = {Op.LOG2: 1, Op.BUCKET: 1, Op.DIV_CONST: 1, Op.NEGATE: 1} | dict.fromkeys(
@@ -78,6 +83,8 @@ cdef class HistTable:
     """The counts of a histogram: see include/hist_table.h.
 
     path: The file that it lives in, where a successor finds it; None: memory of this process.
+    has_memory: Whether all of it is there: since the first record that was counted.
+    check_room: Called before that; raises TraceError when it may not. A record without memory is dropped.
     """
 
     def __init__(self):
@@ -94,8 +101,7 @@ cdef class HistTable:
     def create(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path=None):
         """An empty table of 2^bits keys, in a new file or, without path, in memory.
 
-        Its memory is there from now on, whatever else happens. ValueError: there is none of this shape.
-        OSError: no room for the file. MemoryError.
+        ValueError: there is none of this shape. OSError: no room for the file. MemoryError.
         """
         cdef HistTable table = HistTable.__new__(HistTable)
         cdef int fd = -1
@@ -105,7 +111,8 @@ cdef class HistTable:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if path is not None:
-                os.posix_fallocate(fd, 0, table.bytes)
+                os.posix_fallocate(fd, 0, ht_first_bytes(key_size, nr_words))
+                os.ftruncate(fd, table.bytes)
             table.map(fd)
         except BaseException:
             if path is not None:
@@ -131,6 +138,10 @@ cdef class HistTable:
             if table.bytes != HistTable.bytes_of(bits, key_size, nr_words):
                 raise ValueError(f"{path} has {table.bytes} bytes, which is another table's")
             table.map(fd)
+            table.has_memory = ht_is_used(table.memory)
+            if not table.has_memory:
+                os.ftruncate(fd, ht_first_bytes(key_size, nr_words))
+                os.ftruncate(fd, table.bytes)
         finally:
             os.close(fd)
         if not ht_adopt(&table.c, table.memory, table.bytes, bits, key_size, nr_words):
@@ -145,13 +156,38 @@ cdef class HistTable:
         self.memory = memory
         return 0
 
+    cdef bint take_memory(self) noexcept:
+        """For the first record that it counts. False: there is none; asked for now and then only."""
+        if self.c.header.drops % TRY_AGAIN:
+            return False
+        try:
+            if self.check_room is not None:
+                self.check_room(self)
+            if self.path is not None:
+                fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.posix_fallocate(fd, 0, self.bytes)
+                finally:
+                    os.close(fd)
+        except Exception as error:
+            logger.warning("a histogram drops its records: there is no memory for it: %s", error)
+            return False
+        self.has_memory = True
+        return True
+
     def __dealloc__(self):
         if self.memory != NULL:
             munmap(self.memory, self.bytes)
 
     @property
     def nr_bytes(self):
-        """What it takes."""
+        """What it takes now."""
+        cdef ht_header *header = self.c.header
+        return self.bytes if self.has_memory else ht_first_bytes(header.key_size, header.nr_words)
+
+    @property
+    def full_bytes(self):
+        """What it takes once it has memory."""
         return self.bytes
 
     @property
@@ -166,7 +202,7 @@ cdef class HistTable:
 
     @property
     def drops(self):
-        """Records that found it full."""
+        """Records that found it full, or no memory for it."""
         return self.c.header.drops
 
     def __len__(self):
@@ -393,7 +429,7 @@ cdef class Hist:
         if self.links and not self.resolve():
             return False
         ht_find(t, self.key, &place)
-        if not place.element and ht_is_full(t):
+        if (not place.element and ht_is_full(t)) or not (self.table.has_memory or self.table.take_memory()):
             ht_drop(t, who, serial)
             return False
         ht_begin(t, who, serial)
@@ -430,7 +466,8 @@ cdef class Hist:
         return True
 
     cdef bint resolve(self) noexcept:
-        """Read the variables of other histograms under this record's key. False: one of them is not set."""
+        """Read the variables of other histograms under this record's key, or what it begins with where they
+        have fewer keys (resolve_var_refs(), tracing_map_lookup()). False: one of them is not set."""
         cdef Link link
         cdef Hist other
         cdef ht *t
@@ -442,7 +479,7 @@ cdef class Hist:
             link = <Link>self.links[i]
             other = link.hist
             t = &other.table.c
-            if t.header.key_size != self.table.c.header.key_size:
+            if t.header.key_size > self.table.c.header.key_size:
                 return False
             ht_find(t, self.key, &place)
             if not place.element:
@@ -466,7 +503,7 @@ cdef class Hist:
         cdef uint32_t n
         for link in self.links:
             t = &link.hist.table.c
-            if not link.once or t.header.key_size != self.table.c.header.key_size:
+            if not link.once or t.header.key_size > self.table.c.header.key_size:
                 continue
             ht_find(t, key, &place)
             if not place.element:

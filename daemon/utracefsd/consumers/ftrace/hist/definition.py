@@ -166,6 +166,10 @@ def define(parts: Parts, context: Context) -> Definition:
         taken = context.variables is not None and context.variables.is_defined(name)
         if taken or any(name == other.var_name for other in variables):
             raise log.fault("Variable already defined", name)
+        # The kernel cuts up the text of an expression while it reads it, so that the variable stands for what
+        # was in front of the operator from then on. Here it stands for the expression.
+        own = context.own.get(text[1:], text) if any(text == b"$" + v.var_name for v in variables) else text
+        text = text if own.startswith(b"$") else own
         variables.append(_variable(context, name, text))
         variables[-1].var_index = len(variables) - 1
     keys = _keys(parts, context)

@@ -1,8 +1,10 @@
 """All tables of a daemon's histograms: where they live, how much they take, and which have a name.
 
 A table lives in a file of the state's folder, `hist.N`, which a successor takes over; when there is no room
-for it, in memory of this process, and it ends with that. Its memory is taken when it is made, so that a
-definition which is too large is refused then and nothing fails later.
+for it, in memory of this process, and it ends with that. A definition that is too large is refused when it is
+made. Its memory is taken when the first record is counted: triggers may be set for thousands of events that
+nobody emits, which would leave none to others. So that may fail, and then the records are dropped, which
+`hist` shows, and the log says why.
 """
 
 import errno
@@ -16,6 +18,7 @@ from typing import Any
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.hist._hist import HistTable
 from utracefsd.consumers.ftrace.hist.parse import MAX_BITS, MIN_BITS
+from utracefsd.machine.kept_file import remove
 
 __all__ = ["MAX_BYTES", "MAX_INSTANCE_BYTES", "Tables", "is_table_name"]
 
@@ -77,8 +80,7 @@ class Tables:
             table = self._make(bits, key_size, nr_words)
         except MemoryError:
             raise TraceError(errno.ENOMEM, f"no memory for a table of {size >> 10} KiB") from None
-        self._holders[table] = [instance]
-        return table
+        return self._hold_first(table, instance)
 
     def adopt(self, instance: int, name: str, bits: int, key_size: int, nr_words: int) -> HistTable:
         """The table that a daemon before this one had in the file of this name, held by that instance; an
@@ -93,8 +95,7 @@ class Tables:
             except (OSError, ValueError, MemoryError) as error:
                 logger.warning("the counts of a histogram are lost: %s", error)
             else:
-                self._holders[table] = [instance]
-                return table
+                return self._hold_first(table, instance)
         return self.make(instance, bits, key_size, nr_words)
 
     def _adopt(self, path: Path, bits: int, key_size: int, nr_words: int) -> HistTable:
@@ -106,6 +107,14 @@ class Tables:
                 bits = n
         return HistTable.adopt(bits, key_size, nr_words, str(path))
 
+    def _hold_first(self, table: HistTable, instance: int) -> HistTable:
+        self._holders[table] = [instance]
+        table.check_room = self._check_room
+        return table
+
+    def _check_room(self, table: HistTable) -> None:
+        self._check(self._holders[table][0], table.full_bytes - table.nr_bytes)
+
     def hold(self, table: HistTable, instance: int) -> None:
         """Another trigger counts in it."""
         self._holders[table].append(instance)
@@ -115,6 +124,7 @@ class Tables:
         self._holders[table].remove(instance)
         if not self._holders[table]:
             del self._holders[table]
+            table.check_room = None
             try:
                 table.remove()
             except OSError as error:
@@ -129,7 +139,7 @@ class Tables:
         used = {table.path for table in self._holders}
         for path in self._files():
             if str(path) not in used:
-                path.unlink(missing_ok=True)
+                remove(path)
 
     def _check(self, instance: int, size: int) -> None:
         held = self.bytes_of(instance)

@@ -17,6 +17,9 @@
  * the daemon was killed is handed over again, and a trigger that finds its key here has swapped already
  * (spare_has_key): swapping again would undo it. Only one record is under way, so the last key is enough.
  *
+ * Where the file is missing or damaged, the ring of a cpu that has the later record is taken for the live one
+ * (RingBuffer.adopt).
+ *
  * A ring's origin (rb_note_origin) stays with the ring. Whether the record under way was stored is answered
  * by asking both: no other record has its name.
  */
@@ -91,6 +94,13 @@ static inline int spare_allocated(const spare_map *m) { return m->header && spar
 static inline int spare_live(const spare_map *m, uint32_t cpu)
 {
     return m->header ? spare_now(m)->live[cpu] : 0;
+}
+
+static inline void spare_set_live(const spare_map *m, uint32_t cpu, int which)
+{
+    struct spare_state *next = spare_begin(m);
+    next->live[cpu] = (uint8_t)which;
+    spare_flip(m);
 }
 
 static inline void spare_unmap(spare_map *m)

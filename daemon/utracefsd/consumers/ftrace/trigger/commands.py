@@ -70,7 +70,8 @@ class Triggers:
         return hist_hits(self._place, event)
 
     def write(self, event: Event, data: bytes) -> None:
-        """One write, shorter than a page: nothing, or one command. EINVAL, EEXIST, and what the kind says."""
+        """One write, shorter than a page: nothing, or one command. EINVAL, also of an empty line, EEXIST, and
+        what the kind says."""
         if not data:
             return
         command = split_command(data)

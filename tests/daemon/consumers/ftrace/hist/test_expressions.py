@@ -105,6 +105,15 @@ def test_own_variables_that_are_fields_are_put_in() -> None:
     assert [field_text(variable) for variable in variables] == [b"a=sz", b"b=sz*2", b"c=sz+1"]
 
 
+def test_an_own_variable_that_is_an_expression() -> None:
+    """The kernel takes it, too, after the variable."""
+    variables = defined(b"keys=id:t=sz+1,u=$t").variables
+    assert [field_text(variable) for variable in variables] == [b"t=sz+1", b"u=sz+1"]
+    for refused in (b"keys=id:u=$t,t=sz+1", b"keys=id:vals=$t:t=sz+1", b"keys=id:t=sz+1,u=$t,v=$u"):
+        with pytest.raises(HistError):
+            defined(refused)
+
+
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 10, 1 << 20, (1 << 20) + 1])
 def test_division_by_a_constant_is_off_by_one_at_most(divisor: int) -> None:
     for value in [*range(40), (1 << 20) - 1, 1 << 20, (1 << 64) - 1]:

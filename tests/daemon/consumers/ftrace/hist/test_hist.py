@@ -6,6 +6,7 @@ a SIGKILL would leave; each state that is different is adopted and compared with
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import shutil
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from tests.daemon.consumers.ftrace.hist.defining import defined, hist_of
 from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.layout import Layout
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, check_depth
@@ -261,7 +263,8 @@ def test_files(folder: Path) -> None:
     path = folder / "hist"
     table = HistTable.create(7, 8, 1, str(path))
     assert path.stat().st_mode & 0o777 == 0o600
-    assert path.stat().st_size == table.nr_bytes == HistTable.bytes_of(7, 8, 1)
+    assert path.stat().st_size == table.full_bytes == HistTable.bytes_of(7, 8, 1)
+    assert path.stat().st_blocks * 512 == 4096
     with pytest.raises(FileExistsError):
         HistTable.create(7, 8, 1, str(path))
     table.remove()
@@ -269,6 +272,44 @@ def test_files(folder: Path) -> None:
     assert not path.exists()
     assert table.path is None
     assert HistTable.create(7, 8, 1).path is None
+
+
+def test_memory_comes_with_the_first_record(folder: Path) -> None:
+    path = folder / "hist"
+    hist = hist_of(defined(b"keys=id:size=2048", EVENT), str(path))
+    assert path.stat().st_blocks * 512 <= 8192 < hist.table.nr_bytes + hist.table.full_bytes
+    hist.table.clear()
+    _ = list(Entries(hist.table).piece())
+    assert (hist.table.has_memory, path.stat().st_blocks * 512 <= 8192) == (False, True)
+    hist.count(PACK(7, 0, b"", b"", b"", 1))
+    assert hist.table.has_memory
+    assert path.stat().st_blocks * 512 >= hist.table.full_bytes == hist.table.nr_bytes
+    shape = shape_of(hist)
+    hist.table.clear()
+    adopted = HistTable.adopt(*shape, str(path))
+    assert not adopted.has_memory, "an empty one gives it back"
+    assert path.stat().st_blocks * 512 <= 8192
+
+
+def test_a_record_without_memory_is_dropped(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is asked for again now and then; a successor finds what was dropped."""
+    path = folder / "hist"
+    hist = hist_of(defined(b"keys=id:size=128", EVENT), str(path))
+    asked = []
+
+    def refuse(table: HistTable) -> None:
+        asked.append(table)
+        raise TraceError(errno.ENOMEM, "all is taken")
+
+    hist.table.check_room = refuse
+    for _ in range(1001):
+        assert not hist.count(PACK(7, 0, b"", b"", b"", 1))
+    assert len(asked) == 2
+    assert "all is taken" in caplog.text
+    caplog.clear()
+    adopted = HistTable.adopt(*shape_of(hist), str(path))
+    assert (adopted.hits, adopted.drops, len(adopted)) == (0, 1001, 0)
+    hist.table.check_room = None
 
 
 def test_killed_at_any_instruction(folder: Path) -> None:

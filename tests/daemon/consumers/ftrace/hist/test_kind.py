@@ -267,6 +267,6 @@ def test_poll_waits_for_hits(desk: Desk) -> None:
 def test_too_much_memory(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk.world.instances.tables, "_instance_bytes", 100 << 10)
     assert desk.write(desk.a, b"hist:keys=v") == ""
-    assert desk.write(desk.a, b"hist:keys=s") == "ENOMEM"
+    assert desk.write(desk.a, b"hist:keys=s:size=4096") == "ENOMEM"
     assert len(desk.lines(desk.a)) == 1
     assert tables.MAX_BYTES >= tables.MAX_INSTANCE_BYTES

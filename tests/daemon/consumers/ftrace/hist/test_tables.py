@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.tree.world import errno_of
-from utracefsd.consumers.ftrace.hist._hist import HistTable
+from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist.program import Key, KeyKind, Op, Program, Step
 from utracefsd.consumers.ftrace.hist.tables import MAX_BYTES, MAX_INSTANCE_BYTES, Tables, is_table_name
 
 SIZE = HistTable.bytes_of(7, 8, 1)
@@ -21,6 +22,18 @@ def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+def count(table: HistTable) -> None:
+    """A record in a table of one number as its key."""
+    key = Key(KeyKind.NUMBER, 0, 8, 0, 0, (Step(Op.CONST, 7),))
+    Hist(Program(8, (key,), ()), table).count(b"")
+
+
+def counted(tables: Tables, instance: int) -> HistTable:
+    table = tables.make(instance, 7, 8, 1)
+    count(table)
+    return table
 
 
 def names(folder: Path) -> list[str]:
@@ -37,6 +50,7 @@ def test_in_memory() -> None:
     tables = Tables()
     table = tables.make(0, 7, 8, 1)
     assert table.path is None
+    count(table)
     assert tables.bytes_of(0) == SIZE
     tables.hold(table, 3)
     tables.drop(table, 0)
@@ -89,13 +103,25 @@ def test_what_cannot_be_adopted_is_empty(folder: Path, caplog: pytest.LogCapture
 
 def test_limits() -> None:
     tables = Tables(instance_bytes=2 * SIZE, in_all=3 * SIZE)
-    kept = [tables.make(0, 7, 8, 1), tables.make(0, 7, 8, 1)]
+    kept = [counted(tables, 0), counted(tables, 0)]
     assert errno_of(tables.make, 0, 7, 8, 1) == errno.ENOMEM
-    other = tables.make(1, 7, 8, 1)
+    other = counted(tables, 1)
     assert errno_of(tables.make, 1, 7, 8, 1) == errno.ENOMEM
     tables.drop(kept.pop(), 0)
-    tables.make(1, 7, 8, 1)
+    counted(tables, 1)
     tables.drop(other, 1)
+
+
+def test_tables_that_count_nothing_leave_memory_to_others(caplog: pytest.LogCaptureFixture) -> None:
+    tables = Tables(instance_bytes=4 * SIZE)
+    idle = [tables.make(0, 7, 8, 1) for _ in range(10)]
+    assert counted(tables, 0).has_memory
+    for one in idle:
+        count(one)
+    assert 0 < sum(one.has_memory for one in idle) < 4
+    assert (idle[-1].has_memory, idle[-1].drops) == (False, 1)
+    assert "drops its records" in caplog.text
+    caplog.clear()
 
 
 def test_free_memory() -> None:

@@ -53,6 +53,19 @@ def test_a_value_of_another_event(world: World) -> None:
     assert b"{ id:          1 } hitcount:          3  x:         22  rc:          6\n" in text
 
 
+@pytest.mark.parametrize("keys", [b"id,rc", b"id,path"])
+def test_more_keys_than_the_variable_has(world: World, keys: bytes) -> None:
+    """The standard example of the kernel's page: keys=pid,prio read what keys=pid set."""
+    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
+    world.wa(DONE + b"trigger", b"hist:keys=" + keys + b":vals=rc-$x")
+    emit(world, b"start", 1, 7)
+    emit(world, b"done", 2, 10, b"p")
+    emit(world, b"done", 1, 10, b"p")
+    assert b"Hits: 1\n" in world.cat(DONE + b"hist")
+    emit(world, b"done", 1, 11, b"p")  # it was read once
+    assert b"Hits: 1\n" in world.cat(DONE + b"hist")
+
+
 def test_an_operand_is_read_once(world: World) -> None:
     world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:d=rc-$x:vals=rc")
@@ -94,7 +107,7 @@ def test_who_is_read_cannot_be_removed(world: World) -> None:
     world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x")
     assert errno_of(world.wa, START + b"trigger", b"!hist:keys=id:x=wt") == errno.EBUSY
-    world.w(START + b"trigger", b"")
+    assert errno_of(world.w, START + b"trigger", b"") == errno.EINVAL
     assert b"x=wt" in line(world, START), "truncating leaves it"
     world.wa(DONE + b"trigger", b"!hist:keys=id:vals=$x")
     world.wa(START + b"trigger", b"!hist:keys=id:x=wt")
@@ -109,9 +122,9 @@ def test_names_are_taken_once_in_an_event(world: World) -> None:
     world.wa(START + b"trigger", b"hist:keys=wt:x=id")
 
 
-def test_keys_of_another_size_match_nothing(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
-    world.wa(DONE + b"trigger", b"hist:keys=id,rc:vals=$x")
+def test_fewer_keys_than_the_variable_has_match_nothing(world: World) -> None:
+    world.wa(START + b"trigger", b"hist:keys=id,wt:x=wt")
+    world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x")
     emit(world, b"start", 1, 7)
     emit(world, b"done", 1, 7)
     assert b"Hits: 0\n" in world.cat(DONE + b"hist")

@@ -7,8 +7,11 @@
  * else the histogram keeps for each key. The map finds it by its key: open addressing, one step at a time,
  * never more than half full. A word of the map is the upper half of the key's hash and, in its lower half,
  * the element's number + 1; 0: free. Elements are given out in order and come back only when all of them do
- * (ht_clear). Everything is allocated when the table is made, as the kernel does
- * (kernel/trace/tracing_map.c); a key that finds it full is dropped and counted.
+ * (ht_clear); a key that finds it full is dropped and counted.
+ *
+ * The header and the image have memory from the beginning, the rest from the first record on, all at once
+ * (the kernel allocates everything when a trigger is made; ours may be set for thousands of events of which
+ * nobody emits any). A table without entries is never read behind its image.
  *
  * The seed of the hash is random: keys come from programs, which must not be able to choose those that
  * collide.
@@ -114,10 +117,16 @@ struct ht_place {
 #define HT_STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define HT_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
+/* What has memory before the first record. */
+static inline size_t ht_first_bytes(uint32_t key_size, uint32_t nr_words)
+{
+    return HT_HEADER_BYTES + key_size + (size_t)nr_words * 8;
+}
+
 static inline size_t ht_bytes(uint32_t bits, uint32_t key_size, uint32_t nr_words)
 {
     size_t element = key_size + (size_t)nr_words * 8;
-    return HT_HEADER_BYTES + element + ((size_t)16 << bits) + (element << bits);
+    return ht_first_bytes(key_size, nr_words) + ((size_t)16 << bits) + (element << bits);
 }
 
 static inline int ht_is_possible(uint32_t bits, uint32_t key_size, uint32_t nr_words)
@@ -182,7 +191,7 @@ static inline uint64_t ht_hash(const struct ht *t, const uint64_t *key)
 static inline void ht_find(const struct ht *t, const uint64_t *key, struct ht_place *place)
 {
     uint64_t hash = ht_hash(t, key), slot = hash & t->mask, high = hash & ~(uint64_t)0xffffffff;
-    for (;;) {
+    while (t->header->entries) {
         uint64_t word = t->map[slot];
         if (!word)
             break;
@@ -311,11 +320,21 @@ static inline void ht_clear(struct ht *t)
     HT_ORDER();
     HT_STORE(header->redo.valid, 0);
     HT_ORDER();
+    if (header->entries)
+        memset(t->map, 0, (size_t)16 << header->bits);
+    HT_ORDER();
     header->hits = header->drops = header->entries = 0;
-    memset(t->map, 0, (size_t)16 << header->bits);
     HT_ORDER();
     HT_STORE(header->clearing, 0);
     HT_ORDER();
+}
+
+/* Whether all of a successor's table has memory, as far as its header knows; else there is nothing in it, and
+ * what follows the image must be zeros before ht_adopt. */
+static inline int ht_is_used(const void *memory)
+{
+    const struct ht_header *header = memory;
+    return header->entries || (header->redo.valid && header->redo.element);
 }
 
 /* What a successor does first, in a mapping of `bytes`. 0: it is no table of this shape, or a damaged one:
@@ -341,6 +360,8 @@ static inline int ht_adopt(struct ht *t, void *memory, size_t bytes, uint32_t bi
     }
     if (header->entries > size)
         return 0;
+    if (!header->entries)
+        return 1;
     uint64_t used = 0;
     for (uint64_t i = 0; i <= t->mask; i++) {
         uint64_t element = t->map[i] & 0xffffffff;

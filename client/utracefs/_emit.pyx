@@ -1,0 +1,457 @@
+"""Event.emit: what runs once per record.
+
+It turns its arguments into C values, and only when all of them are good does it ask the outlet for room, fill
+it and commit. A value that does not fit is refused: instead of the record its refusal goes into the outlet
+(data_ring.h), to be counted by the daemon, and the program hears of it once per field. So all that can fail,
+and all Python code, comes before the first write to shared state (_event.pyx says why).
+"""
+
+from _warnings import warn
+from sys import flags
+
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport getenv
+from libc.string cimport memcpy, memset, strcmp
+
+from utracefs_protocol.data_ring cimport DR_MAX_WHY, DR_REFUSED
+from utracefs._event cimport (
+    CHAR_ARRAY,
+    DATA_LOC,
+    INTEGER,
+    MAX_FIELDS,
+    PENDING,
+    REL_LOC,
+    STRUCT,
+    Event,
+    Step,
+)
+from utracefs._outlets cimport ut_put
+
+cdef extern from "Python.h":
+    int PyLong_Check(PyObject *o)
+    int PyIndex_Check(PyObject *o)
+    int PyBytes_Check(PyObject *o)
+    const char *PyBytes_AS_STRING(PyObject *o)
+    Py_ssize_t PyBytes_GET_SIZE(PyObject *o)
+    void PyErr_Clear()
+    const char *PyUnicode_AsUTF8AndSize(object o, Py_ssize_t *size)
+    object PyNumber_Index(object o)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
+    PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
+    object PyDescr_NewMethod(type owner, PyMethodDef *method)
+    void PyType_Modified(type t)
+    ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
+    ctypedef struct PyMethodDef:
+        const char *ml_name
+        PyCFunction ml_meth
+        int ml_flags
+        const char *ml_doc
+    ctypedef struct PyTypeObject:
+        PyObject *tp_dict
+        const char *tp_name
+    PyTypeObject *Py_TYPE(PyObject *o)
+    int METH_FASTCALL, METH_KEYWORDS
+
+cdef extern from "small_int.h":
+    bint ut_small_int(PyObject *given, int64_t *value)
+    bint ut_large_int(PyObject *given, bint is_signed, uint64_t *value)
+
+cdef bint wanted_strict() except -1:
+    """UTRACEFS_STRICT 1 or 0, else what Python's development mode says."""
+    cdef const char *text = getenv("UTRACEFS_STRICT")
+    if text != NULL and strcmp(text, "1") == 0:
+        return True
+    return flags.dev_mode and (text == NULL or strcmp(text, "0") != 0)
+
+# A value that does not fit is an exception, also while the event is off: see `strict`.
+cdef bint is_strict = wanted_strict()
+
+cdef union Number:
+    uint64_t u
+    int64_t s
+
+cdef struct Value:
+    # one argument, checked and converted; `text` belongs to the argument or to `held`
+    Number number
+    const char *text
+    size_t length
+
+cdef enum:
+    # Of refusals, by event: names of the program's types are in them.
+    MAX_REASONS = 64
+
+cdef size_t MAX_LOC = 0xffff
+
+ctypedef PyObject *(*EmitNamed)(Event, PyObject *const *, Py_ssize_t, PyObject *) noexcept
+ctypedef PyObject *(*EmitValues)(Event, PyObject *const *) noexcept
+
+cdef PyObject *emit(
+    Event event, PyObject *const *args, Py_ssize_t nr_args, PyObject *keyword_names
+) noexcept:
+    """Event.emit, called by the vectorcall protocol: no tuple, no dict. Without a frame of its own: while the
+    event is off this is all, else it jumps to the others. (They return NULL for an exception, as it does.)"""
+    cdef bint is_off = event.status[0] == 0 and not is_strict
+    if keyword_names == NULL and nr_args == event.nr_fields:
+        if not is_off:
+            return (<EmitValues>emit_values)(event, args)
+    elif not is_off or keyword_names != <PyObject *>event.known_names or (
+        nr_args != event.known_args
+    ):
+        return (<EmitNamed>emit_named)(event, args, nr_args, keyword_names)
+    Py_INCREF(None)
+    return <PyObject *>None
+
+
+cdef object emit_named(Event event, PyObject *const *args, Py_ssize_t nr_args, PyObject *keyword_names):
+    """Values by name; or, without names, a wrong number of them."""
+    cdef PyObject *ordered[MAX_FIELDS]
+    if keyword_names == NULL:
+        raise TypeError(
+            f"{event.name}: {nr_args} values for {event.nr_fields} fields ({', '.join(event.keywords)})"
+        )
+    sort_arguments(event, ordered, args, nr_args, keyword_names)
+    return emit_values(event, ordered)
+
+
+cdef object emit_values(Event event, PyObject *const *given):
+    """given: a value for each field."""
+    cdef unsigned char byte = event.status[0]
+    cdef Value values[MAX_FIELDS]
+    cdef unsigned char *payload
+    cdef Step *steps = event.steps
+    cdef Step *step
+    cdef Value *value
+    cdef size_t size
+    cdef Py_ssize_t i
+    cdef list held = None
+    if byte == 0 or (byte == PENDING and not event.look_again(True)):
+        if not is_strict:
+            return None
+        byte = 0
+    size = event.min_size
+    for i in range(event.nr_fields):
+        step = &steps[i]
+        value = &values[i]
+        if step.kind == INTEGER:
+            if not ut_small_int(given[i], &value.number.s):
+                if not PyLong_Check(given[i]):
+                    if not convert_index(event, i, value, given[i]):
+                        return None
+                elif not ut_large_int(given[i], step.is_signed, &value.number.u):
+                    return refuse_number(event, i, <object>given[i])
+            elif value.number.s < 0 and not step.is_signed:
+                return refuse_number(event, i, value.number.s)
+            if step.size < 8:
+                if step.is_signed:
+                    if value.number.s != sign_extended(value.number.s, step.size):
+                        return refuse_number(event, i, value.number.s)
+                elif value.number.u >> (8 * step.size):
+                    return refuse_number(event, i, value.number.u)
+            continue
+        if PyBytes_Check(given[i]):
+            value.text = PyBytes_AS_STRING(given[i])
+            value.length = PyBytes_GET_SIZE(given[i])
+        else:
+            copy = convert_text(event, i, value, <object>given[i])
+            if value.text == NULL:
+                return None
+            if copy is not None:
+                if held is None:
+                    held = []
+                held.append(copy)
+        if step.kind == DATA_LOC or step.kind == REL_LOC:
+            if value.length + step.is_string > MAX_LOC or <int64_t>size + step.loc_base > <int64_t>MAX_LOC:
+                return refuse_length(event, i, value.length, size)
+            size += value.length + step.is_string
+            if size > event.max_size:
+                return refuse_size(event, i, size)
+        elif step.kind == CHAR_ARRAY:
+            if value.length > step.size:
+                return refuse_length(event, i, value.length, size)
+        elif value.length != step.size:
+            return refuse_length(event, i, value.length, size)
+    if size > event.max_size:
+        return refuse_size(event, event.nr_fields - 1, size)
+    if byte == 0:
+        return None
+    # From here on no Python code runs until the record is committed.
+    if event.write_index < 0 and (payload := event.hold(size)) != NULL:
+        fill(event, values, payload)
+        return None
+    payload = reserve(event, 0, size)
+    if payload != NULL:
+        fill(event, values, payload)
+        event.outlet.commit()
+    return None
+
+
+cdef inline unsigned char *reserve(Event event, uint32_t flag, size_t size) noexcept:
+    """Room for a record, or with DR_REFUSED a refusal, of `size` bytes; counts it as emitted, and as lost
+    where there is none."""
+    cdef unsigned char *payload = NULL
+    event.emitted += 1
+    if event.write_index >= 0:
+        payload = event.outlet.reserve(<uint32_t>event.write_index | flag, size)
+    if payload == NULL:
+        event.lost += 1
+        event.outlet.counts.lost += 1
+    return payload
+
+
+cdef int sort_arguments(Event event, PyObject **ordered, PyObject *const *args, Py_ssize_t nr_args,
+                        PyObject *keyword_names) except -1:
+    """Positional and keyword arguments into the order of the fields; TypeError like a call of a Python
+    function."""
+    cdef Py_ssize_t i, at, nr_keywords = PyTuple_GET_SIZE(keyword_names)
+    cdef PyObject *name
+    if nr_args > event.nr_fields:
+        raise TypeError(f"{event.name}: {nr_args} values for {event.nr_fields} fields")
+    for i in range(event.nr_fields):
+        ordered[i] = args[i] if i < nr_args else NULL
+    for i in range(nr_keywords):
+        name = PyTuple_GET_ITEM(keyword_names, i)
+        at = find_keyword(event.keywords, name)
+        if event.ambiguous and event.keywords.count(<object>name) > 1:
+            raise TypeError(
+                f"{event.name}: several fields are called {<object>name!r}; give them by position"
+            )
+        if at < 0:
+            raise TypeError(f"{event.name}: no field {<object>name!r}; there are {', '.join(event.keywords)}")
+        if ordered[at] != NULL:
+            raise TypeError(f"{event.name}: two values for the field {<object>name!r}")
+        ordered[at] = args[nr_args + i]
+    for i in range(event.nr_fields):
+        if ordered[i] == NULL:
+            raise TypeError(f"{event.name}: no value for the field {event.keywords[i]!r}")
+    if <PyObject *>event.known_names != keyword_names:
+        event.known_names = <tuple>keyword_names
+    event.known_args = nr_args
+    return 0
+
+
+cdef Py_ssize_t find_keyword(tuple keywords, PyObject *name) except -2:
+    """Names in a call are interned, nearly always, and so are these: look at the addresses first."""
+    cdef Py_ssize_t i
+    for i in range(len(keywords)):
+        if PyTuple_GET_ITEM(<PyObject *>keywords, i) == name:
+            return i
+    for i in range(len(keywords)):
+        if keywords[i] == <object>name:
+            return i
+    return -1
+
+
+cdef inline int64_t sign_extended(int64_t number, unsigned size) noexcept:
+    """`number` after being stored in `size` bytes (1, 2 or 4)."""
+    if size == 1:
+        return <int8_t>number
+    if size == 2:
+        return <int16_t>number
+    return <int32_t>number
+
+
+cdef bint convert_index(Event event, Py_ssize_t i, Value *value, PyObject *given) except -1:
+    """What is no int but may stand for one (`__index__`, which may be the program's). False: refused."""
+    if not PyIndex_Check(given):
+        refuse_type(event, i, given, "an integer")
+        return False
+    try:
+        number = PyNumber_Index(<object>given)
+    except Exception as error:
+        refuse_error(event, i, error)
+        return False
+    if not ut_large_int(<PyObject *>number, event.steps[i].is_signed, &value.number.u):
+        refuse_number(event, i, number)
+        return False
+    return True
+
+
+cdef object convert_text(Event event, Py_ssize_t i, Value *value, object given):
+    """Anything but bytes: str, bytearray, memoryview. Returns what must be held until the record is
+    written. `value.text` NULL: refused."""
+    cdef Step *step = &event.steps[i]
+    cdef Py_ssize_t length
+    cdef bint is_text = isinstance(given, str) and step.kind != STRUCT
+    value.text = NULL
+    if is_text:
+        value.text = PyUnicode_AsUTF8AndSize(given, &length)
+        if value.text != NULL:
+            value.length = length
+            return None  # the str keeps these bytes
+        PyErr_Clear()
+    try:
+        if is_text:
+            copy = str.encode(given, "utf-8", "surrogateescape")
+        elif isinstance(given, (bytearray, memoryview)):
+            # A copy: the other arguments' conversion might resize or rewrite it.
+            copy = bytes(given)
+        else:
+            refuse_type(event, i, <PyObject *>given, "bytes" if step.kind == STRUCT else "str or bytes")
+            return None
+    except Exception as error:
+        refuse_error(event, i, error)
+        return None
+    value.text = PyBytes_AS_STRING(<PyObject *>copy)
+    value.length = PyBytes_GET_SIZE(<PyObject *>copy)
+    return copy
+
+
+cdef void fill(Event event, const Value *values, unsigned char *payload) noexcept:
+    """Write the payload; dynamic data stand behind the fixed part, in the order of their fields."""
+    cdef size_t end = event.min_size
+    cdef size_t length
+    cdef Py_ssize_t i
+    cdef const Step *step
+    cdef const Value *value
+    for i in range(event.nr_fields):
+        step = &event.steps[i]
+        value = &values[i]
+        if step.kind == INTEGER:
+            ut_put(payload + step.offset, value.number.u, step.size)
+        elif step.kind == CHAR_ARRAY or step.kind == STRUCT:
+            memcpy(payload + step.offset, value.text, value.length)
+            memset(payload + step.offset + value.length, 0, step.size - value.length)
+        else:
+            memcpy(payload + end, value.text, value.length)
+            length = value.length
+            if step.is_string:
+                payload[end + length] = 0
+                length += 1
+            ut_put(payload + step.offset, length << 16 | (end + step.loc_base), 4)
+            end += length
+
+
+# -------------------------------------------------------------------------------------------------- refusing
+
+def strict(on=True):
+    """Whether `emit` raises for a value that does not fit, also while the event is off. Returns what was
+    before."""
+    global is_strict
+    before = is_strict
+    is_strict = on
+    return before
+
+
+cdef object refuse(Event event, Py_ssize_t i, type error, str reason, str text):
+    """The value of field `i` does not fit: raise, or count the refusal instead of the record. reason: in a
+    few words, what follows the field's name."""
+    if is_strict:
+        raise error(f"{event.name}: {text}")
+    count_refusal(event, i, reason, text)
+
+
+cdef int count_refusal(Event event, Py_ssize_t i, str reason, str text) except -1:
+    cdef unsigned char *payload
+    cdef bytes why
+    reason = f"{event.keywords[i]} {reason}"
+    if len(event.refused) >= MAX_REASONS and reason not in event.refused:
+        reason = "other reasons"
+    why = reason.encode("utf-8", "surrogateescape")[:DR_MAX_WHY]
+    count = event.refused.get(reason, 0) + 1
+    if event.write_index >= 0:  # else nobody knows whether a consumer is attached
+        payload = reserve(event, DR_REFUSED, len(why))
+        if payload != NULL:
+            memcpy(payload, <const char *>why, len(why))
+            event.outlet.commit()
+            event.refused[reason] = count
+    if not event.steps[i].was_told:
+        event.steps[i].was_told = True
+        tell(event, f"{event.name}: {text}: such a record is refused and counted")
+    return 0
+
+
+cdef object tell(Event event, str text):
+    """By a warning for the line that called `emit`; where the program makes an exception of it, by its log:
+    a program must not fail because an event was switched on."""
+    try:
+        warn(text, RuntimeWarning)
+    except Exception:
+        if event.session is not None:
+            event.session._log_for_caller(text)
+
+
+cdef object refuse_error(Event event, Py_ssize_t i, object error):
+    """An exception of the value's own, or of its conversion. Called while it is handled."""
+    if is_strict:
+        raise error
+    if isinstance(error, UnicodeEncodeError):
+        reason = "was not UTF-8"
+    else:
+        reason = f"raised {type_name(<PyObject *>error)}"
+    count_refusal(event, i, reason, f"field {event.keywords[i]!r} {reason}")
+
+
+cdef object refuse_type(Event event, Py_ssize_t i, PyObject *given, str wanted):
+    name = "None" if <object>given is None else type_name(given)
+    return refuse(
+        event, i, TypeError, f"was {name}", f"field {event.keywords[i]!r} takes {wanted}, not {name}"
+    )
+
+
+cdef object refuse_number(Event event, Py_ssize_t i, object number):
+    """number: an int, which may be of a class of the program's, and have more digits than str() gives."""
+    cdef Step *step = &event.steps[i]
+    bits = 8 * step.size
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if step.is_signed else (0, (1 << bits) - 1)
+    digits = int.bit_length(number)
+    shown = int.__repr__(number) if digits <= 128 else f"a number of {digits} bits"
+    return refuse(
+        event, i, OverflowError, "was out of range",
+        f"{shown} does not fit the field {event.keywords[i]!r} ({low} to {high})"
+    )
+
+
+cdef object refuse_length(Event event, Py_ssize_t i, size_t length, size_t before):
+    cdef Step *step = &event.steps[i]
+    name = event.keywords[i]
+    if step.kind == STRUCT:
+        text = f"field {name!r} takes exactly {step.size} bytes, not {length}"
+        return refuse(event, i, ValueError, "had another size", text)
+    if step.kind == CHAR_ARRAY:
+        text = f"field {name!r} has room for {step.size} bytes, not {length}"
+    else:
+        text = (
+            f"field {name!r}: {length} bytes behind {before} others; "
+            f"a location word holds at most {MAX_LOC} each"
+        )
+    return refuse(event, i, ValueError, "was too long", text)
+
+
+cdef object refuse_size(Event event, Py_ssize_t i, size_t size):
+    return refuse(
+        event, i, ValueError, "was too long",
+        f"a record of {size} bytes with the field {event.keywords[i]!r}; "
+        f"at most {event.max_size} are possible"
+    )
+
+
+cdef str type_name(PyObject *given):
+    """Without a look into the class, which may be the program's and answer as it likes."""
+    return (<bytes>Py_TYPE(given).tp_name).decode("utf-8", "replace")[:64]
+
+
+# ------------------------------------------------------------------------------------ Event.emit as a method
+
+cdef PyMethodDef emit_method
+emit_method.ml_name = b"emit"
+emit_method.ml_meth = <PyCFunction><void *>emit
+emit_method.ml_flags = METH_FASTCALL | METH_KEYWORDS
+emit_method.ml_doc = b"""emit($self, /, *args, **kwargs)
+--
+
+Write one record if a consumer is attached.
+
+One value per field, by position or by name: integers (bool, and what has `__index__`, but no float) that fit
+their field; str or bytes for text; bytes for structs (exactly their size) and for other dynamic data; at most
+65,529 bytes in all. Never blocks: what does not fit the room is counted in `lost`.
+
+TypeError: another number of values than there are fields, or an unknown name; on and off. A value that does
+not fit its field never is an exception: the record is not written, it is counted in `refused`, and a
+RuntimeWarning says so, once per field. With `utracefs.strict(True)` it is a TypeError, OverflowError or
+ValueError, on and off.
+"""
+# Cython's `def emit(self, *args, **kwargs)` builds a tuple and a dict per call, even to find the event off.
+(<dict>(<PyTypeObject *>Event).tp_dict)["emit"] = PyDescr_NewMethod(Event, &emit_method)
+PyType_Modified(Event)

@@ -1,0 +1,71 @@
+"""Where records are lost, in words: what `record` says at its end, what its file says, and what `report` says
+of the file. And what programs refused to write."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from utracefs.cli import Failure
+
+__all__ = ["LOSSES", "Loss", "lost_in_file", "lost_lines", "lost_text", "no_room", "refused_text"]
+
+
+class Loss(NamedTuple):
+    """One way to lose records."""
+
+    name: str
+    """As the members of `recorder.Summary` are called."""
+    in_file: str
+    """In `report --stat`."""
+    said: str
+    """Behind a number."""
+
+
+LOSSES: Final = (
+    Loss("in_rings", "lost in data rings", "in data rings (UTRACEFS_RING_KB of the program)"),
+    Loss("dropped", "dropped, buffer full", "dropped by the full buffer (-b KB)"),
+    Loss("too_large", "too large", "too large for a page of the buffer"),
+    Loss("overwritten", "overwritten", "overwritten before they were read (-b KB), or taken away"),
+    Loss("no_room", "no room on the disk", "without room on the disk"),
+)
+"""In the order in which they are told."""
+
+SHOWN_REASONS: Final = 3
+"""Of refused records, in one line."""
+
+
+def lost_text(lost: Mapping[str, int]) -> str:
+    """How many in all, then where and what helps."""
+    if not any(lost.values()):
+        return "nothing lost"
+    parts = ", ".join(f"{lost[loss.name]} {loss.said}" for loss in LOSSES if lost.get(loss.name))
+    return f"{sum(lost.values())} lost: {parts}"
+
+
+def refused_text(refused: Mapping[str, int]) -> str:
+    """Behind `lost_text`. refused: `EVENT.FIELD was float` and the like, to how often."""
+    reasons = sorted(refused.items(), key=lambda item: -item[1])
+    if not reasons:
+        return ""
+    if len(reasons) == 1:
+        return f", {reasons[0][1]} refused: {reasons[0][0]}"
+    parts = ", ".join(f"{count} {reason}" for reason, count in reasons[:SHOWN_REASONS])
+    more = f" and {len(reasons) - SHOWN_REASONS} other reasons" if len(reasons) > SHOWN_REASONS else ""
+    return f", {sum(refused.values())} refused: {parts}{more}"
+
+
+def lost_lines(lost: Mapping[str, int]) -> bytes:
+    """Lines for a file."""
+    return b"".join(b"%s: %d\n" % (loss.in_file.encode(), lost[loss.name]) for loss in LOSSES)
+
+
+def lost_in_file(texts: Iterable[str]) -> dict[str, int]:
+    """What such lines say."""
+    text = "\n".join(texts)
+    found = {loss: re.search(rf"^{loss.in_file}: (\d+)$", text, re.MULTILINE) for loss in LOSSES}
+    return {loss.name: int(match[1]) for loss, match in found.items() if match is not None}
+
+
+def no_room(output: str, error: OSError, count: int, what: str, status: int = 1) -> Failure:
+    """Of a file that has what fitted."""
+    return Failure(output, f"{error.strerror}; it has what fitted, {count} {what} did not", status)

@@ -1,0 +1,75 @@
+"""What reaches a terminal: nothing that a program chose steers it.
+
+Names of events, fields, threads and instances are bytes that an unprivileged program chose, and so are texts
+in records; escape sequences among them would move the cursor, set titles or type answers. So the command line
+writes to a terminal through one function (`harmless`), whichever way a command writes: `guard` puts it below
+sys.stdout and sys.stderr, and `?` stands there for
+
+    C0 (but tab and newline), DEL, C1, also as bytes that are not UTF-8     steer terminals
+    U+2028, U+2029, U+202A to U+202E, U+2066 to U+2069                      end lines, or turn their order
+
+Files and pipes get the bytes. The sequences of ours (`top`, `hist`, progress bars) go to `own(stream)`, past
+this, and never with rich's redirect_stdout; what programs chose goes there through `harmless`.
+"""
+
+import codecs
+import io
+import sys
+from typing import Any, TextIO
+
+from utracefs_protocol.terminal import harmless
+
+__all__ = ["guard", "own"]
+
+
+class _Terminal(io.RawIOBase):
+    """Writes to a terminal what is harmless. Owns nothing: closing it leaves the stream below open."""
+
+    def __init__(self, below: io.TextIOWrapper) -> None:
+        self.below = below
+        # The beginning of a character waits for its rest.
+        self._decoder = codecs.getincrementaldecoder(below.encoding)("surrogateescape")
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.below.fileno()
+
+    def write(self, data: Any) -> int:
+        text = harmless(self._decoder.decode(bytes(data)))
+        self.below.buffer.write(text.encode(self.below.encoding, "replace"))
+        self.below.buffer.flush()
+        return len(data)
+
+
+def guard() -> None:
+    """From now on all that is written to sys.stdout and sys.stderr is harmless where they are terminals."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and own(stream) is stream and stream.isatty():
+            stream.flush()
+            buffer = io.BufferedWriter(_Terminal(stream))
+            setattr(
+                sys,
+                name,
+                io.TextIOWrapper(
+                    buffer,
+                    stream.encoding,
+                    stream.errors,
+                    line_buffering=True,
+                    write_through=name == "stderr",
+                ),
+            )
+
+
+def own(stream: TextIO) -> TextIO:
+    """For escape sequences of ours: what is below, with all that was written before on its way."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    if not isinstance(raw, _Terminal):
+        return stream
+    stream.flush()
+    return raw.below

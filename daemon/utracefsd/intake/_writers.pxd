@@ -1,0 +1,36 @@
+"""What other compiled modules may use of the threads of a process: DataRing and IndexTable ask whose a record
+is."""
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+
+cdef enum:
+    KNOWN_TIDS = 64
+
+cdef class Lookups:
+    cdef int left
+    cdef uint64_t since
+    # The ring whose known threads were looked at longest ago, in this round.
+    cdef object stalest
+
+    cdef bint take(self, uint64_t now) noexcept
+
+cdef class Writers:
+    cdef readonly int pid               # the process, by SO_PEERCRED
+    cdef readonly Lookups lookups
+    cdef object _lives                  # says whether `pid` still is the process that connected
+    cdef object _comms
+    cdef object _start_time
+    cdef object _share
+    cdef bint is_here                   # its thread ids are ours
+    cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to be of the process
+    cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
+    cdef uint64_t unknown_since
+    cdef list ended                     # slots of those among `known` that nobody had any more
+
+    cdef int32_t find(self, uint32_t tid, const unsigned char *comm, uint64_t now) except? -1
+    cdef bint is_thread(self, uint32_t tid)
+    cdef bint has_thread(self, uint32_t tid)
+    cdef bint has_ended(self, uint32_t tid)
+    cdef bint is_of_peer(self)
+    cpdef begin_round(self)
+    cpdef check_known(self)

@@ -1,0 +1,153 @@
+# cython: boundscheck=False, wraparound=False
+"""The threads of one process: as which of them its records count, and under which name.
+
+A producer claims a thread id and, when the thread was not heard of before, its name (data_ring.h). What /proc
+says of the process that the kernel named as the peer decides:
+
+| /proc has the thread | its record counts as | name |
+|---|---|---|
+| among those of the process | the thread's | what /proc says; the claimed one if the thread has just ended |
+| as another process's | the process's | |
+| no more | the thread's, under the two conditions below; else the process's | the claimed one |
+
+A thread that /proc has no more is believed if it says its name now or is known as the process's, and if its
+number is not known as another process's. So a claim never names a thread of another process, nor one that
+has ended. A process in a pid namespace of its own has numbers that mean nothing here, and no such threads.
+
+Asking /proc costs a hundred times what a record does. So an answer is remembered; one of no, and that a
+thread has ended, for a while only, since the number is given to others. And there is a number of questions
+for each user (Lookups). Records beyond that count as the process's.
+
+Single-threaded, with the GIL.
+"""
+
+import os
+
+cimport cython
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from utracefs_protocol.data_ring cimport DR_COMM
+from utracefsd.machine.procfs import is_in_our_namespace
+
+cdef enum:
+    UNKNOWN_NS = 1000000000
+    # So many at once, for a program that begins with hundreds of threads; then a tenth of the time: one takes
+    # 13 us for a thread that has ended, 30 us for one that lives.
+    LOOKUPS_AT_ONCE = 512
+    LOOKUP_NS = 300000
+
+
+@cython.final
+cdef class Lookups:
+    """How many questions about new threads the processes of one user may have answered by /proc: a number
+    that grows with time, LOOKUPS_AT_ONCE at most. And of which one ring it is asked in a round whether its
+    known threads are still there: that may be due in each of a thousand rings at once."""
+
+    def __init__(self):
+        self.left = LOOKUPS_AT_ONCE
+
+    cdef bint take(self, uint64_t now) noexcept:
+        cdef uint64_t more
+        if now > self.since:
+            more = (now - self.since) // LOOKUP_NS
+            if more >= LOOKUPS_AT_ONCE - <uint64_t>self.left:
+                self.left = LOOKUPS_AT_ONCE
+                self.since = now
+            else:
+                self.left += <int>more
+                self.since += more * LOOKUP_NS
+        if self.left == 0:
+            return False
+        self.left -= 1
+        return True
+
+
+class AllWriters:
+    """Makes the Writers of each process. comms: the names (`CommTable`); None: nobody wants to know."""
+
+    def __init__(self, comms=None):
+        self._comms = comms
+        self._lookups = {}
+
+    def of(self, int pid, start_time=0, share=0, lives=None):
+        """Those of process `pid`. share: the user whose questions they are. lives: whether `pid` still is
+        that process; None: it is."""
+        return Writers(pid, start_time, share, lives, self._comms, self._lookups.setdefault(share, Lookups()))
+
+
+@cython.final
+cdef class Writers:
+    """The threads of a process that write; made by `AllWriters.of`."""
+
+    def __init__(self, int pid, start_time, share, lives, comms, Lookups lookups not None):
+        self.pid = pid
+        self.lookups = lookups
+        self.ended = []
+        self._start_time = start_time
+        self._share = share
+        self._lives = lives
+        self._comms = comms
+        self.is_here = comms is not None and pid > 0 and is_in_our_namespace(pid)
+
+    cdef int32_t find(self, uint32_t tid, const unsigned char *comm, uint64_t now) except? -1:
+        """As which thread a record counts that claims `tid`, and the name `comm` if that is not NULL."""
+        cdef uint32_t slot = tid % KNOWN_TIDS
+        cdef bint is_known = self.known[slot] == tid and tid != 0
+        if is_known and comm == NULL:
+            return <int32_t>tid
+        if now - self.unknown_since > UNKNOWN_NS:
+            memset(self.unknown, 0, sizeof(self.unknown))
+            self.unknown_since = now
+        if not is_known and (self.unknown[slot] == tid or not 0 < tid < 0x7fffffff):
+            return self.pid
+        if not self.lookups.take(now):
+            return <int32_t>tid if is_known else self.pid
+        name = b"" if comm == NULL else comm[:DR_COMM - 1].partition(b"\0")[0]
+        if is_known and (not name or self._comms is None or self._comms.last_comm(tid) == name):
+            return <int32_t>tid
+        if self.is_thread(tid):
+            if self._comms is not None:
+                self._comms.remember(tid, self.pid, name)
+        elif self.is_here and self.has_ended(tid) and self._comms.has_ended(
+            tid, self.pid, self._start_time, self._share, name
+        ):
+            self.ended.append(slot)
+        elif not is_known:
+            self.unknown[slot] = tid
+            return self.pid
+        self.known[slot] = tid
+        return <int32_t>tid
+
+    cdef bint is_thread(self, uint32_t tid):
+        """Whether it is a thread of the peer, and not of a stranger who got the peer's pid after it."""
+        return self.has_thread(tid) and self.is_of_peer()
+
+    cdef bint has_thread(self, uint32_t tid):
+        return os.path.exists(f"/proc/{self.pid}/task/{tid}")
+
+    cdef bint has_ended(self, uint32_t tid):
+        return tid == <uint32_t>self.pid or not os.path.exists(f"/proc/{tid}")
+
+    cdef bint is_of_peer(self):
+        return self._lives is None or self._lives()
+
+    cpdef begin_round(self):
+        """Who had ended is looked at again: the number may be somebody else's by now."""
+        if self.ended:
+            for slot in self.ended:
+                self.known[slot] = 0
+            self.ended = []
+
+    cpdef check_known(self):
+        """Forget thread ids that ended and were given to another process. One that nobody has stays known:
+        what waits in the ring may be its."""
+        cdef bint is_of_peer = self.is_of_peer()
+        for slot in range(KNOWN_TIDS):
+            tid = self.known[slot]
+            if tid and not (is_of_peer and self.has_thread(tid)) and os.path.exists(f"/proc/{tid}"):
+                self.known[slot] = 0
+
+    def threads(self):
+        """The threads whose records were taken in last, at most a few dozen."""
+        return [tid for tid in self.known[:KNOWN_TIDS] if tid]

@@ -1,0 +1,426 @@
+"""Packing is judged by the plain Layout of the protocol; what does not fit is refused, and told once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import utracefs
+from tests.client.workbench import FarRing, Workbench
+from utracefs import _event
+from utracefs.checking import check_declaration
+from utracefs_protocol.layout import Layout
+from utracefs_protocol.limits import MAX_PAYLOAD
+
+REFUSED = 0x4000_0000
+"""In a write_index: DR_REFUSED of data_ring.h."""
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    before = utracefs.strict(True)
+    yield
+    utracefs.strict(before)
+
+
+# ---- packing
+
+INTEGERS = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "int", "unsigned int", "short", "char"]
+TYPES = [
+    *INTEGERS,
+    "char[5]",
+    "unsigned char[16]",
+    "struct foo",
+    "__rel_loc char[]",
+    "__data_loc char[]",
+    "__rel_loc u8[]",
+    "__data_loc unsigned char[]",
+]
+
+
+class Index:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
+edges = st.sampled_from(
+    [
+        0,
+        1,
+        -1,
+        *(
+            sign * (1 << bits) + d
+            for bits in (7, 8, 15, 16, 30, 31, 32, 60, 63, 64, 70)
+            for d in (-1, 0, 1)
+            for sign in (1, -1)
+        ),
+    ]
+)
+texts = st.one_of(
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.binary(max_size=8).map(bytearray),
+    st.binary(max_size=8).map(lambda data: memoryview(data)),
+    st.binary(max_size=8).map(lambda data: data.decode("utf-8", "surrogateescape")),
+    st.sampled_from([b"12345", "12345", "é" * 2, "\ud800", b"0123456789abcdef", b"1234567"]),
+)
+values = st.one_of(
+    edges, st.integers(), edges.map(Index), texts, st.sampled_from([None, 1.5, True, [], object()])
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[bytes, list[Any], dict[str, Any]]:
+    types = draw(st.lists(st.sampled_from(TYPES), max_size=6))
+    names = [
+        draw(st.sampled_from(["a", "b", "c", "same"])) + ("" if draw(st.booleans()) else str(i))
+        for i in range(len(types))
+    ]
+    fields = [f"{t} {n}{' 7' if t.startswith('struct') else ''}" for t, n in zip(types, names, strict=True)]
+    fitting = []
+    for type_ in types:
+        if type_ in INTEGERS:
+            fitting.append(draw(st.one_of(st.integers(0, 127), edges, values)))
+        elif type_ == "struct foo":
+            fitting.append(draw(st.one_of(st.binary(min_size=7, max_size=7), values)))
+        else:
+            fitting.append(draw(st.one_of(texts, values)))
+    by_position = draw(st.integers(0, len(types)))
+    args = fitting[:by_position]
+    kwargs = dict(zip(names[by_position:], fitting[by_position:], strict=True))
+    if draw(st.integers(0, 9)) == 0:
+        args.append(1)
+    if draw(st.integers(0, 9)) == 0:
+        kwargs[draw(st.sampled_from(["a", "same", "nowhere"]))] = 2
+    return f"test {'; '.join(fields)}".encode(), args, kwargs
+
+
+def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
+    """What it returns, or the kind of its exception. (UnicodeEncodeError is a ValueError.)"""
+    try:
+        return call(*args, **kwargs)
+    except (TypeError, ValueError, OverflowError) as error:
+        return next(kind for kind in (TypeError, ValueError, OverflowError) if isinstance(error, kind))
+
+
+@settings(max_examples=600)
+@given(calls())
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_emit_packs_what_the_layout_packs(call: tuple[bytes, list[Any], dict[str, Any]]) -> None:
+    """And what does not fit is an exception in both states of the event, or, not strict, in none."""
+    declaration, args, kwargs = call
+    bench = Workbench(4096)
+    try:
+        on = bench.event(declaration)
+        bench.status = 0
+        off = bench.event(declaration)
+        expected = outcome(Layout(check_declaration(declaration).fields).pack, *args, **kwargs)
+        fits = isinstance(expected, bytes)
+        before = utracefs.strict(True)
+        try:
+            assert outcome(on.emit, *args, **kwargs) == (None if fits else expected)
+            assert outcome(off.emit, *args, **kwargs) == (None if fits else expected)
+        finally:
+            utracefs.strict(before)
+        assert bench.send() == ([(1, expected)] if fits else [])
+        assert (on.emitted, on.lost, on.refused) == (int(fits), 0, {})
+
+        mistaken = outcome(off.emit, *args, **kwargs)
+        assert mistaken in (None, expected)
+        assert outcome(on.emit, *args, **kwargs) == mistaken
+        if fits:
+            assert bench.send() == [(1, expected)]
+        elif not mistaken:
+            ((reason, count),) = on.refused.items()
+            assert (on.emitted, count) == (1, 1)
+            assert bench.send() == [(REFUSED | 1, reason.encode())]
+        assert (off.emitted, off.refused) == (0, {})
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize(
+    ("declaration", "value", "reason"),
+    [
+        (b"t u8 a", 256, "was out of range"),
+        (b"t u64 a", -1, "was out of range"),
+        pytest.param(b"t u64 a", 1 << 20_000, "was out of range", id="too many digits for str"),
+        (b"t s64 a", -(1 << 63) - 1, "was out of range"),
+        (b"t u8 a", 1.0, "was float"),
+        (b"t s64 a", None, "was None"),
+        (b"t __rel_loc char[] a", None, "was None"),
+        (b"t __rel_loc char[] a", "\ud800", "was not UTF-8"),
+        (b"t __rel_loc char[] a", "x" * 70_000, "was too long"),
+        (b"t __rel_loc char[] a", "x" * 65_525, "was too long"),
+        (b"t char[4] a", "12345", "was too long"),
+        (b"t struct s a 8", b"1234567", "had another size"),
+        (b"t struct s a 65530", bytes(65_530), "was too long"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_counted_and_told_once(
+    bench: Workbench, declaration: bytes, value: Any, reason: str
+) -> None:
+    event = bench.event(declaration)
+    with pytest.warns(RuntimeWarning, match=r"^t: .*'a'.*: such a record is refused and counted$") as warned:
+        event.emit(value)
+    assert (len(warned), warned[0].filename) == (1, __file__)
+    event.emit(value)
+    assert event.refused == {f"a {reason}": 2}
+    assert bench.send() == 2 * [(REFUSED | 1, f"a {reason}".encode())]
+    assert (event.emitted, event.lost) == (2, 0)
+    assert bench.fifo.totals() == (2, 2, 0, 0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_values_of_the_programs_own_classes(bench: Workbench, strict: None) -> None:
+    class Broken:
+        def __index__(self) -> int:
+            raise KeyError("mine")
+
+    class Bytes(bytearray):
+        def __bytes__(self) -> bytes:
+            raise KeyError("mine")
+
+    class Text(str):
+        def encode(self, *_: Any) -> Any:
+            return 1
+
+        def __str__(self) -> str:
+            raise KeyError("mine")
+
+    class Number(int):
+        def __repr__(self) -> str:
+            raise KeyError("mine")
+
+        __index__ = __str__ = __format__ = __repr__  # type: ignore[assignment]
+
+    class Interrupted:
+        def __index__(self) -> int:
+            raise KeyboardInterrupt
+
+    class Named(type):
+        @property
+        def __name__(cls) -> str:  # type: ignore[override]
+            raise KeyError("mine")
+
+    class Odd(metaclass=Named):
+        pass
+
+    event = bench.event(b"t u8 a; __rel_loc char[] b")
+    refused: list[tuple[Any, Any]] = [
+        (Broken(), ""), (1, Bytes(b"x")), (Number(256), ""), (Number(-1), ""), (Odd(), ""),
+    ]  # fmt: skip
+    for args in refused:
+        with pytest.raises((KeyError, OverflowError, TypeError)):
+            event.emit(*args)
+    utracefs.strict(False)
+    for args in refused:
+        event.emit(*args)
+    assert event.refused == {
+        "a raised KeyError": 1, "b raised KeyError": 1, "a was out of range": 2, "a was Odd": 1,
+    }  # fmt: skip
+    assert len(bench.send()) == 5
+    event.emit(Number(7), Text("text\udc80"))  # type: ignore[arg-type]
+    assert bench.send() == [(1, b"\x07\0\0\x06\0text\x80\0")]
+    with pytest.raises(KeyboardInterrupt):
+        event.emit(Interrupted(), "")
+    assert event.emitted == 6
+
+
+def test_refusals_that_find_no_room_are_lost(far_ring: FarRing, bench: Workbench) -> None:
+    event = bench.event(b"t u8 a", 0)
+    _event.follow(bench.map, far_ring.outlet(bench.fifo), [(event, 1, 4)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2000):
+            event.emit(-1)
+    lost = int.from_bytes(far_ring.memory[192:200], "little")
+    assert 0 < lost < 2000
+    at = 65536 + far_ring.SIZE + 4 * 4
+    assert int.from_bytes(far_ring.memory[at : at + 4], "little") == lost == event.lost
+    assert far_ring.records() == (2000 - lost) * [(REFUSED | 4, b"a was out of range")]
+    assert event.refused == {"a was out of range": 2000 - lost}
+    assert event.emitted == 2000
+
+
+def test_reasons_are_bounded(bench: Workbench) -> None:
+    event = bench.event(b"t u8 a")
+    with pytest.warns(RuntimeWarning):
+        event.emit(None)  # type: ignore[arg-type]
+    for i in range(99):
+        event.emit(type(f"Row{i}" + "x" * 500, (), {})())
+    assert len(event.refused) == 65
+    assert event.refused["other reasons"] == 36
+    assert sum(event.refused.values()) == 100
+
+
+def test_a_filter_that_makes_warnings_errors_makes_none_of_emit(
+    directory: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(pytest has such a filter.)"""
+    session = utracefs.Session(directory)
+    bench = Workbench()
+    event = _event.Event(session, bench.fifo, b"t", b"t u8 a", 0, [(b"a", 0, 0, 1, False, False)], 100)
+    _event.follow(bench.map, bench.fifo, [(event, 1, 4)])
+    os.pwrite(bench.status_fd, b"\1", 1)
+    with caplog.at_level(logging.WARNING):
+        event.emit(1.5)  # type: ignore[arg-type]
+        event.emit(1.5)  # type: ignore[arg-type]
+    ((name, _, text),) = caplog.record_tuples
+    assert name == "utracefs"
+    assert text.startswith(f"{__file__}:")
+    assert "t: field 'a' takes an integer, not float" in text
+    assert event.refused == {"a was float": 2}
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyError("mine")
+
+    caplog.clear()
+    other = _event.Event(session, bench.fifo, b"t", b"t u8 a", 0, [(b"a", 0, 0, 1, False, False)], 100)
+    _event.follow(bench.map, bench.fifo, [(other, 1, 4)])
+    logging.getLogger("utracefs").addHandler(broken := Broken())
+    try:
+        other.emit(None)  # type: ignore[arg-type]
+    finally:
+        logging.getLogger("utracefs").removeHandler(broken)
+    assert other.refused == {"a was None": 1}
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "is_strict"),
+    [
+        ([], "", False),
+        ([], "1", True),
+        (["-X", "dev"], "", True),
+        (["-X", "dev"], "0", False),
+        ([], "x", False),
+    ],
+)
+def test_where_strict_comes_from(options: list[str], value: str, is_strict: bool) -> None:
+    program = "import utracefs; utracefs.event('t u8 a').emit(1.5)"
+    env = {**os.environ, "UTRACEFS_DIR": "/nowhere", "UTRACEFS_STRICT": value}
+    ended = subprocess.run(
+        [sys.executable, *options, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode != 0, "TypeError: t: field 'a'" in ended.stderr) == (is_strict, is_strict)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_mistakes_of_the_call_are_exceptions_on_and_off(bench: Workbench, status: int) -> None:
+    bench.status = status
+    event = bench.event(b"t u8 a; u8 b")
+    calls: list[tuple[tuple[int, ...], dict[str, int]]] = [
+        ((), {}), ((1,), {}), ((1, 2, 3), {}), ((1,), {"a": 2}), ((), {"a": 1}), ((), {"a": 1, "c": 2}),
+        ((1, 2), {"b": 3}),
+    ]  # fmt: skip
+    for _ in range(2):
+        for args, names in calls:
+            with pytest.raises(TypeError, match=r"^t: "):
+                event.emit(*args, **names)
+            event.emit(1, b=2)
+            event.emit(b=2, a=1)
+            event.emit(1, 2)
+    assert bench.send() == (42 * [(1, b"\1\2")] if status else [])
+
+
+@pytest.mark.parametrize(
+    ("declaration", "args", "error", "text"),
+    [
+        (b"t u8 a", (256,), OverflowError, "t: 256 does not fit the field 'a' (0 to 255)"),
+        (b"t u8 a", (-1,), OverflowError, "-1 does not fit"),
+        (b"t s16 a", (32768,), OverflowError, "(-32768 to 32767)"),
+        (b"t u64 a", (1 << 64,), OverflowError, "does not fit"),
+        (b"t s64 a", (1 << 63,), OverflowError, "does not fit"),
+        (b"t u64 a", (Index(-1),), OverflowError, "does not fit"),
+        (b"t u8 a", ("x",), TypeError, "t: field 'a' takes an integer, not str"),
+        (b"t s8 a", (1.0,), TypeError, "t: field 'a' takes an integer, not float"),
+        (b"t u8 a", (), TypeError, "t: 0 values for 1 fields (a)"),
+        (b"t u8 a", (1, 2), TypeError, "2 values for 1 fields"),
+        (b"t char[4] a", ("12345",), ValueError, "has room for 4 bytes, not 5"),
+        (b"t struct s a 8", (b"1234567",), ValueError, "takes exactly 8 bytes, not 7"),
+        (b"t struct s a 8", ("12345678",), TypeError, "takes bytes, not str"),
+        (b"t __rel_loc char[] a", (5,), TypeError, "takes str or bytes, not int"),
+        (b"t __rel_loc char[] a", ("x" * 65535,), ValueError, "location word"),
+        (b"t __rel_loc char[] a", ("x" * 65525,), ValueError, "at most 65529"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_the_field(
+    bench: Workbench,
+    strict: None,
+    declaration: bytes,
+    args: tuple[Any, ...],
+    error: type[Exception],
+    text: str,
+) -> None:
+    event = bench.event(declaration)
+    with pytest.raises(error) as caught:
+        event.emit(*args)
+    assert text in str(caught.value)
+    assert bench.fifo.counts.records_in == 0
+
+
+def test_errors_of_an_argument_come_through(bench: Workbench, strict: None) -> None:
+    class Broken:
+        def __index__(self) -> int:
+            raise KeyError("mine")
+
+    for declaration in (b"t u8 a", b"t s8 a"):
+        with pytest.raises(KeyError, match="mine"):
+            bench.event(declaration).emit(Broken())
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        ({"a": 1}, "no value for the field 'b'"),
+        ({"a": 1, "b": 2, "c": 3}, "no field 'c'; there are a, b"),
+    ],
+)
+def test_bad_names(bench: Workbench, kwargs: dict[str, int], text: str) -> None:
+    event = bench.event(b"t u8 a; u8 b")
+    with pytest.raises(TypeError, match=text):
+        event.emit(**kwargs)
+    with pytest.raises(TypeError, match="two values for the field 'a'"):
+        event.emit(1, a=1)
+
+
+def test_names_that_are_not_interned(bench: Workbench) -> None:
+    event = bench.event(b"t u8 some_name")
+    name = "-some_name"[1:]
+    event.emit(**{name: 3})
+    assert bench.send() == [(1, b"\x03")]
+
+
+def test_the_largest_record_is_written_and_fits_the_wire(bench: Workbench, strict: None) -> None:
+    event = bench.event(b"t __rel_loc u8[] a")
+    event.emit(b"x" * (MAX_PAYLOAD - 4))
+    with pytest.raises(ValueError, match="65530 bytes"):
+        event.emit(b"x" * (MAX_PAYLOAD - 3))
+    ((_, payload),) = bench.send()
+    assert len(payload) == MAX_PAYLOAD
+
+
+def test_an_argument_may_emit_itself(bench: Workbench) -> None:
+    event = bench.event(b"t u8 a")
+
+    class Emitting:
+        def __index__(self) -> int:
+            event.emit(1)
+            return 2
+
+    event.emit(Emitting())
+    assert bench.send() == [(1, b"\x01"), (1, b"\x02")]

@@ -1,0 +1,121 @@
+"""Which id an event gets: with removed ones that there are records of."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon.events.registering import refused, register
+from utracefs_protocol.declaration import REG_MULTI_FORMAT
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import MAX_EVENT_ID
+from utracefsd.events import dynamic_events
+from utracefsd.events.event import SavedEvent
+from utracefsd.events.event_table import EventTable
+from utracefsd.events.status_file import StatusFile
+from utracefsd.machine.shares import Resource, Shares
+
+
+@pytest.fixture
+def status() -> Iterator[StatusFile]:
+    file = StatusFile()
+    yield file
+    file.close()
+
+
+@pytest.fixture
+def table(status: StatusFile) -> EventTable:
+    return EventTable(status)
+
+
+class Buffer:
+    """Records of these ids, all of removed events."""
+
+    def __init__(self, *ids: int) -> None:
+        self.ids = set(ids)
+        self.walks = 0
+
+    def of_removed(self) -> bool:
+        return bool(self.ids)
+
+    def event_ids(self) -> set[int]:
+        self.walks += 1
+        return self.ids
+
+
+def gone(table: EventTable, command: bytes, *, uid: int = 0, recorded: bool = True) -> int:
+    """The id of an event that came and went."""
+    event = register(table, command, privileged=not uid, uid=uid)
+    event.was_recorded |= recorded
+    table.release(event, 0)
+    table.reap(0)
+    return event.id
+
+
+def test_an_id_with_records_is_kept_for_the_same_event(table: EventTable) -> None:
+    table.ids.records = buffer = Buffer(20)
+    assert gone(table, b"login u32 user") == 20
+    assert gone(table, b"payment u32 cents", recorded=False) == 21
+    assert register(table, b"login u64 user").id == 21, "other fields are another event"
+    assert gone(table, b"other") == 22
+    assert register(table, b"login u32 user", REG_MULTI_FORMAT).id == 23
+    table.release(table.named(b"login")[0], 0)
+    table.reap(0)
+    assert gone(table, b"login u32 user;") == 20, "the same event is back"
+    assert gone(table, b"payment u32 cents") == 21
+    buffer.ids.clear()
+    assert [register(table, name).id for name in (b"n1", b"n2", b"n3")] == [20, 21, 22], "they were cleared"
+
+
+def test_a_synthetic_event_keeps_its_id_as_others_do(table: EventTable) -> None:
+    table.ids.records = Buffer(20)
+    dynamic_events.write(table, b"s:lat u64 us\n", privileged=True)
+    (event,) = table.events()
+    event.was_recorded = True
+    table.delete_event(event, privileged=True)
+    assert register(table, b"lat u64 us").id == 21
+    dynamic_events.write(table, b"s:lat u64 us\n", privileged=True)
+    assert {event.id for event in table.events()} == {20, 21}
+
+
+def test_ids_are_free_again_when_the_buffers_have_no_records_of_them(status: StatusFile) -> None:
+    table = EventTable(status, first_id=MAX_EVENT_ID - 2)
+    table.ids.records = buffer = Buffer(65533, 65534, 65535)
+    assert [gone(table, b"e%d" % n) for n in range(3)] == [65533, 65534, 65535]
+    for _ in range(5):
+        with refused(errno.ENODEV) as caught:
+            table.register(b"new", privileged=True)
+    assert "3 removed events" in caught.text
+    assert buffer.walks == 1, "not for each that is refused"
+    assert gone(table, b"e1") == 65534, "which has one"
+    buffer.ids.remove(65533)
+    for _ in range(20):
+        with contextlib.suppress(TraceError):
+            table.register(b"new", privileged=True)
+    (event,) = table.events()
+    assert (event.id, buffer.walks) == (65533, 2)
+
+
+def test_the_ids_of_one_users_records_are_a_share(status: StatusFile) -> None:
+    shares = Shares({Resource.OLD_IDS: 2})
+    table = EventTable(status, shares=shares)
+    table.ids.records = buffer = Buffer(20, 21)
+    for name in (b"a", b"b"):
+        gone(table, name, uid=1000)
+    with refused(errno.EMFILE) as caught:
+        table.register(b"c", privileged=False, owner_uid=1000)
+    assert "2 removed events of user 1000" in caught.text
+    assert gone(table, b"a", uid=1000) == 20
+    assert gone(table, b"c", uid=1001) == 22
+    buffer.ids.clear()
+    register(table, b"d", privileged=False, uid=1000)
+    assert shares.total(Resource.OLD_IDS) == 0
+
+
+def test_a_successor_gives_no_id_that_its_buffers_know(status: StatusFile) -> None:
+    table = EventTable(status)
+    table.ids.records = Buffer(25)
+    saved = SavedEvent(21, 3, 0, 0, b"a", b"a")
+    table.restore([saved], recorded={7, 20, 21, 25})
+    assert [register(table, b"n%d" % n).id for n in range(4)] == [22, 23, 24, 26]

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from utracefs_protocol.terminal import harmless
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http_request\tusec=5\n", "http_request\tusec=5\n"),
+        (
+            "gr\u00fc\u00df \u65e5\u672c \u05e9\u05dc\u05d5\u05dd",
+            "gr\u00fc\u00df \u65e5\u672c \u05e9\u05dc\u05d5\u05dd",
+        ),
+        ("\x1b]0;title\x07\r", "?]0;title??"),
+        ("\x9b31m\x7f\0", "?31m??"),
+        ("a\u202eb\u2066c\u2069\u2028", "a?b?c??"),
+        ("\udc9b\udcff", "??"),
+    ],
+)
+def test_what_steers_a_terminal(text: str, shown: str) -> None:
+    assert harmless(text) == shown

@@ -1,0 +1,103 @@
+"""Whatever docs/developing.md names is there: files, make targets, commands, and names in the sources."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from utracefs.cli import cli
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "developing.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PROSE = re.sub(r"^```.*?^```$", "", PAGE, flags=re.MULTILINE | re.DOTALL)
+SPANS = [span for text in re.findall(r"`([^`]+)`", PROSE) for span in text.replace("\n", " ").split()]
+SPANS += [word for line in re.findall(r"^    (.*)$", PROSE, re.MULTILINE) for word in line.split()]
+NEW = {
+    "nr_enabled",
+    "nr_enabled_text",
+    "test_nr_enabled",
+    "utracefs_longest",
+    "tsv.py",
+    "test_tsv.py",
+    "write_tsv",
+    "exists",
+    "Exists",
+    "_exists",
+    "longest",
+}
+"""What the recipes make."""
+SOURCES = [
+    path
+    for folder in ("protocol", "client", "daemon", "tests")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".pyx", ".pxd", ".h") and path != Path(__file__)
+]
+
+
+def test_lines_of_the_page() -> None:
+    lines = PAGE.splitlines()
+    assert len(lines) <= 250
+    assert [line for line in lines if len(line) > 100] == []
+
+
+def test_files() -> None:
+    named = {
+        span.rstrip(":,.") for span in SPANS if re.fullmatch(r"[\w./]*\w\.(py|pyx|h|c|md|toml)[:,.]?", span)
+    } | {re.sub(r"#.*", "", link) for link in re.findall(r"\]\(([^)]+)\)", PAGE)}
+    below = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("protocol", "client", "daemon", "tests", "docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+    } | {path.name for path in ROOT.iterdir()}
+    assert len(named) > 25
+    for name in named:
+        if name.startswith(("/tmp/", "longest/")) or name.rpartition("/")[2] in NEW:
+            continue
+        assert any(f"/{path}".endswith(f"/{name.removeprefix('../')}") for path in below), name
+
+
+def test_make_targets() -> None:
+    targets = re.findall(r"\bmake ([a-z]+)\b", PAGE)
+    makefile = (ROOT / "Makefile").read_text()
+    assert {"build", "debug", "test"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_modules_and_functions_for_gdb() -> None:
+    (modules,) = re.findall(r"make debug EXT=(\S+)", PAGE)
+    for module in modules.split(","):
+        assert any(
+            (ROOT / folder / module.replace(".", "/")).with_suffix(".pyx").exists()
+            for folder in ("protocol", "client", "daemon")
+        ), module
+    for file, function in re.findall(r"rbreak (\w+\.pyx):(\w+)\$", PAGE):
+        name = function.removeprefix("FtraceProbe_")
+        assert any(
+            re.search(rf"^ *cdef .*\b{name}\(", path.read_text(), re.MULTILINE)
+            for path in SOURCES
+            if path.name == file
+        ), function
+
+
+def test_commands() -> None:
+    commands = set(re.findall(r"\butracefs ([a-z]+)\b", " ".join(SPANS)))
+    assert {"enable", "cat", "doctor", "attach", "record"} <= commands
+    for command in commands:
+        assert CliRunner().invoke(cli, [command, "--help"]).exit_code == 0, command
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in SOURCES)
+
+
+def test_names(text: str) -> None:
+    """Names with an underscore or two capitals, in sentences and in what the examples use."""
+    words = {word for span in [*SPANS, *BLOCKS] for word in re.findall(r"(?<![\w/.])[A-Za-z_]\w*", span)}
+    wanted = {word for word in words if re.search(r"\w_\w|[a-z][A-Z]", word) and not word.startswith("__pyx")}
+    names = set(re.findall(r"\w+", text))
+    missing = {word for word in wanted - names if word not in NEW and not word.startswith("FtraceProbe_")}
+    assert missing <= {"build_ext", "ptrace_scope"}, missing

@@ -1,0 +1,86 @@
+"""A fork of the template behaves as a new interpreter does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forked import Popen
+
+CLI = [sys.executable, "-m", "utracefs.cli"]
+
+
+def both(*words: str, data: bytes = b"", **options: Any) -> tuple[tuple[bytes, bytes, int], ...]:
+    """Output, errors and status of the command, by a fork and by a new interpreter."""
+    found = []
+    for make in (Popen, subprocess.Popen):
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        with make([*CLI, *words], **pipes, **options) as process:
+            out, error = process.communicate(data, 60)
+        found.append((out, error, process.returncode))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["nonsense"], ["report", "nosuch"], ["completion", "zsh"]])
+def test_output_and_status(words: list[str], tmp_path: Path) -> None:
+    forked, real = both(*words, cwd=tmp_path)
+    assert forked == real and any(forked)
+
+
+def test_environment_and_descriptors(tmp_path: Path) -> None:
+    """A daemon that says that it is ready, with a plug-in that is found by PYTHONPATH only."""
+    (tmp_path / "tally.py").write_text("class Tally:\n    name = 'tally'\n    take = report = None\n")
+    info = tmp_path / "tally-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tally\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[utracefs.consumers]\ntally = tally:Tally\n")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "UTRACEFS_DIR": str(tmp_path / "d")}
+    ready, ready_w = os.pipe()
+    words = [sys.executable, "-m", "utracefsd", "--ready-fd", str(ready_w), "--plugin", "tally"]
+    with Popen(
+        words, env=environ, pass_fds=[ready_w], stderr=subprocess.PIPE, start_new_session=True
+    ) as daemon:
+        os.close(ready_w)
+        assert os.read(ready, 10) == b"READY\n"
+        os.close(ready)
+        assert (tmp_path / "d" / "tracefs").is_socket()
+        assert os.getsid(daemon.pid) == daemon.pid
+        assert daemon.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            daemon.wait(0.01)
+        daemon.send_signal(signal.SIGINT)
+        assert b"SIGINT" in daemon.communicate(timeout=20)[1]
+    assert daemon.returncode == 0
+
+
+def test_killed(tmp_path: Path) -> None:
+    with Popen([*CLI, "--dir", str(tmp_path), "daemon"], stderr=subprocess.DEVNULL) as process:
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_real_interpreter_where_it_matters() -> None:
+    (out, error, status), real = both("--version", env={**os.environ, "PYTHONVERBOSE": "1"})
+    assert b"import 'utracefs.cli'" in error and (out, status) == (real[0], real[2])
+
+
+def test_a_descriptor_with_a_high_number(tmp_path: Path) -> None:
+    with open(tmp_path / "out", "wb") as out:
+        os.dup2(out.fileno(), 1700)
+    try:
+        program = "import os; os.write(1700, b'here')"
+        with Popen([sys.executable, "-c", program], pass_fds=[1700]) as process:
+            assert process.wait(60) == 0
+    finally:
+        os.close(1700)
+    assert (tmp_path / "out").read_bytes() == b"here"
