@@ -18,7 +18,7 @@ from tests.client.html_report.chromium import Chromium
 from tests.client.html_report.example import page_of
 from tests.client.recordings import Events
 from tests.client.trace_dat import example
-from tests.judges import judge, run_judge
+from tests.judges import judge, library, run_judge
 from utracefs.cli.converted import Target
 from utracefs.cli.export import export
 from utracefs.cli.report import report
@@ -146,6 +146,7 @@ def test_perf_reads_it(trace_dat: Path, tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_parquet(trace_dat: Path, tmp_path: Path) -> None:
+    library("pyarrow")
     with utracefs.open(trace_dat) as recording:
         write_parquet(recording, tmp_path / "out")
     folders = {file.parent.relative_to(tmp_path / "out").parts[1:] for file in tmp_path.rglob("*.parquet")}
@@ -206,6 +207,8 @@ def moved(tmp_path: Path) -> Path:
 def test_a_time_of_day_that_was_moved(
     moved: Path, monkeypatch: pytest.MonkeyPatch, command: click.Command, words: list[str]
 ) -> None:
+    if "m.parquet" in words:
+        library("pyarrow")
     assert (MOVED.unix_offset_ns, MOVED.step_ns) == (OFFSET, 3_596 * SECOND)
     monkeypatch.chdir(moved.parent)
     done = CliRunner().invoke(command, [*words, "m.dat"])
@@ -248,6 +251,7 @@ def test_pairs_and_times_that_cannot_be(
     tmp_path: Path, chromium: Chromium, pair: ClockPair, offset_ns: int | None
 ) -> None:
     """Every export writes something that its readers take."""
+    library("pyarrow")
     records = [(time_ns, NUMBERS.entry(5, 1, 0)) for time_ns in (0, SECOND, LAST, 2**64 - 1)]
     more = {"formats": {b"user_events": NUMBERS.formats()}, "origin": Origin(clocks=(pair,))}
     made = [page for record in records for page in example.pages([record])]
@@ -273,6 +277,7 @@ CLOCKS = ["local", "mono_raw", "boot", "tai", "counter", "uptime"]
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_of_every_clock_the_time_of_day_is_right_or_absent(tmp_path: Path, clock: str) -> None:
+    library("pyarrow")
     begin = read_clocks(clock)
     now_ns = begin.clock_ns if begin else SECOND
     records = [(now_ns + n * SECOND, NUMBERS.entry(5, 1, n)) for n in range(2)]

@@ -36,6 +36,8 @@ print(os.getpid())
     ["perf.data", "o.jsonl", "o.ndjson", "o.csv", "o.json", "o.ctf", "o.dat", "o", "o.pftrace", "o.parquet"],
 )
 def test_the_ending_says_the_format(cli: Cli, name: str) -> None:
+    if name.endswith(".parquet"):
+        library("pyarrow")
     done = cli.run("record", "-o", name, *emitter(300))
     assert re.fullmatch(
         rb"utracefs: %s: 300 records, [\d.]+ [kM]B, nothing lost\n" % name.encode(), done.stderr

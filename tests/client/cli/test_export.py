@@ -318,6 +318,7 @@ GUESSED = "; the days are guessed: the recording does not know the time of day"
 
 
 def test_parquet(file: Path, tmp_path: Path) -> None:
+    parquet = library("pyarrow.parquet")
     done = run(file, "--to", "parquet", "-o", tmp_path / "out")
     assert (done.exit_code, done.output) == (0, f"{tmp_path}/out: {len(ROWS)} records, 3 lost{GUESSED}\n")
     folders = {folder.name for folder in (tmp_path / "out").iterdir()}
@@ -327,16 +328,14 @@ def test_parquet(file: Path, tmp_path: Path) -> None:
     )  # several events: a directory all the same
     assert {folder.name for folder in (tmp_path / "all.parquet").iterdir()} == folders
     assert run(file, "-e", "begin", "-o", tmp_path / "begin.parquet").exit_code == 0
-    assert library("pyarrow.parquet").read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [
-        7,
-        8,
-    ]
+    assert parquet.read_table(tmp_path / "begin.parquet").column("key").to_pylist() == [7, 8]
     assert run(file, "-P", "13", "--since", "3", "-o", tmp_path / "done.parquet").exit_code == 0
 
 
 def test_parquet_that_cannot_be(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "o.parquet"
     assert run(file, "--to", "parquet").exit_code == 2
+    library("pyarrow")
     (tmp_path / "there").mkdir()
     assert "there: exists; parquet makes" in run(file, "--to", "parquet", "-o", tmp_path / "there").stderr
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -434,6 +433,8 @@ def records_in(out: Path) -> int:
 )
 def test_a_disk_that_is_full(large: Path, tmp_path: Path, name: str) -> None:
     """The file has what fits and is good; what does not fit is counted."""
+    if name.endswith(".parquet"):
+        library("pyarrow")
     out = tmp_path / name
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -17,9 +17,13 @@ from tests.client.export.example import write
 from tests.client.recordings import Events
 from tests.client.test_recording import break_first_page
 from tests.client.trace_dat import example
+from tests.judges import library
 from utracefs.cli import cli
 from utracefs.trace_dat import Contents, TraceDatWriter
 from utracefs_protocol.subbuf import HEADER_EVENT_TEXT, header_page_text
+
+library("duckdb")
+library("pyarrow")
 
 
 @pytest.fixture
