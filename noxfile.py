@@ -3,8 +3,8 @@
     nox                  all of them, one after the other
     nox -s 'tests(3.13)' one
 
-An environment below .nox/ each, which is filled once and then works offline. The compiled modules stand in the
-tree beside those of the other versions: the interpreter's tag is part of their names.
+Each has an environment below .nox/, which is filled once and then works offline. The compiled modules lie in the
+tree beside those of other versions: the interpreter's tag is part of their names.
 """
 
 from __future__ import annotations

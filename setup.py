@@ -1,12 +1,12 @@
-"""The compiled modules and the C client; everything else about the build stands in pyproject.toml.
+"""The compiled modules and the C client; pyproject.toml has everything else about the build.
 
 Every .pyx file below protocol/, client/ and daemon/ is one. `EXT=module[,module]` in the environment restricts a build
 to those modules, for work on one of them; `utracefs.c` is the C client. `SANITIZE=1` builds with
 AddressSanitizer and UndefinedBehaviorSanitizer (see `make sanitize`), `DEBUG=1` for gdb (see `make debug`).
 A module in place that was built with the flags of the other is built again.
 
-The C client (client/c) is built by its own Makefile and installed into the package, as utracefs/c. Where there is no
-make it is left out, and nothing else needs it.
+The C client (client/c) is built by its own Makefile and installed into the package, as utracefs/c. Without make it
+is left out; no other part needs it.
 """
 
 import json
