@@ -1,14 +1,17 @@
-"""What the daemon asks of the machine it runs on: names of threads, /proc, who a peer is and how much its
-user may hold.
+"""What the daemon asks of the machine: names of threads, /proc, identity of peers, limits per user.
 
-The lowest room.
+The lowest layer.
 
-comms    names of threads
-procfs   /proc and /sys
-peer     who is at the other end of a connection
-shares   every limit per user
-tsc      whether the time stamp counter may stand for the clock
-kept_file  files that a successor finds
-include/machine.h   clocks and the present cpu, for the compiled modules
-include/tsc_clock.h counts of the time stamp counter as nanoseconds
+comms         names of threads
+procfs        /proc and /sys
+peer          identity of the process at the other end of a connection
+shares        every limit per user
+subordinates  which user a subordinate user id (subuid(5)) belongs to
+tsc           whether the time stamp counter may replace the clock
+closing       closing descriptors that came from other processes
+collector     when the garbage collector runs a full collection
+faults        counting and logging unexpected exceptions
+kept_file     files that the next daemon finds
+include/machine.h    clocks and the present cpu, for the compiled modules
+include/tsc_clock.h  converts counts of the time stamp counter to nanoseconds
 """

@@ -1,4 +1,4 @@
-"""Memory that a client maps, writable, and cannot take away; see _sealed_memory.pyx."""
+"""Writable memory that a client maps and cannot take away; see _sealed_memory.pyx."""
 
 from libc.stdint cimport uint8_t
 

@@ -1,6 +1,6 @@
-"""Memory that a client maps, writable, and cannot take away: for rings that a client reads.
+"""Writable memory that a client maps and cannot take away: for rings that a client reads.
 
-It is allocated before it is written to and sealed: neither lack of memory nor a client that holds the
+It is allocated before the first store and sealed: neither lack of memory nor a client that holds the
 descriptor can make our stores fault later.
 """
 
@@ -19,10 +19,10 @@ from posix.unistd cimport close as close_fd
 
 
 cdef class SealedMemory:
-    """A memfd of `size` bytes, mapped here. `name` is what /proc shows.
+    """A memfd of `size` bytes, mapped here. `name` is shown in /proc.
 
-    first: bytes that are allocated now, the rest by `take_all`; 0: all now.
-    fd: sealed against resizing and more seals, owned by this; -1 once it is closed or taken.
+    first: bytes to allocate now, the rest by `take_all`; 0: all now.
+    fd: sealed against resizing and more seals, owned by this object; -1 once it is closed or taken.
     has_all: All of it is allocated. OSError: no memory.
     """
 
@@ -54,7 +54,7 @@ cdef class SealedMemory:
         self.fd = fd
 
     cdef bint take_all(self) noexcept:
-        """Allocate the rest before it is written to. False: there is no memory."""
+        """Allocate the rest before it is written to. False: no memory."""
         self.has_all = self.has_all or madvise(self.map, self.size, MADV_POPULATE_WRITE) == 0
         return self.has_all
 
@@ -64,7 +64,7 @@ cdef class SealedMemory:
         return fd
 
     def close(self):
-        """Unmap it and close the memfd; clients keep what they mapped. Twice is harmless."""
+        """Unmap it and close the memfd; mappings of clients stay. A second call is harmless."""
         if self.map != NULL:
             munmap(self.map, self.size)
             self.map = NULL
@@ -72,7 +72,7 @@ cdef class SealedMemory:
             os.close(self.take_fd())
 
     def __dealloc__(self):
-        # Not os.close: at the interpreter's end the module may be gone before its objects.
+        # Not os.close: at interpreter exit the module may be gone before its objects.
         if self.map != NULL:
             munmap(self.map, self.size)
         if self.fd >= 0:

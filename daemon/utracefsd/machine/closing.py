@@ -1,16 +1,17 @@
-"""Closing descriptors that came from another process: never by the loop.
+"""Close descriptors that came from another process, in threads and never in the loop.
 
-close(2) of a last reference does what the file says. A socket with SO_LINGER waits for its peer, a FUSE file
-for its server, both as long as they like, and a file system may answer with an error. So foreign descriptors
-are closed by threads, errors ignored, as systemd and dbus-broker do it. What cannot block is closed at once:
-memory files and eventfds, which are what honest clients send.
+close(2) of a last reference runs code of the file. A socket with SO_LINGER waits for its peer, a FUSE file
+for its server, without limit, and a file system may answer with an error. So threads close foreign
+descriptors and ignore errors, as systemd and dbus-broker do. Descriptors that cannot block are closed at
+once: memory files and eventfds, which is all that honest clients send.
 
-Each user has a queue and a few threads. So who sends what never closes hangs his own closes and nobody
-else's, and when more than MAX_WAITING of his wait, no more are received (`is_behind`). Users are those of
-`Peer.share`. Only many of them together could use up the threads; then closes wait, the loop does not.
+Each user has a queue and a few threads. A user who sends descriptors whose close hangs delays only his own
+closes, and while more than MAX_WAITING of his wait, no more are received from him (`is_behind`). Users are
+those of `Peer.share`. Only many such users together can use up all threads; then closes wait, the loop does
+not.
 
-Connections with descriptors in them that nobody received have queues of their own (`close_unread`): of such a
-descriptor only the end can block, not its flush, so they are hardly ever held up.
+Connections with unreceived descriptors in them have queues of their own (`close_unread`): closing those skips
+the flush, so such a close rarely blocks.
 """
 
 import _thread
@@ -21,26 +22,26 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 MAX_THREADS = 4
-"""Of one user: closes of his that may hang before his others wait, each with its descriptor."""
+"""Of one user: this many closes may hang before his others wait. Each holds a descriptor."""
 
 MAX_THREADS_IN_ALL = 128
 """Far below what a service may have (TasksMax, 15 % of what the kernel allows)."""
 
 MAX_WAITING = 64
-"""Descriptors of a user that may wait before he is behind."""
+"""Descriptors of a user that may wait to be closed before `is_behind`."""
 
 _queues: dict[int, deque[int]] = {}
-"""What no thread has begun with, by user; ~uid for unread connections. Without empty ones, and who was served
-last comes last."""
+"""Descriptors that no thread has taken yet, by user; ~uid for unread connections. No queue is empty; the
+user served last comes last."""
 _closing: Counter[int] = Counter()
-"""Threads that are in a close, by user."""
+"""Threads inside close(2), by user."""
 _threads = 0
 _lock = _thread.allocate_lock()
-"""For all of these; nothing is waited for under it."""
+"""Guards all of these; no code blocks while it holds the lock."""
 
 
 def close_foreign(fds: Iterable[int], uid: int) -> None:
-    """Close them, now or soon. Never blocks and never raises. uid: whose they are."""
+    """Close them, now or soon. Never blocks and never raises. uid: the user who sent them."""
     waiting = []
     for fd in fds:
         if _cannot_block(fd):
@@ -51,7 +52,7 @@ def close_foreign(fds: Iterable[int], uid: int) -> None:
         with _lock:
             _queues.setdefault(uid, deque()).extend(waiting)
     if _queues:
-        for _ in range(MAX_THREADS):  # any of these may hang
+        for _ in range(MAX_THREADS):  # each of these may hang
             _start_thread()
 
 
@@ -69,7 +70,7 @@ def waiting_of(uid: int) -> int:
 
 
 def is_behind(uid: int) -> bool:
-    """So many of this user's wait that no more shall be received from it."""
+    """So many of this user's descriptors wait that no more may be received from him."""
     return waiting_of(uid) > MAX_WAITING
 
 
@@ -80,7 +81,7 @@ def waiting() -> int:
 
 
 def _cannot_block(fd: int) -> bool:
-    """Only memory has seals; a path begins with a slash, so nothing else is called like an eventfd."""
+    """Only memory files have seals; a path begins with a slash, so only an eventfd has that name."""
     try:
         fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         return True
@@ -98,7 +99,8 @@ def _close(fd: int) -> None:
 
 
 def _next_user() -> int | None:
-    """Who may have one more close under way. Those passed over have MAX_THREADS each, so they are few."""
+    """The next user who may have one more close in progress. Each user skipped has MAX_THREADS, so they are
+    few."""
     return next((uid for uid in _queues if _closing[uid] < MAX_THREADS), None)
 
 
@@ -110,7 +112,7 @@ def _start_thread() -> None:
         _threads += 1
     try:
         _thread.start_new_thread(_work, ())
-    except RuntimeError:  # no more threads: what waits is closed with the next one
+    except RuntimeError:  # no more threads: the next one closes what waits
         with _lock:
             _threads -= 1
 

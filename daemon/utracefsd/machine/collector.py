@@ -1,30 +1,29 @@
-"""When the garbage collector looks at everything: while nobody waits.
+"""Decides when the garbage collector runs a full collection: while no client waits.
 
-A full collection looks at each object there is, which takes 30 ms with a thousand connections, and ten
-times as long where the cpu is shared. Python begins one in the middle of whatever happens to allocate, an
-operation of an administrator or the accepting of a flood. Nothing that clients do leaves garbage that
-only a full collection finds (connections know themselves in no circle), so it can wait: what is new is
-looked at as always, everything only when there is nothing else to do, or very much was made since the
-last time.
+A full collection visits every object, which takes 30 ms with a thousand connections, and ten times as long on
+a shared cpu. Python starts one inside any allocation, for example during an operation of an administrator or
+while a flood of connections is accepted. Clients cause no garbage that only a full collection finds
+(connections are in no reference cycle), so it can wait. Young generations are collected as always; a full
+collection runs only when the daemon is idle, or after very many new objects.
 """
 
 import gc
 
 IDLE_AFTER = 10
-"""Collections of the middle generation, 7,000 new objects each, after which an idle daemon looks at
-everything."""
+"""Collections of the middle generation (7,000 new objects each) after which an idle daemon runs a full
+one."""
 
 BUSY_AFTER = 1_000
-"""And one that does not come to rest."""
+"""The same for a daemon that is never idle."""
 
 _NEVER = 1 << 30
 _before: tuple[int, int, int] | None = None
-"""Thresholds of who decided before; None: we do not decide."""
+"""The thresholds before `take_over`; None: not taken over."""
 
 
 def take_over() -> None:
-    """From now on `look` decides, for the whole process; once more changes nothing. What is there now is not
-    looked at again: the modules, whose 60,000 objects are here to stay."""
+    """From now on `look` decides, for the whole process; a second call changes nothing. Objects that exist
+    now are never visited again: the modules' 60,000 objects stay anyway."""
     global _before
     if _before is None:
         _before = gc.get_threshold()
@@ -33,7 +32,7 @@ def take_over() -> None:
 
 
 def give_back() -> None:
-    """As it was before; twice is harmless."""
+    """Restore the previous thresholds; a second call is harmless."""
     global _before
     if _before is not None:
         gc.unfreeze()
@@ -42,7 +41,7 @@ def give_back() -> None:
 
 
 def look(*, idle: bool) -> bool:
-    """Collect if it is time for that; whether it was. Cheap otherwise."""
+    """Run a full collection if it is time; returns whether it ran one. Cheap otherwise."""
     if _before is None or gc.get_count()[2] < (IDLE_AFTER if idle else BUSY_AFTER):
         return False
     gc.collect()

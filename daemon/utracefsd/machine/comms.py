@@ -1,16 +1,15 @@
-"""Which name belongs to a thread id, for `trace` and saved_cmdlines.
+"""Names of threads by thread id, for `trace` and saved_cmdlines.
 
 A record carries a number. The kernel keeps a small table of names and fills it when a task that has just
-written is switched out, so that early records print `<...>`; we can always ask /proc, and do so at print time
-while the task lives. What is known of it last is kept for later, since a trace is mostly read after the
-program has ended.
+written is switched out, so early records print `<...>`. The daemon asks /proc when it prints, while the task
+lives. The last known name is kept, since a trace is mostly read after the program has ended.
 
-A thread id is used again by other programs. The start time of the task, which /proc tells too, makes the
-difference: a name is only renewed from a task that began when the remembered one did. `remember` is for those
-who know that it is the same task (a producer is connected), and takes what there is.
+Thread ids are reused. The start time of the task, also in /proc, distinguishes tasks: a name is renewed only
+from a task with the same start time. `remember` takes the present name without that check; its callers know
+that it is the same task (a producer is connected).
 
 Thread groups (`saved_tgids`, the option record-tgid) are, as in the kernel, learned only of tasks that write
-while the option is on: `wrote` is called where records are taken in, and costs a set lookup.
+while the option is on: the intake of records calls `wrote`, which costs a set lookup.
 """
 
 import errno
@@ -25,13 +24,13 @@ __all__ = ["UNKNOWN", "CommTable", "Task", "saved_cmdlines_text", "saved_tgids_t
 UNKNOWN = b"<...>"
 
 _MAX_GENERATIONS = 64
-"""Of processes that are looked at above a thread: /proc may change while it is walked."""
+"""Ancestors of a thread to look at: /proc may change during the walk."""
 
 _MAX_CAPACITY = 32768
 """PID_MAX_DEFAULT, the largest number that saved_cmdlines_size takes."""
 
 _PART_OF_THE_ENDED = 2
-"""What one user may take of the table for names that only his processes say."""
+"""One user's threads whose names only his own process tells may take 1/2 of the table."""
 
 _PAGE = 4096
 _TABLE_HEAD = 131096
@@ -47,19 +46,19 @@ def _nothing() -> None:
 
 @attrs.frozen
 class Task:
-    """What /proc says of a thread."""
+    """A thread, by /proc."""
 
     comm: bytes
     """Its name, at most 15 bytes."""
 
     start_time: int
-    """When it began, in clock ticks since boot; 0: it had ended when we heard of it."""
+    """When it began, in clock ticks since boot; 0: it had ended before the daemon knew it."""
 
     process: int = 0
     """The process of the thread; 0: unknown."""
 
     cpu: int = attrs.field(default=0, eq=False)
-    """The one that it runs on, or ran on before it slept."""
+    """Its present cpu, or the last one before it slept."""
 
 
 class CommTable:
@@ -73,8 +72,8 @@ class CommTable:
         *,
         kernel_release: bytes = b"",
     ) -> None:
-        """read_task, read_tgid, read_parent: ask /proc (`procfs`); None: no such task. kernel_release: what
-        latency-format shows."""
+        """read_task, read_tgid, read_parent: ask /proc (`procfs`); None: no such task. kernel_release: shown
+        by latency-format."""
         self.kernel_release = kernel_release
         self.record_tgid = False
         """Some instance has the option record-tgid on."""
@@ -84,45 +83,44 @@ class CommTable:
         self._read_tgid = read_tgid
         self._read_parent = read_parent
         self.record_cmd = True
-        """The option record-cmd: names are learned. Without, only those are shown that are known."""
+        """The option record-cmd: names are learned. While it is off only known names are shown."""
         self._tasks: dict[int, Task] = {}
         self._ended: dict[int, dict[int, Task]] = {}
-        """By user, the threads whose names we know from their own process alone."""
+        """By user: threads that had ended, and whose names only their own process told."""
         self._tgids: dict[int, int] = {}
         self.on_kept: Callable[[int, Task], None] | None = None
-        """Told of every name that is new."""
+        """Called for every new name."""
         self.on_ended: Callable[[], None] = _nothing
-        """Told after that of each that /proc will not say again."""
+        """Called, after `on_kept`, for each name of an ended thread, which /proc cannot repeat."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def tasks(self) -> list[tuple[int, Task]]:
-        """What is known, oldest first."""
+        """Known tasks, oldest first."""
         return list(self._tasks.items())
 
     def restore(self, tasks: Mapping[int, Task]) -> None:
-        """What a daemon before this one knew."""
+        """Restore the tasks that the previous daemon knew."""
         self._tasks.update(tasks)
         self._forget_oldest()
 
     def remember(self, pid: int, process: int = 0, comm: bytes = b"") -> None:
-        """Learn the name of a task that is known to be there, in that process. comm: its name if it has ended
-        since."""
+        """Learn the name of a task that exists in that process. comm: its name if it has ended since."""
         if self.record_cmd and pid > 0:
             task = self._read_task(pid)
             if task is not None or comm:
                 self._keep(pid, Task(comm, 0) if task is None else task, process)
 
     def last_comm(self, pid: int) -> bytes | None:
-        """The name as it was when we heard of it last; None: we did not."""
+        """The last known name; None: unknown."""
         known = self._tasks.get(pid)
         return None if known is None else known.comm
 
     def has_ended(self, tid: int, process: int, start_time: int, share: int, comm: bytes) -> bool:
-        """Whether `tid`, which nobody has now, was a thread of that process: known as one, or, with a name
-        that it gave itself (comm), not known as another process's. start_time: the process's. share: the user
-        whose names take room."""
+        """Whether `tid`, which no thread has now, was a thread of that process: it is known as one, or the
+        record carries its name (comm) and it is not known as another process's. start_time: the process's.
+        share: the user charged for the kept name."""
         known = self._tasks.get(tid)
         if known is None:
             if not comm:
@@ -142,7 +140,7 @@ class CommTable:
         return True
 
     def wrote(self, pid: int, tgid: int | None = None) -> None:
-        """Records of this thread have been taken in. tgid: its process, where that is known."""
+        """Records of this thread have been taken in. tgid: its process, if known."""
         if self.record_tgid and pid not in self._tgids and pid > 0:
             if tgid is None:
                 tgid = self._read_tgid(pid)
@@ -160,7 +158,7 @@ class CommTable:
         self.record_tgid = bool(self._tgids_wanted_by)
 
     def comm(self, pid: int) -> bytes:
-        """The name now, or the last that is known; `<...>` for a stranger that is gone."""
+        """The present name, or the last known one; `<...>` for an unknown thread that has ended."""
         known = self._tasks.get(pid)
         present = self._read_task(pid) if self.record_cmd else None
         if present is not None and (known is None or present.start_time == known.start_time):
@@ -174,7 +172,7 @@ class CommTable:
         return self._tgids.get(pid, 0)
 
     def meet(self, tid: int) -> tuple[int | None, int | None]:
-        """A thread writes, and sleeps until it is answered: learn its name; returns its process and its cpu,
+        """Learn the name of a thread that writes and sleeps until the response; returns its process and cpu,
         None where they are hidden."""
         task = self._read_task(tid)
         if task is None:
@@ -189,11 +187,11 @@ class CommTable:
         return process, task.cpu
 
     def lives(self, pid: int) -> bool:
-        """Whether there is such a thread."""
+        """Whether such a thread exists."""
         return self._read_task(pid) is not None
 
     def ancestors(self, pid: int) -> Iterator[int]:
-        """The process of a thread, the one that started it, and so on; as far as they still live."""
+        """The process of a thread, its parent process, and so on; as far as they still live."""
         process = self._read_tgid(pid)
         for _ in range(_MAX_GENERATIONS):
             if not process:
@@ -240,7 +238,7 @@ def _rounded_capacity(number: int) -> int:
 
 
 def saved_cmdlines_text(comms: Iterable[tuple[int, bytes]]) -> bytes:
-    """`saved_cmdlines`: (pid, comm) in the order given, one a line."""
+    """`saved_cmdlines`: (pid, comm) in the given order, one per line."""
     return b"".join(b"%d %s\n" % pair for pair in comms)
 
 

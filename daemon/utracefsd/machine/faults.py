@@ -1,8 +1,8 @@
-"""Mistakes of ours: exceptions that nobody expected, counted and told in the log.
+"""Unexpected exceptions, that is bugs of the daemon: counted and logged.
 
-One costs what it was raised in (a request, a connection, a step) and never more; the daemon goes on. The file
-`daemon_stats` shows how many there were. A client may find one and repeat it, so the traceback of each place
-in the code is logged once.
+An unexpected exception ends only the request, connection or step it occurred in; the daemon continues. The
+file `daemon_stats` shows the count. A client may find a bug and trigger it repeatedly, so the traceback of
+each place in the code is logged once.
 """
 
 import logging
@@ -10,18 +10,18 @@ import logging
 logger = logging.getLogger("utracefsd")
 
 _MAX_PLACES = 256
-"""Places whose traceback was logged; beyond them nothing new is logged."""
+"""Places whose traceback was logged; further places are not logged."""
 
 
 class Faults:
-    """One for a daemon."""
+    """One object per daemon."""
 
     def __init__(self) -> None:
         self.count = 0
         self._places: set[tuple[type[BaseException], str, int]] = set()
 
     def note(self, error: BaseException, what: str) -> None:
-        """Count `error`, which just was caught, and log it. `what` failed, and what that costs."""
+        """Count and log `error`, which was just caught. `what`: what failed, and its consequence."""
         self.count += 1
         place = _place(error)
         if place not in self._places and len(self._places) < _MAX_PLACES:

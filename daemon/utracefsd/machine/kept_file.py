@@ -1,7 +1,7 @@
-"""Files that a daemon maps and its successor finds by name: which are opened, and how they are made.
+"""Files that a daemon maps and the next daemon finds by name: opening and making them.
 
-A successor maps what it finds, so a file stands there as a whole or not at all, with all its memory
-allocated: a full /dev/shm is an error when it is made, not a SIGBUS at some record later.
+A file appears complete or not at all, with all its memory allocated: a full /dev/shm is an error when the
+file is made, not a SIGBUS at a later record.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def open_kept(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """Open the file that a daemon before this one left, to read and write: its descriptor, which is the
-    caller's, and its size; -1: it is no regular file. None: there is none. OSError; ELOOP for a link."""
+    """Open the previous daemon's file for reading and writing: (descriptor, size). The caller closes the
+    descriptor. Size -1: not a regular file. None: no such file. OSError; ELOOP for a link."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -25,10 +25,10 @@ def open_kept(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def made_whole(path: str | os.PathLike[str], size: int) -> Iterator[int]:
-    """Make a file of `size` bytes, all 0, and give its descriptor, which is the caller's. At the end of the
-    block it takes the place of what is at `path` (rename(2)).
+    """Make a file of `size` zero bytes and yield its descriptor, which the caller closes. At the end of the
+    block rename(2) moves the file to `path`.
 
-    What is raised in the block leaves no file and no descriptor. OSError.
+    An exception in the block leaves no file and no descriptor. OSError.
     """
     new = f"{os.fspath(path)}.new"
     remove(Path(new))
@@ -44,7 +44,7 @@ def made_whole(path: str | os.PathLike[str], size: int) -> Iterator[int]:
 
 
 def remove(path: Path) -> None:
-    """A file, a link or a folder with all that is in it, where that can be done; else it stays."""
+    """Remove a file, a link or a folder with its contents; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

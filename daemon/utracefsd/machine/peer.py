@@ -1,14 +1,14 @@
-"""Who is at the other end of a connection.
+"""The identity of the process at the other end of a connection.
 
-The kernel vouches for pid, uid and gid (SO_PEERCRED, taken when the connection was made). Two classes follow
-from them (docs/protocol.md, section 1): the daemon's owner and root are administrators, which stands for the
-kernel's CAP_PERFMON; all others on the data socket are plain producers, limited by `shares`.
+The kernel guarantees pid, uid and gid (SO_PEERCRED, taken when the connection was made). They decide between
+two classes (docs/protocol.md, section 1): the daemon's owner and root are administrators, where the kernel
+asks for CAP_PERFMON; all others on the data socket are plain producers, limited by `shares`.
 
-A connection may outlive the process that made it, and then the pid may be given to a stranger. So the start
-time of the process belongs to its identity: `lives` says whether the pid still means it.
+A connection may outlive the process that made it, and then the pid may be given to another process. So the
+start time of the process belongs to its identity: `lives` says whether the pid still is that process.
 
-Effective capabilities from /proc are deliberately not asked: a process in a user namespace of its own shows a
-full set there without having any power over the daemon.
+Effective capabilities in /proc are deliberately ignored: a process in a user namespace of its own shows a
+full set and has no power over the daemon.
 """
 
 import errno
@@ -29,11 +29,11 @@ _SO_PEERPIDFD = 77
 
 @attrs.frozen
 class Peer:
-    """The process at the other end, as the kernel saw it when it connected."""
+    """The process at the other end when it connected, by the kernel."""
 
     pid: int
-    """Process id; common_pid of the records that come over the socket. 0 when it lives in a namespace that we
-    do not see."""
+    """Process id; common_pid of the records that come over the socket. 0 when its pid namespace is not
+    visible from ours."""
 
     uid: int
     """User id."""
@@ -45,30 +45,30 @@ class Peer:
     """Administrator: may make and delete persistent events (the kernel asks for CAP_PERFMON there)."""
 
     start_time: int | None = None
-    """When the process began, in clock ticks since boot; None when it was gone or hidden from us already."""
+    """When the process began, in clock ticks since boot; None when it had ended or is hidden from us."""
 
     share: int = attrs.field(default=attrs.Factory(lambda peer: peer.uid, takes_self=True))
-    """The user in whose share it is counted: `uid`, or whose subordinate that is."""
+    """The user whose limits count it: `uid`, or the user to whom that id was given (subordinates.py)."""
 
     @classmethod
     def from_credentials(cls, pid: int, uid: int, gid: int, *, owner_uid: int) -> "Peer":
-        """The peer behind SO_PEERCRED's three numbers; `owner_uid` is the daemon's own user."""
+        """The peer of SO_PEERCRED's three numbers; `owner_uid` is the daemon's own user."""
         task = read_task(pid) if pid > 0 else None
         start_time = None if task is None else task.start_time
         return cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid))
 
     @classmethod
     def of_process(cls, pid: int, start_time: int, uid: int, gid: int, *, owner_uid: int) -> "Peer":
-        """A process that somebody trusted speaks for. TraceError(ESRCH): none of that number that began then
-        is there."""
+        """The peer of a process for which a trusted connection speaks. TraceError(ESRCH): no process with
+        that number and start time exists."""
         peer = cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid))
-        if not peer.lives() or read_tgid(pid) != pid:  # a thread of that number is none
+        if not peer.lives() or read_tgid(pid) != pid:  # the number of a thread that is not its process's
             raise TraceError(errno.ESRCH, f"there is no process {pid} that began then")
         return peer
 
     @property
     def process(self) -> tuple[int, int | None]:
-        """What tells it from another process that gets its pid later."""
+        """Distinguishes it from a process that gets its pid later."""
         return self.pid, self.start_time
 
     def lives(self) -> bool:
@@ -80,27 +80,28 @@ class Peer:
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """struct ucred: the kernel's word at connect time."""
+    """struct ucred, as the kernel recorded it at connect time."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     # uid and gid are unsigned in the kernel
     return pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF
 
 
 def stranger(sock: socket.socket) -> Peer:
-    """Who connected, as far as it costs nothing: no privilege, no start time. OSError."""
+    """The peer, only by what is free to ask: no privilege, no start time. OSError."""
     pid, uid, gid = _credentials(sock)
     return Peer(pid, uid, gid, False, None, share_of(uid))
 
 
 def peer_of(sock: socket.socket, *, owner_uid: int) -> Peer:
-    """Who connected (SO_PEERCRED). OSError."""
+    """The peer by SO_PEERCRED. OSError."""
     peer = Peer.from_credentials(*_credentials(sock), owner_uid=owner_uid)
-    # The start time may be that of a stranger already, unless the process lives after we read it.
+    # The start time may already be another process's, unless the process still lives after we read it.
     return peer if _still_lives(sock) else attrs.evolve(peer, start_time=None)
 
 
 def _still_lives(sock: socket.socket) -> bool:
-    """Whether the process that connected is there, whoever has its pid; True where the kernel cannot tell."""
+    """Whether the process that connected still exists, even if its pid was reused; True where the kernel
+    cannot tell."""
     try:
         pidfd = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
@@ -109,7 +110,7 @@ def _still_lives(sock: socket.socket) -> bool:
         signal.pidfd_send_signal(pidfd, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # EPERM: it lives and is somebody else's
+    except OSError:  # EPERM: it lives and belongs to another user
         return True
     else:
         return True

@@ -1,4 +1,4 @@
-"""What the daemon reads of the machine: names of threads, cpus, memory."""
+"""What the daemon reads of /proc and /sys: names of threads, cpus, memory."""
 
 import ctypes
 import os
@@ -34,8 +34,8 @@ _PF_EXITING = 0x4
 
 
 def _read(path: str) -> bytes:
-    """A file of one line, which the kernel gives in one piece. Every connection asks twice, and open() would
-    need twelve system calls for it."""
+    """Read a file of one line, which the kernel gives in one piece. Each connection reads two, and open()
+    needs twelve system calls per file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, 4096)
@@ -60,8 +60,8 @@ def read_task(pid: int) -> Task | None:
 
 
 def is_running(pid: int, start_time: int) -> bool:
-    """Whether the process that had this id and began then (`Task.start_time`) is there, and neither ends nor
-    is a zombie."""
+    """Whether the process with this id and start time (`Task.start_time`) exists and is neither exiting nor a
+    zombie."""
     try:
         rest = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
     except OSError:
@@ -76,7 +76,7 @@ def read_tgid(pid: int) -> int | None:
 
 
 def read_parent(pid: int) -> int | None:
-    """The process that started the process of a thread; 0 for that of none, None as `read_task`."""
+    """The parent process of a thread's process; 0 for a process without one, None as `read_task`."""
     return _read_status(pid, b"PPid")
 
 
@@ -90,8 +90,8 @@ def _read_status(pid: int, name: bytes) -> int | None:
 
 
 def is_in_our_namespace(pid: int) -> bool:
-    """Whether the process knows itself by this number, too: whether its pid namespace is ours. False where
-    that is hidden, or it is gone."""
+    """Whether the process has this number in its own pid namespace, too, so that its namespace is ours. False
+    where that is hidden, or it has ended."""
     return _read_status(pid, b"NSpid") == pid
 
 
@@ -101,7 +101,7 @@ def make_comm_table() -> CommTable:
 
 
 def possible_cpus() -> int:
-    """One more than the highest cpu number there can be: how many per-cpu buffers tools expect to find."""
+    """One more than the highest possible cpu number: the number of per-cpu buffers that tools expect."""
     try:
         with open("/sys/devices/system/cpu/possible") as file:
             return int(re.split("[,-]", file.read().strip())[-1]) + 1
@@ -110,7 +110,7 @@ def possible_cpus() -> int:
 
 
 def free_memory_kb() -> int:
-    """What the kernel believes it could give out without swapping (MemAvailable)."""
+    """MemAvailable: the kernel's estimate of memory available without swapping."""
     try:
         with open("/proc/meminfo") as file:
             found = re.search(r"^MemAvailable:\s*(\d+) kB", file.read(), re.MULTILINE)

@@ -1,22 +1,22 @@
-"""How much of the daemon one user may hold, and all together: every limit, and who holds how much now.
+"""Limits per user and for all users together: every limit, and how much each user holds now.
 
-All that arrives on the data socket is hostile. Without these limits one user, or a few, could use up the
-status page, the daemon's descriptors or its memory, and so silence all others. Administrators are counted and
-not refused, but for descriptors, of which some are kept for the tree's socket, where administrators get in,
-and for places in the service manager's store, of which there are no more.
+All input on the data socket is hostile. Without these limits one user, or a few, could use up the status
+page, the daemon's descriptors or its memory, and so silence all others. Administrators are counted and not
+refused, with two exceptions: descriptors, of which some are reserved for the tree's socket, where
+administrators get in, and places in the service manager's store, whose number is fixed.
 
-How much there is in all may be little (a small RLIMIT_NOFILE, `--user-events-max 100`). So a user may hold
-`most`, and never more than **half of what the others leave**: the first may take a half, a second one a
-quarter, a third one an eighth, and the next one always finds as much as the last one has.
+The total may be small (a small RLIMIT_NOFILE, `--user-events-max 100`). So a user may hold `most`, and never
+more than **half of what the others leave**: the first may take a half, a second one a quarter, a third one an
+eighth, and the next one always finds as much as the last one has.
 
-A refusal is counted by user, and the log has the first, the tenth, the hundredth of each.
+Refusals are counted by user; the log has the first, the tenth, the hundredth of each.
 
-A user is who `Peer.share` says: user ids that were given to somebody for containers (subuid(5)) are that
-somebody. So an attacker is one user, and the limits in all are for a machine with many.
+Users are those of `Peer.share`: a user id that was given to a user for containers (subuid(5)) counts as that
+user. So an attacker is one user, and the limits in all are for a machine with many.
 
-What is held is counted where it is made and where it ends: connections and messages by the port, events and
-fields by the event table, enable words and their pages by the enablers, registrations by the connections,
-data rings by `Rings`. One `Shares` for the daemon.
+Each resource is counted where it is made and freed: connections and messages by the port, events and fields
+by the event table, enable words and their pages by the enablers, registrations by the connections, data rings
+by `Rings`. There is one `Shares` per daemon.
 """
 
 import enum
@@ -50,60 +50,61 @@ class Resource(enum.StrEnum):
 
 @attrs.frozen
 class Limit:
-    """How much of a resource a user may hold, and how more is refused."""
+    """How much of a resource a user may hold, and the error beyond that."""
 
     most: int
-    """In the resource's unit."""
+    """Per user, in the resource's unit."""
 
     in_all: int
-    """How much all users may hold together; a user half of what the others leave of it."""
+    """All users together; one user may hold half of what the others leave of it."""
 
     errno: int
-    """What asking for more answers."""
+    """The errno of a refusal."""
 
     text: str
-    """Why, with `{uid}`, `{held}` and `{most}`; `{held_kib}` and `{most_kib}` are 1024 times less."""
+    """The error's text, with `{uid}`, `{held}` and `{most}`; `{held_kib}` and `{most_kib}` are 1024 times
+    less."""
 
 
 LIMITS: Mapping[Resource, Limit] = {
     # systemd gives a service 524288 descriptors, a login session 1024; a prefork server with a process per
-    # core and a session or two in each stays far below. About 8 KiB of the daemon each.
+    # core and a session or two in each needs far fewer. Each connection takes about 8 KiB of the daemon.
     Resource.CONNECTIONS: Limit(
         1024, 8192, errno.EMFILE, "user {uid} has {held} connections already, which is the limit; close some"
     ),
-    # A connection, the two of its ring, and what came with requests that are incomplete or wait. In all:
-    # what RLIMIT_NOFILE leaves when the tree's connections have theirs (`Daemon`).
+    # A connection, the two of its ring, and descriptors of requests that are incomplete or wait. In all:
+    # RLIMIT_NOFILE less those reserved for the tree's connections (`Daemon`).
     Resource.DESCRIPTORS: Limit(
         4096,
         1 << 20,
         errno.EMFILE,
         "user {uid} holds {held} descriptors of the daemon, which is the limit; close some connections",
     ),
-    # The daemon holds that many bytes for a user at most: requests that are incomplete or wait for their
-    # turn, and answers that are not read. A thousand times what a program that reads its answers leaves.
+    # The daemon holds at most this many bytes per user: requests that are incomplete or wait for their
+    # turn, and responses not yet read. A program that reads its responses has a thousandth of it.
     Resource.MESSAGE_BYTES: Limit(
         32 << 20,
         64 << 20,
         errno.ENOBUFS,
         "{held_kib} KiB of messages of user {uid} are incomplete or not read; finish and read them",
     ),
-    # In all: what the status page has room for (`Daemon`), 3840 by default, of which a user may have 1920.
+    # In all: the places of the status page (`Daemon`), 3840 by default, of which a user may have 1920.
     Resource.EVENTS: Limit(
         2048,
         65535,
         errno.EMFILE,
         "user {uid} has {held} events, which is the limit for one user; declare fewer",
     ),
-    # About 300 bytes each; those beyond the eighth of an event. 16 more for each event of a user; 57 is the
-    # most that one can have.
+    # About 300 bytes each; counted from the ninth field of an event on, 57 at most. So 16 for each event of
+    # a user.
     Resource.FIELDS: Limit(
         32768,
         131072,
         errno.EMFILE,
         "large events of user {uid} have {held} fields, and {most} is the limit; declare fewer",
     ),
-    # Of the 64497 ids that there are, as long as ring buffers hold records of the events that had them. Eight
-    # times the events of a user, so that his own next ones have ids when others use up theirs.
+    # Out of 64497 ids; an id is held as long as a ring buffer has records of its removed event. Eight times
+    # the events of a user, so that his next events have ids even when others use up theirs.
     Resource.OLD_IDS: Limit(
         16384,
         65535,
@@ -117,7 +118,7 @@ LIMITS: Mapping[Resource, Limit] = {
         errno.EMFILE,
         "the connections of user {uid} have {held} events registered, which is the limit; close some",
     ),
-    # About 500 bytes each, and work at each toggle. 32 for each event of a user.
+    # About 500 bytes each, and work at each enable or disable. 32 for each event of a user.
     Resource.ENABLERS: Limit(
         65536, 131072, errno.ENOMEM, "user {uid} has {most} enablers already; unregister some"
     ),
@@ -136,8 +137,8 @@ LIMITS: Mapping[Resource, Limit] = {
         errno.ENOMEM,
         "the rings of user {uid} take {held_kib} KiB; {most_kib} KiB are the limit; ask for smaller ones",
     ),
-    # In all: what the manager takes (`Daemon`). Nobody learns of a refusal but the log: the ring works, and
-    # gets the next place that is free (`Rings`).
+    # In all: the places of the manager's store (`Daemon`). Only the log shows a refusal: the ring works, and
+    # gets the next free place (`Rings`).
     Resource.STORED_RINGS: Limit(
         1 << 20,
         1 << 21,
@@ -148,7 +149,7 @@ LIMITS: Mapping[Resource, Limit] = {
 }
 
 _OF_ALL = {Resource.DESCRIPTORS, Resource.STORED_RINGS}
-"""Of which administrators find no more than there is."""
+"""Resources whose total also limits administrators."""
 
 HEAVIEST = 3
 """Users that the text of a resource names."""
@@ -156,7 +157,7 @@ HEAVIEST = 3
 
 class Shares:
     """`limits` and `in_all` replace those of LIMITS; `most` and `in_all` may be changed at any time and then
-    prevent only what comes."""
+    only prevent new holdings."""
 
     def __init__(
         self,
@@ -174,16 +175,16 @@ class Shares:
         return self._held[resource].get(uid, 0)
 
     def total(self, resource: Resource) -> int:
-        """How much all hold now."""
+        """How much all users hold now."""
         return self._total[resource]
 
     def most_of(self, resource: Resource, uid: int) -> int:
-        """How much `uid` may hold, as long as the others hold what they do now."""
+        """How much `uid` may hold while the others hold what they hold now."""
         others = self._total[resource] - self.held(resource, uid)
         return max(0, min(self.most[resource], (self.in_all[resource] - others + 1) // 2))
 
     def own_left(self, resource: Resource, uid: int) -> int:
-        """How much more `uid` may hold if nobody else holds anything."""
+        """How much more `uid` may hold if no other user holds anything."""
         most = min(self.most[resource], (self.in_all[resource] + 1) // 2)
         return max(0, most - self.held(resource, uid))
 
@@ -194,7 +195,7 @@ class Shares:
     def refusal(
         self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False
     ) -> str | None:
-        """Why `uid` may not hold `amount` more; counts nothing."""
+        """Why `uid` may not hold `amount` more, None if it may; counts nothing."""
         held, total = self.held(resource, uid), self._total[resource]
         most, in_all = self.most_of(resource, uid), self.in_all[resource]
         full = total + amount > in_all
@@ -207,35 +208,35 @@ class Shares:
         )
 
     def check(self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False) -> None:
-        """Raises TraceError with the limit's errno when `uid` may not hold `amount` more, and counts that;
-        nothing else is counted."""
+        """Raise TraceError with the limit's errno, and count the refusal, when `uid` may not hold `amount`
+        more; does not count the amount itself."""
         refused = self.refusal(resource, uid, amount, privileged=privileged)
         if refused is not None:
             self.note_refusal(resource, uid, refused)
             raise TraceError(LIMITS[resource].errno, refused)
 
     def note_refusal(self, resource: Resource, uid: int, text: str) -> None:
-        """Count it, and log it if it is the first, the tenth, the hundredth of this user."""
+        """Count a refusal, and log the first, the tenth, the hundredth of this user."""
         counts = self._refused[resource]
         counts[uid] = count = counts.get(uid, 0) + 1
         if str(count).strip("0") == "1":
             logger.warning("user %d is refused, number %d: %s", uid, count, text)
 
     def scarce(self, resource: Resource, uid: int) -> bool:
-        """Whether more than half of what `uid` may hold, or of what all may, is held."""
+        """Whether more than half is held of the user's limit, or of the limit in all."""
         return (
             2 * self.held(resource, uid) > self.most_of(resource, uid)
             or 2 * self._total[resource] > self.in_all[resource]
         )
 
     def add(self, resource: Resource, uid: int, amount: int = 1) -> None:
-        """`uid` holds `amount` more, whatever the limit."""
+        """Count `amount` more for `uid`, whatever the limit."""
         held = self._held[resource]
         held[uid] = held.get(uid, 0) + amount
         self._total[resource] += amount
 
     def drop(self, resource: Resource, uid: int, amount: int = 1) -> None:
-        """`uid` holds `amount` less. ValueError when it does not hold as much."""
+        """Count `amount` less for `uid`. ValueError when it does not hold as much."""
         held = self._held[resource]
         left = held.get(uid, 0) - amount
         if left < 0:
@@ -247,7 +248,7 @@ class Shares:
         self._total[resource] -= amount
 
     def text(self) -> str:
-        """What is held of each resource, of how much, and by whom most of it; who was refused most often."""
+        """Per resource: how much is held, the limit, the heaviest users, and the refusals of each user."""
         lines = []
         for resource in LIMITS:
             lines.append(f"{resource.value}: {self._total[resource]} of {self.in_all[resource]}\n")
@@ -259,5 +260,5 @@ class Shares:
 
 
 def _heaviest(amounts: Mapping[int, int]) -> list[tuple[int, int]]:
-    """(user, how much) of those with most, the first of them first."""
+    """(user, amount) of the users with most, in descending order."""
     return [(uid, amounts[uid]) for uid in heapq.nlargest(HEAVIEST, amounts, key=amounts.__getitem__)]

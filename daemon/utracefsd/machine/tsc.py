@@ -1,4 +1,4 @@
-"""Whether the time stamp counter may stand for the clock: where the kernel itself takes the time from it."""
+"""Whether the time stamp counter may replace the clock: where the kernel itself takes the time from it."""
 
 import platform
 from pathlib import Path
@@ -7,11 +7,12 @@ _CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocks
 _CPUINFO = Path("/proc/cpuinfo")
 
 _STEADY = {"constant_tsc", "nonstop_tsc"}
-"""It ticks at one rate whatever the cpu's frequency is, and goes on while the cpu sleeps."""
+"""The counter has a constant rate at any cpu frequency, and counts while the cpu sleeps."""
 
 
 def trusted(clocksource: Path = _CLOCKSOURCE, cpuinfo: Path = _CPUINFO) -> bool:
-    """The kernel's own judgement, which it changes when its watchdog finds the counters of two cpus apart."""
+    """The kernel's own judgement; it changes when the kernel's watchdog finds the counters of two cpus
+    apart."""
     if platform.machine() != "x86_64":
         return False
     try:

@@ -1,4 +1,4 @@
-"""The face of include/tsc_clock.h."""
+"""The functions of include/tsc_clock.h."""
 
 from libc.stdint cimport uint64_t
 

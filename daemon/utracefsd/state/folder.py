@@ -1,28 +1,29 @@
-"""The folder of the state: which files there are, and who may remove them when.
+"""The folder of the state: its files, and when each may be removed.
 
-The folder of the status file (server/runtime.py: ours alone, mode 0700, locked while a daemon lives) holds
+It is the folder of the status file (server/runtime.py: owned by the daemon's user, mode 0700, locked while a
+daemon runs) and holds
 
     user_events_status     the status bytes; never taken over (events/status_file.py)
-    state                  the log: events, instances and their settings, names of threads (log.py), and the
-                           room that it has (log_file.py)
+    state                  the log: events, instances and their settings, names of threads (log.py), in a file
+                           with reserved space (log_file.py)
     buffer.I.N/cpu0 ...    the ring buffer of the instance with number I; N grows when the whole buffer is
-                           replaced (another sub-buffer size). None when there is no room for it: then it is
-                           in the daemon's own memory and ends with it
-    cells                  what triggers change from within a record (consumers/ftrace/trigger/include/)
+                           replaced (another sub-buffer size). Absent when there was no space for it: then the
+                           ring buffer is in the daemon's own memory and ends with it
+    cells                  values that triggers change per record (consumers/ftrace/trigger/include/)
     hist.N                 the table of a histogram (consumers/ftrace/hist/include/hist_table.h)
     journal                how far each data ring is consumed (intake/include/journal.h)
-    room                   pages for the status files of successors: programs may still map the one before,
-                           whose own are not free then
+    room                   pages reserved for the status files of later daemons: programs may still map the
+                           old status file, so its pages are not free yet
     set-aside/             the last state that a daemon could not use
 
-Whether a buffer folder is in use is for the log to say. A new one is filled, named in the log, and only then
-the one before is removed; so a daemon that is killed in between leaves one too many, which its successor
-removes, and never one too few. Only a log that is behind (log_file.py) may name one that is gone: that
-instance goes on with an empty buffer.
+The log says which buffer folder is in use. A new folder is filled, then named in the log, and only then the
+old one is removed. A daemon killed in between leaves one folder too many, which the next daemon removes; it
+never leaves one too few. Only a log that is behind (log_file.py) may name a removed folder: that instance
+continues with an empty buffer.
 
-A state that makes no sense (another version, foreign, damaged) is set aside and said in one line of the log
-of the daemon, which starts afresh. The journal stays even then: producers come with data rings that were
-begun.
+A state that cannot be used (another version, foreign, damaged) is moved to set-aside/, one line in the
+daemon's log reports it, and the daemon starts with an empty state. The journal stays even then: producers
+bring back data rings that are partly consumed.
 """
 
 import contextlib
@@ -51,13 +52,13 @@ ROOM = "room"
 SET_ASIDE = "set-aside"
 _BUFFER = "buffer."
 _STARTS = 8
-"""In a full /dev/shm, of which some program maps each status file for ever."""
+"""Status files to reserve space for in a full /dev/shm, where some program maps each old one forever."""
 _BUFFER_LINE = 64
-"""Bytes in the log that name one."""
+"""Bytes that name one buffer folder in the log."""
 
 
 class StateFolder:
-    """The files of one state, in `path`, which must exist and be locked by us."""
+    """The files of one state, in `path`, which must exist and be locked by this daemon."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -65,21 +66,21 @@ class StateFolder:
         self.journal = self.path / JOURNAL
         self.cells = self.path / CELLS
         self.on_buffer_moved: Callable[[int], None] = lambda number: None
-        """Told of an instance whose buffer folder is another one: the log must have that before the old one
-        goes."""
+        """Called when an instance gets another buffer folder; the log must name it before the old one is
+        removed."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
-        """TraceError when the log cannot take so many bytes."""
+        """Raises TraceError when the log has no space for so many bytes."""
         self._buffers: dict[int, BufferFolders] = {}
         self._warned = False
 
     def give_room(self, nr_bytes: int) -> None:
-        """A daemon starts, which needs so much: it may have that of what was kept."""
+        """Free so many bytes of the reserved space for a daemon that starts."""
         with contextlib.suppress(OSError):
             path = self.path / ROOM
             os.truncate(path, max(0, path.lstat().st_size - nr_bytes))
 
     def keep_room(self, nr_bytes: int) -> bool:
-        """So much for each of some starts to come. False: there is no room for all of that."""
+        """Reserve so many bytes for each of some later starts. False: there is less space than that."""
         try:
             fd = os.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -94,10 +95,10 @@ class StateFolder:
         return True
 
     def take_over(self, nr_cpus: int) -> Taken | None:
-        """What a daemon before this one left. None: nothing, or nothing of use; then that is set aside and
-        logged."""
+        """The state of the previous daemon. None: there is none, or it cannot be used; then it is set aside,
+        and logged."""
         self._make_way()
-        remove(self.path / f"{LOG}.new")  # of a daemon that was killed while it made one
+        remove(self.path / f"{LOG}.new")  # left by a daemon that was killed while it made one
         try:
             found = self._read_log()
             if found is None:
@@ -113,7 +114,7 @@ class StateFolder:
             return None
         for number, instance in taken.instances.items():
             self._buffers[number] = BufferFolders(self, number, instance.buffer, instance.buffer_folder)
-        self.remove_unused_buffers()  # now, so that what is of no use takes no room from a new one
+        self.remove_unused_buffers()  # now, so that unused folders take no space from a new one
         if behind:
             logger.warning(
                 "the daemon before this one had no room to write down what was set, enabled or removed last;"
@@ -126,9 +127,9 @@ class StateFolder:
         return self._buffers.setdefault(number, BufferFolders(self, number))
 
     def open_log(self) -> LogFile | None:
-        """The log that was taken over, or a new one, with all the room that it needs to begin with. None: the
-        one that was taken over is of an older version; it stays until everything stands in another. OSError:
-        there is no room for one."""
+        """The log that was taken over, or a new one, with all the space that it needs at first. None: the log
+        that was taken over is of an older version; it stays until a new log has everything. OSError: no space
+        for one."""
         if self.log.exists():
             return LogFile.open(self.log)
         try:
@@ -137,7 +138,7 @@ class StateFolder:
             return LogFile.make(self.log, 1)
 
     def _make_way(self) -> None:
-        """Move what is no file and stands where one of ours belongs."""
+        """Move away anything that is not a regular file and has the name of one of our files."""
         for name in (LOG, JOURNAL, CELLS, ROOM, f"{LOG}.new", f"{JOURNAL}.new", f"{CELLS}.new"):
             path = self.path / name
             try:
@@ -154,7 +155,7 @@ class StateFolder:
                 logger.warning("%s is in the way: %s", path, error.strerror)
 
     def set_aside(self, why: str) -> None:
-        """Make room for a fresh start, but keep what is there, in place of what was set aside before."""
+        """Move the files to set-aside/, replacing what was there, for a start with an empty state."""
         aside = self.path / SET_ASIDE
         logger.warning("starting afresh, what was found is in %s: %s", aside, why)
         self._buffers.clear()
@@ -166,8 +167,8 @@ class StateFolder:
                 path.rename(aside / path.name)
 
     def remove_former_state(self) -> None:
-        """Remove what a daemon before this one left, save its journal: the producers' rings are not part of
-        that."""
+        """Remove what the previous daemon left, but not its journal: the data rings of producers do not
+        depend on the removed state."""
         remove(self.log)
         remove(self.path / SET_ASIDE)
         self.remove_unused_buffers()
@@ -175,7 +176,7 @@ class StateFolder:
             remove(path)
 
     def remove_everything(self) -> None:
-        """The daemon ends and hands nothing over."""
+        """The daemon ends and leaves nothing to a later one."""
         self._buffers.clear()
         self.remove_former_state()
         for name in (LOG, JOURNAL, CELLS, ROOM):
@@ -183,14 +184,15 @@ class StateFolder:
             remove(self.path / f"{name}.new")
 
     def remove_unused_buffers(self) -> None:
-        """Those whose replacement was interrupted by death, before or after the log had it."""
+        """Remove buffer folders whose replacement was interrupted by a kill, on either side of the log's
+        line."""
         used = {buffers.folder for buffers in self._buffers.values()}
         for path in self._buffer_folders():
             if path.name not in used:
                 remove(path)
 
     def warn_of_too_little_room(self, why: OSError) -> None:
-        """A ring buffer had to go to memory; said once, since the others will follow."""
+        """A ring buffer is in the daemon's memory now; logged once, since others will follow."""
         if self._warned:
             return
         self._warned = True
@@ -204,7 +206,7 @@ class StateFolder:
         )
 
     def _adopt_buffer(self, instance: TakenInstance, nr_cpus: int) -> None:
-        """StateError: it cannot be taken over."""
+        """Raises StateError when it cannot be taken over."""
         was_for = nr_cpus
         if instance.buffer_folder:
             try:
@@ -233,16 +235,16 @@ class StateFolder:
             raise StateError(f"the log cannot be read: {error.strerror}") from error
 
     def _tables(self) -> list[Path]:
-        """Of all histograms; whether one is in use is for the log to say (`Tables.remove_the_rest`)."""
+        """Files of all histograms; the log says which are in use (`Tables.remove_the_rest`)."""
         return [path for path in _entries(self.path) if is_table_name(path.name)]
 
     def _buffer_folders(self) -> list[Path]:
-        """Of all instances, and of older versions."""
+        """Buffer folders of all instances, and of older versions."""
         return [path for path in _entries(self.path) if path.name.startswith(_BUFFER)]
 
 
 class BufferFolders:
-    """The folders that the ring buffer of one instance has, one after the other (`BufferStorage`)."""
+    """The successive folders of one instance's ring buffer (`BufferStorage`)."""
 
     def __init__(
         self, state: StateFolder, number: int, adopted: RingBuffer | None = None, folder: str = ""
@@ -250,13 +252,13 @@ class BufferFolders:
         self.adopted = adopted
         """The ring buffer that was taken over."""
         self.folder = folder
-        """Name of the folder in use; empty: the buffer lives in none."""
+        """Name of the folder in use; empty: the buffer is in memory."""
         self._state = state
         self._number = number
 
     def new_folder(self) -> str:
-        """A new, empty folder for a ring buffer; not in use until `switch_to`. OSError; ENOSPC also when the
-        log could not name it."""
+        """A new, empty folder for a ring buffer; in use only after `switch_to`. OSError; ENOSPC also when the
+        log has no space for its name."""
         try:
             self._state.check_room(_BUFFER_LINE)
         except TraceError as error:
@@ -267,31 +269,31 @@ class BufferFolders:
         return str(path)
 
     def remove_folder(self, folder: str) -> None:
-        """`folder` is not needed after all."""
+        """Remove a folder that was not used after all."""
         remove(Path(folder))
 
     def switch_to(self, folder: str) -> None:
-        """The instance records into `folder` from now on; the one before is of no use."""
+        """The instance records into `folder` from now on; remove the old folder."""
         self.folder = os.path.basename(folder)
         self._state.on_buffer_moved(self._number)
         self.remove_others()
 
     def leave(self, why: OSError) -> None:
-        """The instance's ring buffer is in its memory from now on."""
+        """The instance's ring buffer is in memory from now on."""
         self._state.warn_of_too_little_room(why)
         self.folder = ""
         self._state.on_buffer_moved(self._number)
         self.remove_others()
-        self._state.on_buffer_moved(self._number)  # once more: before, the log itself may have had no room
+        self._state.on_buffer_moved(self._number)  # once more: the log itself may have had no space before
 
     def remove(self) -> None:
-        """The instance is removed; the log has that."""
+        """The instance is removed, and the log says so."""
         self.folder = ""
         self.adopted = None
         self.remove_others()
 
     def remove_others(self) -> None:
-        """All but the one in use."""
+        """Remove all folders but the one in use."""
         for path in self._folders():
             if path.name != self.folder:
                 remove(path)
@@ -301,7 +303,7 @@ class BufferFolders:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in the folder; nothing if it was taken away."""
+    """Entries of the folder; none if it does not exist."""
     try:
         return list(folder.iterdir())
     except OSError:

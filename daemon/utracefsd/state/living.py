@@ -1,25 +1,26 @@
-"""The state of a living daemon: what is written down for the next one, and what that one makes of it.
+"""The state of a running daemon: writing it down for the next daemon, and restoring it there.
 
-The log has everything but the records, which live in the ring buffers' own files: events, instances and
-their settings, what is enabled, names of threads. `State.save` writes whole packets, before anybody is
-answered and before a record of a new event is taken in. So what a client was told survives, and the log
-knows every id that a ring buffer holds. When the log's room (log_file.py) is full of history everything is
-written anew; so it is at every start.
+The log has everything but the records, which are in the ring buffers' own files: events, instances and their
+settings, enabled events, names of threads. `State.save` writes whole packets, before any client gets its
+response and before a record of a new event is taken in. So the effect of every answered request survives, and
+the log knows every id that a ring buffer holds. When history has filled the log's file (log_file.py), the
+present state is written anew; this also happens at every start.
 
-**Where /dev/shm is full** there is the room that the log has, for at least a third more than there is. When
-that is used up, too, the log stays as it is, *behind*: what it says is true of the moment before. So that
-nothing gets another meaning than it has there, no new event, instance, data ring or folder is made then
-(`check_room`: ENOSPC), and of those before, the lines are in it. What is set, enabled or removed is not; a
-successor is told that by the log, and says it. Once there is room the log has everything again.
+**Full /dev/shm.** The log's file has reserved space: at least a third more than the present state needs. When
+that is used up, too, the log is *behind*: it keeps describing an earlier moment. No id may get another
+meaning than the log gives it, so the daemon then refuses to make events, instances, data rings and folders
+(`check_room`: ENOSPC); those made before are in the log. Settings, enabling and removals still work but are
+not logged; the log marks that, and the next daemon logs a warning. When there is space again, everything is
+written.
 
-There is no fsync: /dev/shm does not outlive the machine, and the log need not.
+There is no fsync: /dev/shm does not outlive the machine, and neither need the log.
 
-An instance without a buffer to adopt gets an empty one of the same size. The journal then has no buffer to
-ask about it: the record that was on its way when the daemon died is recorded again. The buffer that may have
-had it is gone.
+An instance whose buffer cannot be adopted gets an empty one of the same size. The journal then cannot tell
+from the buffer whether it took the last record, so a record that was being dispatched when the daemon died is
+recorded again. The buffer that may have had it is gone.
 
-Not taken over: the numbers in `stats` of events, perf events, and what plug-ins are attached to. The first
-would cost a store for every record, the others belong to connections that died with the daemon.
+Not taken over: the counters in `stats` of events (they would cost a store per record), perf events and events
+attached to plug-ins (they belong to connections that died with the daemon).
 """
 
 import contextlib
@@ -50,21 +51,20 @@ __all__ = ["State", "restore_events", "restore_instances"]
 
 logger = logging.getLogger("utracefsd")
 
-# A file is given back for a smaller one when it has this many times the room that is needed.
+# A file is replaced by a smaller one when it has this many times the space that is needed.
 _TOO_MUCH = 8
 
-# Steps between two attempts to write a log that is behind: each packs everything.
+# Steps between two attempts to write a log that is behind: each attempt packs everything.
 _LAST_PATIENCE = 64
 
-# Lines without which records could not be told: what `check_room` is asked for.
+# Lines that give records their meaning: `check_room` reserves space for them.
 _NEEDED = ("event", "ring", "fired")
 
 
 class State:
-    """The log of a living daemon: listens to its parts, and writes down what has changed when `save` is
-    called.
+    """The log of a running daemon: observes the daemon's parts, and `save` writes what has changed.
 
-    Make it when everything that was taken over is in its place: it begins with a new log. `close` ends it.
+    Make it when everything that was taken over is restored: it begins with a new log. `close` ends it.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class State:
         fired: Mapping[Key, tuple[int, set[int]]] | None = None,
         file: LogFile | None = None,
     ) -> None:
-        """fired: of records that are still to be handed over again, see Journal.
+        """fired: triggers that already fired for records that will be dispatched again, see Journal.
 
-        file: what `folder.open_log` gave, and ours from now on; None: it is asked. OSError: there is no room
-        for a log in place of one of an older version.
+        file: the result of `folder.open_log`, owned by this object; None: `folder.open_log` is called.
+        OSError: no space for a log that replaces one of an older version.
         """
         self.folder = folder
         self._table = table
@@ -89,17 +89,17 @@ class State:
         self._rings = rings
         self._fired = {} if fired is None else fired
         self._pending: list[tuple[Any, ...]] = []
-        """Lines to write, in the order of what happened."""
+        """Lines to write, in the order of the changes."""
         self._changed: dict[Instance, None] = {}
         """Instances with settings that are not written yet."""
         self._moved: dict[int, None] = {}
-        """Numbers of instances whose buffer has another folder."""
+        """Numbers of instances with a new buffer folder."""
         self._promised = 0
-        """Bytes of lines to come that were asked for since the last were written."""
+        """Bytes reserved by `check_room` since lines were last written."""
         self._wait = self._patience = 0
-        """Steps until a log that is behind is tried again, and how many these were at first."""
+        """Steps until the next attempt to write a log that is behind, and that number at its beginning."""
         self.has_news = False
-        """Whether anything happened that a fresh daemon would not know."""
+        """Whether anything happened that an empty state would not show."""
         self._pack = msgpack.Packer(use_bin_type=True).pack
         table.before_created.append(self._created)
         table.on_removed.append(self._removed)
@@ -119,7 +119,7 @@ class State:
             one.check_room = self.check_room
 
     def save(self) -> None:
-        """Write down what has changed. Costs nothing when nothing has."""
+        """Write all changes. Costs nothing when there are none."""
         if self._file.behind:
             self._catch_up()
             return
@@ -132,11 +132,11 @@ class State:
         elif not self._rewrite():
             self._fall_behind(lines)
             return
-        self._instances.cells.recycle()  # what is written names none that was taken back
+        self._instances.cells.recycle()  # the log names no cell that was freed
 
     def check_room(self, nr_bytes: int) -> None:
-        """Before something is made whose line takes so many bytes at most, and which records, files or
-        descriptors will mean. TraceError(ENOSPC): it could not be written down."""
+        """Call it before making anything that records, files or descriptors will refer to, and whose line
+        takes at most so many bytes. TraceError(ENOSPC): the log has no space for it."""
         self._promised += nr_bytes
         if self._promised <= self._file.left and not self.behind:
             return
@@ -154,11 +154,11 @@ class State:
 
     @property
     def behind(self) -> bool:
-        """The log does not say everything: there was no room."""
+        """The log is incomplete: there was no space."""
         return self._file.behind
 
     def _catch_up(self) -> None:
-        """Try whether there is room again."""
+        """Try whether there is space again."""
         if self._wait:
             self._wait -= 1
         elif self._rewrite():
@@ -167,10 +167,10 @@ class State:
             self.folder.remove_unused_buffers()
         else:
             self._wait = self._patience = min(2 * self._patience + 1, _LAST_PATIENCE)
-        self._pending.clear()  # all of it is in what is tried next
+        self._pending.clear()  # the next attempt writes all of it
 
     def close(self, *, keep: bool) -> None:
-        """Write nothing more. Not `keep`: remove all files, whatever is in them."""
+        """Write nothing more. Not `keep`: remove all files, whatever they contain."""
         self._table.before_created.remove(self._created)
         self._table.on_removed.remove(self._removed)
         self._comms.on_kept = None
@@ -187,7 +187,7 @@ class State:
         if not keep:
             self.folder.remove_everything()
 
-    # What is heard
+    # Observers
 
     def _created(self, event: Event) -> None:
         self._pending.append(log.event_line(event))
@@ -220,22 +220,22 @@ class State:
         self._buffer_moved(instance.number)
 
     def _instance_removed(self, instance: Instance) -> None:
-        """Written at once: its buffer's folder goes next."""
+        """Written at once: its buffer's folder is removed next."""
         _stop_listening_to(instance)
         self._changed.pop(instance, None)
         self._moved.pop(instance.number, None)
         self._pending.append(log.removed_line(instance.number))
         self.save()
-        self._wait = 0  # then there may be room
+        self._wait = 0  # there may be space now
 
     def _buffer_moved(self, number: int) -> None:
-        """Written at once: the folder before goes next."""
-        if self._instances.by_number(number) is not None:  # else it is being made, and not to be found yet
+        """Written at once: the old folder is removed next."""
+        if self._instances.by_number(number) is not None:  # else it is still being made
             self._moved[number] = None
             self._wait = 0
             self.save()
 
-    # What is written
+    # Lines
 
     def _unwritten(self) -> Iterator[tuple[Any, ...]]:
         yield from self._pending
@@ -278,8 +278,7 @@ class State:
         self._moved.clear()
 
     def _begin(self, file: LogFile | None) -> None:
-        """The log of this daemon, in the file that was taken over, which says nearly the same, or in a new
-        one."""
+        """The log of this daemon: the file that was taken over, which says nearly the same, or a new file."""
         if file is None:
             data = b"".join(map(self._pack, self._everything()))
             self._file = LogFile.make(self.folder.log, max(2 * len(data), FIRST_ROOM), data)
@@ -291,8 +290,8 @@ class State:
         self.folder.remove_unused_buffers()
 
     def _rewrite(self, more: int = 0) -> bool:
-        """Write everything as it is now, so that there is room for `more` bytes behind it where that can be
-        had. False: it cannot be written, and the log is as it was."""
+        """Write the present state anew, if possible with space for `more` bytes behind it. False: it cannot
+        be written, and the log is unchanged."""
         data = b"".join(map(self._pack, self._everything()))
         self._promised = 0
         needed = len(data) + more
@@ -306,8 +305,9 @@ class State:
         return self._file.replace(data)
 
     def _fall_behind(self, lines: list[tuple[Any, ...]]) -> None:
-        """`lines` cannot all be written. Those can that give records their meaning, which `check_room` has
-        promised: so no record that is kept loses it, since nothing more is made until there is room."""
+        """`lines` cannot all be written. Write those that give records their meaning, for which `check_room`
+        reserved space: every record kept keeps its meaning, since nothing more is made until there is
+        space."""
         events = {line[1] for line in lines if line[0] == "event"}
         needed = [line for line in lines if line[0] in _NEEDED or (line[0] == "gone" and line[1] in events)]
         self._file.append(b"".join(map(self._pack, needed)))
@@ -332,8 +332,8 @@ def _stop_listening_to(instance: Instance) -> None:
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:
-    """Put the events that were taken over into an empty table. StateError, with the table as it was: they are
-    invalid."""
+    """Put the events that were taken over into an empty table. StateError: they are invalid, and the table
+    is unchanged."""
     try:
         recorded = set().union(*map(recorded_ids, taken.buffers().values()))
         return table.restore(taken.events.values(), recorded)
@@ -343,8 +343,8 @@ def restore_events(taken: Taken, table: EventTable) -> list[Event]:
 
 
 def restore_instances(taken: Taken, instances: Instances, events: list[Event]) -> None:
-    """Bring fresh instances to where those were that were taken over. events: as `restore_events` made
-    them."""
+    """Restore the instances that were taken over into fresh `instances`. events: the result of
+    `restore_events`."""
     by_id = {event.id: event for event in events}
     for number, before in taken.instances.items():
         instance = instances.by_number(number)

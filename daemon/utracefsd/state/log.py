@@ -1,9 +1,9 @@
-"""The log of the state: its lines, how they are written and what is read out of them.
+"""The lines of the state's log: writing and reading.
 
-MessagePack arrays, one behind the other (log_file.py); each says what is so from now on:
+MessagePack arrays, one behind the other (log_file.py); each describes one change:
 
     ["utracefs state", VERSION]             once, first
-    ["instance", number, name]              it exists; the top one has number 0 and the name ""
+    ["instance", number, name]              it exists; the top instance has number 0 and the name ""
     ["removed", number]                     it does not exist any more
     ["set", number, name, value]            a setting of it, see `Settings`
     ["buffer", number, folder]              where its ring buffer is; "": there is none to adopt
@@ -12,20 +12,20 @@ MessagePack arrays, one behind the other (log_file.py); each says what is so fro
     ["gone", id]                            it does not exist any more
     ["on", number, id]                      the event is enabled in the instance
     ["off", number, id]                     it is not, though the buffer may hold records of it
-    ["filter", number, id, text, holds]     what its `filter` shows there (nil: none), and whether it is one
+    ["filter", number, id, text, holds]     what its `filter` shows there (nil: none), and whether it is valid
     ["triggers", number, id, [[command, [[cell, key], ...], extra], ...]]
                                             its triggers there, in the order in which they are listed
     ["fired", st_dev, st_ino, position, [key, ...]]
-                                            the triggers that are done with a record of a data ring, which was
-                                            under way when a daemon was killed
+                                            the triggers that have fired for a record of a data ring that was
+                                            being dispatched when a daemon was killed
     ["comm", thread id, name, start time, process]
-                                            how a thread was called; process 0, or none in older logs: unknown
+                                            the name of a thread; process 0, or none in older logs: unknown
     ["ring", st_dev, st_ino, pid, start time, uid, [id, ...]]
                                             the data ring of a process, and the events of its records
-    ["index", st_dev, st_ino, id]           one event more
-    ["ring gone", st_dev, st_ino]           it is given up
+    ["index", st_dev, st_ino, id]           the data ring has records of one more event
+    ["ring gone", st_dev, st_ino]           the daemon has given it up
 
-An object that is torn at the end is left out: in files of older versions a killed daemon left such.
+An incomplete array at the end is ignored: a killed daemon could leave one in files of older versions.
 """
 
 import re
@@ -53,32 +53,32 @@ VERSION = 4
 
 
 class StateError(ValueError):
-    """The log, or what belongs to it, cannot be used; the text says why."""
+    """The log, or a file that belongs to it, cannot be used; the text says why."""
 
 
 @attrs.define
 class TakenInstance:
-    """What a dead daemon left of one instance."""
+    """The state of one instance of the previous daemon."""
 
     name: bytes
-    """Empty for the top one."""
+    """Empty for the top instance."""
 
     buffer_folder: str = ""
     """Name of the folder of its ring buffer, below the state folder; empty: it was in memory and is gone."""
 
     files: dict[int, SavedEventFile] = attrs.Factory(dict)
-    """What it did with each event that was enabled there at some time, by the event's id."""
+    """Its state for each event that was ever enabled there, by the event's id."""
 
     settings: dict[str, Any] = attrs.Factory(dict)
-    """Values by name; what is missing had its default."""
+    """Settings by name; a missing one has its default."""
 
     buffer: RingBuffer | None = None
-    """Adopted; None before that, or when there is none."""
+    """Adopted; None until then, or when there is none."""
 
 
 @attrs.define
 class Taken:
-    """What a dead daemon left, read and checked."""
+    """The state of the previous daemon, read and checked."""
 
     instances: dict[int, TakenInstance] = attrs.Factory(dict)
     """By number; the top one is among them."""
@@ -90,18 +90,18 @@ class Taken:
     """Names of threads."""
 
     rings: dict[Key, KnownRing] = attrs.Factory(dict)
-    """Data rings that it took in from."""
+    """Data rings from which it took in records."""
 
     fired: dict[Key, tuple[int, set[int]]] = attrs.Factory(dict)
-    """Of data rings: the position of a record that was under way, and keys of the triggers that fired for
-    it."""
+    """By data ring: the position of a record that was being dispatched, and keys of the triggers that
+    fired for it."""
 
     def names(self) -> dict[int, bytes]:
-        """Of the further instances, by number."""
+        """Names of the instances other than the top one, by number."""
         return {number: instance.name for number, instance in self.instances.items() if number != TOP}
 
     def buffers(self) -> dict[int, RingBuffer]:
-        """Those that were adopted, by the number of their instance."""
+        """Ring buffers that were adopted, by instance number."""
         return {
             number: instance.buffer
             for number, instance in self.instances.items()
@@ -184,7 +184,7 @@ def ring_gone_line(key: Key) -> tuple[Any, ...]:
 
 
 def parse_log(data: bytes) -> Taken:
-    """Replay a log. StateError: it is none, of another version, or contradicts itself."""
+    """Replay a log. StateError: no log, another version, or it contradicts itself."""
     unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)), strict_map_key=False)
     unpacker.feed(data)
     try:
@@ -205,19 +205,19 @@ def parse_log(data: bytes) -> Taken:
             raise StateError(f"the log is damaged: {line!r:.100}")
     for key, ring in list(taken.rings.items()):
         if not all(isinstance(event_id, int) and event_id in taken.events for event_id in ring.event_ids):
-            del taken.rings[key]  # what its records mean cannot be said
+            del taken.rings[key]  # without its events its records have no meaning
     if TOP not in taken.instances:
         raise StateError("the log does not name the top instance")
     return taken
 
 
 def is_buffer_folder(name: str, number: int) -> bool:
-    """Whether a folder of this name can hold ring buffers of the instance of that number."""
+    """Whether a folder of this name can hold ring buffers of the instance with that number."""
     return re.fullmatch(rf"buffer\.{number}\.\d{{1,9}}", name) is not None
 
 
 def _apply(taken: Taken, line: Any) -> bool:
-    """One line of the log; False when it makes no sense."""
+    """Apply one line of the log; False when it is invalid."""
     match line:
         case ["event", int(event_id), int(status), int(flags), int(uid), bytes(name), bytes(command)]:
             if event_id in taken.events:
@@ -302,7 +302,7 @@ def _apply_to_instance(taken: Taken, number: int, kind: str, values: list[Any]) 
 
 
 def _parse_trigger(line: Any) -> SavedTrigger | None:
-    """One entry of a line of triggers; None when it makes no sense."""
+    """One entry of a line of triggers; None when it is invalid."""
     match line:
         case [bytes(command), list(cells), extra] if all(
             isinstance(cell, list) and len(cell) == 2 and all(type(n) is int and n >= 0 for n in cell)

@@ -1,4 +1,4 @@
-"""The file of the log: where its lines stand, so that a kill at any moment and a full /dev/shm leave it true.
+"""The file of the log. Its layout keeps the log valid after a kill at any moment and with a full /dev/shm.
 
     0           magic, `_HEAD`
     16          u32 `room`: bytes of an area, whole pages
@@ -6,22 +6,23 @@
     4096        the first area
     4096 + room the second one
 
-All of it is allocated when the file is made (`made_whole`), so nothing that fits into an area needs a page
-later, from /dev/shm or from anybody. Lines are appended behind those in use, and then the word counts them
-in. When an area is full of history everything is written into the other one, and then the word names that
-one. Only what does not fit into an area any more needs room: another file of larger areas, filled before it
-takes the name.
+All of it is allocated when the file is made (`made_whole`), so lines that fit into an area need no new page
+of /dev/shm later. Lines are appended behind those in use, and then one store of the word adds them. When an
+area is full of history, the present state is written into the other area, and then the word names that one.
+Only a state that no longer fits into an area needs space: another file with larger areas, filled before it is
+renamed to the final name.
 
 What a SIGKILL leaves:
 
-- in the middle of appended lines (pwrite(2) may end at any page): the lines before, since the word does
-  not count these in. Nobody reads behind its length, so what stands there, zeros or half a line, is nothing;
-- in the middle of an area that is written anew: the other area, which nobody has touched;
-- at the word: the one before or the one after. It is eight bytes at a multiple of eight, one pwrite(2),
-  copied within one page: a signal is looked at before or after that;
-- while a larger file is made: the one before, and `state.new` beside it, which is removed at the next start.
+- while lines are appended (pwrite(2) may end at any page): the earlier lines, since the word does not count
+  the new ones yet. Readers stop at the word's length, so zeros or half a line behind it do no harm;
+- while an area is written anew: the other area, which is unchanged;
+- at the word: the old value or the new one. It is eight bytes at a multiple of eight, one pwrite(2), copied
+  within one page: the kernel looks at signals before or after that;
+- while a larger file is made: the old file, and `state.new` beside it, which the next start removes.
 
-`behind`: something has happened since that the file had no room for. That is a bit of the word, so it needs
+`behind`: there was a change that the file had no space for. It is a bit of the word, so it needs no space,
+follows the last valid line, and the write that completes the log clears it.
 none, comes after what is true and goes with the write that makes everything true again.
 
 A file without `_HEAD` is a log of an older version, lines from its first byte on.
@@ -42,7 +43,7 @@ __all__ = ["LogFile", "read_log_file"]
 PAGE = mmap.PAGESIZE
 
 FIRST_ROOM = 64 << 10
-"""Bytes of an area to begin with: some hundred events, and what happens to them."""
+"""Bytes of an area at first: some hundred events and their changes."""
 
 MAX_ROOM = 1 << 30
 """Lengths and offsets are u32."""
@@ -55,22 +56,22 @@ _BEHIND = 1
 
 
 class LogFile:
-    """An open one, to be written. `make` and `open`; `close` ends it."""
+    """An open file for writing. `make` and `open` give one; `close` ends it."""
 
     def __init__(self, fd: int, room: int, offset: int, length: int, *, behind: bool) -> None:
         self._fd = fd
         self.room = room
-        """Bytes that lines may take at most."""
+        """Bytes of an area, the limit of all lines."""
         self._offset = offset
         self.length = length
         """Bytes of the lines."""
         self.behind = behind
-        """Something has happened that is not in it."""
+        """A change is missing in it."""
 
     @classmethod
     def make(cls, path: Path, room: int, data: bytes = b"") -> LogFile:
-        """A new file with these lines, in the place of the one before. OSError: there is no room for it, and
-        that one is as it was."""
+        """A new file with these lines, in place of the old one. OSError: no space for it, and the old file is
+        unchanged."""
         room = -(-max(room, len(data), 1) // PAGE) * PAGE
         if room > MAX_ROOM:
             raise OSError(errno.EFBIG, "the log would be too large")
@@ -82,8 +83,8 @@ class LogFile:
 
     @classmethod
     def open(cls, path: Path) -> LogFile | None:
-        """Go on with the file that `read_log_file` has found to be right; None: there is none, it is of an
-        older version, or was never written. OSError."""
+        """Continue with the file that `read_log_file` has found valid; None: there is none, it is of an older
+        version, or was never written. OSError."""
         kept = open_kept(path)
         if kept is None:
             return None
@@ -101,7 +102,7 @@ class LogFile:
         return self.room - self.length
 
     def append(self, data: bytes) -> bool:
-        """Lines more, all of them or, with False, none."""
+        """Append lines: all of them or, with False, none."""
         return (
             len(data) <= self.left
             and self._put(data, self._offset + self.length)
@@ -109,14 +110,14 @@ class LogFile:
         )
 
     def replace(self, data: bytes) -> bool:
-        """These lines in place of all before, and nothing is missing any more. False: all is as it was."""
+        """Replace all lines by these, a complete state. False: nothing is changed."""
         other = PAGE if self._offset != PAGE else PAGE + self.room
         return (
             len(data) <= self.room and self._put(data, other) and self._turn(other, len(data), behind=False)
         )
 
     def mark_behind(self) -> None:
-        """Something has happened that is not in it; until `replace`."""
+        """A change is missing in it, until `replace`."""
         if not self.behind:
             self._turn(self._offset, self.length, behind=True)
 
@@ -124,8 +125,8 @@ class LogFile:
         os.close(self._fd)
 
     def _put(self, data: bytes, at: int) -> bool:
-        """The pages are there; what can be wrong still is a limit on the size of files, or the disk of a
-        folder that is not in memory."""
+        """The pages are allocated; writing can still fail at a limit on the size of files, or on a disk if
+        the folder is not in memory."""
         try:
             return os.pwrite(self._fd, data, at) == len(data)
         except OSError:
@@ -139,9 +140,9 @@ class LogFile:
 
 
 def read_log_file(path: Path) -> tuple[bytes, bool] | None:
-    """The lines of the file, and whether it is behind; None: there is none, or none that was ever written.
+    """The lines of the file, and whether it is behind; None: there is no file, or it was never written.
 
-    Bytes that no log has are given as they are: what they should be, `parse_log` says. OSError.
+    Bytes without our magic are returned unchanged: `parse_log` says what is wrong with them. OSError.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -159,7 +160,7 @@ def read_log_file(path: Path) -> tuple[bytes, bool] | None:
 
 
 def _parse(head: bytes, size: int) -> tuple[int, int, int, bool] | None:
-    """(room, offset, length, behind) of a file of this size; None when it has not this form."""
+    """(room, offset, length, behind) of a file of this size; None when it does not have this layout."""
     if len(head) < PAGE or size < 3 * PAGE:
         return None
     magic, room = _HEAD.unpack_from(head)

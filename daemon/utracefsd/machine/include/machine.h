@@ -1,4 +1,4 @@
-/* What the compiled modules ask the machine once per record: the time, and the cpu that we run on. */
+/* What the compiled modules ask the machine once per record: the time and the present cpu. */
 #ifndef UTRACEFS_MACHINE_H
 #define UTRACEFS_MACHINE_H
 

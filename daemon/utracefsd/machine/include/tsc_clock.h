@@ -1,27 +1,26 @@
-/* CLOCK_MONOTONIC from the time stamp counter: what a producer read with rdtsc, as nanoseconds.
+/* CLOCK_MONOTONIC from the time stamp counter: converts a producer's rdtsc count to nanoseconds.
  *
- * The daemon looks at both clocks at once whenever it takes records in (tsc_clock_look). Between two looks
- * time goes in a straight line: what lies there is off by no more than the looks themselves are, however
- * the kernel steers its clock (adjtime), and its time lies between theirs, whatever the counter did. What
- * is older than the look before, because its producer was stopped between stamp and commit, or because no
- * daemon lived, is counted back with the rate of a longer while. What is later than the last look is
- * counted on with it.
+ * The daemon reads both clocks together whenever it takes records in (tsc_clock_look). Between two looks
+ * time is interpolated linearly: the error is no larger than that of the looks, however the kernel adjusts
+ * its clock (adjtime), and the result lies between the two looks, whatever the counter did. A count before
+ * the last but one look (its producer was stopped between stamp and commit, or no daemon was running) is
+ * extrapolated backwards with a rate measured over a longer time. A count after the last look is extrapolated
+ * forwards with the same rate.
  *
- *          ns |                         .____ to          later: on from `to`, by `rate`
+ *          ns |                         .____ to          later: from `to` forwards, by `rate`
  *             |             .-----------'
  *             |     .-------' from                        between: on the line
- *             |  .-'                                      older: back from `from`, by `rate`
+ *             |  .-'                                      older: from `from` backwards, by `rate`
  *             +------------------------------ tsc
  *
- * A daemon that takes over goes on with the looks of the one before (tsc_clock_resume; journal.h).
+ * The next daemon continues with the looks of this one (tsc_clock_resume; journal.h).
  *
- * So a producer may claim any count: nothing is divided by it, and it becomes some time between 0 and
- * UINT64_MAX. Whether that has come yet is for the caller to say, as with any other time that a producer
- * claims.
+ * A producer may claim any count: nothing is divided by it, and the result is some time between 0 and
+ * UINT64_MAX. The caller must check that it is not in the future, as for any time that a producer claims.
  *
  * A line that is steeper or flatter than the rate by more than a thousandth, or a counter that went back,
- * means that the machine was suspended or moved, or that its counter is broken: tsc_clock_look says so, and
- * its caller asks the kernel whether it still trusts the counter (tsc.py). The kernel itself steers by less
+ * means that the machine was suspended or moved, or that its counter is broken: tsc_clock_look returns 1, and
+ * its caller asks the kernel whether it still trusts the counter (tsc.py). The kernel itself adjusts by less
  * (500 ppm).
  */
 #ifndef UTRACEFS_TSC_CLOCK_H
@@ -29,8 +28,8 @@
 
 #include "machine.h"
 
-/* Rates are 2^32 times nanoseconds per tick. A line says something about the rate when it is so long,
- * because a look is accurate to some 20 ns. */
+/* Rates are 2^32 times nanoseconds per tick. Only a line at least this long gives a rate, because a look is
+ * accurate to some 20 ns. */
 #define TSC_CLOCK_RATE_NS 1000000u
 #define TSC_CLOCK_JUMP 1000u
 
@@ -40,7 +39,7 @@ struct tsc_clock_pair {
 };
 
 struct tsc_clock {
-    struct tsc_clock_pair first; /* where the while of `rate` began */
+    struct tsc_clock_pair first; /* where the measurement of `rate` began */
     struct tsc_clock_pair from, to; /* the last two looks */
     uint64_t line; /* rate between them */
     uint64_t rate; /* since `first`; 0 when that is all there is */
@@ -51,7 +50,7 @@ static inline uint64_t tsc_clock_rate(const struct tsc_clock_pair *from, const s
     return (uint64_t)(((unsigned __int128)(to->ns - from->ns) << 32) / (to->tsc - from->tsc));
 }
 
-/* Both clocks said this now. 1: one of them jumped. */
+/* Add a look: both clocks at this moment. 1: one of them jumped. */
 static inline int tsc_clock_look(struct tsc_clock *c, struct tsc_clock_pair now)
 {
     uint64_t off;
@@ -76,8 +75,8 @@ static inline int tsc_clock_look(struct tsc_clock *c, struct tsc_clock_pair now)
     return 0;
 }
 
-/* Go on with a clock of somebody before: since when it measured its rate, and its last look. Whatever these
- * say, the next look judges it; what makes no sense is as if there had been none. */
+/* Continue with an earlier clock: the beginning of its rate, and its last look. The next look checks these
+ * values; invalid ones are ignored. */
 static inline void tsc_clock_resume(struct tsc_clock *c, struct tsc_clock_pair first,
                                     struct tsc_clock_pair last)
 {
@@ -89,7 +88,7 @@ static inline void tsc_clock_resume(struct tsc_clock *c, struct tsc_clock_pair f
     c->line = c->rate;
 }
 
-/* CLOCK_MONOTONIC of a count that somebody claims. */
+/* CLOCK_MONOTONIC of a count that a producer claims. */
 static inline uint64_t tsc_clock_ns(const struct tsc_clock *c, uint64_t tsc)
 {
     unsigned __int128 later, back;
@@ -104,8 +103,8 @@ static inline uint64_t tsc_clock_ns(const struct tsc_clock *c, uint64_t tsc)
     return back < c->from.ns ? c->from.ns - (uint64_t)back : 0;
 }
 
-/* Both clocks at once, as well as that goes: the narrowest of a few tries, because one may be interrupted.
- * Without a counter its count is 0. */
+/* Read both clocks together, as closely as possible: the narrowest of a few tries, because one may be
+ * interrupted. Without a counter its count is 0. */
 static inline struct tsc_clock_pair tsc_clock_now(void)
 {
     struct tsc_clock_pair best = {0, 0};
