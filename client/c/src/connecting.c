@@ -3,7 +3,6 @@
 #include <sys/un.h>
 
 #include "core.h"
-#include "thread.h"
 
 static int is_ours_alone(const char *directory)
 {
@@ -13,20 +12,20 @@ static int is_ours_alone(const char *directory)
 	       !(found.st_mode & 077);
 }
 
-int ut_connect(void)
+int ut_connect(const struct ut_settings *settings)
 {
 	int worst = -ENOENT;
 
 	for (int i = 0; i < 2; i++) {
 		struct sockaddr_un address = {.sun_family = AF_UNIX};
-		const char *directory = ut_settings.directories[i];
+		const char *directory = settings->directories[i];
 		int error, fd;
 
 		if (!directory[0] ||
 		    (size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%s/user_events_data", directory) >=
 			    sizeof(address.sun_path))
 			continue;
-		if (ut_settings.last_is_ours_alone == i && !is_ours_alone(directory))
+		if (settings->last_is_ours_alone == i && !is_ours_alone(directory))
 			continue;
 		fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 		if (fd < 0)

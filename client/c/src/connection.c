@@ -16,7 +16,6 @@
 #include <stdlib.h>
 
 #include "core.h"
-#include "thread.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
 #define BUSY_NS 5000000ull /* until the next look at a daemon with too many programs before its door */
@@ -64,16 +63,21 @@ static void back_off(struct ut_session *s, uint64_t now)
 	give_up_waiting(s);
 }
 
+void ut_session_give_up(struct ut_session *s, uint32_t *ring, void (*lost)(void *, uint32_t))
+{
+	if (!*ring)
+		return;
+	s->bytes_before += ut_ring_position(*ring);
+	ut_ring_give_up(*ring, lost, s);
+	*ring = 0;
+}
+
 static void give_up_rings_of_parent(struct ut_session *s)
 {
-	if (s->ring && !ut_views[s->ring].header) {
-		ut_ring_give_up(s->ring, NULL, NULL);
-		s->ring = 0;
-	}
-	if (s->local && !ut_views[s->local].header) {
-		ut_ring_give_up(s->local, NULL, NULL);
-		s->local = 0;
-	}
+	if (!ut_views[s->ring].header)
+		ut_session_give_up(s, &s->ring, NULL);
+	if (!ut_views[s->local].header)
+		ut_session_give_up(s, &s->local, NULL);
 }
 
 static void start_connection(struct ut_session *s, uint64_t now)
@@ -81,7 +85,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	int fd, error;
 
 	if (s->state == UT_WAITING)
-		s->patience = ut_settings.patience_ns;
+		s->patience = s->settings.patience_ns;
 	if (!s->memory) {
 		void *at = mmap(NULL, UT_MEMORY_BYTES, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -93,7 +97,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		}
 		s->memory = at;
 	}
-	fd = ut_connect();
+	fd = ut_connect(&s->settings);
 	if (fd == -EAGAIN && s->patience > BUSY_NS) {
 		s->patience -= BUSY_NS;
 		s->state = UT_NEW;
@@ -122,7 +126,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		ut_enablers_begin(s);
 	else
 		ut_ask(s, UT_ABOUT_STATUS, NULL);
-	if (!(s->flags & UT_TOKENS) && !s->ring && ut_settings.ring_bytes)
+	if (!(s->flags & UT_TOKENS) && !s->ring && s->settings.ring_bytes)
 		ut_ask(s, UT_ABOUT_RING, NULL);
 }
 
@@ -159,8 +163,7 @@ static void end_connection(struct ut_session *s)
 		/* What is in it is the daemon's; offered to another it can never be. */
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			atomic_store(&reg->place, 0);
-		ut_ring_give_up(s->ring, NULL, NULL);
-		s->ring = 0;
+		ut_session_give_up(s, &s->ring, NULL);
 	}
 }
 
@@ -191,7 +194,7 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 		ut_put_plain(&s->out, asked->msgid, "mmap_status");
 		break;
 	case UT_ABOUT_RING:
-		ut_put_mmap_ring(&s->out, asked->msgid, ut_settings.ring_bytes);
+		ut_put_mmap_ring(&s->out, asked->msgid, s->settings.ring_bytes);
 		s->ring_state = UT_RING_ASKED;
 		break;
 	case UT_ABOUT_ADOPT:
@@ -346,8 +349,12 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 		return -EPROTO;
 	}
 	ring = ut_ring_map(memory, doorbell, size);
-	if (ring > 0)
+	if (ring > 0) {
 		s->ring = (uint32_t)ring;
+		s->bytes_before -= ut_ring_position(s->ring);
+	} else if (ring != -EPROTO) {
+		ut_warn(s, "no data ring: %s", strerrordesc_np(-ring));
+	}
 	return ring == -EPROTO ? ring : 0;
 }
 
@@ -367,9 +374,8 @@ static void replace_ring(struct ut_session *s)
 {
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 		atomic_store(&reg->place, 0);
-	ut_ring_give_up(s->ring, count_given_up, s);
-	s->ring = 0;
-	if (!ut_settings.ring_bytes || ut_ask(s, UT_ABOUT_RING, NULL))
+	ut_session_give_up(s, &s->ring, count_given_up);
+	if (!s->settings.ring_bytes || ut_ask(s, UT_ABOUT_RING, NULL))
 		s->ring_state = UT_RING_SETTLED;
 }
 
@@ -378,6 +384,9 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 	struct ut_registered answer;
 
 	if (message->error) {
+		if (reg->error != message->error)
+			ut_warn(reg->session, "event %.*s is off: %s (%s)", (int)strcspn(reg->command, " "), reg->command,
+				message->text, strerrorname_np(message->error));
 		reg->state = UT_REFUSED;
 		reg->error = message->error;
 		memcpy(reg->text, message->text, sizeof(reg->text));
@@ -427,10 +436,12 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 	case UT_ABOUT_RING:
 		return ring_came(s, message);
 	case UT_ABOUT_ADOPT:
-		if (message->error)
+		if (message->error) {
+			ut_warn(s, "the data ring was not taken over: %s", message->text);
 			replace_ring(s);
-		else
+		} else {
 			s->ring_state = UT_RING_SETTLED;
+		}
 		return 0;
 	case UT_ABOUT_NOTIFY:
 		/* A daemon that has none: enablers stay off, and nothing else is asked here. */
@@ -468,9 +479,10 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 	case UT_WRITE_ERROR:
 		reg = ut_reg_of_daemons(s, message->write_index);
 		if (reg)
-			reg->refused += message->count;
+			ut_reg_count_refused(reg, message->error, message->count);
 		return 0;
 	case UT_ERROR:
+		ut_warn(s, "the daemon ends the connection: %s", message->text);
 		return -message->error;
 	case UT_UNKNOWN:
 		return 0; /* additions to the protocol are nothing to stumble over */
@@ -584,6 +596,7 @@ static int move_all(struct ut_session *s)
 	if (at == MAP_FAILED)
 		return -errno;
 	s->is_status_mapped = 1;
+	s->last_warning = 0;
 	ut_close(&s->status_fd);
 	s->state = UT_UP;
 	return 0;
@@ -666,6 +679,8 @@ void ut_step(struct ut_session *s, uint64_t now)
 				error = 0;
 		}
 	}
+	if (error == -EPROTO)
+		ut_warn(s, "the daemon cannot be understood, disconnected");
 	if (error)
 		lose_connection(s, now, error);
 }

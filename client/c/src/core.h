@@ -13,8 +13,10 @@
 #define UTRACEFS_CORE_H
 
 #include "descriptor.h"
+#include "emit.h"
 #include "ring.h"
 #include "session.h"
+#include "thread.h"
 #include "wire.h"
 
 struct utracefs_event;
@@ -53,12 +55,14 @@ enum ut_state { UT_NEW, UT_WAITING, UT_TALKING, UT_UP, UT_FORKED, UT_CLOSED };
 
 enum ut_reg_state { UT_TO_ASK, UT_ASKED_FOR, UT_ANSWERED, UT_REFUSED };
 
+#define UT_REFUSALS 4u
+
 /* One event on one session. */
 struct ut_reg {
-	/* What an emit looks at. */
+	/* What an emit looks at. The first two are struct ut_target (emit.h). */
 	_Atomic(const uint8_t *) status;
 	_Atomic uint64_t place; /* ring.h; 0: none */
-	struct ut_session *session;
+	struct ut_session *session; /* NULL: it has ended */
 	uint32_t size; /* of the fixed fields; with locs: set before place, and never changed */
 	uint32_t nr_locs;
 	uint32_t id; /* the trace event's; another one in another daemon */
@@ -77,6 +81,9 @@ struct ut_reg {
 	uint32_t status_index, write_index; /* of UT_ANSWERED: what the daemon said */
 	int64_t old_index;		    /* write_index on the connection before; -1 */
 	_Atomic uint64_t refused;	    /* records that the daemon did not take, or that are too long for it */
+	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon, for the first few errors; others as the last */
+	unsigned nr_refusals;
+	uint64_t pending; /* as ut_count_pending found it */
 	struct utracefs_event *events;
 	uint32_t room; /* for locs. The answer may be read by a signal handler, which must not allocate. */
 	struct ut_loc locs[];
@@ -120,13 +127,26 @@ struct ut_asked {
 /* How far a connection is with its data ring. */
 enum ut_ring_state { UT_RING_NONE, UT_RING_ASKED, UT_RING_OFFERED, UT_RING_SETTLED };
 
+/* What a session is for: events of a program, which ask for it by this. */
+struct ut_owner {
+	struct ut_session *session; /* NULL: not yet, or not any more */
+	int is_closed;
+};
+
+_Static_assert(offsetof(struct ut_reg, place) == offsetof(struct ut_target, place), "ut_target");
+
 struct ut_session {
 	/* What a write looks at: the registration of a number. */
 	_Atomic(struct ut_reg *) *_Atomic chunks[UT_NR_CHUNKS];
 	uint32_t nr_numbers;
 
 	struct ut_session *next;
+	struct ut_owner *owner; /* NULL: none */
+	struct ut_settings settings;
 	unsigned flags;
+	uint32_t last_warning; /* its hash: what comes again is said once */
+	uint64_t bytes_before; /* that were emitted into rings which are given up */
+	uint64_t bytes_flushed; /* of all that was emitted */
 	enum ut_state state;
 	int error;	  /* why the last attempt to connect failed: negative errno */
 	int is_cut_off;	  /* a child that can have no connection: it counts in its parent's ring what is lost */
@@ -181,7 +201,8 @@ static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_
 
 /* ---- session.c: with the lock held */
 
-struct ut_session *ut_session_new(unsigned flags);
+/* settings: NULL for those of the process. */
+struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *settings, struct ut_owner *owner);
 /* Last of all that are registered, without a number. NULL: ENOMEM. */
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
 int ut_reg_number(struct ut_reg *reg);
@@ -191,6 +212,7 @@ void ut_ask_anew(struct ut_session *session);
 void ut_reg_enter(struct ut_reg *reg);
 /* The first registration with this write_index of the daemon's. */
 struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index);
+void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count);
 /* One that was forked connects with the next step; one that waits for its next attempt does, too, if
  * somebody asks for something now. */
 void ut_begin(struct ut_session *session, int is_asked);
@@ -209,8 +231,19 @@ void ut_free_later(void *block);
  * within the patience. A signal handler in a thread that waits does not wait as well: its records go into a
  * ring of our own, until there is an answer. */
 int ut_reg_settle(struct ut_reg *reg);
-/* Send what is pending and have the daemon take it in: 0 or negative errno. */
+/* Send what is pending and have the daemon take it in: 0 or negative errno. 0 at once if nothing was emitted
+ * since the last. */
 int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
+/* As ut_session_close. */
+void ut_session_close_within(struct ut_session *session, uint64_t timeout_ns);
+/* While this thread waits from here on, `call` is asked after a signal and each 100 ms whether it is to go on
+ * waiting: not 0 ends the wait. What there was before. */
+struct ut_interruption {
+	int (*call)(void *arg);
+	void *arg;
+	int has_said;
+};
+struct ut_interruption ut_interrupt_by(struct ut_interruption interruption);
 
 /* ---- connection.c: with the lock held; nothing here waits */
 
@@ -224,6 +257,8 @@ void ut_disconnect(struct ut_session *session);
 /* Closes what the connection has open. */
 void ut_close_connection(struct ut_session *session);
 int ut_ask(struct ut_session *session, enum ut_about about, void *what);
+/* Gives *ring up, if there is one, and forgets it. lost: as of ut_ring_give_up. */
+void ut_session_give_up(struct ut_session *session, uint32_t *ring, void (*lost)(void *, uint32_t));
 void ut_forget_asked(struct ut_session *session, const void *what);
 /* Points reg and its events at this byte. */
 void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
@@ -231,7 +266,7 @@ void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
 /* ---- connecting.c */
 
 /* A connected socket, or -errno: of the errors the first that says more than that there is nothing. */
-int ut_connect(void);
+int ut_connect(const struct ut_settings *settings);
 
 /* ---- local_ring.c: with the lock held */
 
@@ -239,6 +274,8 @@ int ut_connect(void);
 int ut_ring_make_local(struct ut_session *session);
 /* Whether our own ring has records that were not sent. */
 int ut_ring_has_records(const struct ut_session *session);
+/* Records of our own ring and of `out` that are not wholly sent: counted for each registration. In all. */
+uint64_t ut_count_pending(struct ut_session *session);
 /* From our own ring into `out`, as far as there is room. */
 void ut_take_records(struct ut_session *session);
 /* Count as lost what was taken from there and not wholly sent. */
@@ -253,14 +290,19 @@ int ut_enablers_changed(struct ut_session *session, const struct ut_message *mes
 /* 0 or -EFAULT: the bit, and no other, is made so. */
 int ut_write_bit(uintptr_t addr, unsigned bit, int on);
 
+/* ---- warnings.c: with the lock held */
+
+/* For the program's user, through a binding. */
+void ut_warn(struct ut_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int ut_next_warning(char *text, size_t size);
+void ut_on_warning(void (*hook)(void));
+
 /* ---- emit.c */
 
 void ut_emit_start_child(void);
 
 /* ---- utracefs.c: of this registration's events, the pointer to the status byte */
 void ut_events_point(struct utracefs_event *events, const uint8_t *status);
-/* With the lock held: there is no session any more, and there will be none. */
-void ut_events_end(void);
 
 /* The bytes that events without a place look at: nobody wants them, or nobody knows yet. */
 extern const uint8_t ut_off, ut_pending;

@@ -8,51 +8,64 @@
 #include <limits.h>
 
 #include "core.h"
-#include "emit.h"
-#include "thread.h"
+
+extern __thread struct ut_own_thread utb_thread __attribute__((alias("ut_thread"), visibility("default")));
 
 void ut_emit_start_child(void)
 {
 	ut_forget_tid();
 }
 
-/* Room for a record, or with DR_REFUSED a refusal. False: none, and counted. (The view is copied: a signal
- * handler that forks in the middle of this leaves the child without any.) */
-static inline int reserve_as(struct ut_reg *reg, uint32_t flag, uint32_t size, struct ut_reserved *r)
+/* (The view is copied: a signal handler that forks in the middle of this leaves the child without any.) */
+static inline int reserve_at(uint64_t place, uint32_t flag, uint32_t size, struct utb_reserved *r)
 {
-	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	struct data_ring view = ut_views[place >> 32];
 
-	if (__builtin_expect(!view.header, 0)) {
-		/* Not answered yet, a child's first, or the last before the end of a connection. */
-		if (!ut_reg_settle(reg))
-			return 0;
-		place = atomic_load_explicit(&reg->place, memory_order_acquire);
-		view = ut_views[place >> 32];
-		if (!view.header)
-			return 0;
-	}
+	if (__builtin_expect(!view.header, 0))
+		return 0;
 	r->record = ut_reserve(&view, (uint32_t)place | flag, size, &r->half);
-	if (__builtin_expect(!r->record, 0)) {
-		/* The daemon has let the ring go: there is a new connection first. */
-		if (dr_is_closed(&view) && atomic_compare_exchange_strong(&reg->place, &place, 0) &&
-		    ut_reg_settle(reg)) {
-			place = atomic_load_explicit(&reg->place, memory_order_acquire);
-			view = ut_views[place >> 32];
-			r->record = view.header ? ut_reserve(&view, (uint32_t)place | flag, size, &r->half) : NULL;
-		}
-		if (!r->record) {
-			atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
-			return 0;
-		}
-	}
+	if (__builtin_expect(!r->record, 0))
+		return 0;
 	r->header = view.header;
 	r->ring = (uint32_t)(place >> 32);
 	r->size = size;
 	return 1;
 }
 
-static inline void commit(const struct ut_reserved *r)
+/* Whether nothing was counted for the attempt at `place`, and another place may be had: not answered yet, a
+ * child's first, the last before the end of a connection, or the daemon has let the ring go. Else it is
+ * counted here. */
+static int has_no_place(struct ut_reg *reg, uint64_t place)
+{
+	struct data_ring view = ut_views[place >> 32];
+
+	if (!view.header || (dr_is_closed(&view) && atomic_compare_exchange_strong(&reg->place, &place, 0)))
+		return 1;
+	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
+	return 0;
+}
+
+static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uint32_t flag, uint32_t size,
+							 uint64_t place, struct utb_reserved *r)
+{
+	if (!has_no_place(reg, place) || !ut_reg_settle(reg))
+		return 0;
+	place = atomic_load_explicit(&reg->place, memory_order_acquire);
+	if (reserve_at(place, flag, size, r))
+		return 1;
+	has_no_place(reg, place);
+	return 0;
+}
+
+/* Room for a record, or with DR_REFUSED a refusal. False: none, and counted. */
+static inline int reserve_as(struct ut_reg *reg, uint32_t flag, uint32_t size, struct utb_reserved *r)
+{
+	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
+
+	return __builtin_expect(reserve_at(place, flag, size, r), 1) || reserve_later(reg, flag, size, place, r);
+}
+
+static inline void commit(const struct utb_reserved *r)
 {
 	struct data_ring view = {.header = r->header};
 
@@ -67,7 +80,7 @@ static inline void commit(const struct ut_reserved *r)
 int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what)
 {
 	size_t begin = strnlen(field, DR_MAX_WHY / 2), end = strnlen(what, DR_MAX_WHY / 2);
-	struct ut_reserved r;
+	struct utb_reserved r;
 
 	if (reserve_as(reg, DR_REFUSED, (uint32_t)(begin + 1 + end), &r)) {
 		memcpy(r.record->payload, field, begin);
@@ -79,19 +92,28 @@ int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what)
 	return 0;
 }
 
-static inline int reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+static inline int reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *r)
 {
 	if (__builtin_expect(size > DR_MAX_PAYLOAD, 0))
 		return ut_emit_refuse(reg, "payload", "was too long");
 	return reserve_as(reg, 0, size, r);
 }
 
-unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *r)
+unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *r)
 {
 	return reserve(reg, size, r) ? r->record->payload : NULL;
 }
 
-void ut_emit_commit(const struct ut_reserved *r)
+unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t size, uint64_t place, struct utb_reserved *r)
+{
+	if (size > DR_MAX_PAYLOAD)
+		ut_emit_refuse(reg, "payload", "was too long");
+	else
+		r->must_settle = has_no_place(reg, place);
+	return NULL;
+}
+
+void ut_emit_commit(const struct utb_reserved *r)
 {
 	commit(r);
 }
@@ -192,7 +214,7 @@ static inline int judge(struct ut_reg *reg, size_t size)
 /* The payload has `size` bytes. 0 or negative errno. */
 static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 {
-	struct ut_reserved r;
+	struct utb_reserved r;
 	int error = judge(reg, size);
 
 	if (error)

@@ -1,7 +1,8 @@
-/* What runs once per record (emit.c), for the public functions. */
+/* What runs once per record (emit.c), for the public functions and bindings. */
 #ifndef UTRACEFS_EMIT_H
 #define UTRACEFS_EMIT_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
@@ -9,19 +10,34 @@ struct dr_header;
 struct dr_record;
 struct ut_reg;
 
-struct ut_reserved {
+/* The beginning of a registration: what an emit looks at. */
+struct ut_target {
+	_Atomic(const uint8_t *) status;
+	_Atomic uint64_t place; /* ring.h; 0: none */
+};
+
+/* Records that the daemon did not take, for one reason. */
+struct ut_refusal {
+	uint64_t count;
+	int error;
+};
+
+struct utb_reserved {
 	struct dr_record *record;
 	struct dr_header *header;
 	uint32_t ring, size;
 	int half;
+	int must_settle; /* of a binding: there is no place now, and nothing is counted */
 };
 
 /* Room for a record of `size` bytes, to be filled and committed at once; NULL: none, which is counted, or
  * there is no daemon. Also waits for the answer to a registration, within the patience. */
-unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct ut_reserved *reserved);
+unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *reserved);
+/* After an attempt to reserve at `place` that failed. NULL: lost, and counted, or refused; or must_settle. */
+unsigned char *ut_emit_fail(struct ut_reg *reg, uint32_t size, uint64_t place, struct utb_reserved *reserved);
 /* In place of a record: the daemon counts it as refused (data_ring.h). 0. */
 int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what);
-void ut_emit_commit(const struct ut_reserved *reserved);
+void ut_emit_commit(const struct utb_reserved *reserved);
 /* 0; -EINVAL: shorter than the fixed fields; -EBADF: no consumer; -EFAULT: location words that lead
  * outside. */
 int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n);

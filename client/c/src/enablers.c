@@ -14,7 +14,6 @@
 #include <sys/syscall.h>
 
 #include "core.h"
-#include "thread.h"
 
 static struct ut_session *enablers_session;
 
@@ -151,7 +150,7 @@ static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t
 	int error = 0;
 
 	if (!enablers_session) {
-		enablers_session = ut_session_new(UT_TOKENS);
+		enablers_session = ut_session_new(UT_TOKENS, NULL, NULL);
 		if (!enablers_session)
 			return -ENOMEM;
 	}

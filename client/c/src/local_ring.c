@@ -3,7 +3,6 @@
 
 #include "bin.h"
 #include "core.h"
-#include "thread.h"
 
 int ut_ring_make_local(struct ut_session *s)
 {
@@ -11,9 +10,8 @@ int ut_ring_make_local(struct ut_session *s)
 
 	if (s->local && ut_views[s->local].header)
 		return 0;
-	if (s->local)
-		ut_ring_give_up(s->local, NULL, NULL); /* its parent's */
-	made = ut_ring_make(ut_settings.local_bytes);
+	ut_session_give_up(s, &s->local, NULL); /* its parent's */
+	made = ut_ring_make(s->settings.local_bytes);
 	s->local = made > 0 ? (uint32_t)made : 0;
 	if (!s->local)
 		return made;
@@ -25,6 +23,51 @@ int ut_ring_make_local(struct ut_session *s)
 int ut_ring_has_records(const struct ut_session *s)
 {
 	return s->local && atomic_load(&s->taker.ring.header->head) != s->taker.tail;
+}
+
+/* Calls `count` for each record that was taken from the ring and is not wholly sent. */
+static void for_unsent(struct ut_session *s, void (*count)(struct ut_reg *, uint64_t *), uint64_t *all)
+{
+	ssize_t size;
+
+	for (size_t at = 0; s->out_sent < s->out.size && at < s->out.size; at += (size_t)size) {
+		const uint8_t *object = s->out.data + at;
+		uint32_t data, write_index;
+		unsigned header = bin_get_header(object, s->out.size - at, &data);
+
+		size = ut_object_size(object, s->out.size - at);
+		if (size <= 0)
+			return;
+		if (!header || at + (size_t)size <= s->out_sent)
+			continue;
+		write_index = bin_take_apart(object + header, data).write_index;
+		if (!(write_index & DR_REFUSED))
+			count(ut_reg_of_daemons(s, write_index), all);
+	}
+}
+
+static void count_pending(struct ut_reg *reg, uint64_t *all)
+{
+	if (reg) {
+		reg->pending++;
+		++*all;
+	}
+}
+
+uint64_t ut_count_pending(struct ut_session *s)
+{
+	uint64_t all = 0, position;
+	uint32_t index;
+
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		reg->pending = 0;
+	/* (dr_walk begins at the told tail for a position of 0: then nothing was taken yet.) */
+	position = s->taker.tail;
+	while (s->local && ut_views[s->local].header && dr_walk(&s->taker.ring, &position, &index))
+		if (!(index & DR_REFUSED))
+			count_pending(ut_reg_of(s, index), &all);
+	for_unsent(s, count_pending, &all);
+	return all;
 }
 
 /* In the form of the socket, signed where that has room; its bytes. */
@@ -84,24 +127,14 @@ void ut_take_records(struct ut_session *s)
 	}
 }
 
+static void count_lost(struct ut_reg *reg, uint64_t *all)
+{
+	(void)all;
+	if (reg)
+		atomic_fetch_add(&reg->lost, 1);
+}
+
 void ut_count_unsent(struct ut_session *s)
 {
-	ssize_t size;
-
-	for (size_t at = 0; s->out_sent < s->out.size && at < s->out.size; at += (size_t)size) {
-		const uint8_t *object = s->out.data + at;
-		uint32_t data, write_index;
-		unsigned header = bin_get_header(object, s->out.size - at, &data);
-		struct ut_reg *reg;
-
-		size = ut_object_size(object, s->out.size - at);
-		if (size <= 0)
-			return;
-		if (!header || at + (size_t)size <= s->out_sent)
-			continue;
-		write_index = bin_take_apart(object + header, data).write_index;
-		reg = write_index & DR_REFUSED ? NULL : ut_reg_of_daemons(s, write_index);
-		if (reg)
-			atomic_fetch_add(&reg->lost, 1);
-	}
+	for_unsent(s, count_lost, NULL);
 }

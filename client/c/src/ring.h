@@ -60,6 +60,8 @@ int ut_ring_is_ours(uint32_t ring);
 /* Give it up. lost: called with the write_index of each record that nobody has taken out; NULL: somebody
  * will. */
 void ut_ring_give_up(uint32_t ring, void (*lost)(void *arg, uint32_t write_index), void *arg);
+/* Bytes that were ever reserved in it; 0 in a child for its parent's. */
+uint64_t ut_ring_position(uint32_t ring);
 /* After a commit that says so: wakes who empties the ring. From signal handlers, too. */
 void ut_ring_wake(uint32_t ring);
 

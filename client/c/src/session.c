@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "core.h"
-#include "thread.h"
 
 #define NR_LATER 4096u /* blocks that wait before they are freed */
 #define TURN_NS 100000000ull
@@ -58,7 +57,7 @@ static struct ut_session *new_memory(void)
 	return s;
 }
 
-struct ut_session *ut_session_new(unsigned flags)
+struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *settings, struct ut_owner *owner)
 {
 	struct ut_session *s;
 
@@ -69,8 +68,12 @@ struct ut_session *ut_session_new(unsigned flags)
 	if (!s)
 		return NULL;
 	s->flags = flags;
+	s->settings = settings ? *settings : ut_settings;
+	s->owner = owner;
+	if (owner)
+		owner->session = s;
 	s->back_off = UT_FIRST_BACK_OFF_NS;
-	s->patience = ut_settings.patience_ns;
+	s->patience = s->settings.patience_ns;
 	s->socket.fd = s->status_fd.fd = -1;
 	s->error = -EINPROGRESS;
 	s->end_of_regs = &s->regs;
@@ -85,6 +88,14 @@ static void free_reg(struct ut_reg *reg)
 	ut_free_later(reg);
 }
 
+static void count_local_lost(void *session, uint32_t number)
+{
+	struct ut_reg *reg = number & DR_REFUSED ? NULL : ut_reg_of(session, number);
+
+	if (reg)
+		atomic_fetch_add(&reg->lost, 1);
+}
+
 void ut_session_end(struct ut_session *s)
 {
 	struct ut_session **at = &ut_sessions;
@@ -94,13 +105,19 @@ void ut_session_end(struct ut_session *s)
 	if (!*at)
 		return;
 	*at = s->next;
+	if (s->owner) {
+		s->owner->session = NULL;
+		s->owner->is_closed = 1;
+	}
 	ut_disconnect(s);
 	s->state = UT_CLOSED;
 	ut_futex_wake(&s->changes);
+	ut_session_give_up(s, &s->local, count_local_lost);
 	for (struct ut_reg *reg = s->regs, *next; reg; reg = next) {
 		next = reg->next;
 		atomic_store(&reg->place, 0);
 		ut_reg_point(reg, &ut_off);
+		reg->session = NULL;
 		if (!reg->events) /* what the program's events point at stays: they may be written for ever */
 			free_reg(reg);
 	}
@@ -109,11 +126,7 @@ void ut_session_end(struct ut_session *s)
 	free(s->buckets);
 	s->buckets = NULL;
 	s->nr_buckets = s->nr_regs = 0;
-	if (s->ring)
-		ut_ring_give_up(s->ring, NULL, NULL); /* nothing in it is lost: the daemon has it */
-	if (s->local)
-		ut_ring_give_up(s->local, NULL, NULL);
-	s->ring = s->local = 0;
+	ut_session_give_up(s, &s->ring, NULL); /* nothing in it is lost: the daemon has it */
 	for (unsigned i = 0; i < UT_NR_CHUNKS && s->chunks[i]; i++) {
 		ut_free_later(s->chunks[i]);
 		s->chunks[i] = NULL;
@@ -155,6 +168,20 @@ struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index
 	while (reg && reg->write_index != write_index)
 		reg = reg->next_of_index;
 	return reg;
+}
+
+void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count)
+{
+	unsigned i = 0;
+
+	while (i < reg->nr_refusals && reg->refusals[i].error != error)
+		i++;
+	if (i == UT_REFUSALS)
+		i--;
+	else if (i == reg->nr_refusals)
+		reg->refusals[reg->nr_refusals++] = (struct ut_refusal){0, error};
+	reg->refusals[i].count += count;
+	reg->refused += count;
 }
 
 /* Buckets for one more. 0 or -ENOMEM. */
@@ -257,9 +284,28 @@ static void remove_reg(struct ut_reg *reg)
 
 /* This thread is in ut_drive: who asks is a signal handler. */
 static __thread int is_waiting;
+static __thread struct ut_interruption interruption;
+
+struct ut_interruption ut_interrupt_by(struct ut_interruption wanted)
+{
+	struct ut_interruption before = interruption;
+
+	interruption = wanted;
+	return before;
+}
+
+/* Without the lock. */
+static int is_interrupted(void)
+{
+	if (interruption.call && !interruption.has_said)
+		interruption.has_said = interruption.call(interruption.arg) != 0;
+	return interruption.has_said;
+}
 
 static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
 {
+	int must_end = 0;
+
 	for (;;) {
 		uint64_t now = ut_clock_ns(), due, wait;
 		struct pollfd polled;
@@ -268,7 +314,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		ut_step(s, now);
 		if (done(arg))
 			return 1;
-		if (now >= until || s->state == UT_WAITING || s->state == UT_CLOSED)
+		if (must_end || now >= until || s->state == UT_WAITING || s->state == UT_CLOSED)
 			return 0;
 		due = ut_step_due(s);
 		wait = until < due ? until : due;
@@ -286,6 +332,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;
 			poll(&polled, 1, wait > now ? (int)((wait - now + 999999) / 1000000) : 0);
 		}
+		must_end = is_interrupted();
 		ut_lock();
 	}
 }
@@ -318,7 +365,7 @@ void ut_begin(struct ut_session *s, int is_asked)
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
 		s->state = UT_NEW;
 		s->due = 0;
-		s->patience = ut_settings.patience_ns;
+		s->patience = s->settings.patience_ns;
 	}
 }
 
@@ -345,7 +392,7 @@ static int is_settled(void *arg)
 
 int ut_reg_settle(struct ut_reg *reg)
 {
-	struct ut_session *s = reg->session;
+	struct ut_session *s;
 	uint64_t began, taken, until;
 	int error = errno, found;
 
@@ -353,6 +400,12 @@ int ut_reg_settle(struct ut_reg *reg)
 		return 0;
 	ut_lock();
 	ut_process_look();
+	s = reg->session;
+	if (!s) {
+		ut_unlock();
+		errno = error;
+		return 0;
+	}
 	if (is_waiting && s->state != UT_CLOSED) {
 		if (reg->number != UT_NO_NUMBER && ut_ring_make_local(s) == 0)
 			atomic_store(&reg->place, ut_place(s->local, reg->number));
@@ -392,11 +445,11 @@ int ut_session_open(struct ut_session **session, unsigned flags)
 	if (ut_process_is_guest())
 		return -ECANCELED;
 	ut_lock();
-	s = ut_session_new(0);
+	s = ut_session_new(0, NULL, NULL);
 	if (!s) {
 		error = -ENOMEM;
 	} else if (flags & UT_WAIT) {
-		if (!ut_drive(s, is_connected, s, ut_clock_ns() + ut_settings.patience_ns))
+		if (!ut_drive(s, is_connected, s, ut_clock_ns() + s->settings.patience_ns))
 			error = s->error == -EINPROGRESS ? -ENOENT : s->error;
 		if (error)
 			ut_session_end(s);
@@ -518,27 +571,37 @@ static int has_sent_all(void *session)
 	return s->state != UT_UP || (!ut_ring_has_records(s) && s->out.size == 0);
 }
 
+static uint64_t bytes_emitted(const struct ut_session *s)
+{
+	return s->bytes_before + ut_ring_position(s->ring) + ut_ring_position(s->local);
+}
+
 int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 {
-	uint64_t until = ut_clock_ns() + timeout_ns;
+	uint64_t until = ut_clock_ns() + timeout_ns, emitted;
 	int saved = errno, error = 0;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return -EDEADLK;
 	ut_lock();
 	ut_process_look();
-	if (s->state == UT_FORKED)
-		error = 0; /* nothing was written here */
+	emitted = bytes_emitted(s);
+	if (emitted == s->bytes_flushed)
+		error = 0;
 	else if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
 		error = -ETIMEDOUT;
 	else
 		error = call(s, ut_put_plain, "sync", until);
+	if (!error)
+		s->bytes_flushed = emitted;
+	if (error && interruption.has_said)
+		error = -EINTR;
 	ut_unlock();
 	errno = saved;
 	return error;
 }
 
-void ut_session_close(struct ut_session *s)
+void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
 {
 	int saved = errno;
 
@@ -547,12 +610,17 @@ void ut_session_close(struct ut_session *s)
 	ut_lock();
 	ut_process_look();
 	if (s->local && s->state == UT_UP)
-		ut_drive(s, has_sent_all, s, ut_clock_ns() + 500000000);
+		ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
 	ut_session_end(s);
 	if (ut_thread_is_running())
 		ut_thread_wake();
 	ut_unlock();
 	errno = saved;
+}
+
+void ut_session_close(struct ut_session *s)
+{
+	ut_session_close_within(s, 500000000);
 }
 
 /* ---- fork */
@@ -569,6 +637,7 @@ void ut_session_start_child(struct ut_session *s)
 	is_waiting = 0;
 	s->is_cut_off = 0;
 	s->nr_asked = 0;
+	s->bytes_before = s->bytes_flushed = 0;
 	if (s->state != UT_CLOSED)
 		s->state = UT_FORKED;
 	s->due = 0;
@@ -577,6 +646,7 @@ void ut_session_start_child(struct ut_session *s)
 		atomic_store(&reg->place, 0);
 		atomic_store(&reg->lost, 0);
 		reg->refused = 0;
+		reg->nr_refusals = 0;
 		reg->old_index = -1;
 	}
 	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)

@@ -40,7 +40,8 @@ ssize_t ut_session_write(struct ut_session *session, const struct iovec *iov, in
  * signal handlers, too. */
 int ut_session_judge(struct ut_session *session, int32_t write_index, size_t payload);
 
-/* Gives the references back. What was committed is taken in. */
+/* Gives the references back, after sending what is pending, for at most 0.5 s. What was committed is taken
+ * in. */
 void ut_session_close(struct ut_session *session);
 
 /* Have bit `bit` of the word of `size` bytes (4 or 8) at `addr` say whether the event is enabled: its state

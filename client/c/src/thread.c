@@ -19,6 +19,8 @@
 /* What the end of a process or of the library may take to send what is pending in rings of our own. */
 #define CLOSE_NS 500000000ull
 #define DEFAULT_PATIENCE_NS 250000000ull
+/* What a fork waits for the end of a step, which never blocks. */
+#define PAUSE_NS 1000000000ull
 
 struct ut_settings ut_settings;
 struct ut_session *ut_sessions;
@@ -30,8 +32,10 @@ static int cancel_of_holder;
 
 static pid_t process; /* that the rest belongs to; 0: none yet */
 static struct ut_bell bell;
-static pthread_t thread;
-static int has_thread;
+static uint32_t has_thread; /* futex */
+static pid_t thread_id;
+static unsigned nr_pauses;
+static int is_wanted; /* there is to be a thread, though a fork may have sent it away for a moment */
 static __thread int is_thread;
 static int is_ending;
 
@@ -122,52 +126,58 @@ static int is_number(const char *text, int with_point)
 
 /* A number in the environment that makes no sense is not the program's fault: ignored. KiB, as a power of
  * two of bytes. */
-static uint32_t wanted_bytes(const char *variable, uint32_t least)
+static uint64_t wanted_bytes(const char *variable)
 {
 	const char *text = secure_getenv(variable);
-	uint64_t bytes = text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : DR_DEFAULT_SIZE;
-	uint64_t size = least;
+
+	return text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : DR_DEFAULT_SIZE;
+}
+
+static uint32_t ring_bytes(uint64_t bytes)
+{
+	uint64_t size = DR_MIN_SIZE;
 
 	while (size < bytes && size < DR_MAX_SIZE)
 		size *= 2;
 	return (uint32_t)size;
 }
 
-static void set_directory(unsigned index, const char *folder, const char *below)
+static void set_directory(struct ut_settings *settings, unsigned index, const char *folder, const char *below)
 {
-	char *at = ut_settings.directories[index];
-	size_t room = sizeof(ut_settings.directories[index]);
+	char *at = settings->directories[index];
+	size_t room = sizeof(settings->directories[index]);
 
 	/* One that is too long for a socket's address is none. */
 	if ((size_t)snprintf(at, room, "%s%s", folder, below) >= room)
 		at[0] = 0;
 }
 
-/* utracefs_protocol/places.py has the rule. */
-static void read_environment(void)
+/* utracefs_protocol/places.py has the rule of directories. */
+void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes)
 {
-	const char *chosen = secure_getenv("UTRACEFS_DIR");
+	const char *chosen = directory ? directory : secure_getenv("UTRACEFS_DIR");
 	const char *folder = secure_getenv("XDG_RUNTIME_DIR");
 	const char *text;
 
-	ut_settings.last_is_ours_alone = -1;
+	memset(settings, 0, sizeof(*settings));
+	settings->last_is_ours_alone = -1;
 	if (chosen && chosen[0]) {
-		set_directory(0, chosen, "");
+		set_directory(settings, 0, chosen, "");
 	} else {
 		if (folder && folder[0] == '/') {
-			set_directory(0, folder, "/utracefs");
+			set_directory(settings, 0, folder, "/utracefs");
 		} else {
-			snprintf(ut_settings.directories[0], sizeof(ut_settings.directories[0]), "/tmp/utracefs-%u",
+			snprintf(settings->directories[0], sizeof(settings->directories[0]), "/tmp/utracefs-%u",
 				 (unsigned)geteuid());
-			ut_settings.last_is_ours_alone = 0;
+			settings->last_is_ours_alone = 0;
 		}
-		set_directory(1, "/run/utracefs", "");
+		set_directory(settings, 1, "/run/utracefs", "");
 	}
 	text = secure_getenv("UTRACEFS_DATA_RING");
-	ut_settings.ring_bytes = text && strcmp(text, "0") == 0 ? 0 : wanted_bytes("UTRACEFS_RING_KB", DR_MIN_SIZE);
-	ut_settings.local_bytes = wanted_bytes("UTRACEFS_BUFFER_KB", DR_MIN_SIZE);
+	settings->ring_bytes = text && strcmp(text, "0") == 0 ? 0 : ring_bytes(wanted_bytes("UTRACEFS_RING_KB"));
+	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB"));
 	text = secure_getenv("UTRACEFS_PATIENCE_S");
-	ut_settings.patience_ns = DEFAULT_PATIENCE_NS;
+	settings->patience_ns = DEFAULT_PATIENCE_NS;
 	if (text && is_number(text, 1)) {
 		/* Not strtod: its point is the locale's. */
 		uint64_t whole = strtoull(text, NULL, 10), part = 0, unit = 1000000000u;
@@ -175,7 +185,7 @@ static void read_environment(void)
 
 		for (const char *at = point ? point + 1 : ""; *at; at++)
 			part += (uint64_t)(*at - '0') * (unit /= 10);
-		ut_settings.patience_ns = (whole > 60 ? 60 : whole) * 1000000000u + (whole >= 60 ? 0 : part);
+		settings->patience_ns = (whole > 60 ? 60 : whole) * 1000000000u + (whole >= 60 ? 0 : part);
 	}
 }
 
@@ -215,7 +225,8 @@ static void *run(void *unused)
 	is_thread = 1;
 	prctl(PR_SET_NAME, "utracefs");
 	ut_lock();
-	while (!is_ending) {
+	thread_id = gettid();
+	while (!is_ending && !nr_pauses) {
 		uint64_t now = ut_clock_ns(), due = UINT64_MAX;
 		size_t count = 1;
 		int timeout;
@@ -255,8 +266,30 @@ static void *run(void *unused)
 		ut_lock();
 	}
 	free(polled);
+	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
+	futex(&has_thread, FUTEX_WAKE, INT_MAX, NULL);
 	ut_unlock();
 	return NULL;
+}
+
+/* Whether it has ended, and the kernel has forgotten it: what counts the threads of the process (os.fork of
+ * Python) must not see it any more. */
+static int await_end(uint64_t until)
+{
+	pid_t id = 0;
+
+	while (ut_thread_is_running()) {
+		ut_thread_wake();
+		if (ut_clock_ns() >= until)
+			return 0;
+		ut_futex_wait(&has_thread, 1, until);
+	}
+	ut_lock();
+	id = ut_thread_is_running() ? 0 : thread_id;
+	ut_unlock();
+	while (id && syscall(SYS_tgkill, getpid(), id, 0) == 0 && ut_clock_ns() < until)
+		sched_yield();
+	return 1;
 }
 
 static int add_variables(struct dl_phdr_info *object, size_t size, void *sum)
@@ -281,11 +314,15 @@ static size_t stack_bytes(void)
 int ut_thread_start(void)
 {
 	pthread_attr_t attr;
+	pthread_t made;
 	size_t least;
 	int error;
 
-	if (has_thread || is_ending || ut_process_is_guest())
-		return has_thread && !is_ending ? 0 : -ECANCELED;
+	if (is_ending || ut_process_is_guest())
+		return -ECANCELED;
+	is_wanted = 1;
+	if (has_thread || nr_pauses)
+		return 0;
 	error = ut_bell_open(&bell);
 	if (error)
 		return error;
@@ -293,18 +330,48 @@ int ut_thread_start(void)
 	if (error)
 		return -error;
 	/* The lock is held, so the thread inherits a mask in which signals are blocked. */
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	least = stack_bytes();
+	__atomic_store_n(&has_thread, 1, __ATOMIC_RELEASE);
 	for (size_t bytes = least; bytes <= 16 * least; bytes *= 2) {
 		error = pthread_attr_setstacksize(&attr, bytes);
 		if (!error)
-			error = pthread_create(&thread, &attr, run, NULL);
+			error = pthread_create(&made, &attr, run, NULL);
 		if (error != EINVAL)
 			break;
 	}
 	pthread_attr_destroy(&attr);
-	if (!error)
-		__atomic_store_n(&has_thread, 1, __ATOMIC_RELEASE);
+	if (error)
+		__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
 	return -error;
+}
+
+int ut_thread_pause(void)
+{
+	int saved = errno, is_over;
+
+	if (ut_thread_is_current() || ut_process_is_guest())
+		return 0;
+	ut_lock();
+	ut_process_look();
+	nr_pauses++;
+	ut_unlock();
+	is_over = await_end(ut_clock_ns() + PAUSE_NS);
+	errno = saved;
+	return is_over ? 0 : -ETIMEDOUT;
+}
+
+void ut_thread_resume(void)
+{
+	int saved = errno;
+
+	if (ut_thread_is_current() || ut_process_is_guest())
+		return;
+	ut_lock();
+	if (nr_pauses && --nr_pauses == 0 && is_wanted)
+		ut_thread_start();
+	ut_unlock();
+	errno = saved;
 }
 
 /* ---- fork and the end */
@@ -314,6 +381,9 @@ static void start_child(void)
 	process = getpid();
 	ut_rings_mark();
 	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
+	thread_id = 0;
+	nr_pauses = 0;
+	is_wanted = 0;
 	ut_emit_start_child();
 	ut_rings_start_child();
 	ut_bell_close(&bell); /* the parent's */
@@ -372,7 +442,7 @@ int ut_process_init(void)
 	if (error)
 		return error;
 	ut_bell_init(&bell);
-	read_environment();
+	ut_settings_read(&ut_settings, NULL, 0);
 	/* An allocator that has handlers of its own must have registered them first: before a fork they run in
 	 * reverse, and what holds our lock may allocate. */
 	free(malloc(sizeof(sigset_t)));
@@ -408,13 +478,9 @@ __attribute__((destructor(101))) static void end(void)
 		ut_unlock();
 		ut_session_flush(s, until - now);
 	}
-	if (must_join) {
-		ut_thread_wake();
-		pthread_join(thread, NULL);
-	}
+	if (must_join)
+		await_end(UINT64_MAX);
 	ut_lock();
-	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
-	ut_events_end();
 	while (ut_sessions)
 		ut_session_end(ut_sessions);
 	ut_bell_close(&bell);

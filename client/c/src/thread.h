@@ -25,6 +25,8 @@ struct ut_settings {
 	uint64_t patience_ns;
 };
 extern struct ut_settings ut_settings;
+/* What the environment says now. directory: instead of its own; or NULL. local_bytes: the same; or 0. */
+void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes);
 
 /* All sessions, newest first. With the lock held. */
 extern struct ut_session *ut_sessions;
@@ -47,6 +49,9 @@ int ut_process_is_guest(void);
 /* With the lock held: make sure that there is a thread. 0 or -errno. */
 int ut_thread_start(void);
 int ut_thread_is_running(void);
+/* Before a fork, and after it in the parent; without the lock. binding.h */
+int ut_thread_pause(void);
+void ut_thread_resume(void);
 int ut_thread_is_current(void);
 /* It has something to do. From anywhere. */
 void ut_thread_wake(void);

@@ -1,29 +1,22 @@
-/* The public functions (utracefs.h): events, on one session of the process. */
-#include "utracefs.h"
-
+/* The public functions (utracefs.h): events, on one session of the process, or on those of bindings. */
 #include <stdlib.h>
 
-#include "core.h"
-#include "emit.h"
-#include "thread.h"
+#include "events.h"
 
 _Static_assert(UTRACEFS_IS_PENDING == UT_PENDING, "what a pending event's byte says");
-_Static_assert(sizeof(struct ut_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
+_Static_assert(sizeof(struct utb_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
 	       "utracefs_reserved");
 
-static struct ut_session *session; /* with the lock held */
-static int is_closed;
+struct utb_session ut_process_events;
 
-/* All commands and flags that were attached or declared, by their hash. */
-static struct known {
+struct known {
 	struct known *next;
 	uint32_t hash;
 	int is_declared;
 	struct ut_reg *reg;
 	struct utracefs_event event; /* of utracefs_declare */
 	char command[];
-} **known;
-static uint32_t nr_buckets, nr_known;
+};
 
 static void point(struct utracefs_event *event, const uint8_t *status)
 {
@@ -36,47 +29,47 @@ void ut_events_point(struct utracefs_event *events, const uint8_t *status)
 		point(event, status);
 }
 
-static void enter(struct known *one)
+static void enter(struct utb_session *session, struct known *one)
 {
-	struct known **bucket = &known[one->hash & (nr_buckets - 1)];
+	struct known **bucket = &session->known[one->hash & (session->nr_buckets - 1)];
 
 	one->next = *bucket;
 	*bucket = one;
 }
 
 /* Twice as many buckets. 0 or -ENOMEM. */
-static int make_buckets(void)
+static int make_buckets(struct utb_session *session)
 {
-	struct known **old = known, *next;
-	uint32_t nr_old = nr_buckets;
+	uint32_t nr_old = session->nr_buckets, nr_new = nr_old ? 2 * nr_old : 64;
+	struct known **old = session->known, *next;
+	struct known **made = calloc(nr_new, sizeof(struct known *));
 
-	known = calloc(nr_old ? 2 * nr_old : 64, sizeof(struct known *));
-	if (!known) {
-		known = old;
+	if (!made)
 		return -ENOMEM;
-	}
-	nr_buckets = nr_old ? 2 * nr_old : 64;
+	session->known = made;
+	session->nr_buckets = nr_new;
 	for (uint32_t i = 0; i < nr_old; i++)
 		for (struct known *one = old[i]; one; one = next) {
 			next = one->next;
-			enter(one);
+			enter(session, one);
 		}
 	free(old);
 	return 0;
 }
 
 /* With the lock held: the entry, made if there is none. NULL: no memory. */
-static struct known *know(const char *command, unsigned flags)
+static struct known *know(struct utb_session *session, const char *command, unsigned flags)
 {
 	uint32_t hash = 2166136261u ^ flags; /* FNV-1a */
 	struct known *one;
 
 	for (const char *at = command; *at; at++)
 		hash = (hash ^ (unsigned char)*at) * 16777619u;
-	for (one = nr_buckets ? known[hash & (nr_buckets - 1)] : NULL; one; one = one->next)
+	one = session->nr_buckets ? session->known[hash & (session->nr_buckets - 1)] : NULL;
+	for (; one; one = one->next)
 		if (one->hash == hash && one->event.flags == flags && strcmp(one->command, command) == 0)
 			return one;
-	if (nr_known >= nr_buckets && make_buckets())
+	if (session->nr_known >= session->nr_buckets && make_buckets(session))
 		return NULL;
 	one = calloc(1, sizeof(*one) + strlen(command) + 1);
 	if (!one)
@@ -84,27 +77,40 @@ static struct known *know(const char *command, unsigned flags)
 	strcpy(one->command, command);
 	one->hash = hash;
 	one->event = (struct utracefs_event){.state = &ut_off, .command = one->command, .flags = flags};
-	enter(one);
-	nr_known++;
+	enter(session, one);
+	session->nr_known++;
 	return one;
 }
 
-/* With the lock held: has the event registered, without waiting. 0 or negative errno. */
-static int attach(struct utracefs_event *event)
+void ut_events_free(struct utb_session *events)
 {
+	for (uint32_t i = 0; i < events->nr_buckets; i++)
+		for (struct known *one = events->known[i], *next; one; one = next) {
+			next = one->next;
+			free(one);
+		}
+	free(events->known);
+	events->known = NULL;
+	events->nr_buckets = events->nr_known = 0;
+}
+
+int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
+{
+	struct ut_session *session;
 	struct known *found;
 	struct ut_reg *reg;
 
-	if (is_closed)
+	if (events->owner.is_closed)
 		return -ECANCELED;
 	if (strlen(event->command) > UT_MAX_COMMAND)
 		return -EINVAL;
-	if (!session)
-		session = ut_session_new(0);
+	if (!events->owner.session)
+		ut_session_new(0, events->has_settings ? &events->settings : NULL, &events->owner);
+	session = events->owner.session;
 	if (!session)
 		return -ENOMEM;
 	ut_process_look();
-	found = know(event->command, event->flags);
+	found = know(events, event->command, event->flags);
 	if (!found)
 		return -ENOMEM;
 	reg = found->reg;
@@ -139,19 +145,15 @@ void utracefs_attach(struct utracefs_event *event)
 
 	ut_lock();
 	if (!event->registration)
-		attach(event);
+		ut_events_attach(&ut_process_events, event);
 	ut_unlock();
 	errno = saved;
 }
 
-void utracefs_detach(struct utracefs_event *event)
+void ut_events_detach(struct utracefs_event *event)
 {
-	int saved = errno;
-	struct ut_reg *reg;
+	struct ut_reg *reg = event->registration;
 
-	ut_lock();
-	/* (Of a session that has ended nothing is left.) */
-	reg = session ? event->registration : NULL;
 	if (reg) {
 		struct utracefs_event **at = &reg->events;
 
@@ -162,6 +164,15 @@ void utracefs_detach(struct utracefs_event *event)
 	}
 	point(event, &ut_off);
 	event->next = NULL;
+	__atomic_store_n(&event->registration, NULL, __ATOMIC_RELEASE);
+}
+
+void utracefs_detach(struct utracefs_event *event)
+{
+	int saved = errno;
+
+	ut_lock();
+	ut_events_detach(event);
 	ut_unlock();
 	errno = saved;
 }
@@ -174,10 +185,10 @@ struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 	if (!command || strlen(command) > UT_MAX_COMMAND)
 		return NULL;
 	ut_lock();
-	made = know(command, flags);
+	made = know(&ut_process_events, command, flags);
 	if (made && !made->is_declared) {
 		made->is_declared = 1;
-		attach(&made->event);
+		ut_events_attach(&ut_process_events, &made->event);
 	}
 	ut_unlock();
 	errno = saved;
@@ -186,37 +197,32 @@ struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 
 /* ---- records */
 
-static struct ut_reg *reg_of(const struct utracefs_event *event)
-{
-	return __atomic_load_n((struct ut_reg *const *)&event->registration, __ATOMIC_ACQUIRE);
-}
-
 int utracefs_is_wanted(const struct utracefs_event *event)
 {
 	if (__atomic_load_n(&event->state, __ATOMIC_RELAXED) == &ut_pending)
-		ut_reg_settle(reg_of(event));
+		ut_reg_settle(ut_reg_of_event(event));
 	return *__atomic_load_n(&event->state, __ATOMIC_RELAXED) != 0;
 }
 
 int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved)
 {
-	struct ut_reg *reg = reg_of(event);
+	struct ut_reg *reg = ut_reg_of_event(event);
 
 	if (!reg)
 		return 0;
 	reserved->payload = ut_emit_reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size,
-					    (struct ut_reserved *)(void *)reserved->internal);
+					    (struct utb_reserved *)(void *)reserved->internal);
 	return reserved->payload != NULL;
 }
 
 void utracefs_commit(struct utracefs_reserved *reserved)
 {
-	ut_emit_commit((const struct ut_reserved *)(const void *)reserved->internal);
+	ut_emit_commit((const struct utb_reserved *)(const void *)reserved->internal);
 }
 
 void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what)
 {
-	struct ut_reg *reg = reg_of(event);
+	struct ut_reg *reg = ut_reg_of_event(event);
 
 	if (reg)
 		ut_emit_refuse(reg, field, what);
@@ -224,7 +230,7 @@ void utracefs_refuse(struct utracefs_event *event, const char *field, const char
 
 int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int n)
 {
-	struct ut_reg *reg = reg_of(event);
+	struct ut_reg *reg = ut_reg_of_event(event);
 
 	return reg ? ut_emit_iov(reg, iov, n) : -EBADF;
 }
@@ -235,16 +241,18 @@ int utracefs_event_error(const struct utracefs_event *event, char *text, size_t 
 {
 	int saved = errno, error = ENOTCONN;
 	const char *words = "";
+	struct ut_session *session;
 	struct ut_reg *reg;
 
 	ut_lock();
-	reg = session ? event->registration : NULL;
-	if (reg && reg->state == UT_REFUSED) {
+	reg = event->registration;
+	session = reg ? reg->session : NULL;
+	if (session && reg->state == UT_REFUSED) {
 		error = reg->error;
 		words = reg->text;
-	} else if (reg && session->state == UT_UP && reg->state == UT_ANSWERED) {
+	} else if (session && session->state == UT_UP && reg->state == UT_ANSWERED) {
 		error = 0;
-	} else if (reg && session->state != UT_WAITING) {
+	} else if (session && session->state != UT_WAITING) {
 		error = EINPROGRESS;
 	}
 	if (text && size) {
@@ -262,7 +270,7 @@ void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_ev
 	struct ut_reg *reg;
 
 	ut_lock();
-	reg = session ? event->registration : NULL;
+	reg = event->registration;
 	stats->lost = reg ? atomic_load(&reg->lost) : 0;
 	stats->refused = reg ? atomic_load(&reg->refused) : 0;
 	ut_unlock();
@@ -275,16 +283,10 @@ int utracefs_flush(unsigned timeout_ms)
 	struct ut_session *s;
 
 	ut_lock();
-	s = session;
+	s = ut_process_events.owner.session;
 	ut_unlock();
 	errno = saved;
 	return s ? ut_session_flush(s, timeout_ms * UINT64_C(1000000)) : 0;
-}
-
-void ut_events_end(void)
-{
-	session = NULL;
-	is_closed = 1;
 }
 
 void utracefs_close(void)
@@ -293,8 +295,8 @@ void utracefs_close(void)
 	int saved = errno;
 
 	ut_lock();
-	s = session;
-	ut_events_end();
+	s = ut_process_events.owner.session;
+	ut_process_events.owner.is_closed = 1;
 	ut_unlock();
 	errno = saved;
 	if (s)

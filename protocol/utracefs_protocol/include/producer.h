@@ -67,11 +67,20 @@ static inline void ut_stamp(struct data_ring *r, struct dr_record *rec)
 
 /* What a thread knows of itself, so that no record needs a system call. Before `tid` is known `named` is
  * DR_NO_NAMES. */
-static __thread struct {
+struct ut_own_thread {
 	uint32_t tid;
 	uint32_t named; /* dr_header.names of the ring of its last record: it has said its name there */
 	uint32_t others[UT_REMEMBERED], next;
-} ut_thread = {.named = DR_NO_NAMES};
+};
+
+/* One for each file that includes this; or the one that a library has under the name UT_THREAD. */
+#ifdef UT_THREAD
+#define ut_thread UT_THREAD
+extern __thread struct ut_own_thread ut_thread
+	__attribute__((tls_model("initial-exec"), visibility("default")));
+#else
+static __thread struct ut_own_thread ut_thread = {.named = DR_NO_NAMES};
+#endif
 
 static inline uint32_t ut_tid(void)
 {

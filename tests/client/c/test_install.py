@@ -46,6 +46,9 @@ def names_of(library: Path) -> set[str]:
 def test_only_public_names_are_seen(tree: Path) -> None:
     names = names_of(tree / "lib" / "libutracefs.so.0")
     assert "utracefs_emit_iov@@UTRACEFS_0.1" in names
+    for_bindings = {name for name in names if name.endswith("@@UTRACEFS_BINDING_0.1")}
+    assert all(name.startswith("utb_") for name in for_bindings)
+    names -= for_bindings
     assert all(name.startswith("utracefs_") and name.endswith("@@UTRACEFS_0.1") for name in names)
     static = call(["nm", "-g", "--defined-only", tree / "lib" / "libutracefs.a"]).split()[3::3]
     assert {name.partition("@")[0] for name in names} == set(call_names(static))

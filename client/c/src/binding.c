@@ -1,0 +1,254 @@
+/* The functions of binding.h, on those of the layers below. */
+#include "binding.h"
+
+#include <stdlib.h>
+
+#include "events.h"
+
+#define END_NS 500000000ull
+#define OF_BINDING 1u /* utracefs_event.reserved[0] */
+
+_Static_assert(UTB_REFUSALS == UT_REFUSALS, "struct utb_event_stats");
+
+static struct utb_session *sessions; /* that bindings made. With the lock held, as all here. */
+static int has_ended;
+
+struct utb_session *utb_process_session(void)
+{
+	return &ut_process_events;
+}
+
+struct utb_session *utb_session_new(const char *directory, uint64_t buffer_bytes)
+{
+	struct utb_session *made = calloc(1, sizeof(*made));
+
+	if (!made)
+		return NULL;
+	ut_settings_read(&made->settings, directory, buffer_bytes);
+	made->has_settings = 1;
+	ut_lock();
+	made->owner.is_closed = has_ended;
+	made->next = sessions;
+	sessions = made;
+	ut_unlock();
+	return made;
+}
+
+void utb_session_free(struct utb_session *session)
+{
+	struct utb_session **at = &sessions;
+
+	utb_close(session);
+	ut_lock();
+	while (*at != session)
+		at = &(*at)->next;
+	*at = session->next;
+	ut_events_free(session);
+	ut_unlock();
+	free(session);
+}
+
+/* ---- events */
+
+void utb_event_init(struct utracefs_event *event, const char *command, unsigned flags)
+{
+	memset(event, 0, sizeof(*event));
+	event->state = &ut_off;
+	event->command = command;
+	event->flags = flags;
+}
+
+int utb_attach(struct utb_session *session, struct utracefs_event *event)
+{
+	int saved = errno, error = 0;
+
+	ut_lock();
+	if (has_ended)
+		error = -ECANCELED;
+	else if (!event->registration)
+		error = ut_events_attach(session, event);
+	event->reserved[0] = OF_BINDING;
+	ut_unlock();
+	errno = saved;
+	return error;
+}
+
+void utb_detach(struct utracefs_event *event)
+{
+	utracefs_detach(event);
+}
+
+int utb_look(struct utracefs_event *event, utb_interrupted call, void *arg)
+{
+	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
+	int is_on = utracefs_is_wanted(event);
+
+	return ut_interrupt_by(before).has_said ? -EINTR : is_on;
+}
+
+int utb_settle(struct utracefs_event *event, utb_interrupted call, void *arg)
+{
+	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
+	struct ut_reg *reg = ut_reg_of_event(event);
+	int has_place = reg && ut_reg_settle(reg);
+
+	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
+}
+
+unsigned char *utb_reserve_slowly(struct utracefs_event *event, uint32_t size, uint64_t place,
+				  struct utb_reserved *r)
+{
+	return ut_emit_fail(ut_reg_of_event(event), size, place, r);
+}
+
+void utb_wake(uint32_t ring)
+{
+	int saved = errno;
+
+	ut_ring_wake(ring);
+	errno = saved;
+}
+
+/* ---- sessions */
+
+int utb_flush(struct utb_session *session, uint64_t timeout_ns, utb_interrupted call, void *arg)
+{
+	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
+	struct ut_session *s;
+	int error;
+
+	ut_lock();
+	s = session->owner.session;
+	ut_unlock();
+	error = s ? ut_session_flush(s, timeout_ns) : 0;
+	ut_interrupt_by(before);
+	return error;
+}
+
+void utb_close(struct utb_session *session)
+{
+	int saved = errno;
+	struct ut_session *s;
+
+	ut_lock();
+	s = session->owner.session;
+	session->owner.is_closed = 1;
+	ut_unlock();
+	errno = saved;
+	if (s)
+		ut_session_close(s);
+}
+
+void utb_stats(struct utb_session *session, struct utb_stats *stats)
+{
+	int saved = errno;
+	struct ut_session *s;
+
+	memset(stats, 0, sizeof(*stats));
+	ut_lock();
+	s = session->owner.session;
+	if (s) {
+		stats->is_connected = s->state == UT_UP;
+		stats->pending = ut_count_pending(s);
+		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+			stats->lost += atomic_load(&reg->lost);
+	}
+	ut_unlock();
+	errno = saved;
+}
+
+void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats *stats)
+{
+	int saved = errno;
+	struct ut_reg *reg;
+
+	memset(stats, 0, sizeof(*stats));
+	stats->error = utracefs_event_error(event, stats->text, sizeof(stats->text));
+	stats->write_index = UINT32_MAX;
+	ut_lock();
+	reg = event->registration;
+	if (reg) {
+		stats->lost = atomic_load(&reg->lost);
+		stats->pending = reg->session ? reg->pending : 0;
+		if (reg->session && reg->session->state == UT_UP && reg->state == UT_ANSWERED)
+			stats->write_index = reg->write_index;
+		stats->nr_refusals = reg->nr_refusals;
+		memcpy(stats->refusals, reg->refusals, sizeof(stats->refusals));
+	}
+	ut_unlock();
+	errno = saved;
+}
+
+/* ---- the process */
+
+int utb_pause(void)
+{
+	return ut_thread_pause();
+}
+
+void utb_resume(void)
+{
+	ut_thread_resume();
+}
+
+/* Of one whose other events stay. */
+static void detach_all(struct ut_session *s)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		for (struct utracefs_event *event = reg->events, *next; event; event = next) {
+			next = event->next;
+			if (event->reserved[0] == OF_BINDING)
+				ut_events_detach(event);
+		}
+}
+
+void utb_end(void)
+{
+	uint64_t until = ut_clock_ns() + END_NS, now;
+	int saved = errno;
+	struct ut_session *s;
+
+	ut_lock();
+	has_ended = 1;
+	ut_on_warning(NULL);
+	s = ut_process_events.owner.session;
+	ut_unlock();
+	if (s)
+		ut_session_flush(s, END_NS);
+	/* (From now on the list only loses entries, by the thread that ends the interpreter.) */
+	for (struct utb_session *session = sessions; session; session = session->next) {
+		now = ut_clock_ns();
+		ut_lock();
+		s = session->owner.session;
+		session->owner.is_closed = 1;
+		ut_unlock();
+		if (s)
+			ut_session_close_within(s, now < until ? until - now : 0);
+	}
+	ut_lock();
+	if (ut_process_events.owner.session)
+		detach_all(ut_process_events.owner.session);
+	ut_unlock();
+	errno = saved;
+}
+
+int utb_next_warning(char *text, size_t size)
+{
+	int saved = errno, found;
+
+	ut_lock();
+	found = ut_next_warning(text, size);
+	ut_unlock();
+	errno = saved;
+	return found;
+}
+
+void utb_on_warning(void (*hook)(void))
+{
+	int saved = errno;
+
+	ut_lock();
+	ut_on_warning(hook);
+	ut_unlock();
+	errno = saved;
+}

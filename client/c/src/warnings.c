@@ -1,0 +1,49 @@
+/* What a user must hear of: kept until a binding fetches it. In C nobody hears of it; utracefs_event_error
+ * tells what concerns an event. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core.h"
+
+#define NR_TEXTS 8u
+#define TEXT_BYTES 256u
+
+static char texts[NR_TEXTS][TEXT_BYTES];
+static unsigned first, count;
+static void (*hook)(void);
+
+void ut_warn(struct ut_session *s, const char *format, ...)
+{
+	char text[TEXT_BYTES];
+	uint32_t hash = 2166136261u; /* FNV-1a */
+	va_list values;
+
+	if (!hook)
+		return;
+	va_start(values, format);
+	vsnprintf(text, sizeof(text), format, values);
+	va_end(values);
+	for (const char *at = text; *at; at++)
+		hash = (hash ^ (unsigned char)*at) * 16777619u;
+	if (hash == s->last_warning || count == NR_TEXTS)
+		return;
+	s->last_warning = hash;
+	memcpy(texts[(first + count++) % NR_TEXTS], text, sizeof(text));
+	hook();
+}
+
+int ut_next_warning(char *text, size_t size)
+{
+	if (!count || !size)
+		return 0;
+	snprintf(text, size, "%s", texts[first]);
+	first = (first + 1) % NR_TEXTS;
+	count--;
+	return 1;
+}
+
+void ut_on_warning(void (*wanted)(void))
+{
+	hook = wanted;
+	count = 0;
+}

@@ -1,0 +1,196 @@
+/*
+ * binding: what binding.h promises, line by line for a test that reads: commands on stdin, an answer for
+ * each.
+ *
+ *     session DIRECTORY BYTES    index of a session; `process` is 0. BYTES: 0 for the usual
+ *     attach S COMMAND           index of an event, or error
+ *     detach E
+ *     look E                     1, 0 or -EINTR
+ *     emit E N [COUNT]           COUNT records of a u32, from N on, as a binding does it; how many had room
+ *     flush S MS                 0 or error
+ *     close S, free S, end
+ *     stats S                    connected lost pending
+ *     event E                    lost pending error text, then errno:count of refusals
+ *     pause, resume              0 or error
+ *     threads                    how many this process has
+ *     fork                       the child goes on, the parent waits for it
+ *     warning                    the oldest, or nothing
+ *     alarm MS                   SIGALRM after so long; what waits is interrupted by it
+ *     emit-while-waiting E N     emits N in what is called while the next look waits
+ */
+#define _GNU_SOURCE
+#include "binding.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+static struct utb_session *sessions[64];
+static struct utracefs_event events[2048];
+static char *commands[2048];
+static volatile sig_atomic_t has_alarm, nr_warned;
+static int nested = -1;
+static uint32_t nested_value;
+
+static void on_alarm(int number)
+{
+	(void)number;
+	has_alarm = 1;
+}
+
+static void on_warning(void)
+{
+	nr_warned++;
+}
+
+static int interrupted(void *arg);
+
+static int emit(struct utracefs_event *event, uint32_t value)
+{
+	struct utb_reserved r;
+	unsigned char *payload;
+
+	if (utb_enabled(event, interrupted, NULL) <= 0)
+		return 0;
+	payload = utb_reserve(event, 4, &r);
+	if (!payload && r.must_settle) {
+		utb_settle(event, interrupted, NULL);
+		payload = utb_reserve(event, 4, &r);
+	}
+	if (!payload)
+		return 0;
+	ut_put(payload, value, 4);
+	utb_commit(&r);
+	return 1;
+}
+
+static int interrupted(void *arg)
+{
+	(void)arg;
+	if (nested >= 0) {
+		int event = nested;
+
+		nested = -1;
+		emit(&events[event], nested_value);
+	}
+	return has_alarm;
+}
+
+static int count_threads(void)
+{
+	char line[256];
+	int count = -1;
+	FILE *status = fopen("/proc/self/status", "r");
+
+	while (fgets(line, sizeof(line), status))
+		sscanf(line, "Threads: %d", &count);
+	fclose(status);
+	return count;
+}
+
+static void print_event(int e)
+{
+	struct utb_event_stats stats;
+
+	utb_event_stats(&events[e], &stats);
+	printf("%lu %lu %d %s", (unsigned long)stats.lost, (unsigned long)stats.pending, stats.error, stats.text);
+	for (unsigned i = 0; i < stats.nr_refusals; i++)
+		printf(" %d:%lu", stats.refusals[i].error, (unsigned long)stats.refusals[i].count);
+	printf("\n");
+}
+
+int main(void)
+{
+	char line[4096], text[4096];
+	int nr_sessions = 1, nr_events = 0, a;
+	unsigned b, c;
+
+	sessions[0] = utb_process_session();
+	signal(SIGALRM, on_alarm);
+	utb_on_warning(on_warning);
+	while (fgets(line, sizeof(line), stdin)) {
+		long answer = -1000;
+
+		line[strcspn(line, "\n")] = 0;
+		c = 1;
+		if (sscanf(line, "session %s %u", text, &b) == 2) {
+			sessions[nr_sessions] = utb_session_new(text, b);
+			answer = nr_sessions++;
+		} else if (sscanf(line, "attach %d %[^\n]", &a, text) == 2) {
+			commands[nr_events] = strdup(text);
+			utb_event_init(&events[nr_events], commands[nr_events], 0);
+			answer = utb_attach(sessions[a], &events[nr_events]);
+			answer = answer ? answer : nr_events;
+			nr_events++;
+		} else if (sscanf(line, "detach %d", &a) == 1) {
+			utb_detach(&events[a]);
+			memset(&events[a], 0xaa, sizeof(events[a]));
+			answer = 0;
+		} else if (sscanf(line, "look %d", &a) == 1) {
+			has_alarm = 0;
+			answer = utb_enabled(&events[a], interrupted, NULL);
+		} else if (sscanf(line, "emit %d %u %u", &a, &b, &c) >= 2) {
+			for (answer = 0; c--; b++)
+				answer += emit(&events[a], b);
+		} else if (sscanf(line, "emit-while-waiting %d %u", &a, &b) == 2) {
+			nested = a;
+			nested_value = b;
+			answer = 0;
+		} else if (sscanf(line, "flush %d %u", &a, &b) == 2) {
+			has_alarm = 0;
+			answer = utb_flush(sessions[a], b * UINT64_C(1000000), interrupted, NULL);
+		} else if (sscanf(line, "close %d", &a) == 1) {
+			utb_close(sessions[a]);
+			answer = 0;
+		} else if (sscanf(line, "free %d", &a) == 1) {
+			utb_session_free(sessions[a]);
+			answer = 0;
+		} else if (strcmp(line, "end") == 0) {
+			utb_end();
+			answer = 0;
+		} else if (sscanf(line, "stats %d", &a) == 1) {
+			struct utb_stats stats;
+
+			utb_stats(sessions[a], &stats);
+			printf("%d %lu %lu\n", stats.is_connected, (unsigned long)stats.lost,
+			       (unsigned long)stats.pending);
+			fflush(stdout);
+			continue;
+		} else if (sscanf(line, "event %d", &a) == 1) {
+			print_event(a);
+			fflush(stdout);
+			continue;
+		} else if (strcmp(line, "pause") == 0) {
+			answer = utb_pause();
+		} else if (strcmp(line, "resume") == 0) {
+			utb_resume();
+			answer = 0;
+		} else if (strcmp(line, "threads") == 0) {
+			answer = count_threads();
+		} else if (strcmp(line, "warning") == 0) {
+			printf("%s\n", utb_next_warning(text, sizeof(text)) ? text : "");
+			fflush(stdout);
+			continue;
+		} else if (sscanf(line, "alarm %u", &b) == 1) {
+			struct itimerval after = {{0, 0}, {b / 1000, b % 1000 * 1000}};
+
+			answer = setitimer(ITIMER_REAL, &after, NULL);
+		} else if (strcmp(line, "fork") == 0) {
+			pid_t child;
+
+			fflush(stdout);
+			child = fork();
+			if (child > 0) {
+				waitpid(child, &a, 0);
+				_exit(0);
+			}
+			answer = getpid();
+		}
+		printf("%ld\n", answer);
+		fflush(stdout);
+	}
+	return 0;
+}
