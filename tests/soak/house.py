@@ -306,7 +306,14 @@ class House:
         self.report.counts["lines in the daemon's log"] += text.count("\n")
         wrong = any(
             word in text
-            for word in ("Traceback", "mistake of ours", "internal error", "runtime error:", "Sanitizer")
+            for word in (
+                "Traceback",
+                "mistake of ours",
+                "bug of the daemon",
+                "internal error",
+                "runtime error:",
+                "Sanitizer",
+            )
         )
         self.report.check("log", self.part, not wrong, f"{self.log_tail(8000)}\n{context}")
 

@@ -1,12 +1,15 @@
-"""Taking in: the daemon's side of shared data rings, merged by time, and how far each is consumed.
+"""Intake: the daemon's side of shared data rings. Takes their records, merged by time, and keeps how far each
+ring is consumed.
 
-rings          which rings there are, their limits and doorbells
+rings          all rings, their limits and doorbells
+known_rings    a data ring as the state describes it
 
 Compiled:
 
 _intake        rounds over all rings, oldest record first
-_data_ring     one producer's ring, whose memory is hostile
-_journal       how far each ring is consumed, kept for a successor; include/journal.h has the argument,
+_data_ring     one producer's ring, in memory that the producer can change
+_writers       the threads of one process: thread id and name of its records
+_journal       how far each ring is consumed, kept for the next daemon; include/journal.h has the argument,
                journal.pxd its functions
 _index_table   write_index -> event, of one data connection; records that come over the socket enter here
 """

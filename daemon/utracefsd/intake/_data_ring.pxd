@@ -1,4 +1,4 @@
-"""What other compiled modules may use of a data ring: Intake takes in from it, Journal gives it a slot."""
+"""The part of a data ring that other compiled modules use: Intake reads it, Journal gives it a slot."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -15,24 +15,24 @@ cdef class DataRing:
     cdef readonly IndexTable table
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
     cdef public Writers writers         # its threads
-    cdef public bint dead               # the connection is gone: step over what is not committed
+    cdef public bint dead               # the connection is gone: step over uncommitted records
     cdef readonly bint corrupt
-    cdef readonly uint64_t taken        # records taken in, those refused included
-    cdef readonly uint64_t lost_of_unknown  # for want of room, of events that the ring does not tell apart
+    cdef readonly uint64_t taken        # records taken in, refused ones included
+    cdef readonly uint64_t lost_of_unknown  # ring was full, of events without a counter of their own
     cdef uint64_t holes                 # reserved and never committed by a producer that died
     cdef dr_taken head                  # the oldest record not yet dispatched, if has_head
     cdef bint has_head
-    cdef unsigned char *copy            # its payload, out of the producer's reach
-    # (position, {sink: n}), in order: n records are missing in that sink's ring buffer in front of the first
-    # one that ends behind the position. The first one's position; without any UINT64_MAX.
+    cdef unsigned char *copy            # its payload, where the producer cannot change it
+    # (position, {sink: n}), in order: n records are missing in that sink's ring buffer before the first
+    # record that ends behind the position. marked_at: the first position; UINT64_MAX without any.
     cdef list marks
     cdef uint64_t marked_at
-    cdef uint64_t known_since           # when they were looked at last
+    cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
     cdef object journal                 # the Journal, which keeps the slot mapped
-    # The next record was under way when a daemon died: slot.taken says which instances have it (if slot.tail
-    # is marked), `fired` which triggers are done with it, by their keys; None: none is.
+    # A daemon died while it dispatched the next record: slot.taken says which instances have it (if slot.tail
+    # is marked), `fired` has the keys of triggers that have fired for it; None: none has.
     cdef bint judged
     cdef set fired
 

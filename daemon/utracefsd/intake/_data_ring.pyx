@@ -1,28 +1,28 @@
 # cython: boundscheck=False, wraparound=False
-"""One producer's data ring: shared memory that its process writes, and that is hostile for us.
+"""One producer's data ring: shared memory that its process writes, and that is treated as hostile.
 
-What a producer claims is not believed: positions and lengths are bounded before they are used, the payload is
-copied before it is looked at, the thread must belong to the process that the kernel named as the peer
-(_writers.pyx). A ring whose memory is invalid is `corrupt`; its connection is ended.
+Nothing that a producer claims is trusted: positions and lengths are bounded before use, the payload is copied
+before it is read, the thread must belong to the process that the kernel named as the peer (_writers.pyx). A
+ring whose memory is invalid is `corrupt`; its connection is ended.
 
-Losses: a producer that finds its ring full counts there, in all and per write_index. Those numbers are taken
-before anything else happens to an event and go into its `emitted` and into `lost` of every probe that is
-attached: the record was emitted, and no consumer got it. The last of the counters is for all write_indexes
-from it on; where a table has more than one of these, what it says goes into no event's numbers, but into
-`lost_of_unknown`.
+Losses: a producer that finds its ring full counts that in the ring, in all and per write_index. The daemon
+takes these counters before anything else happens to an event and adds them to the event's `emitted` and to
+`lost` of every attached probe: the record was emitted, and no consumer got it. The last counter is shared by
+all write_indexes from its own on; where a table has more than one of these, its count goes to
+`lost_of_unknown` and to no event.
 
-Where in the stream they were lost need not be said by the producer: a ring is full only when head is within
-a record of `told + size`, where `told` is the tail that producers know. So the numbers are taken each time
-after another tail was told (some 20 times a lap, never per record), and what was lost until then belongs in
-front of the first record that ends behind the old `told + size`, or that begins at head now, whichever comes
-first. Ftrace's ring buffers get a mark there. The number is exact, the place almost always; it is wrong
+Position of a loss: the producer need not store it. A ring is full only when head is within a record of
+`told + size`, where `told` is the tail last published to producers. So the counters are taken each time after
+a new tail is published (some 20 times a lap, never per record), and the losses until then belong before the
+first record that ends behind the old `told + size`, or that begins at the present head, whichever comes
+first. Ftrace's ring buffers get a mark there. The number is exact, the position almost always; it is wrong
 
-- by the length of a record, when a large one was lost and smaller ones still found room;
-- by what was told last, when producers fill that before the numbers are taken. The other order would be
-  worse: then what is lost between taking and telling, with the ring still full, would go a lap too late.
+- by the length of a record, when a large one was lost and smaller ones still fitted;
+- by the space just published, when producers fill it before the counters are taken. The other order would be
+  worse: losses between taking and publishing, with the ring still full, would be placed a lap too late.
 
-Single-threaded, with the GIL. protocol/utracefs_protocol/include/data_ring.h tells how producers and the
-daemon use the shared memory at the same time.
+Single-threaded, with the GIL. protocol/utracefs_protocol/include/data_ring.h describes how producers and the
+daemon use the shared memory concurrently.
 """
 
 import fcntl
@@ -50,12 +50,12 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 cdef enum:
     MARKS_A_LAP = 32
 
-# What rings ask for names by: numbers of no other ring, nor of one of a daemon before this one.
+# Generations with which rings ask for names: unique among all rings, also those of earlier daemons.
 cdef uint32_t last_asked = time.monotonic_ns() >> 10 & 0xffffffff
 
 
 cdef object what_is_foreign(int fd, int doorbell):
-    """Which of the two is no memory, or no eventfd (-1: none is given); None: both are right."""
+    """Says which of the two is not a memfd or not an eventfd (-1: none is given); None: both are valid."""
     try:
         fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
@@ -71,13 +71,13 @@ cdef class DataRing:
 
     pid: The peer's process, by SO_PEERCRED.
     writers: Its threads.
-    dead: The process is gone: take in what is there, step over what will never be committed.
+    dead: The process is gone: take in committed records, step over the others.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
-    taken: Records taken in, those refused included.
+    taken: Records taken in, refused ones included.
     size: Bytes of the data area.
-    lost_of_unknown: Records lost for want of room, of events that the ring does not tell apart.
+    lost_of_unknown: Records lost because the ring was full, of events without a counter of their own.
     lost_to_death: Records that were reserved and never committed, because the producer died.
-    pending_bytes: Bytes reserved and not yet taken in, as the producer's memory says; not to be trusted.
+    pending_bytes: Bytes reserved and not yet taken in, by the producer's memory; not to be trusted.
     """
 
     def __cinit__(self):
@@ -92,7 +92,7 @@ cdef class DataRing:
     def __dealloc__(self):
         dr_unmap(&self.c.ring)
         PyMem_Free(self.copy)
-        # Not os.close: at the interpreter's end the module may be gone before its objects.
+        # Not os.close: at interpreter exit the module may be gone before its objects.
         if self.fd >= 0:
             close_fd(self.fd)
         if self.doorbell >= 0:
@@ -102,7 +102,7 @@ cdef class DataRing:
     def create(IndexTable table not None, int pid, uint64_t size):
         """A new ring with a data area of `size` bytes.
 
-        ValueError: not a power of two from 64 KiB to 64 MiB. OSError: no memory or descriptor for it.
+        ValueError: not a power of two from 64 KiB to 64 MiB. OSError: no memory or descriptor left.
         """
         cdef DataRing ring = DataRing.__new__(DataRing)
         if not dr_valid_size(size):
@@ -123,10 +123,10 @@ cdef class DataRing:
     def adopt(IndexTable table not None, int pid, int fd, int doorbell, share):
         """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
 
-        doorbell: -1 for a ring that comes without one; nobody can ring for it. share: whose they are, for
+        doorbell: -1 for a ring without one, which nobody can ring. share: the user charged for them, for
         `close_foreign`.
-        ValueError, with what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
-        invalid positions. The next round takes in what the ring still holds.
+        ValueError, saying what is wrong: not a memfd, not sealed, an invalid size, another magic or version,
+        invalid positions. The next round takes in the records that the ring still holds.
         """
         cdef DataRing ring
         cdef uint64_t size
@@ -136,7 +136,7 @@ cdef class DataRing:
                 raise ValueError(wrong)
             ring = DataRing.__new__(DataRing)
         except BaseException:
-            # Any file there is, and its close may block.
+            # It can be any kind of file, and closing it may block.
             close_foreign([one for one in (fd, doorbell) if one >= 0], share)
             raise
         ring.fd = fd
@@ -173,7 +173,7 @@ cdef class DataRing:
         return 0
 
     cdef void ask_names(self) noexcept:
-        """Each thread says its name with its next record."""
+        """Ask each thread to write its name with its next record."""
         global last_asked
         last_asked += 1
         if last_asked == 0 or last_asked == DR_NO_NAMES:
@@ -191,28 +191,28 @@ cdef class DataRing:
 
     @property
     def pending_bytes(self):
-        """Bytes reserved and not yet taken in, as the producer's memory says; not to be trusted."""
+        """Bytes reserved and not yet taken in, by the producer's memory; not to be trusted."""
         return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
 
     def key(self):
-        """(st_dev, st_ino) of its memory: the same whatever process and descriptor the ring comes by."""
+        """(st_dev, st_ino) of its memory: the same in every process and for every descriptor of the ring."""
         found = os.fstat(self.fd)
         return found.st_dev, found.st_ino
 
     def leave_connection(self):
-        """Its connection ends before the ring does: go on with a table that is the ring's own."""
+        """Its connection ends before the ring: continue with a copy of the table."""
         self.table = self.table.copy()
 
     def close(self):
-        """Its producer reserves nothing from here on: what comes after the last look would be nobody's."""
+        """Stop the producer from reserving: nobody would read records behind the last look."""
         dr_close(&self.c, True)
 
     def want_wakeup(self, bint wanted):
-        """Ask this ring's producer to ring the doorbell, or not to."""
+        """Ask this ring's producer to ring the doorbell, or to stop that."""
         dr_want_wakeup(&self.c, wanted)
 
     cdef bint refill(self, const tsc_clock *clock) noexcept:
-        """The next record of this round into `head`, its time by the clock. False: none."""
+        """Load the next record of this round into `head`, with its time by the clock. False: none."""
         cdef int state
         cdef uint64_t before
         self.has_head = False
@@ -224,7 +224,7 @@ cdef class DataRing:
             self.corrupt = True
             return False
         if self.c.tail != before:
-            jr_done(self.slot, self.c.tail)     # what was stepped over is zero already
+            jr_done(self.slot, self.c.tail)     # space that was stepped over is zero already
             self.judged = False
         if state == DR_RECORD and self.head.flags & DR_TSC:
             self.head.time = tsc_clock_ns(clock, self.head.time)
@@ -232,7 +232,7 @@ cdef class DataRing:
         return self.has_head
 
     cdef int publish(self) except -1:
-        """Give the consumed space back to the producers, and take over what they lost for want of it."""
+        """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.told + self.c.ring.size
         dr_publish(&self.c)
         if dr_take_lost(&self.c):
@@ -240,7 +240,7 @@ cdef class DataRing:
         return 0
 
     cdef int fold_lost(self, uint64_t position) except -1:
-        """Count what the producer lost since the last time; `position`: where it did."""
+        """Count the producer's losses since the last call, which happened at `position`."""
         cdef uint32_t i, n
         cdef Tracepoint tp
         cdef Probe probe
@@ -266,8 +266,8 @@ cdef class DataRing:
         return 0
 
     cdef int add_marks(self, uint64_t position, dict missing) except -1:
-        """A mark begins a page: not more than some of them a lap. So there are never more than that, also of
-        a producer that says all the time that it has lost something."""
+        """Add a mark, or add to the last one if that is near: each mark begins a page. So there are at most
+        MARKS_A_LAP per lap, even for a producer that always claims losses."""
         if self.marks:
             last, more = self.marks[len(self.marks) - 1]
             if position < last + self.c.ring.size // MARKS_A_LAP:
@@ -279,7 +279,7 @@ cdef class DataRing:
         return 0
 
     cdef int mark_lost(self, uint64_t upto) except -1:
-        """The next record ends at `upto`: show what is missing in front of it, on its cpu."""
+        """The next record ends at `upto`: mark the losses before it, on its cpu."""
         while self.marks and self.marks[0][0] < upto:
             _, missing = self.marks.pop(0)
             for sink, lost in missing.items():

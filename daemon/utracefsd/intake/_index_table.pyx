@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False
-"""The write_index table of one data connection: which event a record means, and what is refused.
+"""The write_index table of one data connection: looks up the event of a record, and counts refusals.
 
-A bare record may say who wrote it (docs/protocol.md, 3.5); what it says is judged as in a data ring.
+A bare record may carry its thread (docs/protocol.md, 3.5); the claim is checked as in a data ring.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -33,7 +33,7 @@ cdef uint64_t max_data_object = _MAX_DATA_OBJECT
 cdef uint32_t nr_cpus = possible_cpus()
 
 cdef enum:
-    MAX_REFUSED_KEYS = 256  # the peer chooses the indexes: what it makes us remember must be bounded
+    MAX_REFUSED_KEYS = 256  # the peer chooses the indexes: bound the memory that they take
 
 
 cdef class IndexTable:
@@ -53,7 +53,7 @@ cdef class IndexTable:
         return self._refused
 
     def pop_refused(self):
-        """Return `refused` and start counting anew."""
+        """Return `refused` and reset it."""
         self.note_again()
         refused = self._refused
         self._refused = {}
@@ -76,7 +76,7 @@ cdef class IndexTable:
         return [tracepoint.id for tracepoint in self.tracepoints]
 
     def copy(self):
-        """A table of the same events, which stays when this one is cleared."""
+        """A table of the same events, which stays valid when this one is cleared."""
         cdef IndexTable other = IndexTable()
         other.tracepoints = list(self.tracepoints)
         return other
@@ -86,7 +86,7 @@ cdef class IndexTable:
         self.tracepoints = []
 
     cdef int emit(self, const uint8_t *data, size_t size, Record *r) noexcept:
-        """Emit one record in the form that write(2) has: its size, or -errno.
+        """Emit one record in the form that write(2) has; returns its size, or -errno.
 
         The caller has filled in time, cpu, pid and tgid of `r`.
         """
@@ -109,8 +109,7 @@ cdef class IndexTable:
         return code if code else <int>size
 
     cdef int find_writer(self, const uint8_t *record, uint32_t size, Record *r) except -1:
-        """Thread and cpu of a record with a signature; returns how many bytes it has without that, and
-        without the name."""
+        """Set thread and cpu of a record with a signature; returns its size without signature and name."""
         cdef bin_record taken = bin_take_apart(record, size)
         if self.writers is None:
             self.writers = self.make_writers()
@@ -128,7 +127,8 @@ cdef class IndexTable:
         self.again += 1
 
     cdef bint count_refusal(self, uint32_t write_index, const uint8_t *why, size_t size) except -1:
-        """Whether this is no record but the client's word that it refused one (data_ring.h); counts it."""
+        """True for the client's report that it refused a record itself (data_ring.h), which is then
+        counted."""
         cdef uint32_t index = write_index & ~DR_REFUSED
         if not write_index & DR_REFUSED or index >= <uint32_t>PyList_GET_SIZE(self.tracepoints):
             return False
@@ -146,11 +146,11 @@ cdef class IndexTable:
                 key = (self.again_error, -1)
             self._refused[key] = self._refused.get(key, 0) + again
         except MemoryError:
-            pass  # total_refused has it
+            pass  # counted in total_refused
 
     def write(self, bytes record not None, int pid, uint64_t ts_ns, tgid=None, cpu=None):
-        """The acknowledged form: the size of the record, or -errno. Its time is given. tgid: the process of
-        thread `pid`, where that is another number. cpu: where that wrote; None: here.
+        """The acknowledged form: returns the size of the record, or -errno. tgid: the process of thread
+        `pid`, if different. cpu: the writer's; None: this cpu.
 
         EFAULT: less than 4 bytes. EINVAL, ENOENT: negative or unknown write_index. Else as Tracepoint.write.
         """
@@ -168,12 +168,10 @@ cdef class IndexTable:
     def take_in(self, buffer, Py_ssize_t offset, int pid, uint64_t ts_ns):
         """Take in the consecutive complete bare `bin` objects at `offset`; returns the offset behind them.
 
-        All get the time that is given, and this cpu: they arrived at one moment, and one after the other is
-        their order in `trace`. Refusals among them are counted.
+        All get the same time, `ts_ns`, and this cpu: they arrived together; their order in `trace` is that of
+        the buffer. A record that names its writer gets that thread and cpu, if valid. Refusals are counted.
 
-        One that says who wrote it has that thread and cpu, where they can be.
-
-        Stops at anything else, at an incomplete object, and at one of more than MAX_DATA_OBJECT bytes, which
+        Stops at any other object, at an incomplete one, and at one of more than MAX_DATA_OBJECT bytes, which
         the caller answers with EMSGSIZE. ValueError: offset outside the buffer.
         """
         cdef Py_buffer view
@@ -187,7 +185,7 @@ cdef class IndexTable:
         cdef const uint8_t *record
         cdef uint32_t cpu = machine_cpu()
         cdef bint is_signed, may_be_signed = self.make_writers is not None
-        # While we hold it, nothing that runs below can resize or free the buffer.
+        # While this view is held, code called below cannot resize or free the buffer.
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         try:
             if not 0 <= offset <= view.len:

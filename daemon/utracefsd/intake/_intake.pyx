@@ -1,19 +1,19 @@
 # cython: boundscheck=False, wraparound=False
-"""Taking in: all data rings merged by time into the tracepoints.
+"""The intake: merges all data rings by time into the tracepoints.
 
-Each connection may have one ring. `Intake.take_in` looks at what every ring holds when it is called, takes in
-the oldest record of all again and again, and hands it to its tracepoint. No Python code runs per record.
+Each connection may have one ring. `Intake.take_in` repeatedly takes the oldest record of all rings and hands
+it to its tracepoint. No Python code runs per record.
 
-Records are taken up to the moment at which the call began. What was committed later, while it looked at one
-ring after the other, waits for the next call: taken now, it would overtake older records of rings that were
-looked at before. (What was committed before the call bears a time before it, so it is taken.)
+A call takes records up to the moment at which it began. Records committed later, while it looks at one ring
+after the other, wait for the next call: taken now, they would overtake older records of rings that it had
+already looked at. (A record committed before the call has a time before it, so it is taken.)
 
-Bounded: one call takes at most what was reserved when it began, and at most `budget` records. What a producer
-claims is not believed (`DataRing`); here: the write_index is looked up in its own connection's table, the
-time stamp may not lie in the future, the cpu must exist.
+Bounded: one call takes at most the records reserved when it began, and at most `budget` of them. A producer's
+claims are not trusted (`DataRing`); here: the write_index is looked up in the table of its own connection,
+the time stamp may not be in the future, the cpu must exist.
 
-A daemon that is killed anywhere in here leaves a state from which its successor takes in every committed
-record exactly once, for each instance that keeps it: include/journal.h says why.
+If the daemon is killed at any point in here, the next one takes in every committed record exactly once, for
+each instance that keeps it: include/journal.h has the argument.
 
 Single-threaded, with the GIL.
 """
@@ -40,9 +40,9 @@ from utracefsd.machine.machine cimport machine_clock_ns
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_look, tsc_clock_now
 
 cdef enum:
-    # Give space back to the producer about this often, so that a full ring can go on during a round.
+    # Give space back to the producer about this often, so that it can write to a full ring during a round.
     PUBLISH_BYTES = 65536
-    # Whether known threads still are the peer's costs a look into /proc for each.
+    # Checking that known threads are still the peer's reads /proc for each.
     KNOWN_NS = 1000000000
 
 
@@ -50,15 +50,15 @@ cdef enum:
 cdef class Intake:
     """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim.
 
-    tsc: Producers may stamp with the time stamp counter. Where it is not to be trusted it stays False.
-    journal: Where the clock of a daemon before this one is, and ours for the next.
-    looked_ns: CLOCK_MONOTONIC when take_in was called last: what is from before that is taken in.
-    clock_jumped: The counter and the clock went apart since this was last set to False.
+    tsc: Producers may stamp with the time stamp counter. False where the counter is not trusted.
+    journal: Has the previous daemon's clock, and keeps this one's for the next.
+    looked_ns: CLOCK_MONOTONIC of the last take_in: records before it have been taken in.
+    clock_jumped: Counter and clock diverged since this was last set to False.
     """
 
     cdef readonly list rings
     cdef readonly int nr_cpus
-    cdef readonly bint has_more     # a record was seen that waits for the next call
+    cdef readonly bint has_more     # a record was seen and left for the next call
     cdef bint may_tsc
     cdef public bint clock_jumped
     cdef tsc_clock clock
@@ -102,27 +102,28 @@ cdef class Intake:
         self.set_clock(ring)
 
     def remove(self, DataRing ring not None):
-        """Forget a ring, after what it still held was taken in."""
+        """Forget a ring whose records were taken in."""
         self.rings.remove(ring)
-        ring.mark_lost(UINT64_MAX)  # what it lost in the end is missing in front of whatever comes next
+        ring.mark_lost(UINT64_MAX)  # its last losses come before any next record
 
     def want_wakeup(self, bint wanted):
-        """Ask every producer to ring its doorbell, or not to. Call take_in once more before sleeping."""
+        """Ask every producer to ring its doorbell, or to stop that. Call take_in once more before
+        sleeping."""
         cdef DataRing ring
         for ring in self.rings:
             dr_want_wakeup(&ring.c, wanted)
 
     def take_in(self, Py_ssize_t budget=1 << 62):
-        """Take in what was committed when this was called, oldest first over all rings; returns how many.
+        """Take in the records committed before this call, oldest first over all rings; returns how many.
 
-        At most `budget` records. Rings found `corrupt` are left alone from then on.
+        At most `budget` records. Rings found `corrupt` are ignored from then on.
         """
         cdef Py_ssize_t n = PyList_GET_SIZE(self.rings), i, live = 0, done = 0
         cdef DataRing ring, best
         cdef PyObject **heads
         cdef uint64_t now, until
         self.has_more = False
-        self.look_at_clock()    # before any ring: what is from before this is found in all of them
+        self.look_at_clock()    # before any ring, so that all rings are read up to this moment
         if n == 0:
             return 0
         heads = <PyObject **>PyMem_Malloc(n * sizeof(PyObject *))
@@ -188,14 +189,14 @@ cdef class Intake:
         return done
 
     cdef inline bint next_of(self, DataRing ring, uint64_t now) noexcept:
-        """The next record of a ring that this call may take, into its `head`."""
+        """Load the next record that this call may take into the ring's `head`."""
         if not ring.refill(&self.clock):
             return False
         if ring.head.time > now and ring.head.time <= machine_clock_ns(CLOCK_MONOTONIC):
             self.has_more = True
             ring.has_head = False
             return False
-        return True     # also with a time that has not come yet: nobody waits for a producer's fancy
+        return True     # also one with a future time: a producer's wrong clock must not block its ring
 
     cdef inline int dispatch(self, DataRing ring, uint64_t now) except -1:
         cdef Record r
@@ -211,7 +212,8 @@ cdef class Intake:
             ring.mark_lost(ring.c.tail + head.bytes)
         if head.write_index >= <uint32_t>PyList_GET_SIZE(tracepoints):
             if is_named:
-                ring.writers.find(head.tid, head.comm, now)  # it is said once, perhaps with this refusal
+                # A name is sent once, perhaps with this refused record.
+                ring.writers.find(head.tid, head.comm, now)
             if not ring.table.count_refusal(head.write_index, ring.copy, head.length):
                 ring.table.refuse(
                     errno_enoent, -1 if head.write_index > 0x7fffffff else <long long>head.write_index
@@ -239,10 +241,11 @@ cdef class Intake:
 
 
 cdef int emit_again(Tracepoint tracepoint, Record *r, DataRing ring) except? 1:
-    """Hand over a record that was under way when a daemon died, to all probes but those that took it then.
+    """Dispatch a record again that was being dispatched when a daemon died, to all probes that had not taken
+    it.
 
-    Those with triggers get it in any case: they store it only if they do not have it, and fire what did not
-    fire then.
+    Probes with triggers get it in any case: they store it only if they do not have it, and run the triggers
+    that had not fired.
     """
     cdef tuple probes = tracepoint._probes
     cdef bint marked = ring.slot.tail & JR_JUDGED

@@ -1,4 +1,4 @@
-"""What Intake may use of the journal: its clock."""
+"""The journal, for Intake, which uses its clock."""
 
 from libc.stdint cimport uint64_t
 
@@ -11,9 +11,9 @@ cdef class Journal:
     cdef readonly object path
     cdef readonly object refused        # str or None
     cdef readonly Cells cells
-    # (st_dev, st_ino) -> (position, set of keys): what fired for a record that is to be handed over again.
+    # (st_dev, st_ino) -> (position, set of keys): triggers that fired for a record to be dispatched again.
     cdef readonly dict fired
-    cdef dict waiting                   # (st_dev, st_ino) -> slot: left by a dead daemon, not yet adopted
+    cdef dict waiting                   # (st_dev, st_ino) -> slot: left by an earlier daemon, not yet adopted
     cdef list unused
     cdef int fd
     cdef unsigned char *map

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""The journal of the data rings: what a daemon killed at any instruction leaves for its successor."""
+"""The journal of the data rings: it lets the next daemon continue after a kill at any instruction."""
 
 import os
 
@@ -32,7 +32,7 @@ from utracefsd.machine.kept_file import made_whole, open_kept
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_resume
 
 cdef enum:
-    # More data rings than a process has descriptors for in practice; the file grows by the page.
+    # More than the data rings for which a process has descriptors in practice; the file grows by the page.
     JOURNAL_SLOTS = 65536
     SLOTS_A_PAGE = 32
 
@@ -47,7 +47,8 @@ cdef int forget_origins(RingBuffer buffer) except -1:
 
 
 cdef bint has_taken(RingBuffer buffer, int cpu, uint64_t ring, uint64_t at) noexcept:
-    """A snapshot may have swapped the ring away that has the record."""
+    """Whether the ring buffer took the record at `at` of data ring `ring`. A snapshot may have swapped the
+    cpu's rings since, so look at both."""
     return rb_has_taken(&buffer.cpus[cpu], ring, at) or (
         buffer.spare is not None and rb_has_taken(&buffer.spare.cpus[cpu], ring, at)
     )
@@ -55,15 +56,16 @@ cdef bint has_taken(RingBuffer buffer, int cpu, uint64_t ring, uint64_t at) noex
 
 @cython.final
 cdef class Journal:
-    """How far each data ring is consumed, in the file `path`, where a successor finds it (include/journal.h).
+    """How far each data ring is consumed, in the file `path`, where the next daemon finds it
+    (include/journal.h).
 
-    Each ring has one slot in it. What a dead daemon left there is kept for rings that are adopted later.
+    Each ring has one slot in it. Slots of the previous daemon wait for rings that are adopted later.
     `buffers` are the ring buffers that were taken over, by instance number: they tell whether they have the
-    record that was under way when that daemon died. `cells` say which triggers had fired for it; None: there
-    are no triggers. fired: the same of records that the daemon before could not yet hand over again. OSError:
-    the file cannot be opened or made.
+    record that was being dispatched when that daemon died. `cells` say which triggers had fired for it;
+    None: there are no triggers. fired: the same for records that the previous daemon had not yet dispatched
+    again. OSError: the file cannot be opened or made.
 
-    refused: What was wrong with the file that was there and has been replaced; None if nothing.
+    refused: The error of an old file that has been replaced; None if nothing.
     """
 
     def __cinit__(self):
@@ -96,7 +98,7 @@ cdef class Journal:
             self.waiting[key] = i
         self.cells.end_judging()
         for buffer in buffers.values():
-            forget_origins(buffer)      # the slots know it now, and data rings get new numbers
+            forget_origins(buffer)      # the slots have the result now, and data rings get new numbers
         self.unused.reverse()
 
     cdef int judge(self, jr_slot *slot, dict buffers) except -1:
@@ -109,18 +111,18 @@ cdef class Journal:
                 if has_taken(buffer, cpu, slot.number, slot.tail & ~JR_JUDGED):
                     taken[number >> 6] |= <uint64_t>1 << (number & 63)
         jr_judge(slot, taken)
-        jr_renumber(slot, 0)            # 0 is none of the numbers that are given from now on
+        jr_renumber(slot, 0)            # 0 is never given to a data ring
         return 0
 
     cdef int judge_triggers(self, jr_slot *slot) except -1:
-        """Before the slot loses its number."""
+        """Call it before the slot loses its number."""
         key = (slot.dev, slot.ino)
         tail = slot.tail & ~JR_JUDGED
         before = self.fired.pop(key, None)
         fired = self.cells.fired_at(slot.number, tail, slot.dev, slot.ino)
         if before is not None and before[0] == tail:
             fired = before[1] if fired is None else fired
-            fired.update(before[1])     # the same set, for triggers that find out later
+            fired.update(before[1])     # the same set, for triggers that are judged later
         if fired is not None:
             self.fired[key] = (tail, fired)
         return 0
@@ -132,14 +134,14 @@ cdef class Journal:
             close_fd(self.fd)
 
     def __len__(self):
-        """How many slots belong to a ring, one that is here or one still to be adopted."""
+        """How many slots belong to a ring that is open or still to be adopted."""
         return self.slots - len(self.unused)
 
     cdef jr_slot *at(self, Py_ssize_t i) noexcept:
         return <jr_slot *>(self.map + (1 + i) * JR_SLOT_BYTES)
 
     cdef object open_old(self):
-        """Open and map the file that is there. None, or why it cannot be used."""
+        """Open and map an old file. None, or why it cannot be used."""
         cdef jr_header *header
         opened = open_kept(self.path)
         if opened is None:
@@ -172,7 +174,7 @@ cdef class Journal:
         return 0
 
     cdef int map_it(self, int fd) except -1:
-        # For the largest size that it may reach, so that slots never move; only what the file has is touched.
+        # Maps the largest size that it may reach, so that slots never move; only the file's part is touched.
         cdef void *at = map_file(NULL, self.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
         if at == MAP_FAILED:
             raise MemoryError("the journal cannot be mapped")
@@ -202,23 +204,23 @@ cdef class Journal:
         return 0
 
     cdef void resume_clock(self, tsc_clock *clock) noexcept:
-        """Make times of counts as the daemon before did."""
+        """Convert counts to times as the previous daemon did."""
         cdef jr_header *header = <jr_header *>self.map
         tsc_clock_resume(clock, header.clock_first, header.clock_last[header.clock_at & 1])
 
     cdef void note_clock(self, const tsc_clock *clock) noexcept:
-        """After each look, so that a successor can."""
+        """Called after each look, for the next daemon."""
         jr_note_clock(<jr_header *>self.map, &clock.first, &clock.to)
 
     def begin(self, DataRing ring not None):
-        """Keep account of a ring that was just made. OSError, MemoryError: there is no room for it."""
+        """Give a slot to a new ring. OSError, MemoryError: no space for it."""
         key = ring.key()
         self.fired.pop(key, None)
-        i = self.waiting.pop(key, None)     # of a memfd that is gone, whose inode number is used again
+        i = self.waiting.pop(key, None)     # of a removed memfd whose inode number is reused
         self.give(ring, key, self.unused_slot() if i is None else i)
 
     def resume(self, DataRing ring not None):
-        """Go on in an adopted ring where the daemon before was; call it before anything is taken in.
+        """Continue an adopted ring where the previous daemon stopped; call it before anything is taken in.
 
         Errors as in `begin`.
         """
@@ -232,10 +234,10 @@ cdef class Journal:
         i = self.waiting.pop(key)
         slot = self.at(i)
         tail = slot.tail & ~JR_JUDGED
-        # The first bound is our own. The other side may change head between two looks at it, so head alone
-        # would not keep dr_advance within the mapping.
+        # The first bound is private memory. The other side may change head between two reads of it, so head
+        # alone would not keep dr_advance within the mapping.
         if tail & 7 or tail - told > ring.c.ring.size or tail - told > dr_head(&ring.c) - told:
-            self.give(ring, key, i)         # not as we left it: believe the ring's own memory then
+            self.give(ring, key, i)         # not as the last daemon left it: then trust the ring's own memory
             return
         self.numbers += 1
         jr_renumber(slot, self.numbers)
@@ -249,14 +251,15 @@ cdef class Journal:
         ring.publish()
 
     def forget_buffer(self, int number):
-        """The instance of that number is removed: another one of that number has none of its records."""
+        """The instance with that number is removed: a later one with that number has none of its records."""
         cdef Py_ssize_t i
         if 0 <= number < JR_MAX_BUFFERS:
             for i in range(self.slots):
                 self.at(i).taken[number >> 6] &= ~(<uint64_t>1 << (number & 63))
 
     def end(self, DataRing ring not None):
-        """The ring is given up: free its slot. From now on its own memory says how far it is consumed."""
+        """The ring is given up: free its slot. From now on only the ring's own memory says how far it is
+        consumed."""
         if ring.journal is self:
             self.unused.append(self.index_of(ring))
             self.fired.pop(ring.key(), None)
@@ -264,7 +267,7 @@ cdef class Journal:
             self.detach(ring)
 
     def leave(self, DataRing ring not None):
-        """Take in nothing more from the ring; its slot waits until this daemon or a later one adopts it."""
+        """Stop reading the ring; its slot waits until this daemon or a later one adopts the ring."""
         if ring.journal is self:
             self.waiting[ring.key()] = self.index_of(ring)
             self.detach(ring)

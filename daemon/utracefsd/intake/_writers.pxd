@@ -1,5 +1,4 @@
-"""What other compiled modules may use of the threads of a process: DataRing and IndexTable ask whose a record
-is."""
+"""The threads of a process, for DataRing and IndexTable, which ask for the thread of a record."""
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
@@ -9,7 +8,7 @@ cdef enum:
 cdef class Lookups:
     cdef int left
     cdef uint64_t since
-    # The ring whose known threads were looked at longest ago, in this round.
+    # The ring whose known threads were checked longest ago, in this round.
     cdef object stalest
 
     cdef bint take(self, uint64_t now) noexcept
@@ -17,15 +16,15 @@ cdef class Lookups:
 cdef class Writers:
     cdef readonly int pid               # the process, by SO_PEERCRED
     cdef readonly Lookups lookups
-    cdef object _lives                  # says whether `pid` still is the process that connected
+    cdef object _lives                  # returns whether `pid` still is the process that connected
     cdef object _comms
     cdef object _start_time
     cdef object _share
-    cdef bint is_here                   # its thread ids are ours
-    cdef uint32_t known[KNOWN_TIDS]     # thread ids that were found to be of the process
-    cdef uint32_t unknown[KNOWN_TIDS]   # and those that were found not to be, since unknown_since
+    cdef bint is_here                   # its pid namespace is ours
+    cdef uint32_t known[KNOWN_TIDS]     # thread ids found to be of the process
+    cdef uint32_t unknown[KNOWN_TIDS]   # thread ids found not to be, since unknown_since
     cdef uint64_t unknown_since
-    cdef list ended                     # slots of those among `known` that nobody had any more
+    cdef list ended                     # slots of those among `known` that no thread had any more
 
     cdef int32_t find(self, uint32_t tid, const unsigned char *comm, uint64_t now) except? -1
     cdef bint is_thread(self, uint32_t tid)

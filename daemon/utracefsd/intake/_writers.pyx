@@ -1,22 +1,23 @@
 # cython: boundscheck=False, wraparound=False
-"""The threads of one process: as which of them its records count, and under which name.
+"""The threads of one process: thread id and name for each of its records.
 
-A producer claims a thread id and, when the thread was not heard of before, its name (data_ring.h). What /proc
-says of the process that the kernel named as the peer decides:
+A producer claims a thread id and, for a new thread, its name (data_ring.h). /proc of the process that the
+kernel named as the peer decides:
 
-| /proc has the thread | its record counts as | name |
+| /proc has the thread | the record's thread | name |
 |---|---|---|
-| among those of the process | the thread's | what /proc says; the claimed one if the thread has just ended |
-| as another process's | the process's | |
-| no more | the thread's, under the two conditions below; else the process's | the claimed one |
+| in the process | as claimed | from /proc; the claimed one if the thread has just ended |
+| in another process | the process itself | |
+| no more | as claimed, under the two conditions below; else the process itself | the claimed one |
 
-A thread that /proc has no more is believed if it says its name now or is known as the process's, and if its
-number is not known as another process's. So a claim never names a thread of another process, nor one that
-has ended. A process in a pid namespace of its own has numbers that mean nothing here, and no such threads.
+The claim of a thread that /proc does not have is accepted if the record carries its name or the thread is
+known as the process's, and if its number is not known as another process's. So a claim never names a thread
+of another process, not even an ended one. A process in another pid namespace has numbers that mean nothing
+here, and no such threads.
 
-Asking /proc costs a hundred times what a record does. So an answer is remembered; one of no, and that a
-thread has ended, for a while only, since the number is given to others. And there is a number of questions
-for each user (Lookups). Records beyond that count as the process's.
+Asking /proc costs a hundred times as much as a record. So answers are remembered; a negative answer, and the
+end of a thread, for a while only, since thread ids are reused. The number of questions is limited for each
+user (Lookups). Records beyond that count as the process's.
 
 Single-threaded, with the GIL.
 """
@@ -32,7 +33,7 @@ from utracefsd.machine.procfs import is_in_our_namespace
 
 cdef enum:
     UNKNOWN_NS = 1000000000
-    # So many at once, for a program that begins with hundreds of threads; then a tenth of the time: one takes
+    # A burst, for a program that begins with hundreds of threads; then a tenth of the time: one lookup takes
     # 13 us for a thread that has ended, 30 us for one that lives.
     LOOKUPS_AT_ONCE = 512
     LOOKUP_NS = 300000
@@ -40,9 +41,9 @@ cdef enum:
 
 @cython.final
 cdef class Lookups:
-    """How many questions about new threads the processes of one user may have answered by /proc: a number
-    that grows with time, LOOKUPS_AT_ONCE at most. And of which one ring it is asked in a round whether its
-    known threads are still there: that may be due in each of a thousand rings at once."""
+    """Limits the lookups in /proc for new threads of one user's processes: tokens that refill with time, at
+    most LOOKUPS_AT_ONCE. Also selects the one ring per round whose known threads are checked: the check may
+    be due in each of a thousand rings at once."""
 
     def __init__(self):
         self.left = LOOKUPS_AT_ONCE
@@ -64,21 +65,21 @@ cdef class Lookups:
 
 
 class AllWriters:
-    """Makes the Writers of each process. comms: the names (`CommTable`); None: nobody wants to know."""
+    """Makes the Writers of each process. comms: the names (`CommTable`); None: names are not needed."""
 
     def __init__(self, comms=None):
         self._comms = comms
         self._lookups = {}
 
     def of(self, int pid, start_time=0, share=0, lives=None):
-        """Those of process `pid`. share: the user whose questions they are. lives: whether `pid` still is
-        that process; None: it is."""
+        """The Writers of process `pid`. share: the user charged for the lookups. lives: returns whether `pid`
+        still is that process; None: it is."""
         return Writers(pid, start_time, share, lives, self._comms, self._lookups.setdefault(share, Lookups()))
 
 
 @cython.final
 cdef class Writers:
-    """The threads of a process that write; made by `AllWriters.of`."""
+    """The writing threads of a process; made by `AllWriters.of`."""
 
     def __init__(self, int pid, start_time, share, lives, comms, Lookups lookups not None):
         self.pid = pid
@@ -91,7 +92,7 @@ cdef class Writers:
         self.is_here = comms is not None and pid > 0 and is_in_our_namespace(pid)
 
     cdef int32_t find(self, uint32_t tid, const unsigned char *comm, uint64_t now) except? -1:
-        """As which thread a record counts that claims `tid`, and the name `comm` if that is not NULL."""
+        """The thread id for a record that claims `tid`, and the name `comm` if that is not NULL."""
         cdef uint32_t slot = tid % KNOWN_TIDS
         cdef bint is_known = self.known[slot] == tid and tid != 0
         if is_known and comm == NULL:
@@ -120,7 +121,7 @@ cdef class Writers:
         return <int32_t>tid
 
     cdef bint is_thread(self, uint32_t tid):
-        """Whether it is a thread of the peer, and not of a stranger who got the peer's pid after it."""
+        """Whether it is a thread of the peer, and not of a later process with the peer's pid."""
         return self.has_thread(tid) and self.is_of_peer()
 
     cdef bint has_thread(self, uint32_t tid):
@@ -133,15 +134,15 @@ cdef class Writers:
         return self._lives is None or self._lives()
 
     cpdef begin_round(self):
-        """Who had ended is looked at again: the number may be somebody else's by now."""
+        """Check ended threads again: their numbers may have been reused."""
         if self.ended:
             for slot in self.ended:
                 self.known[slot] = 0
             self.ended = []
 
     cpdef check_known(self):
-        """Forget thread ids that ended and were given to another process. One that nobody has stays known:
-        what waits in the ring may be its."""
+        """Forget thread ids that ended and were given to another process. An unused one stays known: records
+        in the ring may be from it."""
         cdef bint is_of_peer = self.is_of_peer()
         for slot in range(KNOWN_TIDS):
             tid = self.known[slot]
@@ -149,5 +150,5 @@ cdef class Writers:
                 self.known[slot] = 0
 
     def threads(self):
-        """The threads whose records were taken in last, at most a few dozen."""
+        """The threads of the last records that were taken in, at most a few dozen."""
         return [tid for tid in self.known[:KNOWN_TIDS] if tid]

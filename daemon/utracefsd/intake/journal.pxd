@@ -1,4 +1,4 @@
-"""The functions of include/journal.h, which says what the journal is and why its stores are in this order."""
+"""The functions of include/journal.h, which explains the journal and the order of its stores."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -1,8 +1,8 @@
-"""What the state says of a data ring, so that a successor knows which there were.
+"""A data ring as the state describes it for the next daemon.
 
-The journal says how far a ring was consumed. This says whose it is, and what its records mean: the events of
-its write_index table. With that a successor waits for the rings that may come back before it merges any
-(`Rings.gathering`), and reads one whose program ended meanwhile, where the service manager kept it.
+The journal has how far a ring was consumed. This has its process, and the meaning of its records: the events
+of its write_index table. With it the next daemon waits for rings that may come back before it merges any
+(`Rings.gathering`), and reads a ring that the service manager kept after its program had ended.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,18 @@ class KnownRing:
     """A data ring."""
 
     pid: int
-    """Its process; 0 when that lives in a namespace that we do not see."""
+    """Its process; 0 when that process's pid namespace is not visible."""
 
     start_time: int
-    """When that began, in clock ticks since boot; 0 if that could not be seen."""
+    """When that process began, in clock ticks since boot; 0 if unknown."""
 
     uid: int
-    """Whose memory it counts as."""
+    """The user charged for its memory."""
 
     event_ids: list[int]
     """Trace event ids by write_index."""
 
     def may_come_back(self, is_running: Callable[[int, int], bool]) -> bool:
-        """Whether its process is there to bring it; one that cannot be seen may be."""
+        """Whether its process still runs and can bring the ring back; assumed of a process that is not
+        visible."""
         return not self.pid or not self.start_time or is_running(self.pid, self.start_time)

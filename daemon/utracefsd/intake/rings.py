@@ -1,37 +1,36 @@
-"""The data rings of all producers: who may have one, their doorbells, and taking them in together.
+"""The data rings of all producers: making and adopting them, their limits, their doorbells, and the intake.
 
-One `Rings` for the daemon. It makes a ring for a connection or adopts one from before a restart, counts the
-memory that each user's rings take, and hangs all doorbells on one epoll(7) descriptor for the edge to wait
-on. The record path itself is compiled (`_intake`).
+There is one `Rings` per daemon. It makes a ring for a connection or adopts one from before a restart, counts
+the memory of each user's rings, and adds all doorbells to one epoll(7) descriptor on which the edge waits.
+The record path itself is compiled (`_intake`).
 
-How the edge (server/serve.py) uses it:
+Use by the edge (server/serve.py):
 
     asleep ── doorbell ──> awake: every POLL_S a `round`; no doorbells, except where a ring passes half full
       ^                      │
       └── want_wakeup(True), once more a `round`: nothing ── after LINGER_ROUNDS rounds without a record
 
-With a journal, what a killed daemon had consumed of a ring is known to the one that adopts it
+With a journal, a daemon that adopts a ring knows how far a killed daemon had consumed it
 (`_journal.Journal`).
 
-**After a restart** all rings that the daemon before had have to be there before any is taken in: rings are
-merged by time, and a ring that comes back later brings records older than what the others hold. So while one
-may still come back (`gathering`) nothing is taken in at all; `stop_waiting` ends that. A ring whose
-connection ends meanwhile stays as an orphan: it has no connection, holds references on its events itself,
-and goes when it is empty.
+**After a restart** no ring is read until all rings of the previous daemon are back: rings are merged by time,
+and a ring that comes back later brings records older than those of the others. So while one may still come
+back (`gathering`) the intake waits; `stop_waiting` ends that. A ring whose connection ends meanwhile becomes
+an orphan: it has no connection, holds references on its events itself, and is freed when it is empty.
 
-With a `store` (the service manager's; server/fd_store.py) each ring is kept there, and a daemon that starts
-has them all at once, those of programs that ended meanwhile, too: as orphans, until their program adopts its
-ring or what it left is taken in. What comes from there is checked like what comes from a producer. The places
-there are shared out (`Shares`), and a ring that found none gets the next that is free.
+With a `store` (the service manager's; server/fd_store.py) each ring is kept there, and a new daemon has all
+of them at once, also those of programs that have ended. They are orphans until their program adopts its ring
+or the rest in it is taken in. Descriptors from the store are checked like those of a producer. The store's
+places are shared among users (`Shares`); a ring that got none gets the next free one.
 
-A ring of the daemon before that is in no store, and does not come back with its program, is gone with what it
-held. How many records those are nobody knows; their events are told that there was one (`gone`).
+If a ring of the previous daemon is in no store, and its program does not bring it back, its unread records
+are lost. Their number is unknown; each of their events counts one lost record (`gone`).
 
-A ring whose memory is invalid is `corrupt`: `round` tells its owner by `failed`, whose connection ends with
+A ring whose memory is invalid is `corrupt`: `round` calls `failed`, and the ring's connection ends with
 EPROTO.
 
 Producers may stamp records with the time stamp counter while the kernel takes the time from it, too; when
-counter and clock go apart, it is asked again.
+counter and clock diverge, the daemon asks the kernel again.
 """
 
 import errno
@@ -57,34 +56,34 @@ from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 from utracefsd.machine.subordinates import share_of
 
-# A record is visible after this long at most while the daemon is awake (the promise is 20 ms).
+# Longest time until a record is visible while the daemon is awake (the documented limit is 20 ms).
 POLL_S = 0.002
 
 # How many empty rounds before producers are asked for the doorbell again. A program that emits every few
 # milliseconds then costs neither itself a system call per record nor the daemon a wake-up.
 LINGER_ROUNDS = 10
 
-# Records in one round before others have their turn: some milliseconds.
+# Records per round, some milliseconds; then other tasks run.
 ROUND_RECORDS = 50_000
 
-# What a ring larger than the default may take of the memory for rings that a user has left.
+# Part of the ring memory left to a user that a ring larger than the default may take.
 PART_OF_THE_REST = 16
 
 logger = logging.getLogger("utracefsd")
 
 
 class DescriptorStore(Protocol):
-    """Where descriptors outlive this process."""
+    """A store that keeps descriptors beyond this process."""
 
     @property
     def limit(self) -> int:
-        """How many descriptors it takes; 0: it keeps none."""
+        """How many descriptors it keeps; 0: none."""
 
     def keep(self, name: str, fd: int) -> bool:
-        """Keep a duplicate of `fd`; False: it cannot."""
+        """Keep a duplicate of `fd`; False: not possible."""
 
     def drop(self, name: str) -> None:
-        """It is of no use any more."""
+        """Drop the descriptor of that name."""
 
 
 class NoStore:
@@ -99,7 +98,7 @@ class NoStore:
 
 _DESCRIPTORS_OF_A_RING = 2
 
-# What a ring takes in the log of the state at most, and each event of its records.
+# Limits of a ring's line in the state's log, and of each event in it.
 _LINE_BYTES = 64
 _ID_BYTES = 3
 
@@ -115,7 +114,7 @@ def _ignore(*_: object) -> None:
 
 
 def name_of(key: Key) -> str:
-    """What a ring is called in the descriptor store."""
+    """The ring's name in the descriptor store."""
     return f"{STORED}{key[1]}"
 
 
@@ -131,27 +130,27 @@ class _Owned:
     start_time: int
     failed: Callable[[TraceError], None]
     taken: int = 0
-    """What its ring had `taken` when `writers` was asked last."""
+    """The ring's `taken` at the last call of `writers`."""
     left: bool = False
-    """Its connection to this daemon has ended, and nobody else's has taken it over."""
+    """Its connection to this daemon has ended, and no other has adopted it."""
     privileged: bool = False
-    """An administrator's, as its connection was."""
+    """Its connection was an administrator's."""
     stored: bool = False
-    """The store has it."""
+    """The store keeps it."""
 
 
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
 
-    journal: where it is kept how far each ring is consumed. all_writers: knows the threads of each process.
-    wrote: told the thread and the process of those whose ring ends before `writers` is asked. save:
-    called before records are taken in, to write down their events for a daemon that comes after this one.
-    end_failed: called when owners of corrupt rings were told.
+    journal: keeps how far each ring is consumed. all_writers: knows the threads of each process. wrote:
+    called with thread and process for writers of a ring that ends before the next `writers`. save: called
+    before records are taken in, to write down their events for the next daemon. end_failed: called after
+    `failed` of corrupt rings.
 
-    known: rings of the daemon before. is_running: asks /proc. hold, let_go: take and drop
-    references on events, by id; hold answers the table of their tracepoints, None when one of them is gone.
-    store: keeps the rings beyond this process. stored: descriptors that it kept, ours from now on. gone: told
-    the events of a ring that is gone with what it held, and 1; and -1 if it comes back all the same.
+    known: rings of the previous daemon. is_running: asks /proc. hold, let_go: take and drop references on
+    events, by id; hold returns the table of their tracepoints, None when one of them is gone. store: keeps
+    the rings beyond this process. stored: the descriptors that it kept, owned by this object. gone: called
+    with the events of a ring that is lost, and 1; and -1 if it comes back later.
     """
 
     def __init__(
@@ -173,21 +172,21 @@ class Rings:
         gone: Callable[[Sequence[int], int], None] = _ignore,
     ) -> None:
         self.on_kept: Callable[[Key, KnownRing], None] = _ignore
-        """Told of each ring that there is, for a successor to know; then of each event more of it."""
+        """Called with each ring, for the state; then with each further event of it."""
         self.on_grown: Callable[[Key, int], None] = _ignore
         self.on_gone: Callable[[Key], None] = _ignore
-        """Told of each that is given up, or not waited for any more."""
+        """Called with each ring that is given up, or no longer waited for."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
-        """TraceError when so many bytes could not be written down for a new one."""
+        """Raises TraceError when the state has no space for so many bytes, for a new ring."""
         self._awaited = dict(known or {})
         self._is_running = is_running
         self._hold = hold
         self._let_go = let_go
         self._store = NoStore() if store is None else store
         self._unstored: dict[int, dict[_Owned, None]] = {}
-        """By user, those that the store has no place for; without empty ones."""
+        """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
-        """Those that are gone, or may be: nobody waits for them any more."""
+        """Rings that are lost, or may be: `gathering` no longer waits for them."""
         self._gone = gone
         self._save = save
         self._end_failed = end_failed
@@ -202,7 +201,7 @@ class Rings:
         self._orphans: dict[_Owned, None] = {}
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Ours alone: wakes the edge as a doorbell does."""
+        """Private: wakes the edge as a doorbell does."""
         self._epoll.register(self._bell, select.EPOLLIN | select.EPOLLET)
         self._taking_in = False
         self._lost_of_unknown = 0
@@ -210,23 +209,23 @@ class Rings:
 
     @property
     def gathering(self) -> bool:
-        """A ring of the daemon before this one may still come back: nothing is taken in yet."""
+        """A ring of the previous daemon may still come back: the intake waits."""
         return bool(self._awaited)
 
     def look_again(self) -> None:
-        """Do not wait for rings whose programs are gone."""
+        """Stop waiting for rings whose programs have ended."""
         gone = [key for key, ring in self._awaited.items() if not ring.may_come_back(self._is_running)]
         self._wait_no_more(gone)
 
     def stop_waiting(self, but_for: Container[int] = ()) -> None:
-        """Whatever comes back from now on comes late. but_for: processes that are still waited for."""
+        """Treat rings that come back from now on as late. but_for: processes to keep waiting for."""
         self._wait_no_more([key for key, ring in self._awaited.items() if ring.pid not in but_for])
 
     def _wait_no_more(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._miss(key, self._awaited.pop(key))
         if not self._awaited:
-            os.eventfd_write(self._bell, 1)  # look at what the others hold
+            os.eventfd_write(self._bell, 1)  # take in from the other rings
 
     def _miss(self, key: Key, known: KnownRing) -> None:
         if not self._missing:
@@ -241,16 +240,16 @@ class Rings:
 
     @property
     def nr_missing(self) -> int:
-        """Rings of the daemon before that have not come back."""
+        """Rings of the previous daemon that have not come back."""
         return len(self._missing)
 
     @property
     def nr_unstored(self) -> int:
-        """Rings that end with their program while there is no daemon."""
+        """Rings that are lost if their program ends while no daemon runs."""
         return len(self._owned) - self._shares.total(Resource.STORED_RINGS)
 
     def _take_over(self, stored: Iterable[int]) -> None:
-        """Go on with the rings that were kept in the store. Those of no use are dropped there."""
+        """Take over the rings kept in the store, and drop unusable ones there."""
         for fd in stored:
             found = os.fstat(fd)
             key = found.st_dev, found.st_ino
@@ -279,21 +278,21 @@ class Rings:
         self.look_again()
 
     def _orphan(self, owned: _Owned) -> None:
-        owned.failed = _ignore  # it holds nothing of its connection, and no circle: forgotten, it is closed
+        owned.failed = _ignore  # holds nothing of its connection and forms no cycle: `_forget` frees it
         self._orphans[owned] = None
 
     def stop_telling(self) -> None:
-        """Nobody notes what a successor must know any more."""
+        """End the callbacks for the state."""
         self.on_kept = self.on_grown = self.on_gone = _ignore
 
     def saved(self) -> Iterator[tuple[Key, KnownRing]]:
-        """What a successor must know of all rings."""
+        """All rings, for the state of the next daemon."""
         for owned in self._owned.values():
             yield owned.key, self._known(owned)
         yield from self._awaited.items()
 
     def grown(self, ring: DataRing, event_id: int) -> None:
-        """The table of a ring's connection has one event more."""
+        """The table of a ring's connection has one more event."""
         self.on_grown(self._owned[ring].key, event_id)
 
     def fileno(self) -> int:
@@ -306,13 +305,13 @@ class Rings:
     def create(
         self, table: IndexTable, peer: Peer, size: int, failed: Callable[[TraceError], None]
     ) -> DataRing:
-        """A new ring for the connection that `table` belongs to; `failed` is told when it turns corrupt.
+        """A new ring for the connection that `table` belongs to; `failed` is called when it turns corrupt.
 
-        It has `size` bytes, or less where that would be more than the default and take too much of what is
-        left to the user: a sixteenth, so that one program with much room leaves rings to many others.
+        It has `size` bytes. Where more than the default would exceed a sixteenth of the user's remaining
+        share, it gets less, so that one program with a large ring leaves space for rings of many others.
 
         TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
-        machine's), ENOSPC (no room to write down that there is one).
+        machine's memory), ENOSPC (no space in the state's log).
         """
         while DATA_RING_SIZE < size <= MAX_DATA_RING and not peer.privileged:
             if size <= self._shares.left(Resource.RING_BYTES, peer.share) // PART_OF_THE_REST:
@@ -330,17 +329,17 @@ class Rings:
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"no memory for a data ring: {error}") from error
         self._own(ring, peer, failed)
-        # A program that asks for another one does not come back with what it had.
+        # A program that asks for another ring will not bring its old one.
         self._wait_no_more([key for key, known in self._awaited.items() if known.pid == peer.pid != 0])
         return ring
 
     def adopt(
         self, table: IndexTable, peer: Peer, fd: int, doorbell: int, failed: Callable[[TraceError], None]
     ) -> DataRing:
-        """Go on with a ring that a daemon before this one made, and take in what waits in it.
+        """Continue with a ring that an earlier daemon made, and take in the records that it holds.
 
-        The descriptors stay the caller's. TraceError: EINVAL with what is wrong with them, EBUSY when another
-        connection has this ring, ENOMEM as for `create`.
+        The descriptors stay the caller's. TraceError: EINVAL saying what is wrong with them, EBUSY when
+        another connection has this ring, ENOMEM as for `create`.
         """
         try:
             mine = os.dup(fd)
@@ -365,7 +364,7 @@ class Rings:
             self._forget(other, for_another=True)
         if self._journal is not None:
             try:
-                self._journal.resume(ring)  # one that was here has its slot, so this cannot fail then
+                self._journal.resume(ring)  # a ring known before has its slot, so this cannot fail then
             except (OSError, MemoryError) as error:
                 self._epoll.unregister(ring.doorbell)  # the producer keeps it open
                 raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
@@ -385,7 +384,7 @@ class Rings:
         return owned is not None and owned not in self._orphans
 
     def drop(self, ring: DataRing) -> None:
-        """Its producer is gone: take what it committed, and forget it."""
+        """Its producer is gone: take in what it committed, and forget the ring."""
         owned = self._owned[ring]
         if self._handing_over:
             self._forget(owned)
@@ -399,7 +398,7 @@ class Rings:
                 ring.close()
                 self.take_in()
                 if ring.pending_bytes:
-                    self.take_in()  # stamped or committed after the call before began
+                    self.take_in()  # stamped or committed after the previous call began
                 if ring.pending_bytes and not self._may_be_filling(owned):
                     ring.dead = True
                     self.take_in()
@@ -409,14 +408,14 @@ class Rings:
     def _may_be_filling(self, owned: _Owned) -> bool:
         """Whether a thread may still be about to commit what it reserved: only the connection has ended.
 
-        Then its place is left as it is, since a commit into a place that was given up would look like a
-        record in the next lap. What stands behind it waits for the ring to be adopted on the next connection.
+        Then its reserved space stays, since a commit into space that was given up would look like a record in
+        the next lap. Records behind it wait until the next connection adopts the ring.
         """
         pid, start_time = owned.ring.pid, owned.start_time
         return pid > 0 and start_time > 0 and self._is_running(pid, start_time)
 
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
-        """Take in nothing more from a ring. for_another: this daemon goes on with it in another object."""
+        """Stop reading a ring. for_another: this daemon continues with it in another object."""
         ring = owned.ring
         for tid, pid in self._writers_of(owned):
             self._wrote(tid, pid)
@@ -442,8 +441,8 @@ class Rings:
         self._forget(owned)
 
     def end_orphans(self, *, all_of_them: bool = False) -> None:
-        """Forget the empty rings of programs that are gone; with `all_of_them` also of those that did not
-        come back for theirs."""
+        """Forget the empty rings of programs that are gone; with `all_of_them` also of programs that did not
+        adopt theirs."""
         if self.gathering:
             return
         ended = []
@@ -464,7 +463,7 @@ class Rings:
         return bool(self._orphans)
 
     def round(self, budget: int | None = None) -> int:
-        """`take_in`, and end the connections of rings that turned out corrupt. Not from inside a
+        """`take_in`, then end the connections of rings found corrupt. Not to be called from inside a
         connection."""
         taken = self.take_in(budget)
         corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
@@ -493,8 +492,8 @@ class Rings:
                 self._intake.tsc = self._intake.tsc and tsc.trusted()
 
     def take_in_before_others(self) -> int | None:
-        """Take in what was committed before this; the time of what comes another way now, so that none of
-        these is older. None: that has to wait, since older ones may come back."""
+        """Take in what was committed before this call. Returns the time for a record that arrives another way
+        now, so that none of these is older. None: wait, since rings with older records may come back."""
         if self._awaited:
             return None
         self.take_in()
@@ -502,17 +501,18 @@ class Rings:
 
     @property
     def has_more(self) -> bool:
-        """The last `take_in` saw a record that was committed while it ran, and left it."""
+        """The last `take_in` saw a record that was committed during the call, and left it."""
         return self._intake.has_more
 
     @property
     def lost_of_unknown(self) -> int:
-        """Records lost for want of room that are in no event's numbers (`DataRing`)."""
+        """Records lost because their ring was full, of events that it does not count one by one
+        (`DataRing`)."""
         return self._lost_of_unknown + sum(ring.lost_of_unknown for ring in self._owned)
 
     def writers(self) -> Iterator[tuple[int, int]]:
-        """(thread id, process id) of threads that were seen writing, of rings that something was taken in
-        from since this was asked last."""
+        """(thread id, process id) of threads that wrote, for rings with new records since the previous
+        call."""
         for owned in self._owned.values():
             yield from self._writers_of(owned)
 
@@ -525,21 +525,20 @@ class Rings:
                 yield tid, ring.pid
 
     def answer_doorbells(self) -> None:
-        """Note those that rang: one that rings again wakes again."""
+        """Reset the doorbells that rang, so that each can wake the edge again."""
         self._epoll.poll(0, len(self._owned) + 1)
 
     def want_wakeup(self, wanted: bool) -> None:
-        """Whether producers shall ring the doorbell. After asking for it, have one more `round` before
-        sleeping."""
+        """Whether producers shall ring the doorbell. After True, run one more `round` before sleeping."""
         self._intake.want_wakeup(wanted)
 
     def hand_over(self) -> None:
-        """The daemon ends, the producers go on: rings that are dropped from now on stay as they are, for its
-        successor."""
+        """The daemon ends, the producers stay: rings that are dropped from now on are left unchanged for the
+        next daemon."""
         self._handing_over = True
 
     def close(self) -> None:
-        """Forget all rings; nothing more is taken in."""
+        """Forget all rings; the intake ends."""
         self._awaited.clear()
         for ring in list(self._owned):
             self.drop(ring)
@@ -559,8 +558,8 @@ class Rings:
     def _watch(self, ring: DataRing) -> None:
         """From now on its doorbell wakes the edge.
 
-        Edge-triggered, and never read or written here: the producer has the same open file, may make it
-        block (O_NONBLOCK is the file's), or fill it, or have it count down one by one (EFD_SEMAPHORE).
+        Edge-triggered, and never read or written here: the producer shares the open file and may make it
+        block (O_NONBLOCK belongs to the file), fill it, or make reads count down by one (EFD_SEMAPHORE).
         """
         try:
             self._epoll.register(ring.doorbell, select.EPOLLIN | select.EPOLLET)
@@ -579,7 +578,7 @@ class Rings:
             self._keep(owned)
 
     def _keep(self, owned: _Owned) -> None:
-        """Have it stored, at once or when there is a place."""
+        """Store it, at once or when there is a place."""
         try:
             self._shares.check(Resource.STORED_RINGS, owned.share, privileged=owned.privileged)
         except TraceError:
@@ -593,7 +592,7 @@ class Rings:
         self._shares.add(Resource.STORED_RINGS, owned.share)
 
     def _forget_place(self, owned: _Owned, *, keep: bool) -> None:
-        """Give its place to another one, unless the store is to keep it."""
+        """Give its place in the store to another ring. keep: leave the ring stored."""
         if not owned.stored:
             self._no_longer_unstored(owned)
             return
@@ -615,7 +614,7 @@ class Rings:
             self._unstored.pop(owned.share, None)
 
     def _enter(self, owned: _Owned, lives: Callable[[], bool] | None = None) -> None:
-        """From here on nothing fails."""
+        """Nothing fails from here on."""
         ring = owned.ring
         ring.writers = self._all_writers.of(ring.pid, owned.start_time, owned.share, lives)
         self._intake.add(ring)
@@ -625,4 +624,4 @@ class Rings:
         self.on_kept(owned.key, self._known(owned))
         # The daemon may be asleep: the next commit shall ring the doorbell.
         ring.want_wakeup(True)
-        os.eventfd_write(self._bell, 1)  # and look at once at what an adopted one holds
+        os.eventfd_write(self._bell, 1)  # and read at once what an adopted ring holds

@@ -1,4 +1,4 @@
-"""What the daemon asks of the machine: names of threads, /proc, identity of peers, limits per user.
+"""Questions to the machine: names of threads, /proc, identity of peers, limits per user.
 
 The lowest layer.
 

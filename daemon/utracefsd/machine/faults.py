@@ -26,7 +26,7 @@ class Faults:
         place = _place(error)
         if place not in self._places and len(self._places) < _MAX_PLACES:
             self._places.add(place)
-            logger.error("%s: a mistake of ours", what, exc_info=error)
+            logger.error("%s: a bug of the daemon", what, exc_info=error)
         else:
             logger.debug("%s: %r again", what, error)
 

@@ -1,4 +1,4 @@
-"""What the daemon reads of /proc and /sys: names of threads, cpus, memory."""
+"""Reads /proc and /sys: names of threads, cpus, memory."""
 
 import ctypes
 import os

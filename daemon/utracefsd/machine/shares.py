@@ -33,7 +33,7 @@ logger = logging.getLogger("utracefsd")
 
 
 class Resource(enum.StrEnum):
-    """What is counted for each user. A str, so that hashing it is quick."""
+    """A resource that is counted for each user. A str, so that hashing it is quick."""
 
     CONNECTIONS = "connections to the data socket"
     DESCRIPTORS = "descriptors of the daemon"

@@ -1,7 +1,9 @@
-"""The edge of the daemon: with `main`, the command above it, the only place that knows trio and clocks.
+"""The edge of the daemon. Only this package and `main`, the command, know trio and clocks.
 
-serve       listens, accepts, waits, and carries out what the parts below return
+serve       the tasks: listen, accept, wait, and call the daemon
 listeners   the two sockets, made here or handed over by systemd
-runtime     which directories are used
-sd_notify   what systemd is told
+runtime     the directories
+sd_notify   systemd's protocol with a service
+fd_store    systemd's descriptor store, which keeps data rings
+background  `utracefsd --background` and `--stop`
 """

@@ -1,4 +1,4 @@
-"""`utracefsd --background`, which returns when the daemon is there, and `utracefsd --stop`, which ends it."""
+"""`utracefsd --background`, which returns when the daemon is ready, and `utracefsd --stop`, which ends it."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ from utracefsd.server.runtime import locate
 __all__ = ["into_background", "leave_terminal", "stop"]
 
 END_S = 20.0
-"""Saving full ring buffers is a matter of milliseconds; this is for machines that swap."""
+"""Saving full ring buffers takes milliseconds; this is for machines that swap."""
 
 
 def into_background() -> int:
-    """Continue in a child that has a session of its own; returns the descriptor to which it writes "READY".
+    """Continue in a child with its own session; returns the descriptor to which it writes "READY".
 
-    The parent ends in here, with status 0 when it reads that line, else with the child's status. There must
-    be one thread.
+    The parent exits in here, with status 0 when it reads that line, else with the child's status. The process
+    must have one thread.
     """
     ready, ready_w = os.pipe()
     child = os.fork()
@@ -42,7 +42,7 @@ def into_background() -> int:
 
 def leave_terminal() -> None:
     """Close stdin, stdout and, unless it is a file, stderr, and leave the working directory: the caller may
-    wait for the end of a pipe, and unmount what it is in."""
+    wait for the end of a pipe, and unmount its own working directory."""
     os.chdir("/")
     logs = False
     with contextlib.suppress(OSError):
@@ -54,8 +54,8 @@ def leave_terminal() -> None:
 
 
 def stop(directory: str | None) -> int:
-    """SIGTERM for the daemon that listens in the directory, and its end; an exit status, after a line on
-    stderr where it is 1."""
+    """Send SIGTERM to the daemon that listens in the directory, and wait for its end. Returns an exit status;
+    with 1 the reason is on stderr."""
     place = locate(directory)
     try:
         with socket.socket(socket.AF_UNIX) as sock:

@@ -1,14 +1,14 @@
 """The service manager's descriptor store: data rings outlive the daemon and the programs that wrote them.
 
 sd_notify(3): `FDSTORE=1` with descriptors beside it asks the manager to keep duplicates under `FDNAME=`,
-`FDSTOREREMOVE=1` to give those of a name up. The next process of the service gets them like sockets
-(LISTEN_FDS, `sd_notify.take_listen_fds`). FDPOLL=0, because nothing that happens to memory says that it is of
-no use. The unit's FileDescriptorStoreMax= bounds how many there are; newer managers tell it in $FDSTORE. Who
-gets the places is for `Rings` to say; what finds none comes back with its program, or not.
+`FDSTOREREMOVE=1` to drop those of a name. The next process of the service gets them like sockets
+(LISTEN_FDS, `sd_notify.take_listen_fds`). FDPOLL=0, because poll(2) on memory never shows that it is unused.
+The unit's FileDescriptorStoreMax= bounds their number; newer managers pass it in $FDSTORE. `Rings` decides
+which rings get the places; a ring without one is lost unless its program brings it back.
 
-Nothing here waits. A manager that does not read its socket makes what is to be said wait in a queue, and
-`on_blocked` is called: call `flush` again a little later. A descriptor that is dropped while it waits there
-is taken out again, so the queue is bounded by the number of rings that there are and that the manager has.
+Nothing here waits. When the manager does not read its socket, messages wait in a queue, and `on_blocked` is
+called: call `flush` again a little later. Dropping a descriptor that waits there removes it from the queue,
+so the queue is bounded by the rings in use plus the manager's.
 """
 
 import errno
@@ -23,27 +23,27 @@ from utracefsd.server.sd_notify import ListenFd, Notifier
 logger = logging.getLogger("utracefsd")
 
 DEFAULT_MAX = 1024
-"""What systemd/utracefsd.service asks for, where the manager does not tell."""
+"""The value in systemd/utracefsd.service, for managers that do not pass it."""
 
 _AGAIN = {errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS}
 
 
 def take_stored(listen_fds: Sequence[ListenFd]) -> tuple[list[ListenFd], list[ListenFd]]:
-    """What the manager passed on, as sockets and as what had been stored, by their names."""
+    """Divide the manager's descriptors, by name, into sockets and stored ones."""
     stored = [one for one in listen_fds if one.name.startswith(STORED)]
     return [one for one in listen_fds if one not in stored], stored
 
 
 class FdStore:
-    """The store of the service that this process is. `stored`: names of what is there already. `limit`: how
-    many the manager takes."""
+    """The store of this process's service. `stored`: names of descriptors that it has already. `limit`: how
+    many the manager keeps."""
 
     def __init__(self, notifier: Notifier, stored: Sequence[str] = (), limit: int = DEFAULT_MAX) -> None:
         self._limit = limit
         self.on_blocked: Callable[[], None] = lambda: None
         self._names = set(stored)
         self._queue: dict[str, int] = {}
-        """By name, what is to be said in this order: keep this descriptor, which is ours; -1: drop it."""
+        """Messages in order, by name: keep this descriptor, which this object owns; -1: drop it."""
         self._socket: socket.socket | None = None
         if notifier.address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -62,11 +62,11 @@ class FdStore:
 
     @property
     def limit(self) -> int:
-        """How many the manager keeps; 0: there is none, or it does not listen any more."""
+        """How many the manager keeps; 0: there is no manager, or it no longer listens."""
         return 0 if self._socket is None else self._limit
 
     def keep(self, name: str, fd: int) -> bool:
-        """Keep a duplicate of `fd`; False: it cannot."""
+        """Keep a duplicate of `fd`; False: not possible."""
         if name in self._names:
             return True
         if self._socket is None or name in self._queue:
@@ -80,7 +80,7 @@ class FdStore:
         return True
 
     def drop(self, name: str) -> None:
-        """It is of no use any more."""
+        """Drop the descriptor of that name."""
         if self._socket is not None and name in self._names:
             self._names.remove(name)
             waiting = self._queue.pop(name, None)
@@ -90,7 +90,7 @@ class FdStore:
                 os.close(waiting)
 
     def flush(self) -> bool:
-        """Say what waits; False: not all of it could be said."""
+        """Send the queue; False: a part of it is left."""
         while self._queue and self._socket is not None:
             name, fd = next(iter(self._queue.items()))
             text = f"FDSTOREREMOVE=1\nFDNAME={name}" if fd < 0 else f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0"
@@ -107,7 +107,7 @@ class FdStore:
         return True
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Send nothing more."""
         self.flush()
         if self._socket is not None:
             self._socket.close()

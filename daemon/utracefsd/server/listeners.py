@@ -1,8 +1,7 @@
 """Sockets that listen: made here, or opened by systemd and passed on.
 
-A socket made here is not reachable before its mode and group are right, is never put in the place of
-one that answers, and is removed at the end. One that systemd opened stays systemd's: mode, group and file are
-its business.
+A socket made here is not reachable before its mode and group are right, never replaces one on which a daemon
+answers, and is removed at the end. For a socket from systemd, mode, group and file are systemd's.
 """
 
 import contextlib
@@ -22,18 +21,18 @@ from utracefsd.server.sd_notify import ListenFd
 logger = logging.getLogger("utracefsd")
 
 # Length of the queue of connections that wait to be accepted. It is first come, first served, so a flood
-# in it is in everybody's way, for as long as it takes to take off (20 us each). Who finds it full waits
-# in connect(2), or tries again after some milliseconds: programs of ours do.
+# in it delays every other connection until it is accepted (20 us each). With a full queue connect(2) waits,
+# or fails and the program tries again after some milliseconds, as utracefs clients do.
 BACKLOG = 128
 
 
 @contextlib.contextmanager
 def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
-    """A socket that listens at `path`: mode 0660 with a group, else 0600. Removed at the end, if it is still
-    ours.
+    """A socket that listens at `path`: mode 0660 with a group, else 0600. Its file is removed at the end,
+    unless another socket has replaced it.
 
-    Raises TraceError: EADDRINUSE when a daemon answers there, EEXIST when something else than a socket is in
-    the way; OSError as bind(2) has it.
+    Raises TraceError: EADDRINUSE when a daemon answers there, EEXIST when `path` is not a socket; OSError of
+    bind(2).
     """
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -41,14 +40,15 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
         sock.bind(os.fspath(path))
         made = os.lstat(path)
         try:
-            # Before listen(2) a connect fails, so no client slips in before the mode is right.
+            # connect(2) fails before listen(2), so no client connects before the mode is right
             os.chmod(path, 0o600)
             if gid is not None:
                 try:
                     os.chown(path, -1, gid)
                     os.chmod(path, 0o660)
                 except OSError as error:
-                    # EINVAL: a user namespace (`unshare -Ur`, a rootless container) that has not this group.
+                    # EINVAL: the group does not exist in this user namespace (`unshare -Ur`, a rootless
+                    # container).
                     if error.errno not in (errno.EPERM, errno.EINVAL):
                         raise
                     logger.info("%s: only for this user, who is not in the group %d", path, gid)
@@ -63,8 +63,8 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket that a daemon left which was killed; the lock says that none is running, this asks
-    once more."""
+    """Remove the socket of a killed daemon. The lock already says that none is running; this checks by a
+    connection."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -86,10 +86,10 @@ def _remove_stale(path: Path) -> None:
 
 
 def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
-    """systemd's sockets by the name of ours that they stand for.
+    """systemd's sockets by our names of them.
 
-    FileDescriptorName= says it; without names (systemd-socket-activate passes the same for all) the path
-    does.
+    Taken from FileDescriptorName=, or from the path where that does not say it (systemd-socket-activate gives
+    all sockets the same name).
     """
     given: dict[str, socket.socket] = {}
     for listen_fd in listen_fds:
@@ -98,7 +98,7 @@ def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
         names = (listen_fd.name, Path(os.fsdecode(address)).name)
         name = next((n for n in names if n in (DATA_SOCKET, TRACEFS_SOCKET)), None)
         if name is None or name in given or sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
-            logger.warning("socket %r from systemd is none of ours; closed", listen_fd.name)
+            logger.warning("unexpected socket %r from systemd; closed", listen_fd.name)
             sock.close()
         else:
             given[name] = sock
@@ -106,8 +106,8 @@ def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
 
 
 def group_id(name: str, *, required: bool) -> int | None:
-    """The group's number if its members can be let in: the group exists, and we are in it or root. A number
-    is taken as it is: in a container the group often has no name."""
+    """The group's number if its members can get access: the group exists, and this process is in it or root.
+    A number needs no name: in a container the group often has none."""
     try:
         gid = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except KeyError:

@@ -1,31 +1,30 @@
-"""Where a daemon lives: the directory of its two sockets and the folder of its status file.
+"""Where a daemon keeps its files: the directory of its two sockets and the folder of its status file.
 
     |             | system daemon (root) | user daemon                                             |
     |-------------|----------------------|---------------------------------------------------------|
     | sockets     | /run/utracefs        | $XDG_RUNTIME_DIR/utracefs, or /tmp/utracefs-UID          |
     | status file | /dev/shm/utracefs    | /dev/shm/utracefs-UID                                    |
 
-`--dir` and the environment's UTRACEFS_DIR replace the first; the second is then /dev/shm/utracefs-HASH, HASH
-being made from the absolute directory, so several daemons live side by side (docs/protocol.md, section 1).
-Naming one of the standard directories replaces nothing: the unit file, whose daemon is not root, names
+`--dir` and the environment's UTRACEFS_DIR replace the first; the second is then /dev/shm/utracefs-HASH, with
+HASH made from the absolute directory, so several daemons can run side by side (docs/protocol.md, section 1).
+A standard directory named there replaces nothing: the unit file, whose daemon is not root, names
 /run/utracefs.
 
-/tmp and /dev/shm belong to everybody, so a folder there may have been made by somebody else before us, in
-order to read what is recorded or to answer in the daemon's place. Such a folder is used only when it is a
-real directory of ours with mode 0700. Nobody looks for the status file by its name, so where somebody else
-has taken that of its folder, a further part that cannot be foreseen is added, and a successor finds the
-folder by its owner. The sockets' directory has to be where programs look: the error says how to choose
-another.
+/tmp and /dev/shm are writable for everybody, so another user may have made a folder there first, in order to
+read records or to answer in the daemon's place. Such a folder is used only when it is a real directory owned
+by the daemon's user with mode 0700. Programs do not look for the status file by its name. So if another user
+has taken its folder's name, a random suffix is added, and the next daemon finds the folder by its owner. The
+sockets' directory has to be where programs look: the error says how to choose another.
 
-The same care is taken with a chosen directory: nothing on the way to it that lies in a directory of
-everybody's may belong to somebody else, since who owns it can put other sockets there.
+A chosen directory is checked as well: no part of its path that lies in a directory writable for everybody may
+belong to another user, since its owner could put other sockets there.
 
-A daemon holds a lock on both folders as long as it runs; the kernel
-drops it with the process, however that ends.
+A running daemon holds a lock on both folders; the kernel drops the lock when the process ends, however that
+happens.
 
-A daemon that ends with its parent keeps nothing for anybody. It marks its status folder, and when it is
-killed the next daemon of the same user, whatever its directory, removes marked folders whose locks are free
-(`remove_left_over`), with the sockets. Folders without the mark may hold somebody's records and stay.
+A daemon that ends with its parent leaves nothing to a later one. It marks its status folder. If it is killed,
+the next daemon of the same user, whatever its directory, removes marked folders whose locks are free
+(`remove_left_over`), with the sockets. Folders without the mark may hold someone's records and stay.
 """
 
 import contextlib
@@ -63,7 +62,7 @@ MAX_SOCKET_PATH = 107
 
 
 class Kind(enum.Enum):
-    """How the socket directory was chosen; decides how it is made and what is asked of it."""
+    """How the socket directory was chosen; decides how it is made and checked."""
 
     SYSTEM = "system"
     USER = "user"
@@ -73,13 +72,13 @@ class Kind(enum.Enum):
 
 @attrs.frozen
 class Runtime:
-    """The two folders of one daemon. Finding them touches nothing; `prepare` makes and checks them."""
+    """The two folders of one daemon. Making this object changes no file; `prepare` makes and checks them."""
 
     directory: Path
     """Holds the sockets and the lock file."""
 
     status_folder: Path
-    """Below /dev/shm, mode 0700. Clients are given a descriptor of the file in it and never look for it."""
+    """Below /dev/shm, mode 0700. Clients get a descriptor of the file in it and never look for it."""
 
     kind: Kind
     """How `directory` was chosen."""
@@ -100,14 +99,14 @@ class Runtime:
         return self.status_folder / STATUS_FILE
 
     def prepare(self, *, reachable: bool = False) -> "Runtime":
-        """Make both folders where they are missing and refuse those that are not safe; returns where they
-        are, which is elsewhere when somebody else has taken the status folder's name.
+        """Make missing folders and refuse unsafe ones; returns the folders in use, with another status folder
+        when another user has taken its name.
 
-        `reachable`: others than the owner may connect to a socket, so a directory made here lets them through
-        (0755).
+        `reachable`: users other than the owner may connect to a socket, so a directory made here gets mode
+        0755.
 
         Raises TraceError: ENAMETOOLONG (a socket's path would not fit into sockaddr_un), EPERM (a folder of
-        somebody else, a symbolic link, a mode that lets others in), ENOTDIR, or what mkdir(2) said.
+        another user, a symbolic link, a mode that gives others access), ENOTDIR, or the errno of mkdir(2).
         """
         for path in (self.data_socket, self.tracefs_socket):
             if len(os.fsencode(path)) > MAX_SOCKET_PATH:
@@ -140,7 +139,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold both folders for one daemon; call after `prepare`.
+        """Lock both folders for one daemon; call after `prepare`.
 
         Raises TraceError EBUSY, naming the process, when another daemon holds one of them. The status folder
         is locked too because two containers may share /dev/shm without sharing /run.
@@ -156,9 +155,10 @@ class Runtime:
             yield
 
     def mark(self, *, ends_with_parent: bool) -> None:
-        """Say whether a daemon that is killed here leaves anything to a successor; call while `locked`.
+        """Mark or unmark the folder: whether the files of a killed daemon are to be removed; call while
+        `locked`.
 
-        A folder that holds something without having been marked is not: that may be somebody's. OSError.
+        A folder that is not empty and has no mark gets none: it may hold someone's records. OSError.
         """
         path = self.status_folder / MARK
         may = path.exists() or not any(self.status_folder.iterdir())
@@ -170,14 +170,14 @@ class Runtime:
                 file.write(os.fsencode(self.directory))
 
     def unmark(self) -> None:
-        """The daemon ends: nothing is left to mark, unless an error kept it."""
+        """At the daemon's end: remove the mark, unless an error left other files beside it."""
         path = self.status_folder / MARK
         with contextlib.suppress(OSError):
             if list(self.status_folder.iterdir()) == [path]:
                 path.unlink()
 
     def remove_status_folder(self) -> None:
-        """Remove the folder if it is empty; the system's own stays, tmpfiles.d made it for the service's
+        """Remove the folder if it is empty; the system daemon's stays, tmpfiles.d made it for the service's
         user."""
         if self.status_folder != SHARED_MEMORY / "utracefs":
             with contextlib.suppress(OSError):
@@ -185,8 +185,7 @@ class Runtime:
 
 
 def remove_left_over(uid: int) -> None:
-    """Remove what killed daemons of this user left that ended with their parent; what cannot be
-    removed stays."""
+    """Remove the folders of this user's killed daemons that ended with their parent; errors leave them."""
     for mark in sorted(SHARED_MEMORY.glob(f"utracefs-*/{MARK}")):
         with contextlib.suppress(OSError, TraceError):
             _check_private(mark.parent, uid)
@@ -205,7 +204,7 @@ def _remove_marked(mark: Path, uid: int) -> None:
             ours = os.lstat(directory).st_uid == uid and not directory.is_symlink()
         except FileNotFoundError:
             ours = False
-        if ours:  # in the order in which a daemon takes them that starts there
+        if ours:  # in the same order as a starting daemon takes its locks
             stack.enter_context(_lock_file(directory / LOCK_FILE, directory))
         folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, folder_fd)
@@ -216,7 +215,7 @@ def _remove_marked(mark: Path, uid: int) -> None:
             for name in (DATA_SOCKET, TRACEFS_SOCKET):
                 with contextlib.suppress(OSError):
                     (directory / name).unlink()
-        # The mark goes last: what is interrupted is done again.
+        # The mark is removed last: an interrupted removal is repeated.
         for path in folder.iterdir():
             if path != mark:
                 remove(path)
@@ -259,8 +258,8 @@ def directory_hash(directory: Path) -> str:
 
 
 def _make(directory: Path, mode: int) -> None:
-    """The last part of the path alone: a way that is not there is a mistake in its name, and would be made
-    with modes that nobody chose."""
+    """Make the last part of the path only: a missing parent means a mistake in the name, and would get a
+    mode that nobody chose."""
     try:
         os.mkdir(directory, mode)
     except FileExistsError:
@@ -271,7 +270,7 @@ def _make(directory: Path, mode: int) -> None:
     except OSError as error:
         raise _failure(error, directory) from error
     # mkdir(2) takes the umask away from the mode; a strict umask must not lock the group out of
-    # /run/utracefs. Who may write to the parent may have put something else there meanwhile.
+    # /run/utracefs. A user who may write to the parent may have replaced the folder meanwhile.
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -285,8 +284,8 @@ def _make(directory: Path, mode: int) -> None:
 
 
 def _free_name(folder: Path, uid: int) -> Path:
-    """`folder`, or another name when somebody else has that one: the one that was taken before, or a new
-    one."""
+    """`folder`, or another name when another user has taken that one: an earlier daemon's other name, or a
+    new one."""
     for entry in sorted(folder.parent.glob(f"{folder.name}.*")):
         with contextlib.suppress(OSError, TraceError):
             _check_private(entry, uid)
@@ -302,13 +301,13 @@ def _free_name(folder: Path, uid: int) -> Path:
 
 
 def _check_way(directory: Path, uid: int) -> None:
-    """Nothing on the way to `directory`, itself included, that stands in a directory of everybody's may be
-    somebody else's."""
+    """Check that no part of the path to `directory`, including itself, lies in a directory writable for
+    everybody and belongs to another user."""
     for path in (*reversed(directory.parents), directory):
         try:
             above, found = os.stat(path.parent), os.lstat(path)
         except OSError:
-            return  # to be made, or refused when it is
+            return  # to be made, or refused by that
         if above.st_mode & stat.S_IWOTH and found.st_uid not in (0, uid):
             raise TraceError(
                 errno.EPERM,
@@ -317,7 +316,8 @@ def _check_way(directory: Path, uid: int) -> None:
 
 
 def _check_private(folder: Path, uid: int) -> None:
-    """A folder below a directory in which all may write: really ours, and closed to all others."""
+    """A folder in a directory writable for everybody: check that we own it, and that others have no
+    access."""
     try:
         found = os.lstat(folder)
     except OSError as error:
@@ -334,7 +334,7 @@ def _check_private(folder: Path, uid: int) -> None:
 
 
 def _check_not_open_to_all(directory: Path) -> None:
-    """A chosen directory may be anybody's, but where everybody can write, everybody can replace the
+    """A chosen directory may belong to anybody, but where everybody can write, everybody can replace the
     sockets."""
     try:
         found = os.stat(directory)
@@ -348,10 +348,10 @@ def _check_not_open_to_all(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_file(path: Path, directory: Path) -> Iterator[None]:
-    """Hold `path` locked, our pid in it; removed at the end.
+    """Hold `path` locked, with our pid in it; removed at the end.
 
-    A daemon that ends removes the file it still has locked, so the one that gets a lock looks whether its
-    file is still the one that stands there, and else tries again.
+    An ending daemon removes the file while it has the lock. So after locking, check that `path` still is the
+    locked file, else try again.
     """
     while True:
         try:

@@ -1,15 +1,14 @@
-"""What systemd and a service say to each other: here are your sockets; I am ready, I am alive.
+"""systemd's protocol with a service: passed sockets, readiness, and the watchdog.
 
-Sockets (sd_listen_fds(3)): LISTEN_PID names the process they are meant for, LISTEN_FDS says how many
-descriptors follow from 3 on, LISTEN_FDNAMES gives their names, separated by colons (FileDescriptorName= of
-each socket unit).
+Sockets (sd_listen_fds(3)): LISTEN_PID is the process that they are for, LISTEN_FDS the number of descriptors
+from 3 on, LISTEN_FDNAMES their names, separated by colons (FileDescriptorName= of each socket unit).
 
 States (sd_notify(3)): datagrams of `NAME=value` lines to the AF_UNIX socket named in NOTIFY_SOCKET, which is
-a path or, beginning with `@`, an abstract name. WATCHDOG_USEC asks for a sign of life at least that often, of
-WATCHDOG_PID if that is set; twice as often is recommended there and done here.
+a path or, beginning with `@`, an abstract name. WATCHDOG_USEC demands a keep-alive message at least that
+often, from WATCHDOG_PID if that is set; twice as often is recommended there and done here.
 
-Without those variables everything here does nothing. The variables are taken out of the environment, so that
-processes started later do not take themselves for the service.
+Without those variables everything here does nothing. They are removed from the environment, so that child
+processes do not take themselves for the service.
 """
 
 import contextlib
@@ -25,27 +24,26 @@ logger = logging.getLogger("utracefsd.server.sd_notify")
 
 FIRST_LISTEN_FD = 3
 
-# A manager that does not read its socket must not hang the daemon; a lost sign of life is made up by the
-# next.
+# A manager that does not read its socket must not block the daemon; the next keep-alive replaces a lost one.
 SEND_TIMEOUT_S = 1.0
 
 
 @attrs.frozen
 class ListenFd:
-    """One socket that systemd opened for us."""
+    """One socket opened by systemd."""
 
     fd: int
-    """The descriptor, now ours to close."""
+    """The descriptor, now this process's to close."""
 
     name: str
-    """FileDescriptorName= of its unit; "unknown" where systemd gave none."""
+    """FileDescriptorName= of its unit; "unknown" if systemd gave none."""
 
 
 def take_listen_fds(
     environ: MutableMapping[str, str] = os.environ, *, pid: int | None = None
 ) -> list[ListenFd]:
-    """The sockets meant for this process, close-on-exec set; empty when there are none or they are for
-    another."""
+    """The sockets for this process, close-on-exec set; empty when there are none or they are for another
+    process."""
     listen_pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "")
@@ -64,13 +62,13 @@ def take_listen_fds(
 
 @attrs.frozen
 class Notifier:
-    """What the service manager is told. Every method returns at once and never raises."""
+    """Messages to the service manager. Every method returns at once and never raises."""
 
     address: str | bytes | None
-    """Where the datagrams go; None when it was not asked for."""
+    """Destination of the datagrams; None when no manager wants them."""
 
     watchdog_interval_s: float | None
-    """A sign of life is due this often (half of WATCHDOG_USEC); None when it was not asked for."""
+    """Interval of keep-alive messages (half of WATCHDOG_USEC); None when the manager wants none."""
 
     @classmethod
     def from_environ(
@@ -101,7 +99,7 @@ class Notifier:
         self.send("STOPPING=1\nSTATUS=stopping")
 
     def watchdog(self) -> None:
-        """The sign of life."""
+        """Send a keep-alive message."""
         self.send("WATCHDOG=1")
 
     def send(self, state: str) -> None:

@@ -1,20 +1,20 @@
-"""The edge: sockets and clocks around a Daemon that knows none of them.
+"""The edge: sockets and clocks around a Daemon that knows neither.
 
     serve                 one daemon until cancelled, inside any trio program
      ├── port, twice      waits for producers or administrators, all on one epoll descriptor; pumps in turns
      ├── rings            asleep until a doorbell rings; then takes in from all data rings in short rounds
-     ├── timers           sleeps until the daemon's next deadline; without one, until there is one
-     └── store            says to a service manager that was busy what it shall keep
+     ├── timers           sleeps until the daemon's next deadline, or until there is one
+     └── store            sends queued messages to a service manager that was busy
 
-Everything between two awaits is one step without interruption. A step takes in a bounded share of one
-producer's records, or carries out one request, so neither a flooding producer nor a busy administrator keeps
-the others waiting for long. An idle daemon waits for its descriptors and has no timer.
+The code between two awaits is one step, never interrupted. A step takes in a bounded share of one producer's
+records, or carries out one request, so neither a flooding producer nor a busy administrator delays the others
+for long. An idle daemon waits for its descriptors and has no timer.
 
-Errors: a client's mistakes are answered or end its connection, and are no news for the log. A mistake of ours
-costs the request, the connection or the step that it is in, is counted and logged with its traceback
-(machine/faults.py), and the daemon goes on. Accepting survives what
-trio's serve_listeners survives (connections/port.py). Only what makes the daemon useless ends it: its
-directory, its lock, its sockets.
+Errors: a client's mistakes get an error response or end its connection, and are not logged. An unexpected
+exception ends the request, the connection or the step that it occurs in, is counted and logged with its
+traceback (machine/faults.py), and the daemon continues. Accepting survives the errors that trio's
+serve_listeners survives (connections/port.py). Only an error in the daemon's directory, lock or sockets ends
+it, since it is useless without them.
 """
 
 import contextlib
@@ -43,30 +43,31 @@ logger = logging.getLogger("utracefsd")
 
 DEFAULT_GROUP = "tracing"
 
-# Descriptors kept from producers: listeners, status file, 256 connections of administrators, perf rings,
-# plug-ins; 253 that one message may bring, and those that wait to be closed. Where there are few it is half.
+# Descriptors that producers cannot use: listeners, status file, 256 connections of administrators, perf
+# rings, plug-ins; 253 for one message, and descriptors that wait to be closed. With a small limit it is half of
+# that.
 RESERVED_DESCRIPTORS = 4096
 
-# How long connections are served before new ones are looked for.
+# How long connections are served before new ones are accepted.
 ROUND_S = 0.02
 
-# After a mistake of ours, so that one that repeats itself takes no cpu.
+# Pause after an unexpected exception, so that a repeated one takes no cpu.
 PAUSE_S = 0.1
 
-# Until a busy service manager is asked again. (Its socket can be written to before there is room for another
-# descriptor, ETOOMANYREFS, so it is not waited for.)
+# Pause until the next message to a busy service manager. (poll(2) would report its socket writable before
+# there is space for another descriptor, ETOOMANYREFS.)
 STORE_RETRY_S = 0.05
 
 
 @attrs.frozen
 class Serving:
-    """What `serve` reports once both sockets listen."""
+    """The result of `serve` once both sockets listen."""
 
     runtime: runtime.Runtime
-    """Where they are."""
+    """The daemon's folders."""
 
     daemon: Daemon
-    """What answers there."""
+    """The daemon behind the sockets."""
 
 
 async def serve(
@@ -88,21 +89,20 @@ async def serve(
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
 
     `plugins`: entry points to load, all installed ones when None; `plugin_options`: for their `start`, by
-    name. `group` may be traced (default: `tracing`
-    where that group exists), `tracefs_group` may administer. `listen_fds` are sockets that systemd opened;
-    their names say which is which, and the files stay systemd's. Data rings among them were kept for us by
-    `store`, which is ours to close.
+    name. Members of `group` may produce events (default: `tracing` where that group exists), members of
+    `tracefs_group` may administer. `listen_fds` are sockets that systemd opened; their names say which is
+    which, and the files stay systemd's. Data rings among them were kept by `store`, which is closed here.
 
-    What a daemon left in the same directory that died is gone on with, unless `discard_state`.
+    The state of an earlier daemon in the same directory is taken over, unless `discard_state`.
 
-    `ends_with_parent`: when it is killed, nobody goes on with what it leaves; the next daemon of the same
-    user removes that.
+    `ends_with_parent`: no daemon takes over its state if it is killed; the next daemon of the same user
+    removes that.
 
-    At the end, however it comes, the sockets made here are removed and every status byte is zero. What has
-    been recorded and set stays for a successor, unless the daemon's `remove_state` was set before it is
-    cancelled; an error, here or at the start, never removes it.
+    At the end, however it comes, the sockets made here are removed and every status byte is zero. Records and
+    settings stay for the next daemon, unless the daemon's `remove_state` was set before it is cancelled; an
+    error, here or at the start, never removes them.
 
-    Raises TraceError when it cannot start: EBUSY, EADDRINUSE (a daemon is there already), EPERM, ENOTDIR,
+    Raises TraceError when it cannot start: EBUSY, EADDRINUSE (a daemon runs there already), EPERM, ENOTDIR,
     ENAMETOOLONG (the directory), EINVAL (no such group), ENOENT (no such plug-in); and OSError from the
     sockets.
     """
@@ -160,7 +160,7 @@ async def serve(
 def _close(
     daemon: Daemon, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
 ) -> None:
-    """Only who cancels can mean that it is over: an error of ours keeps what a successor can go on with."""
+    """Only cancelling may remove the state: after an error the next daemon can use it."""
     if error is not None and not _is_cancellation(error):
         daemon.remove_state = False
     daemon.close()
@@ -173,7 +173,7 @@ def _is_cancellation(error: BaseException) -> bool:
 
 
 class Server:
-    """The tasks around one daemon, and what they tell each other."""
+    """The tasks around one daemon, and the events between them."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -187,13 +187,13 @@ class Server:
             self._gathered.set()
 
     async def tree(self) -> None:
-        """Administrators wait until the rings of the daemon before are back: what was committed before they
-        ask shall be in the answer. That is bounded (GATHER_NS and HAND_OVER_NS of daemon.py)."""
+        """Administrators wait until the rings of the previous daemon are back: records committed before their
+        request must be in the response. That wait is bounded (GATHER_NS and HAND_OVER_NS of daemon.py)."""
         await self._gathered.wait()
         await self.port(self.daemon.tracefs)
 
     async def port(self, port: Port) -> None:
-        """Carry out what clients ask for, one connection after the other, each a bounded share of a turn."""
+        """Carry out requests of clients, one connection after the other, each for a bounded time."""
         while True:
             more = port.has_more
             collector.look(idle=not more)
@@ -211,15 +211,14 @@ class Server:
                 await trio.lowlevel.checkpoint()
                 if time.monotonic() >= until_s:
                     break
-            if not ready:  # something was accepted, read or closed
+            if not ready:  # a connection was accepted, read or closed
                 self.step_done()
 
     async def rings(self, rings: Rings) -> None:
-        """Take in what producers commit to their data rings.
+        """Take in the records that producers commit to their data rings.
 
         Asleep there is no timer: the first record rings a doorbell. Awake there are no doorbells, except
-        where a ring passes half full; records are looked for every POLL_S, until nothing came for
-        LINGER_ROUNDS.
+        where a ring passes half full; a round follows every POLL_S, until LINGER_ROUNDS rounds were empty.
         """
         while True:
             await trio.lowlevel.wait_readable(rings.fileno())
@@ -235,7 +234,8 @@ class Server:
                 empty_rounds = 0 if taken else empty_rounds + 1
                 if empty_rounds > LINGER_ROUNDS:
                     rings.want_wakeup(True)
-                    # What was committed before producers could see that is found now; a later commit rings.
+                    # This finds records committed before producers saw the flag; a later commit rings the
+                    # doorbell.
                     if not self._round(rings) and not rings.has_more:
                         break
                     rings.want_wakeup(False)
@@ -252,7 +252,7 @@ class Server:
             return 0
 
     async def timers(self) -> None:
-        """Be there when something is due; sleep without a timer while nothing is."""
+        """Run the daemon's timers when due; sleep without a timer while there is none."""
         while True:
             self._plan_changed = trio.Event()
             self._planned_ns = self.daemon.next_deadline_ns()
@@ -272,7 +272,7 @@ class Server:
         await trio.sleep(PAUSE_S)
 
     async def store(self, store: FdStore) -> None:
-        """What could not be said at once is said when the service manager reads again."""
+        """Send queued messages when the service manager reads again."""
         blocked = trio.Event()
         store.on_blocked = lambda: blocked.set()
         while True:
@@ -282,7 +282,7 @@ class Server:
             await trio.sleep(STORE_RETRY_S)
 
     def step_done(self) -> None:
-        """Hand on what a step brought, and plan what is due."""
+        """Process the results of a step, and plan the next timer."""
         try:
             self.daemon.hand_on()
             self._note_gathered()

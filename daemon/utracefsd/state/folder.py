@@ -148,7 +148,7 @@ class StateFolder:
                 aside.mkdir(0o700, exist_ok=True)
                 remove(aside / name)
                 path.rename(aside / name)
-                logger.warning("%s is no file of ours; moved to %s", path, aside)
+                logger.warning("%s is not a file of this daemon; moved to %s", path, aside)
             except FileNotFoundError:
                 pass
             except OSError as error:

@@ -305,9 +305,9 @@ class State:
         return self._file.replace(data)
 
     def _fall_behind(self, lines: list[tuple[Any, ...]]) -> None:
-        """`lines` cannot all be written. Write those that give records their meaning, for which `check_room`
-        reserved space: every record kept keeps its meaning, since nothing more is made until there is
-        space."""
+        """`lines` cannot all be written. Write the lines without which records have no meaning; `check_room`
+        reserved space for them. So every record kept keeps its meaning, since nothing more is made until
+        there is space."""
         events = {line[1] for line in lines if line[0] == "event"}
         needed = [line for line in lines if line[0] in _NEEDED or (line[0] == "gone" and line[1] in events)]
         self._file.append(b"".join(map(self._pack, needed)))

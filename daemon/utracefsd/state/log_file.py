@@ -9,10 +9,10 @@
 All of it is allocated when the file is made (`made_whole`), so lines that fit into an area need no new page
 of /dev/shm later. Lines are appended behind those in use, and then one store of the word adds them. When an
 area is full of history, the present state is written into the other area, and then the word names that one.
-Only a state that no longer fits into an area needs space: another file with larger areas, filled before it is
+A state that no longer fits into an area needs space: another file with larger areas, filled before it is
 renamed to the final name.
 
-What a SIGKILL leaves:
+A SIGKILL leaves:
 
 - while lines are appended (pwrite(2) may end at any page): the earlier lines, since the word does not count
   the new ones yet. Readers stop at the word's length, so zeros or half a line behind it do no harm;

@@ -2,9 +2,9 @@
 writes.
 
 tree             Tree: walking paths, and the calls of the tracefs socket
-nodes            Row, Directory, OpenFile: what everything below is made of
-values           what a write to a control file means, with its errno
-top              files of the top directory alone, and instances/
+nodes            Row, Directory, OpenFile: the base classes of the tree
+values           parsers of writes to control files, with their errno
+top              files of the top directory only, and instances/
 instance_files   files of every instance
 events_files     events/
 trace_files      trace, trace_pipe, trace_pipe_raw

@@ -1,13 +1,11 @@
-"""`consumers/`: a directory for each plug-in that is installed, with the events it gets and what it made of
-them.
+"""`consumers/`: a directory for each installed plug-in, with its events and its report.
 
     consumers/NAME/set_event    the events it is attached to, one a line, newest first; written like the
                                 set_event of an instance, and every part of a word may be a glob; truncating
                                 detaches all
     consumers/NAME/report       the plug-in's own text
 
-This is ours; the kernel has no such thing. What attaching means is for `consumers.plugins`; here are the
-files.
+The kernel has no such directory. `consumers.plugins` attaches the events; this module has the files.
 """
 
 import errno
@@ -29,16 +27,16 @@ class _Consumer:
     """One plug-in."""
 
     table: EventTable
-    """The events there are."""
+    """All events."""
 
     plugins: Plugins
     """All plug-ins."""
 
     name: str
-    """Which one."""
+    """The plug-in's name."""
 
     now_ns: Callable[[], int]
-    """CLOCK_MONOTONIC: letting go of an event may be the beginning of its end."""
+    """CLOCK_MONOTONIC: detaching may start the time until an unused event is removed."""
 
     def set_event_text(self) -> bytes:
         attached = set(self.plugins.attached(self.name))
@@ -49,7 +47,7 @@ class _Consumer:
         )
 
     def set_event(self, data: bytes) -> int:
-        """One word of it, as in an instance; EINVAL when it means no event."""
+        """One word of it, as in an instance; EINVAL when it matches no event."""
         word, used = first_word(data)
         if not word:
             return used

@@ -6,8 +6,8 @@
     events/synthetic/EV/       the same
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-Nothing is kept per event: a walk to a file of an event looks the event up by its name, and a file that stays
-open asks the event itself whether it is gone (ENODEV).
+Nothing is kept per event: a walk to a file of an event looks the event up by its name, and an open file
+checks whether its event was removed (ENODEV).
 """
 
 import errno
@@ -36,11 +36,11 @@ _SYSTEM_FILTER_TEXT = b"""\
 # Only events with the given fields will be affected.
 # If no events are modified, an error message will be displayed here
 """
-"""What a system's `filter` shows, whatever was written to it."""
+"""The content of a system's `filter`, always the same."""
 
 
 def _store_enable_all(instance: Instance, data: bytes, peer: Peer) -> None:
-    """All events; none is fine, too (a kernel always has some)."""
+    """All events; it is no error if there are none (a kernel always has some)."""
     instance.events.set_enabled(instance.table.events(), values.flag(data))
 
 
@@ -79,10 +79,10 @@ class _System:
     """The events of one system, in one instance."""
 
     instance: Instance
-    """Whose enable switches."""
+    """The instance whose enable switches it shows."""
 
     name: bytes
-    """Which system."""
+    """The system's name."""
 
     def events(self) -> Iterator[Event]:
         return (event for event in self.instance.table.events() if event.system == self.name)
@@ -144,7 +144,7 @@ class _SystemDirectory(Rows[_System]):
                 yield event.tracepoint_name, "d"
 
     def modes(self) -> Iterator[tuple[bytes, str, int]]:
-        """Without a look at each of thousands of events."""
+        """Modes of thousands of events without looking at each."""
         for name, kind in self.names():
             row = _SYSTEM_FILES.by_name.get(name)
             yield name, kind, Rows.mode if row is None else row.mode
@@ -155,10 +155,10 @@ class _EventContext:
     """One event, in one instance."""
 
     instance: Instance
-    """Whose enable switch."""
+    """The instance whose enable switch it shows."""
 
     event: Event
-    """Which."""
+    """The event."""
 
     def enable_text(self) -> bytes:
         return self.instance.events.enable_text(self.event)
@@ -187,8 +187,8 @@ class _EventContext:
         self.instance.inject(self.event, values.command_line(data), peer.pid)
 
     def check_instance(self) -> None:
-        """ENODEV: it was removed while the file was open. In the kernel, too, `format` and `trigger` say so,
-        and `id` reads on."""
+        """ENODEV: the instance was removed while the file was open. As in the kernel, `format` and `trigger`
+        fail then, and `id` can still be read."""
         if self.instance.closed:
             raise TraceError(errno.ENODEV, "the instance is gone")
 
@@ -233,7 +233,7 @@ _EVENT_FILES: RowTable[_EventContext] = RowTable(
 
 @attrs.frozen
 class _InternalEvent:
-    """A record of the kernel's own, which tools want to see declared."""
+    """A record type of the kernel's own that tools expect to be declared."""
 
     name: bytes
     """Directory name."""
@@ -245,7 +245,7 @@ class _InternalEvent:
     """The lines of its format behind the common fields."""
 
     print_fmt: bytes
-    """What stands behind `print fmt:`."""
+    """The text behind `print fmt:`."""
 
     def format_text(self) -> bytes:
         common = format_text(self.name, self.id, ()).partition(b"\n\n")[0]

@@ -1,6 +1,6 @@
-"""What every instance has, the top one included: control files, `options/`, `per_cpu/`.
+"""The files of every instance, the top one included: control files, `options/`, `per_cpu/`.
 
-A file is a row: name, mode, and the methods of `Instance` that it stands for. Files to come are further rows.
+A file is a row: name, mode, and methods of `Instance`. A new file is a new row.
 """
 
 import errno
@@ -61,7 +61,7 @@ def _store_trace_options(instance: Instance, data: bytes, peer: Peer) -> None:
 
 
 def _ignore(instance: Instance, data: bytes, peer: Peer) -> None:
-    """Written to be written: the whole is accepted and means nothing."""
+    """Accepts any write and does nothing."""
 
 
 INSTANCE_FILES: RowTable[Instance] = RowTable(
@@ -192,10 +192,10 @@ class _OptionContext:
     """One option of one instance."""
 
     instance: Instance
-    """Whose."""
+    """The instance."""
 
     name: str
-    """Which."""
+    """The option's name."""
 
     def text(self) -> bytes:
         return b"%d\n" % self.instance.options[self.name]
@@ -220,10 +220,10 @@ class _Cpu:
     """One cpu of one instance."""
 
     instance: Instance
-    """Whose."""
+    """The instance."""
 
     number: int
-    """Which."""
+    """The cpu's number."""
 
 
 _CPU_FILES: RowTable[_Cpu] = RowTable(

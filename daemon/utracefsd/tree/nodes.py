@@ -1,20 +1,20 @@
-"""Directories, files and open files: what every part of the tree is made of.
+"""Directories, files and open files: the base classes of the tree.
 
 The tree keeps no object for an event or an option. A walk along a path makes the nodes it passes, from
 tables:
 
-    Row          one file: its name, mode and what reading, writing, truncating and opening it do to a context
+    Row          one file: its name, mode and functions that read, write, truncate and open it in a context
     Rows         a directory that is such a table over one context (an instance, an event, a cpu)
     Directory    anything with `lookup` and `names`; directories whose entries are computed subclass it
     FileNode     a Row with its context, found by a walk; opening it gives an OpenFile
 
-What open(2), read(2) and write(2) do before a tracefs file sees the call (fs/open.c, fs/read_write.c) is in
-OpenFile, once: EBADF for an access mode that the file was not opened for, EINVAL for an operation that the
-file does not have. Permission bits are shown and not enforced: who may connect at all is decided at the
-socket, and root, for whom the kernel ignores the bits too, gets the same EINVAL.
+OpenFile does once what open(2), read(2) and write(2) check before a tracefs file sees the call (fs/open.c,
+fs/read_write.c): EBADF for an access mode that the file was not opened for, EINVAL for an operation that the
+file does not have. Permission bits are shown and not enforced: the socket decides who may connect, and root,
+for whom the kernel ignores the bits too, gets the same EINVAL.
 
-Blocking is not done here. A read that would have to wait raises EAGAIN; the owner of the loop waits and calls
-again if `blocking` is set.
+Nothing blocks here. A read that would have to wait raises EAGAIN; the owner of the loop waits and calls again
+if `blocking` is set.
 """
 
 import errno
@@ -50,11 +50,11 @@ C = TypeVar("C")
 
 
 class Node:
-    """Anything a path can lead to."""
+    """The base of everything that a path can lead to."""
 
     mode: int
     holds_instance = False
-    """While it is open, the instance that it belongs to cannot be removed."""
+    """While it is open, its instance cannot be removed."""
 
     def stat(self) -> Stat:
         """Kind and mode."""
@@ -79,7 +79,7 @@ class Directory(Node):
         raise NotImplementedError
 
     def modes(self) -> Iterator[tuple[bytes, str, int]]:
-        """The same with permission bits: what `lookup` and `stat` of each would say."""
+        """The same with permission bits, as `lookup` and `stat` of each would give them."""
         for name, kind in self.names():
             node = self.lookup(name)
             if node is not None:
@@ -89,7 +89,7 @@ class Directory(Node):
         return Stat("d", self.mode)
 
     def open(self, flags: int, peer: Peer) -> "OpenFile":
-        """For reading only, and then every read is EISDIR."""
+        """For reading only; every read of it is EISDIR."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & (os.O_TRUNC | os.O_CREAT):
             raise TraceError(errno.EISDIR, "is a directory")
         return OpenDirectory(flags)
@@ -99,12 +99,12 @@ class OpenFile:
     """One open file: the handle of a peer. Subclasses implement `_read`, `_write`, `_close`.
 
     Errors of every operation: EBADF once closed or when the access mode does not allow it; EINVAL when this
-    kind of file cannot be read or written at all.
+    kind of file cannot be read, or written.
     """
 
     seekable = False
     is_steady = False
-    """What it shows is what was there at the first read: a walk over it ends, whatever happens meanwhile."""
+    """Its content is fixed at the first read, so a reader reaches its end whatever happens meanwhile."""
 
     def __init__(self, flags: int) -> None:
         access = flags & os.O_ACCMODE
@@ -115,7 +115,7 @@ class OpenFile:
         self.blocking = not flags & os.O_NONBLOCK
         self.closed = False
         self.on_close: Callable[[], None] | None = None
-        """Called once, when it was closed."""
+        """Called once, after closing."""
 
     def read(self, size: int) -> bytes:
         """Up to size bytes; empty at the end of the file. EAGAIN when it would have to wait for data."""
@@ -126,15 +126,14 @@ class OpenFile:
         return self._read(size)
 
     def write(self, data: bytes) -> int:
-        """One command (or record); returns how many bytes of it were used, which the caller may have to
-        follow up."""
+        """Write one command (or record); returns how many bytes of it were used. The caller may have to write
+        the rest."""
         if self.closed or not self.writable:
             raise TraceError(errno.EBADF, "the file is not open for writing")
         return self._write(data)
 
     def written_by(self, pid: int, cpu: int | None) -> None:
-        """The next write is this thread's, on that cpu if it is known, which markers show; other files do not
-        ask."""
+        """Set the thread, and the cpu if known, of the next write. Only markers show them."""
 
     def seek(self, offset: int) -> int:
         """Like lseek(SEEK_SET). ESPIPE on streams, EINVAL for a negative offset."""
@@ -156,7 +155,7 @@ class OpenFile:
                 self.on_close()
 
     def ready(self) -> bool:
-        """Whether poll(2) would call it readable. The files of a text always are."""
+        """Whether poll(2) would report it readable. Text files always are."""
         if self.closed or not self.readable:
             raise TraceError(errno.EBADF, "the file is not open for reading")
         return self._ready()
@@ -178,7 +177,7 @@ class OpenFile:
 
 
 class OpenDirectory(OpenFile):
-    """A directory opened for reading: it can be closed."""
+    """A directory opened for reading: it can only be closed."""
 
     def _read(self, size: int) -> bytes:
         raise TraceError(errno.EISDIR, "is a directory: list it")
@@ -195,40 +194,40 @@ class Row(Generic[C]):
     """Permission bits."""
 
     show: Callable[[C], bytes | Iterator[bytes]] | None = None
-    """The whole content, at once or, where it is large, in pieces; None: reading is EINVAL."""
+    """The whole content, in pieces where it is large; None: reading is EINVAL."""
 
     store: Callable[[C, bytes, Peer], int | None] | None = None
-    """Take the bytes of one write. Returns how many it used, None for all. None: writing is EINVAL."""
+    """Process one write. Returns how many bytes it used, None for all. None: writing is EINVAL."""
 
     truncate: Callable[[C, Peer], None] | None = None
-    """What opening with O_TRUNC for writing does; None: nothing."""
+    """Called by opening with O_TRUNC for writing; None: nothing."""
 
     release: Callable[[C], None] | None = None
-    """What closing does; None: nothing."""
+    """Called by closing; None: nothing."""
 
     opener: Callable[[C, int, Peer], OpenFile] | None = None
-    """Makes the open file where an OpenText will not do; then the four above are not used."""
+    """Makes the open file where OpenText does not suffice; then the four above are not used."""
 
     changes: Callable[[C], int] | None = None
-    """Another number whenever there is news: poll(2) waits for some since the file was opened or read.
+    """A number that changes with the content: poll(2) waits for a change since the file was opened or read.
     None: it does not wait."""
 
     holds_instance: bool = True
-    """Whether it keeps its instance from being removed while it is open; most of the kernel's files do."""
+    """While it is open, its instance cannot be removed; true for most of the kernel's files."""
 
 
 @attrs.frozen
 class FileNode(Node, Generic[C]):
-    """A Row that a walk has found."""
+    """A Row found by a walk."""
 
     row: Row[C]
-    """What it does."""
+    """The file."""
 
     context: C
-    """To whom."""
+    """The object that the row's functions get."""
 
     guard: Callable[[], None] | None = None
-    """Raises when the file is gone (ENODEV); called before each operation on an open file."""
+    """Raises when the file was removed (ENODEV); called before each operation on an open file."""
 
     @property
     def mode(self) -> int:  # type: ignore[override]
@@ -242,7 +241,7 @@ class FileNode(Node, Generic[C]):
         return Stat("f", self.row.mode)
 
     def open(self, flags: int, peer: Peer) -> OpenFile:
-        """ENOTDIR with O_DIRECTORY, EEXIST with O_CREAT|O_EXCL, and what the row's own opening says."""
+        """ENOTDIR with O_DIRECTORY, EEXIST with O_CREAT|O_EXCL, and errors of the row's own opener."""
         if flags & os.O_DIRECTORY:
             raise TraceError(errno.ENOTDIR, "is not a directory")
         if flags & os.O_CREAT and flags & os.O_EXCL:
@@ -253,11 +252,12 @@ class FileNode(Node, Generic[C]):
 
 
 _AT_ONCE = 64 << 10
-"""Bytes of a text in pieces that a read makes at most, so that others have their turn."""
+"""Bytes that one read renders at most of a text in pieces, so that other tasks run in between."""
 
 
 class OpenText(OpenFile):
-    """A text: made at the first read, or what comes in pieces as it is read; seeking back makes it anew."""
+    """A text: made at the first read, or rendered piece by piece as it is read; seeking back makes it
+    anew."""
 
     seekable = True
     is_steady = True
@@ -267,9 +267,9 @@ class OpenText(OpenFile):
         self._node = node
         self._peer = peer
         self._text: bytearray | None = None
-        """Of what comes in pieces those that were made; None: not read since the last seek."""
+        """The part that is rendered; None: not read since the last seek."""
         self._pieces: Iterator[bytes] = iter(())
-        """The rest of them."""
+        """Pieces still to be rendered."""
         self._position = 0
         self._seen = self._changes()
         if self.writable and flags & os.O_TRUNC and node.row.truncate is not None:

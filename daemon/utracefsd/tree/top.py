@@ -1,4 +1,4 @@
-"""What only the top directory has: the event files, the saved names, `instances/` and `consumers/`."""
+"""Files of the top directory only: the event files, the saved names, `instances/` and `consumers/`."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ utracefs: tracefs for events that programs declare
                         echo 'slow u64 usec; pid_t pid; char path[]' >> synthetic_events
   available_events      events that can be enabled
   set_event             enabled events; write SYS:EV, SYS:* or !SYS:EV
-  standing_events       globs of events to enable, those that do not exist yet included
+  standing_events       globs of events to enable, also of events that do not exist yet
   standing_filters      lines GLOB FILTER and, in standing_triggers, GLOB TRIGGER: for events that come later
   events/SYS/EV/        enable  filter  format  hist  id  inject  stats  trigger
   events/SYS/EV/filter  what to record: status >= 500 && path ~ "/api/*"; 0 records all again
@@ -84,7 +84,7 @@ utracefs: tracefs for events that programs declare
 
 @attrs.frozen
 class Parts:
-    """What the top directory shows."""
+    """The objects behind the top directory."""
 
     table: EventTable
     """The events."""
@@ -102,10 +102,10 @@ class Parts:
     """CLOCK_MONOTONIC."""
 
     stats_text: Callable[[], bytes]
-    """What the daemon holds, and what went wrong in it."""
+    """The text of `daemon_stats`: resources held, and errors."""
 
     counters: EventCounters
-    """Those who count records by event and process."""
+    """The consumers that count records by event and process."""
 
 
 def _available_events(parts: Parts) -> bytes:
@@ -142,7 +142,7 @@ def _synthetic_errors_logged(parts: Parts) -> Iterator[None]:
 
 
 class _OpenCounts(OpenFile):
-    """Ours: counts the events whose globs are written to it, as long as it is open; each read from the
+    """Not in the kernel: counts the events whose globs are written to it, while it is open. Seeking to the
     beginning makes the text anew."""
 
     seekable = True
@@ -215,8 +215,8 @@ _TOP_FILES: RowTable[Parts] = RowTable(
 
 
 class _RemoveOnClose(OpenFile):
-    """Ours: whoever opens this file for writing says that the instance is to go with the last open file in
-    it. So what a recorder had made goes with its connection, however the recorder ended."""
+    """Not in the kernel: opening this file for writing makes the instance end with the last open file in it.
+    So a recorder's instance is removed with the recorder's connection, however the recorder ends."""
 
     def __init__(self, instance: Instance, flags: int) -> None:
         super().__init__(flags)
@@ -230,7 +230,7 @@ _REMOVE_ON_CLOSE: Row[Instance] = Row(
 
 
 class InstanceDirectory(Directory):
-    """What every instance has; the top directory adds to it."""
+    """The directory of any instance; the top directory adds to it."""
 
     mode = 0o750
 
@@ -257,7 +257,7 @@ class InstanceDirectory(Directory):
 
 
 class FurtherInstanceDirectory(InstanceDirectory):
-    """An instance with a name, which may be made to go by itself."""
+    """A named instance, which may remove itself (`remove_on_close`)."""
 
     def lookup(self, name: bytes) -> Node | None:
         if name == _REMOVE_ON_CLOSE.name:
@@ -313,7 +313,7 @@ class InstancesDirectory(Directory):
             yield name, "d"
 
     def hold(self, directory: InstanceDirectory) -> Callable[[], None]:
-        """A file below `directory` is open: as long as it is, the instance cannot be removed."""
+        """A file below `directory` was opened: while it is open, the instance cannot be removed."""
         return self._instances.hold(directory.instance)
 
     def make(self, name: bytes) -> None:

@@ -1,16 +1,16 @@
-"""The files that show what a ring buffer holds: `trace`, `trace_pipe`, `trace_pipe_raw`.
+"""The files that show the records of a ring buffer: `trace`, `trace_pipe`, `trace_pipe_raw`.
 
-    trace             walks over the records and leaves them there; rendered piece by piece as it is read
+    trace             shows the records and leaves them there; rendered piece by piece as it is read
     trace_pipe        consumes; whole lines; one opener for each cpu
-    trace_pipe_raw    consumes; one sub-buffer after the other, as the ring buffer holds them
-    trace_raw         leaves the records there, as `trace` does, and gives them as trace_pipe_raw does (ours)
+    trace_pipe_raw    consumes; whole sub-buffers in the ring buffer's binary format
+    trace_raw         leaves the records there, as `trace` does, in the format of trace_pipe_raw (not in the
+                      kernel)
     snapshot          shows the spare buffer as `trace` shows the live one
     snapshot_raw      consumes the spare buffer as trace_pipe_raw does the live one
 
 The rules are those of kernel/trace/trace.c (`tracing_open`, `tracing_read_pipe`, `tracing_buffers_read`,
-`tracing_snapshot_write`). A
-record is gone from the buffer when it was formatted or copied, not when its bytes were read; what an opener
-had formatted and never read is lost when it closes, as in the kernel.
+`tracing_snapshot_write`). A record leaves the buffer when it is formatted or copied, not when its bytes
+are read. Formatted text that is unread when the file closes is lost, as in the kernel.
 """
 
 import errno
@@ -28,16 +28,16 @@ __all__ = ["RawPipe", "RawTrace", "SnapshotFile", "Trace", "TracePipe"]
 
 _PIECE_MIN = 4096
 _PIECE_MAX = 1 << 20
-"""Bytes of text rendered at once: enough to be quick, little enough that others have their turn."""
+"""Bytes of text rendered at once: large enough to be fast, small enough to let other tasks run."""
 
 _PIPE_TEXT_MAX = 8155
 """A trace_pipe read returns at most this much: the kernel's line buffer (TRACE_SEQ_BUFFER_SIZE) less one."""
 
 
 def _is_filled(instance: Instance, buffer: RingBuffer | None, cpu: int) -> bool:
-    """What trace_poll() and ring_buffer_poll_wait() of the kernel wait for.
+    """The condition of the kernel's trace_poll() and ring_buffer_poll_wait().
 
-    With the option `block` nothing. One cpu's buffer: `buffer_percent` of its sub-buffers are filled. All
+    With the option `block` always true. One cpu's buffer: `buffer_percent` of its sub-buffers are filled. All
     cpus together, or a percentage of 0: there is a record.
     """
     percent = instance.settings.buffer_percent
@@ -55,7 +55,7 @@ class Trace(OpenFile):
 
     seekable = True
     snapshot = False
-    """Shows the snapshot."""
+    """It shows the snapshot."""
 
     def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
         super().__init__(flags)
@@ -110,13 +110,13 @@ class Trace(OpenFile):
 
 
 class SnapshotFile(Trace):
-    """`snapshot` of an instance, or of one of its cpus: shows it as `trace` shows the buffer; a number that
-    is written says what to do (`Snapshot.write`). Opening with O_TRUNC does nothing."""
+    """`snapshot` of an instance, or of one of its cpus: shows the spare buffer as `trace` shows the live one;
+    writing a number runs a command (`Snapshot.write`). Opening with O_TRUNC does nothing."""
 
     snapshot = True
 
     def _write(self, data: bytes) -> int:
-        # As tracing_snapshot_write(), the real buffer is made before the number is looked at.
+        # As in tracing_snapshot_write(), the real buffer is made before the number is parsed.
         self._instance.store.expand()
         self._instance.snapshot.write(values.unsigned_decimal(data), self._cpu)
         return len(data)
@@ -166,7 +166,7 @@ class TracePipe(OpenFile):
             return b""
         wanted = min(size, _PIPE_TEXT_MAX)
         if not self._text:
-            # A renderer that was asked for less than there was may hold a record; only an empty one can be
+            # A renderer whose text was read only in part may hold a record; only an empty one can be
             # replaced.
             if self._drained and self._generation != self._instance.text_generation:
                 self._renew()
@@ -185,8 +185,8 @@ class TracePipe(OpenFile):
 
 
 class RawPipe(OpenFile):
-    """`per_cpu/cpuN/trace_pipe_raw`, and `snapshot_raw` of what the spare holds: each read gives the next
-    sub-buffer, or the rest of one that did not fit.
+    """`per_cpu/cpuN/trace_pipe_raw`, and `snapshot_raw` for the spare: each read gives the next sub-buffer,
+    or the rest of one that did not fit.
 
     A size of 16 bytes or less, or too small for the first record, returns nothing and consumes nothing.
     """
@@ -216,9 +216,9 @@ class RawPipe(OpenFile):
 
 
 class RawTrace(OpenFile):
-    """`per_cpu/cpuN/trace_raw`, which the kernel does not have: the sub-buffers that there were when it was
-    opened, one with each read, as trace_pipe_raw gives them; nothing is consumed. What is overwritten before
-    it is read is missing, and the page behind says so.
+    """`per_cpu/cpuN/trace_raw`, which the kernel does not have: the sub-buffers that existed when it was
+    opened, one with each read, in the format of trace_pipe_raw; nothing is consumed. A sub-buffer that was
+    overwritten before it is read is missing, and the next one counts the loss.
 
     A read of less than a sub-buffer is EINVAL.
     """

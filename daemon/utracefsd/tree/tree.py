@@ -1,16 +1,16 @@
-"""The virtual tracefs: paths, and what the system calls do with them.
+"""The virtual tracefs: paths, and the system calls on them.
 
-A path is walked from the root at each call, part by part, as a filesystem does it: ENOENT for what is not
-there, ENOTDIR for going below a file. Paths are relative to the root; empty parts and `.` are skipped, `..`
-goes up and stays at the root.
+A path is walked from the root at each call, part by part, as in a filesystem: ENOENT for a missing entry,
+ENOTDIR for a path below a file. Paths are relative to the root; empty parts and `.` are skipped, `..` goes up
+and stays at the root.
 
-    open      O_CREAT is accepted on what exists and EACCES on what does not; O_TRUNC does what the file says
+    open      O_CREAT is accepted for an existing entry, else EACCES; O_TRUNC calls the file's `truncate`
     mkdir     below instances/ only, EPERM elsewhere; rmdir alike
     stat      every file has size 0
 
-`read_file` and `write_file` are open, read or write, and close in one: what `cat FILE` and `echo TEXT > FILE`
-do. A file that would wait for data ends there. A write that takes only a part of the data (set_event takes a
-word) says so; the caller goes on with the rest, as a shell does.
+`read_file` and `write_file` are open, read or write, and close in one, like `cat FILE` and `echo TEXT >
+FILE`. A read that would have to wait for data ends the content. A write may use only a part of the data
+(set_event takes one word) and returns its length; the caller writes the rest, as a shell does.
 """
 
 import errno
@@ -39,7 +39,7 @@ _PIECE = 1 << 20
 
 
 class Tree:
-    """Everything that is served on the tracefs socket. Plain and synchronous; owns nothing but the walk."""
+    """The tree of the tracefs socket. Plain and synchronous; owns no files."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Tree:
     def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile:
         """Open a file (or a directory, which can only be closed again).
 
-        ENOENT, ENOTDIR, EISDIR (a directory for writing), EACCES (O_CREAT of what does not exist), EEXIST
-        (O_EXCL), ENAMETOOLONG, and what the file's own opening says: EBUSY (trace_pipe, dynamic_events).
+        ENOENT, ENOTDIR, EISDIR (a directory for writing), EACCES (O_CREAT of a missing entry), EEXIST
+        (O_EXCL), ENAMETOOLONG, and errors of the file's own opening: EBUSY (trace_pipe, dynamic_events).
         """
         above, name = self._above(path)
         node = above[-1] if name is None else above[-1].lookup(name)
@@ -82,8 +82,8 @@ class Tree:
         return b"".join(piece for piece in self.read_pieces(path, peer) if piece is not None)
 
     def read_pieces(self, path: bytes, peer: Peer) -> Iterator[bytes | None]:
-        """The same in pieces of a MiB at most, each made when it is asked for; None where others may have
-        their turn. EFBIG with the first piece that is too much."""
+        """The same in pieces of at most a MiB, made one by one; None where other tasks may run. EFBIG with
+        the first piece that is too much."""
         file = self.open(path, os.O_RDONLY | os.O_NONBLOCK, peer=peer)
         total = 0
         try:
@@ -104,8 +104,8 @@ class Tree:
             file.close()
 
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
-        """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes that
-        were used."""
+        """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes
+        used."""
         file = self.open(
             path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if truncate else os.O_APPEND), peer=peer
         )
@@ -119,7 +119,7 @@ class Tree:
         return list(_check_directory(self._walk(path), path).names())
 
     def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]:
-        """The same with permission bits: what a `stat` of each would say."""
+        """The same with permission bits, as `stat` of each would give them."""
         return list(_check_directory(self._walk(path), path).modes())
 
     def stat(self, path: bytes) -> Stat:
@@ -184,7 +184,7 @@ class Tree:
 
 
 def _hold_instance(above: list[Directory], file: OpenFile) -> None:
-    """An open file of a further instance keeps it from being removed."""
+    """While a file of a named instance is open, the instance cannot be removed."""
     for directory, below in itertools.pairwise(above):
         if isinstance(directory, InstancesDirectory) and isinstance(below, InstanceDirectory):
             file.on_close = directory.hold(below)

@@ -1,13 +1,13 @@
-"""What a write to a control file means: the kernel's shared parsers, with their errno.
+"""Parsers of writes to control files: the kernel's shared parsers, with their errno.
 
     unsigned_decimal   enable, options/*, tracing_on, sizes     kstrtoul_from_user(.., 10, ..)
     flag               the same, and only 0 or 1
     word               trace_clock, trace_options               a 64-byte copy, white space stripped
-    command_line       what filter and trigger take             at most 4095 bytes, trimmed at the end
+    command_line       filter, trigger                          at most 4095 bytes, trimmed at the end
     cpumask            tracing_cpumask                          bitmap_parse of lib/bitmap-str.c
     pids               set_event_pid                            trace_pid_write of kernel/trace/trace.c
 
-One write is one command: the caller hands over the bytes of one write(2), whole.
+One write is one command: pass the bytes of one write(2), whole.
 """
 
 import errno
@@ -31,8 +31,7 @@ _PID = re.compile(rb"\+?(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 WHITESPACE = b" \t\n\v\f\r"
 
 _NUMBER_COPY = 66
-"""The kernel copies this many bytes of a number (sign, 64 binary digits, newline) and ignores what
-follows."""
+"""The kernel copies this many bytes of a number (sign, 64 binary digits, newline) and ignores the rest."""
 
 _WORD_COPY = 64
 """The kernel's buffer for a word, its NUL included: 64 bytes and more are EINVAL."""
@@ -50,8 +49,8 @@ _PID_TEXT = 126
 def unsigned_decimal(data: bytes) -> int:
     """Digits, an optional leading `+`, one newline at the end; everything from a NUL byte on is ignored.
 
-    EINVAL for anything else (blanks, `-`, hexadecimal, nothing at all), ERANGE from 2^64 on. As the kernel
-    does, the size is judged before what stands behind the digits.
+    EINVAL for anything else (blanks, `-`, hexadecimal, no digits), ERANGE from 2^64 on. As in the kernel, the
+    size is checked before the text behind the digits.
     """
     text = data[:_NUMBER_COPY].split(b"\0", 1)[0]
     digits = text.removeprefix(b"+")
@@ -70,7 +69,7 @@ def unsigned_decimal(data: bytes) -> int:
 
 
 def flag(data: bytes) -> bool:
-    """0 or 1, written as unsigned_decimal takes it. EINVAL for other numbers, and as there."""
+    """0 or 1, in the format of unsigned_decimal. EINVAL for other numbers, and as there."""
     value = unsigned_decimal(data)
     if value > 1:
         raise TraceError(errno.EINVAL, f"{value} is neither 0 nor 1")
@@ -78,7 +77,7 @@ def flag(data: bytes) -> bool:
 
 
 def word(data: bytes) -> bytes:
-    """White space around it stripped; whether the word means anything is for the caller to say.
+    """White space around it stripped; the caller checks the word.
 
     EINVAL from 64 bytes on.
     """
@@ -101,7 +100,7 @@ def cpumask(data: bytes, nr_cpus: int) -> int:
     newline.
 
     EINVAL for anything else, cpu lists like `0-1` and an empty write included; EOVERFLOW for bits at nr_cpus
-    and above. What follows a NUL byte is ignored.
+    and above. Everything from a NUL byte on is ignored.
     """
     mask = 0
     if not data:
@@ -154,6 +153,6 @@ def pids(data: bytes) -> list[int]:
 
 
 def _shown(data: bytes) -> str:
-    """The words of a peer, short enough for an error text; without the newline that echo puts behind them."""
+    """A peer's text, short enough for an error; without the newline that echo appends."""
     data = data.removesuffix(b"\n")
     return repr(data[:40].decode("utf-8", "backslashreplace")) + ("..." if len(data) > 40 else "")

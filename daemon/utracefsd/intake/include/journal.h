@@ -1,13 +1,13 @@
-/* The journal: how far the daemon is in each data ring, kept where its successor finds it.
+/* The journal: how far the daemon has consumed each data ring, in a file that the next daemon finds.
  *
  * A record goes from a data ring (shared with its producer) into the ring buffer (a file). Both outlive a
- * daemon that is killed, but neither tells by itself whether the record at the data ring's tail was stored
- * already. This file does: it has a slot for each data ring, whose first cache line is written per record.
+ * killed daemon, but neither tells by itself whether the record at the data ring's tail was stored already.
+ * This file does: it has a slot for each data ring, whose first cache line is written per record.
  *
  *     header | slot 0 | slot 1 | ...               all in one file in the daemon's state folder, mode 0600
  *
- * A record may be kept by several instances, each with a ring buffer of its own, and the daemon may be killed
- * between any two of them. What it stores for every record, in this order:
+ * Several instances may keep a record, each in its own ring buffer, and the daemon may be killed between any
+ * two of them. Its stores for every record, in this order:
  *
  *     for each instance that keeps it:
  *       1. the ring buffer's origin = this data ring's number, the record's position, the ring buffer's count
@@ -16,50 +16,50 @@
  *     4. the record's space in the data ring is zeroed
  *     5. (now and then) the data ring's shared tail  the producer may use the space again
  *
- * What a successor concludes (Journal.judge, jr_judge, then Intake.dispatch):
+ * Conclusions of the next daemon (Journal.judge, jr_judge, then Intake.dispatch):
  *
  *     killed before 3   A ring buffer whose origin names the record at tail, and whose count is higher by now
  *                       than the one in its origin, took the record. `taken` gets a bit for each such
- *                       instance, tail the mark JR_JUDGED; and the record is handed over once more, to all
- *                       others. Exactly once, for every instance.
+ *                       instance, tail the mark JR_JUDGED; and the record is dispatched again, to all other
+ *                       instances. Exactly once, for every instance.
  *     killed after 3    tail is right, and no origin names the record there. The data ring from its shared
  *                       tail to tail may be half zeroed and is zeroed again.
  *
- * An instance with a snapshot has two rings for each cpu, of which a swap makes the other one live
- * (consumers/ftrace/include/spare.h); the origin stays with the ring, and both are asked.
+ * An instance with a snapshot has two rings for each cpu, and a swap makes the other one live
+ * (consumers/ftrace/include/spare.h); the origin stays with its ring, so both are read.
  *
- * A ring buffer's count is that of records stored or refused since the last clear (rb_cpu.appends): one
- * that was refused because the ring buffer was full is dealt with, too. An instance that did not get
- * that far (the event is not enabled there, tracing_on is off) has no such origin and is asked again,
- * which changes nothing.
+ * A ring buffer's count is of records stored or refused since the last clear (rb_cpu.appends): a record that
+ * was refused because the ring buffer was full counts as handled. An instance whose step 1 was not reached,
+ * or that does not keep the record (the event is not enabled there, tracing_on is off), has no such origin
+ * and gets it again, which changes nothing.
  *
- * The judgement is stored before the successor records anything, as bit 0 of tail, which is a multiple of 8
- * otherwise: the ring buffers' origins are forgotten then, while a data ring may come back much later. If the
- * successor is killed in between, the next one adds what it finds: `taken` only grows until the record is
- * consumed, and consuming it drops the mark in the same store.
+ * The judgement is stored before the next daemon records anything, as bit 0 of tail, which is otherwise a
+ * multiple of 8: the ring buffers' origins are forgotten then, while a data ring may come back much later. If
+ * the next daemon is killed in between, the one after it adds its own findings: `taken` only grows until the
+ * record is consumed, and consuming it clears the mark in the same store.
  *
- * Numbers of data rings are given by one daemon to each ring that it makes or adopts, from 1 on, and never
- * twice: a slot that is used again would otherwise pass for that of its former ring. The next daemon may
- * begin at 1 again, because it forgets all origins before it gives the first number.
+ * Each daemon numbers the rings that it makes or adopts, from 1 on, and never uses a number twice: otherwise
+ a * reused slot would be taken for that of its former ring. The next daemon may begin at 1 again, because it
+ * forgets all origins before it gives the first number.
  *
  * An instance without its ring buffer (it could not be adopted, or was in memory only) has taken nothing.
  *
  * Not covered: records that a producer reserved and never committed, when its process ended before the
  * daemon did. (While the process lives nothing is stepped over, Rings.drop.) They are zeroed and stepped over
- * before tail says so. If the daemon is killed between the two, a successor that was given the ring by a
- * service manager cannot find what stands behind them: that is not taken in, and nothing is taken in twice.
+ * before tail says so. If the daemon is killed between the two, and the next one gets the ring from a service
+ * manager, that one cannot find the records behind them: these are lost, and nothing is taken in twice.
  *
- * The header also says how counts of the TSC were made times. The successor goes on with that, so a record
- * that waited for it gets the time that it would have got before: counted with a rate that a new daemon has
- * measured for a millisecond, a record of some seconds ago would be off by far more than records are apart. A
- * look is written beside the one before, and then one store says that it holds.
+ * The header also has the clock's conversion of TSC counts. The next daemon continues with it, so a record
+ * that waited gets the same time that the killed daemon would have given it: with a rate that a new daemon
+ * has measured for a millisecond, the error for a record some seconds old would far exceed the distance of
+ * records. A look is written beside the previous one, and then one store makes it valid.
  *
  * Memory order: the reader of these stores is another process that starts after this one is dead. A
  * process is killed between two instructions: all stores before that point are done and reach memory, none
- * behind it is, in whatever order other processors might have seen them; and the successor gets the
- * folder's lock from the kernel only after the death. So it is enough that the compiler keeps the order:
- * relaxed atomic stores, which it cannot tear, with signal fences between them. None of this survives the
- * machine; nor does /dev/shm.
+ * behind it is, in whatever order other processors might have seen them; and the kernel gives the folder's
+ * lock to the next daemon only after the death. So it is enough that the compiler keeps the order: relaxed
+ * atomic stores, which it cannot tear, with signal fences between them. None of this survives a reboot, and
+ * neither does /dev/shm.
  */
 #ifndef UTRACEFS_JOURNAL_H
 #define UTRACEFS_JOURNAL_H
@@ -72,7 +72,7 @@
 #define JR_VERSION 2u
 #define JR_SLOT_BYTES 128u
 #define JR_TAKEN_WORDS 11
-/* Instances with a number from this on may get a record twice that was under way. */
+/* Instances with a number from this on may get a record twice that was being dispatched at a kill. */
 #define JR_MAX_BUFFERS (64 * JR_TAKEN_WORDS)
 #define JR_JUDGED 1ull /* in tail: `taken` holds */
 
@@ -80,7 +80,7 @@ struct jr_header {
     uint64_t magic;
     uint32_t version;
     uint32_t slot_bytes;
-    struct tsc_clock_pair clock_first; /* where the while of the rate began */
+    struct tsc_clock_pair clock_first; /* where the measurement of the rate began */
     struct tsc_clock_pair clock_last[2]; /* the last look at both clocks, and room for the next one */
     uint64_t clock_at; /* which of the two it is */
     unsigned char zero[JR_SLOT_BYTES - 72];
@@ -138,7 +138,7 @@ static inline void jr_free_slot(struct jr_slot *slot)
 }
 
 /* Store which instances took the record at tail (JR_TAKEN_WORDS words). Nothing may be recorded before this.
- * A successor of a daemon that is killed in here comes to the same result. */
+ * If the daemon is killed in here, the next one comes to the same result. */
 static inline void jr_judge(struct jr_slot *slot, const uint64_t *taken)
 {
     uint64_t any = 0;
@@ -152,14 +152,14 @@ static inline void jr_judge(struct jr_slot *slot, const uint64_t *taken)
     jr_done(slot, slot->tail | JR_JUDGED);
 }
 
-/* A look at both clocks, and since when their rate is measured. */
+/* Store a look at both clocks, and the beginning of the rate's measurement. */
 static inline void jr_note_clock(struct jr_header *header, const struct tsc_clock_pair *first,
                                  const struct tsc_clock_pair *last)
 {
     uint64_t next = (header->clock_at + 1) & 1;
 
     if (header->clock_first.ns != first->ns) {
-        /* Clocks that jumped begin anew: nothing of before is of use. */
+        /* Clocks that jumped start again: older values are useless. */
         JR_STORE(header->clock_last[0].ns, 0);
         JR_STORE(header->clock_last[1].ns, 0);
         JR_ORDER();

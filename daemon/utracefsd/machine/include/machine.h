@@ -1,4 +1,4 @@
-/* What the compiled modules ask the machine once per record: the time and the present cpu. */
+/* The present time and cpu, for compiled modules that need them once per record. */
 #ifndef UTRACEFS_MACHINE_H
 #define UTRACEFS_MACHINE_H
 
