@@ -1,23 +1,22 @@
-"""The daemon, room by room; each imports only what stands below it.
+"""The daemon. Each package imports only packages below it:
 
     main          the command: log, signals, systemd
-    server        sockets are listened on, clocks read; with `main` the only room that knows trio
-    daemon        the composition of all below, without a loop
+    server        sockets and clocks; with `main` the only package that knows trio
+    daemon        composes all packages below, without a loop
     connections   one open file of `user_events_data`, one client of the tree: bytes in, bytes out
     tree          the virtual tracefs: a file is a row, its text is made from state
-    state         what a successor finds
+    state         the state that the next daemon takes over
     intake        data rings of producers, merged by time
-    consumers     ftrace instances, perf events, plug-ins: what keeps records
+    consumers     ftrace instances, perf events, streams, counts, plug-ins: they take the records
     events        declarations, references, status bytes, tracepoints
     machine       names of threads, /proc, peers, limits per user
 
-A record walks up to `consumers` from two sides: a producer commits it to its data ring, `intake` finds it
+A record reaches `consumers` in one of two ways: a producer commits it to its data ring, and `intake` finds it
 there and hands it to the event's tracepoint; or it comes as a MessagePack object over the socket through
-`connections`. `tree` shows what the consumers keep. docs/architecture.md has the walk with the names of the
-functions.
+`connections`. `tree` shows the consumers' records. docs/architecture.md names the functions on the way.
 
-`serve` runs a daemon inside a trio program. It is imported when it is first asked for, so that the rooms
-below it, the compiled ones that plug-ins use among them, do not bring a loop with them.
+`serve` runs a daemon inside a trio program. It is imported at first use, so that importing the packages below
+it, such as the compiled ones that plug-ins use, does not import trio.
 """
 
 from typing import TYPE_CHECKING, Any

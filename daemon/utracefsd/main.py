@@ -1,9 +1,9 @@
-"""The daemon as a process: the command `utracefsd`, its log, signals, systemd, and the end of the parent.
+"""The process of the daemon: the command `utracefsd`, its log, signals, systemd, and the parent's end.
 
 utracefsd ── _process ── serve               the daemon itself (server/serve.py)
               ├── _until_signal              SIGTERM, SIGINT, SIGHUP end it; SIGTERM may keep the state
               ├── _until_parent_is_gone      with --exit-with-parent
-              └── _keep_alive                systemd's watchdog, where it asks for it
+              └── _keep_alive                systemd's watchdog, if it wants one
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from utracefsd.server.serve import Serving, serve
 logger = logging.getLogger("utracefsd")
 
 SWITCH_S = 0.0005
-"""For how long a plug-in's thread may keep the daemon waiting for the interpreter; Python has 5 ms."""
+"""How long a plug-in's thread may hold the interpreter while the daemon waits; Python's default is 5 ms."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -47,14 +47,14 @@ def _version() -> str:
 
 
 class _Formatter(logging.Formatter):
-    """A message is one line, in which nothing that a program chose steers a terminal."""
+    """A message is one line, without control characters, which a program could use to steer a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return harmless(super().formatMessage(record).replace("\n", " "))
 
 
 class _JournalFormatter(_Formatter):
-    """Lines for a journal that reads our stderr: the level in front, as sd-daemon(3) has it."""
+    """Lines for a journal that reads our stderr: begin with the level, in the format of sd-daemon(3)."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}.get(record.levelname, 6)
@@ -73,7 +73,7 @@ def _set_up_log(level: str) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """As many connections as we may have; the soft limit is low for the sake of select(2), which is not used
+    """Allow as many connections as possible; the soft limit is low only for select(2), which is not used
     here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
@@ -92,8 +92,8 @@ async def _until_signal(end: Callable[[int], None]) -> None:
 async def _until_parent_is_gone(end: Callable[[], None]) -> None:
     """Without its parent an embedded daemon would never end.
 
-    A pidfd tells of the process. PR_SET_PDEATHSIG would tell of the thread that started us (prctl(2)), so it
-    is only the fallback where pidfd_open(2) is forbidden.
+    A pidfd reports the end of the process. PR_SET_PDEATHSIG reports the end of the thread that started us
+    (prctl(2)), so it is only the fallback where pidfd_open(2) is forbidden.
     """
     try:
         pidfd = os.pidfd_open(os.getppid())
@@ -112,7 +112,7 @@ async def _until_parent_is_gone(end: Callable[[], None]) -> None:
 
 
 async def _keep_alive(notifier: sd_notify.Notifier, interval_s: float) -> None:
-    """Only the loop that does the work can say that it still runs."""
+    """Send the keep-alive messages from the loop that does the work: they prove that it still runs."""
     while True:
         notifier.watchdog()
         await trio.sleep(interval_s)
@@ -129,9 +129,9 @@ async def _process(
 ) -> None:
     """`start` (`serve` with its arguments) as a whole process: until a signal comes, or the parent's end.
 
-    SIGTERM is how a service is stopped, perhaps to be started again: what is there is kept for that when
-    anybody could miss it. Ctrl-C, a terminal that hangs up and the end of the parent mean that this is over.
-    Nobody can be connected to a daemon that has just taken over; so for a while its SIGTERM keeps everything.
+    SIGTERM stops a service, perhaps to start it again: the state is kept if a program is connected. Ctrl-C, a
+    terminal that hangs up and the end of the parent remove the state. A daemon that has just taken over has
+    no connections yet; so for a while its SIGTERM keeps everything.
     """
     running: list[Daemon] = []
 
@@ -161,7 +161,7 @@ async def _process(
 
 
 def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
-    """One line for the process that started us; `end` is called if that is gone already."""
+    """Write one line for the process that started us; call `end` if that process has gone."""
     try:
         os.write(fd, b"READY\n")
         os.close(fd)
@@ -246,7 +246,7 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
     help="On SIGTERM keep events, settings and records for the next daemon, "
     "also when no program is connected.",
 )
-@click.option("--discard-state", is_flag=True, help="Do not go on with what a daemon before this one left.")
+@click.option("--discard-state", is_flag=True, help="Do not take over the state of an earlier daemon.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -277,8 +277,8 @@ def main(
     Applications connect to DIR/user_events_data, tools to DIR/tracefs. SIGTERM and Ctrl-C end it cleanly.
 
     Killed, or ended by SIGTERM while programs are connected, it leaves events, settings and records in
-    /dev/shm, and a daemon that is started with the same DIR goes on with them. Ctrl-C removes them, as does
-    any end with --exit-with-parent.
+    /dev/shm; the next daemon with the same DIR takes them over. Ctrl-C removes them, as does any end with
+    --exit-with-parent.
     """
     installed = {point.name for point in Installed()()}
     if missing := sorted(set(plugins) - installed):

@@ -44,7 +44,8 @@ logger = logging.getLogger("utracefsd")
 DEFAULT_GROUP = "tracing"
 
 # Descriptors that producers cannot use: listeners, status file, 256 connections of administrators, perf
-# rings, plug-ins; 253 for one message, and descriptors that wait to be closed. With a small limit it is half of
+# rings, plug-ins; 253 for one message, and descriptors that wait to be closed. With a small limit it is
+# half of that.
 # that.
 RESERVED_DESCRIPTORS = 4096
 

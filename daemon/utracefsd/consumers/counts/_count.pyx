@@ -1,12 +1,12 @@
 # cython: boundscheck=False, wraparound=False
-"""Counts by event and process: records, bytes, and what found a data ring full.
+"""Counts by event and process: records, bytes, and records that found their data ring full.
 
     CountProbe, one per event ──▶ the row of the last process, most often the same
                               ──▶ else CountTable: open addressing, (event id, pid) ──▶ Row
                               ──▶ else `others` of the probe: the table is full
 
-A table grows to `max_rows` rows and no further. Rows never go one by one; those of an event or of ended
-processes go in a sweep, which makes the table anew.
+A table grows to `max_rows` rows at most. Rows are never removed one by one: a sweep removes those of an event
+or of ended processes by making the table anew.
 """
 
 from libc.stdlib cimport calloc, free
@@ -20,12 +20,12 @@ cdef enum:
 
 
 cdef inline uint32_t place_of(uint16_t id, int32_t pid) noexcept nogil:
-    """Fibonacci hashing of both; the upper bits are the good ones."""
+    """Fibonacci hashing of both; takes the upper bits, which are the best mixed."""
     return <uint32_t>((<uint64_t>id << 32 | <uint32_t>pid) * <uint64_t>0x9E3779B97F4A7C15 >> 32)
 
 
 cdef class CountTable:
-    """The counts of many events. max_rows: (event, process) pairs that are told apart."""
+    """The counts of many events. max_rows: limit of (event, process) pairs."""
 
     def __cinit__(self, max_rows=1 << 16):
         if not 0 < max_rows <= 1 << 20:
@@ -38,7 +38,7 @@ cdef class CountTable:
         free(self.rows)
 
     cdef bint make(self, uint32_t size) noexcept:
-        """Make the table anew, with that many places for the rows there are."""
+        """Make the table anew with `size` places, and copy the rows."""
         cdef Row *rows = <Row *>calloc(size, sizeof(Row))
         cdef Row *old = self.rows
         cdef uint32_t i, at
@@ -57,7 +57,7 @@ cdef class CountTable:
         return True
 
     cdef Row *find(self, uint16_t id, int32_t pid) noexcept:
-        """Its row, made now if there was none; NULL: there is no room."""
+        """The row, made now if there was none; NULL: the table is full."""
         cdef uint32_t at = place_of(id, pid) & (self.size - 1)
         while self.rows[at].id:
             if self.rows[at].id == id and self.rows[at].pid == pid:
@@ -75,7 +75,7 @@ cdef class CountTable:
         return &self.rows[at]
 
     def forget(self, uint16_t id):
-        """All of one event."""
+        """Remove the rows of one event."""
         cdef uint32_t i
         for i in range(self.size):
             if self.rows[i].id == id:
@@ -85,9 +85,9 @@ cdef class CountTable:
             raise MemoryError
 
     def sweep(self, probes, lives, int at_most=1000):
-        """Move the counts of processes that have ended, and did nothing since the sweep before, to the
-        `others` of their event. probes: event id to its CountProbe. lives: whether there is a process; asked
-        at_most times, the next sweep goes on from there."""
+        """Move the counts of processes that have ended, and wrote nothing since the previous sweep, to
+        `others` of their event. probes: event id to its CountProbe. lives: whether a process exists; called
+        at most at_most times, and the next sweep continues from there."""
         cdef CountProbe probe
         cdef Row *row
         cdef uint32_t i
@@ -133,7 +133,7 @@ cdef class CountProbe(Probe):
         self.id = id
 
     def read_others(self):
-        """[records, bytes, lost] of processes that have no row of their own (any more)."""
+        """[records, bytes, lost] of processes that have no row (any more)."""
         return self.others.records, self.others.bytes, self.others.lost
 
     cdef Row *row(self, int32_t pid) noexcept:

@@ -1,15 +1,16 @@
-"""Who counts what: each open file `event_counts` counts by itself, from when it was told which events.
+"""The files `event_counts`: each open one counts by itself, from when globs were written to it.
 
-    open ──▶ write globs: attached to what they match, now and when it is registered ──▶ read, again and again
+    open ──▶ write globs: attached to matching events, now and when one is registered ──▶ read, again and
+    again
                                                                                  close ──▶ detached
 
-A text of it has a line for each process that emitted an event:
+Its text has a line for each process that emitted an event:
 
     user_events:http_request 4711 1200 48000 0 python
-    user_events:http_request -1 77 3080 0                 processes that have ended, or had no room
+    user_events:http_request -1 77 3080 0                 processes that have ended, or found the table full
 
 event, process, records, bytes of payload, records that found their data ring full, the process's name. All
-count from the beginning, so who reads twice knows rates. An event without records is a line with process 0.
+count from the beginning, so two reads give rates. An event without records has a line with process 0.
 """
 
 import errno
@@ -26,22 +27,22 @@ from utracefsd.machine.comms import CommTable
 __all__ = ["EventCounters", "EventCounts"]
 
 MAX_COUNTS = 16
-"""Open at a time: each record is counted in each of them, and each may have MAX_ROWS rows (6 MiB)."""
+"""Open files at a time: each of them counts each record, and may have MAX_ROWS rows (6 MiB)."""
 
 MAX_ROWS = 1 << 16
 
 MAX_GLOBS = 1024
-"""Of one of them: each is looked at for every event that is registered. E2BIG."""
+"""Per open file: each glob is matched with every event that is registered. E2BIG."""
 
 _LINES_AT_ONCE = 500
-"""Of a text, so that others have their turn."""
+"""Lines rendered at once; then other tasks run."""
 
 NO_PROCESS = 0
 OTHERS = -1
 
 
 class EventCounts:
-    """One of them; `close` detaches it."""
+    """One open file; `close` detaches it."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class EventCounts:
         table.idle.subscribers.append(self)
 
     def want(self, glob: bytes) -> None:
-        """Count the events that a glob of standing_events means. EINVAL: not a glob; E2BIG: too many."""
+        """Count the events that match a glob of standing_events. EINVAL: not a glob; E2BIG: too many."""
         check_glob(glob)
         if glob not in self._globs and len(self._globs) >= MAX_GLOBS:
             raise TraceError(errno.E2BIG, f"event_counts takes at most {MAX_GLOBS} globs")
@@ -84,12 +85,12 @@ class EventCounts:
         return event in self._probes
 
     def let_go(self, event: Event) -> None:
-        """Detach from it; its counts are gone."""
+        """Detach from it and drop its counts."""
         self._table.detach(event, self._probes.pop(event), self._now_ns())
         self._counts.forget(event.id)
 
     def text(self) -> Iterator[bytes]:
-        """Many lines at a time."""
+        """The text, many lines at a time."""
         if self._counts.used > self._counts.max_rows // 2:
             probes = {event.id: probe for event, probe in self._probes.items()}
             self._counts.sweep(probes, self._comms.lives)
@@ -112,7 +113,7 @@ class EventCounts:
         return b"?".join(self._comms.comm(pid).splitlines()) if pid > 0 else b""
 
     def close(self) -> None:
-        """Twice is harmless."""
+        """A second call is harmless."""
         if self in self._table.idle.subscribers:
             self._table.idle.subscribers.remove(self)
             self._table.on_created.remove(self._look)
@@ -123,7 +124,7 @@ class EventCounts:
 
 
 class EventCounters:
-    """All that are open."""
+    """All open files `event_counts`."""
 
     def __init__(self, table: EventTable, comms: CommTable, now_ns: Callable[[], int]) -> None:
         self._table = table
@@ -133,7 +134,7 @@ class EventCounters:
         self._open: set[EventCounts] = set()
 
     def open(self) -> EventCounts:
-        """Another one, which `stats` of events call `counts:N`. EMFILE: there are MAX_COUNTS."""
+        """Open one more; `stats` of events call it `counts:N`. EMFILE: there are MAX_COUNTS."""
         if len(self._open) >= MAX_COUNTS:
             raise TraceError(errno.EMFILE, f"event_counts is open {MAX_COUNTS} times already")
         made = EventCounts(

@@ -21,8 +21,8 @@ cdef class PerfSink:
     cdef readonly bint sample_id_all
     cdef readonly int data_pages
     cdef SealedMemory memory                # of the ring; None without one
-    cdef uint8_t *map                       # NULL without one
-    cdef uint64_t head                      # ours; the copy in the mapping is for the reader
+    cdef uint8_t *map                       # NULL without a ring
+    cdef uint64_t head                      # private; the copy in the mapping is for the reader
     cdef uint64_t size                      # bytes of the data area, 0 without ring
     cdef uint64_t pending_lost              # samples lost since the last PERF_RECORD_LOST
 

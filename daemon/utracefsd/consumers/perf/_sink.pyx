@@ -58,13 +58,13 @@ cdef class PerfSink:
 
     count: Records counted while enabled, of the chosen pid and cpu.
     lost: Samples that did not fit, or whose record is larger than 8192 bytes.
-    filter: Which records it counts and samples; None: all.
-    enabled: Off: everything counts as filtered; the status bit stays.
-    sample_period: A sample every so many records; 0 counts only. Settable (ioctl PERIOD).
-    sample_freq: Samples a second to aim at, by adapting the period; 0: the period stays. Settable.
+    filter: Selects the records that it counts and samples; None: all.
+    enabled: While False, every record counts as filtered; the status bit stays.
+    sample_period: Records per sample; 0: count only. Settable (ioctl PERIOD).
+    sample_freq: Desired samples per second, reached by adapting the period; 0: fixed period. Settable.
     fd: memfd of the ring (sealed against resizing), owned by the sink until it is taken, metadata page first;
-        -1 without ring. Its data pages get memory with the first sample: of thousands of events most have
-        none.
+        -1 without ring. Its data pages get memory with the first sample, since most of thousands of events
+        never have one.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -120,7 +120,7 @@ cdef class PerfSink:
         return 0
 
     def close(self):
-        """Unmap and close the memfd; counting goes on. May be called twice."""
+        """Unmap and close the memfd; counting continues. May be called twice."""
         if self.memory is not None:
             self.memory.close()
             self.map = NULL
@@ -144,7 +144,7 @@ cdef class PerfSink:
         self.left = period
 
     def is_filled(self, uint64_t watermark):
-        """Whether `watermark` bytes wait for the reader, or a sample found no room. False without a ring."""
+        """Whether `watermark` bytes wait for the reader, or a sample was lost. False without a ring."""
         if self.map == NULL:
             return False
         return self.pending_lost > 0 or self.head - LOAD_TAIL(self.map + DATA_TAIL_AT) >= watermark
@@ -166,7 +166,7 @@ cdef class PerfSink:
         if not self.wants(r):
             return FILTERED
         if not r.valid:
-            # Too large, it is given up before anybody looks at it, as in perf_trace_buf_alloc().
+            # A larger record is dropped before it is filtered, as in perf_trace_buf_alloc().
             return -EFAULT if 8 + <uint64_t>r.size <= max_perf_entry else UNDECIDED
         if self.filter is not None and not self.passes(r):
             return FILTERED
@@ -186,26 +186,26 @@ cdef class PerfSink:
         return LOST
 
     cdef bint passes(self, Record *r) noexcept:
-        """The last condition of perf_tp_event_match(): what the filter rejects is not counted."""
-        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        """The last condition of perf_tp_event_match(): a record that the filter rejects is not counted."""
+        cdef Filter filter = self.filter    # a reference: it may be replaced while a name is looked up
         return filter.matches(r)
 
     cdef void adapt(self, uint64_t now_ns) noexcept:
         """Adapt the period after a sample, as perf_adjust_period() in kernel/events/core.c.
 
-        It goes an eighth of the way to the period that would have given sample_freq samples a second since
-        the sample before.
+        It moves the period by an eighth towards the one that would have given sample_freq samples a second
+        since the previous sample.
         """
         cdef uint64_t passed = now_ns - self.last_sample_ns
         cdef double wanted
         if self.last_sample_ns == 0 or now_ns <= self.last_sample_ns:
-            # The first sample keeps the period; records of one moment are too many by any measure.
+            # The first sample keeps the period; several at the same time raise it.
             wanted = self._period * 2.0 if self.last_sample_ns else self._period
         else:
             wanted = self._period * 1e9 / (<double>passed * self.sample_freq)
         self.last_sample_ns = max(now_ns, self.last_sample_ns)
         # Rounded away from 0, so that small periods move, too; bounded, so that a burst cannot silence the
-        # event for good.
+        # event forever.
         wanted = (min(wanted, 1e9) - self._period) / 8
         wanted = self._period + (wanted + 0.999 if wanted > 0 else wanted - 0.999)
         self._period = <uint64_t>wanted if wanted >= 1 else 1
@@ -213,7 +213,7 @@ cdef class PerfSink:
     cdef bint sample(self, Record *r, uint64_t period) noexcept:
         """Write a PERF_RECORD_SAMPLE, its parts in the order of perf_output_sample().
 
-        False: no room, counted.
+        False: no space; the loss is counted.
         """
         cdef uint64_t type = self.sample_type
         cdef uint64_t entry = 8 + <uint64_t>r.size, raw, size = 8
@@ -251,14 +251,14 @@ cdef class PerfSink:
             self.put(r.payload, r.size)
             memset(zeros, 0, 8)
             self.put(zeros, raw - entry)  # at most 7
-        STORE_HEAD(self.map + DATA_HEAD_AT, self.head)  # after the bytes: the reader may look at them now
+        STORE_HEAD(self.map + DATA_HEAD_AT, self.head)  # after the bytes, which are complete
         return True
 
     cdef bint reserve(self, uint64_t need, Record *r) noexcept:
-        """Whether `need` bytes fit, and before them the PERF_RECORD_LOST that is due, which is written here.
+        """Whether `need` bytes fit behind a PERF_RECORD_LOST that is due, which is written here.
 
-        data_tail comes from the reader and is not believed: it decides only how much we may write, never
-        where. One that lies ahead of us or more than a ring behind means full. At least one byte stays free,
+        data_tail comes from the reader and is not trusted: it decides only how much is written, never where.
+        A value ahead of head, or more than a ring behind it, means a full ring. At least one byte stays free,
         as in the kernel.
         """
         cdef uint64_t tail = LOAD_TAIL(self.map + DATA_TAIL_AT), used = self.head - tail
@@ -290,7 +290,7 @@ cdef class PerfSink:
             self.put(&self.id, 8)
 
     cdef void put_who_and_when(self, Record *r) noexcept:
-        """What a sample and a struct sample_id have in common, in the order that both have it in."""
+        """The common part of a sample and a struct sample_id, in their common order."""
         cdef uint64_t type = self.sample_type
         cdef uint32_t zero = 0
         if type & SAMPLE_TID:
@@ -307,7 +307,7 @@ cdef class PerfSink:
             self.put(&zero, 4)
 
     cdef void put(self, const void *data, size_t size) noexcept:
-        """Store at `head`, wrapping. reserve() made sure that the ring has room, so size <= self.size."""
+        """Store at `head`, wrapping. reserve() checked that the ring has space, so size <= self.size."""
         cdef uint8_t *area = self.map + DATA_OFFSET
         cdef uint64_t at = self.head & (self.size - 1)
         cdef size_t first = min(size, <size_t>(self.size - at))

@@ -1,19 +1,19 @@
 """perf events: counting records of one event, and sampling them into a ring that a client maps.
 
-`perf_event_open` on the tracefs socket stands for the system call of that name with a tracepoint
-(docs/protocol.md, "Perf ring"). One perf event looks at one event, and is a probe on it from open to close:
+`perf_event_open` on the tracefs socket corresponds to the system call of that name with a tracepoint
+(docs/protocol.md, "Perf ring"). One perf event belongs to one event, and is a probe on it from open to close:
 
     open ──> attached: status bit 1, the programs emit ──────────────────────────> close: detached
-                enabled   counts; every sample_period-th record becomes a sample; what its filter
-                          rejects is neither counted nor sampled
+                enabled   counts; every sample_period-th record becomes a sample; records that
+                          its filter rejects are neither counted nor sampled
                 disabled  everything counts as filtered; the status bit stays
 
 So a disabled perf event keeps its event alive and its programs emitting, as in the kernel, where the
 tracepoint is registered at open (kernel/trace/trace_event_perf.c, perf_trace_init).
 
-The compiled PerfSink does the counting and writes the ring; here is what surrounds it: which event is meant,
-what is allowed, the ioctls. The descriptors of a ring are the client's own; the daemon keeps one until the
-perf event is closed.
+The compiled PerfSink counts and writes the ring; this module has the rest: lookup of the event, permissions,
+the ioctls. The descriptors of a ring are the client's own; the daemon keeps one until the perf event is
+closed.
 """
 
 import errno
@@ -35,7 +35,7 @@ from utracefsd.events.event_table import EventTable
 _MAX_PERIOD = (1 << 63) - 1  # perf_event_open(2): the highest bit of the period must be 0
 
 ParseFilter = Callable[[Event, bytes], Filter]
-"""TraceError(EINVAL): the text is no filter for records of the event."""
+"""TraceError(EINVAL): the text is not a valid filter for the event."""
 
 
 class PerfEvent:
@@ -61,7 +61,7 @@ class PerfEvent:
         self._parse = parse
         self._read_format = read_format
         self._enabled_ns = 0
-        """Of the time until `_enabled_since_ns`."""
+        """Enabled time before `_enabled_since_ns`."""
         self._enabled_since_ns = now_ns() if sink.enabled else None
         self._probe = PerfProbe(sink, f"perf:{handle}")
         self._closed = False
@@ -70,15 +70,15 @@ class PerfEvent:
         table.attach(event, self._probe)
 
     def descriptor(self) -> int:
-        """The ring's memfd, the caller's to close; -1 when it only counts, and when it was asked for before:
-        one event of thousands costs the daemon no descriptor."""
+        """The ring's memfd, the caller's to close; -1 when it only counts, and at every further call: so
+        thousands of events cost the daemon no descriptors."""
         return self._sink.take_fd()
 
     def read(self) -> bytes:
-        """perf_read_one() of the kernel: u64 each, the count and what `read_format` asks for.
+        """perf_read_one() of the kernel: u64 each, the count and the values selected by `read_format`.
 
         The time runs while it is enabled, whether or not the thread of its `pid` does. In the kernel that is
-        so for events of a cpu alone.
+        true only for events bound to a cpu.
         """
         sink = self._sink
         enabled_ns = self._time_enabled_ns()
@@ -102,10 +102,9 @@ class PerfEvent:
         self._sink.enabled = enabled
 
     def ready(self) -> bool:
-        """Whether a watcher is to be woken: the ring holds `wakeup_watermark` bytes that its reader has not
-        taken, or had no room for a sample.
+        """Whether to wake a reader: `wakeup_watermark` bytes in the ring wait for it, or a sample was lost.
 
-        Without a watermark it is half of the ring, as ring_buffer_init() in kernel/events/ring_buffer.c
+        Without a watermark it is half of the ring, as in ring_buffer_init() of kernel/events/ring_buffer.c.
         chooses.
 
         TraceError(EINVAL): it only counts.
@@ -159,7 +158,7 @@ class PerfEvent:
         return None
 
     def close(self) -> None:
-        """Detach and let go of the ring; clients keep what they mapped. Twice is harmless."""
+        """Detach and close the ring; mappings of clients stay. A second call is harmless."""
         if not self._closed:
             self._closed = True
             self._table.detach(self.event, self._probe, self._now_ns())
@@ -167,8 +166,8 @@ class PerfEvent:
 
 
 class PerfEvents:
-    """The perf consumer: opens perf events. now_ns: the daemon's clock, for the time that one was enabled.
-    names: for filters that ask for COMM; None: there is no such name."""
+    """The perf consumer: opens perf events. now_ns: the daemon's clock, for enabled times. names: for filters
+    on COMM; None: there are no names."""
 
     def __init__(
         self,
@@ -213,7 +212,7 @@ class PerfEvents:
                 data_pages=wanted.data_pages,
                 enabled=not wanted.disabled,
             )
-        except ValueError as error:  # what the sink cannot do, with its reason
+        except ValueError as error:  # the sink's limits; the text says which
             raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no perf ring: {error.strerror}") from error
@@ -235,8 +234,8 @@ class PerfEvents:
             raise
 
     def _parse(self, event: Event, text: bytes) -> Filter:
-        """The kernel's error numbers for brackets and quotes say what calc_stack() returned by accident:
-        "no such process" for a quote that is missing. Here all are EINVAL."""
+        """For wrong brackets and quotes the kernel's errno is an accidental result of calc_stack(): "no such
+        process" for a missing quote. Here all are EINVAL."""
         try:
             return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self._names)
         except FilterError as error:

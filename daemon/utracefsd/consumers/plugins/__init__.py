@@ -1,6 +1,6 @@
-"""Consumers that other distributions bring along; status bit 7.
+"""Consumers of other distributions; status bit 7.
 
-contract   what a plug-in must look like, and what it gets
-plugins    loading and attaching those that are installed
-worker     the thread in which one of them does its work
+contract   the interface of a plug-in, and the records that it gets
+plugins    loading and attaching installed plug-ins
+worker     the thread in which one plug-in runs
 """

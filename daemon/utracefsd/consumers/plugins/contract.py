@@ -1,8 +1,8 @@
-"""The contract of plug-ins: consumers that other distributions bring along.
+"""The contract of plug-ins: consumers of other distributions.
 
 A plug-in is a class behind an entry point of the group `utracefs.consumers`, described by `Consumer` below.
-It never meets a probe: it is attached by an administrator through `consumers/NAME/set_event`, gets records
-in batches, and what it raises is counted, not spread. examples/count_plugin is a whole one.
+It does not see probes: an administrator attaches it through `consumers/NAME/set_event`, it gets records in
+batches, and its exceptions are counted and not propagated. examples/count_plugin is a complete one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ ENTRY_POINT_GROUP = "utracefs.consumers"
 
 class ConsumerError(TraceError):
     """A plug-in cannot be used: EIO when it cannot be loaded or its report fails, EBUSY when that takes too
-    long. The daemon goes on."""
+    long. The daemon continues."""
 
 
 @attrs.frozen
 class Known:
-    """What a plug-in is told of an event with each record."""
+    """The properties of an event that come with each record."""
 
     name: bytes
     system: bytes
@@ -37,7 +37,7 @@ class Known:
 
 @attrs.frozen
 class Record:
-    """One record, as a plug-in gets it."""
+    """One record, as passed to a plug-in."""
 
     event: bytes
     """Tracepoint name: NAME, or NAME.<hex> for a multi-format event."""
@@ -49,13 +49,13 @@ class Record:
     """CLOCK_MONOTONIC when it was written."""
 
     cpu: int
-    """Where it was written."""
+    """The cpu of the writer."""
 
     pid: int
-    """Thread that wrote it, as far as the daemon could check; over the socket the process."""
+    """The thread that wrote it, as far as the daemon could check; over the socket the process."""
 
     payload: bytes
-    """What the program wrote, without write_index and common fields."""
+    """The bytes that the program wrote, without write_index and common fields."""
 
     _layout: Layout = attrs.field(repr=False, eq=False)
 
@@ -65,8 +65,8 @@ class Record:
 
 
 class RawBatch:
-    """What came of all events that a plug-in is attached to, as it stands in memory; good until `take_raw`
-    returns. Iterating gives each `Record`, made then."""
+    """New records of all events that a plug-in is attached to, not copied; valid until `take_raw` returns.
+    Iterating makes each `Record`."""
 
     def __init__(self, ring: StreamRing, known: Mapping[int, Known]) -> None:
         self._ring = ring
@@ -74,8 +74,8 @@ class RawBatch:
 
     @property
     def pieces(self) -> list[memoryview]:
-        """The memory, read-only, one piece or two: records as docs/protocol.md, section 6.1, has them.
-        Nothing was copied; who keeps a piece finds other records in it later."""
+        """The memory, read-only, in one or two pieces: records in the format of docs/protocol.md, section
+        6.1. Nothing is copied: after `take_raw` a piece may contain other records."""
         return self._ring.pieces()
 
     @property
@@ -95,26 +95,26 @@ class RawBatch:
 
 @runtime_checkable
 class Consumer(Protocol):
-    """What the class behind an entry point must look like. It is made without arguments, at its first use.
+    """The interface of the class behind an entry point. It is made without arguments, at its first use.
 
-    `take_raw(batch: RawBatch)` may stand in place of `take`: for what is quicker without an object for each
-    record. These methods are called when they exist:
+    `take_raw(batch: RawBatch)` may replace `take`: it is faster without an object for each record. These
+    methods are called if they exist:
 
     | | |
     |---|---|
-    | `start(options: Mapping[str, str])` | first, with what `utracefsd --plugin-option NAME.KEY=VALUE` says |
-    | `attached(event: bytes, system: bytes)` | in front of the first record; `detached` behind the last |
-    | `report() -> str` | the text of `consumers/NAME/report` |
-    | `close()` | the daemon ends; there is a second for it |
+    | `start(options: Mapping[str, str])` | first, with the values of `utracefsd --plugin-option
+    NAME.KEY=VALUE` | | `attached(event: bytes, system: bytes)` | before the first record; `detached` after
+    the last | | `report() -> str` | the text of `consumers/NAME/report` |
+    | `close()` | the daemon ends; may take a second |
 
-    All of it, from making the object on, is called in one thread that is the plug-in's own. What finds no
-    room while it is busy is lost, counted, and a batch that takes longer than 50 ms is told of in the log.
+    Everything, from the constructor on, runs in one thread of the plug-in's own. Records that find no space
+    while it is busy are lost and counted; a batch that takes longer than 50 ms is logged.
     """
 
     def take(self, batch: Sequence[Record]) -> None:
-        """Take records in the order in which they were taken in. An exception loses them, counted."""
+        """Take records, in the order of the intake. If it raises, they count as lost."""
 
 
 def is_consumer(made: object) -> bool:
-    """Whether it can be given records."""
+    """Whether it has a method for records."""
     return isinstance(made, Consumer) or callable(getattr(made, "take_raw", None))

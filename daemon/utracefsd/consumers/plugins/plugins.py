@@ -1,19 +1,19 @@
-"""Plug-ins: consumers that other distributions bring along, attached by name.
+"""Plug-ins: consumers of other distributions, attached by name.
 
 A distribution declares an entry point of the group `utracefs.consumers`:
 
     [project.entry-points."utracefs.consumers"]
     count = "utracefs_count:Counter"
 
-and the daemon has `consumers/count/set_event` and `consumers/count/report`. Nothing is imported until
-somebody attaches the plug-in or reads its report; a broken one costs nothing to those who do not use it.
+and the daemon has `consumers/count/set_event` and `consumers/count/report`. Nothing is imported until an
+administrator attaches the plug-in or reads its report, so a broken one does no harm while unused.
 
     record ──> StreamProbe, one per event ──> ring of the plug-in ──> its thread: take(batch), take_raw(batch)
 
-A plug-in cannot hurt the record path, nor keep the daemon waiting (worker.py): what does not fit into its
-ring while it is busy is lost and counted. A `take` that raises loses its batch, counted as lost; the plug-in
-stays attached and is tried again with the next. The first failure of each of its methods is logged in one
-line, the others are only counted; so are batches that take longer than SLOW_S.
+A plug-in cannot affect the record path, nor block the daemon (worker.py): records that do not fit into its
+ring while it is busy are lost and counted. A `take` that raises loses its batch, counted as lost; the plug-in
+stays attached and gets the next batch. The first failure of each of its methods is logged in one line, the
+others are only counted; so are batches that take longer than SLOW_S.
 """
 
 import errno
@@ -43,16 +43,16 @@ from utracefsd.events.event_table import EventTable
 logger = logging.getLogger("utracefsd")
 
 RING_BYTES = STREAM_RING_SIZE
-"""What waits for a plug-in at most, records of 48 bytes and more."""
+"""The ring of a plug-in; its records take 48 bytes and more."""
 
 LOAD_S = 2.0
 REPORT_S = 0.25
 CLOSE_S = 1.0
-"""How long an operation waits for a plug-in to be loaded, to report, to end."""
+"""How long an operation waits for a plug-in to load, report or end."""
 
 
 class Plugin:
-    """One plug-in of the daemon: its object, made at the first use, and what it is attached to."""
+    """One plug-in of the daemon: its object, made at the first use, and its events."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class Plugin:
         self._loading: Job[Any] | None = None
         self._probes: dict[Event, StreamProbe] = {}
         self._known: dict[int, Known] = {}
-        """By event id, as of the records that the thread is at."""
+        """By event id: properties of events for records that the thread reads now."""
         self._taken: dict[int, StreamProbe] = {}
-        """Likewise: what their numbers are."""
+        """Their probes, which count."""
         self._logged: set[str] = set()
 
     def attach(self, event: Event) -> None:
@@ -101,32 +101,32 @@ class Plugin:
         self._probes[event] = probe
 
     def detach(self, event: Event, now_ns: int) -> None:
-        """Hand over what waits, then detach; not attached is success."""
+        """Hand over waiting records, then detach; not attached is success."""
         probe = self._probes.get(event)
         if probe is None or self._worker is None:
             return
-        self._worker.post(_nothing).wait(SLOW_S)  # its numbers shall be right in the end
+        self._worker.post(_nothing).wait(SLOW_S)  # so that its counts are final
         del self._probes[event]
         self._table.detach(event, probe, now_ns)
         self._worker.post(lambda: self._tell("detached", event))
 
     def events(self) -> list[Event]:
-        """What it is attached to, in the order of attaching."""
+        """Its events, in the order of attaching."""
         return list(self._probes)
 
     def flush(self) -> None:
-        """Let its thread see what came."""
+        """Publish new records to its thread."""
         if self._worker is not None:
             self._worker.sink.publish()
             self._worker.look()
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until it has taken all that came; whether it has."""
+        """Wait until it has taken all records; returns whether it has."""
         return self._worker is None or self._worker.post(_nothing).wait(timeout_s)
 
     def report(self) -> str:
-        """The text of its report; empty when it makes none. ConsumerError: EIO when that fails, EBUSY when it
-        takes longer than REPORT_S to take what waits and report."""
+        """Its report; empty when it makes none. ConsumerError: EIO when that fails, EBUSY when taking waiting
+        records and the report take longer than REPORT_S."""
         worker = self._ready()
         make = getattr(self._object, "report", None)
         if make is None:
@@ -156,7 +156,7 @@ class Plugin:
             logger.warning("plug-in %s does not end; it is left behind", self.name)
 
     def _ready(self) -> Worker:
-        """Its thread, with its object made. ConsumerError: EIO, EBUSY."""
+        """Its thread, after making its object. ConsumerError: EIO, EBUSY."""
         if self._worker is None:
             try:
                 sink = StreamSink(self._ring_bytes)
@@ -191,7 +191,7 @@ class Plugin:
         return made
 
     def _take(self, ring: StreamRing) -> None:
-        """In its thread: a batch."""
+        """In its thread: hand over a batch."""
         batch = RawBatch(ring, self._known)
         take_raw = getattr(self._object, "take_raw", None)
         try:
@@ -215,7 +215,7 @@ class Plugin:
             )
 
     def _tell(self, method: str, event: Event) -> None:
-        """Call an optional method. What it raises does not undo what it is told of."""
+        """Call an optional method of the plug-in. Its exception is counted and has no other effect."""
         call = getattr(self._object, method, None)
         if call is not None:
             self._call(method, lambda: call(event.tracepoint_name, event.system))
@@ -242,8 +242,8 @@ def _nothing() -> None:
 class Plugins:
     """All plug-ins; the files below `consumers/` are made from this (tree/consumer_files.py).
 
-    entry_points: where plug-ins are looked up; called for every question, so that one that is installed while
-    the daemon runs is found. options: by plug-in, what its `start` is given.
+    entry_points: returns the installed plug-ins; called at each use, so that one installed while the daemon
+    runs is found. options: by plug-in, the argument of its `start`.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Plugins:
         self._used: dict[str, Plugin] = {}
 
     def names(self) -> list[str]:
-        """Every plug-in that is installed or in use, sorted; nothing is loaded for that."""
+        """Every plug-in that is installed or in use, sorted; loads nothing."""
         return sorted(
             {point.name for point in self._entry_points() if _usable(point.name)} | self._used.keys()
         )
@@ -293,7 +293,7 @@ class Plugins:
         self.get(name).detach(event, now_ns)
 
     def attached(self, name: str) -> list[Event]:
-        """What plug-in `name` is attached to, in the order of attaching."""
+        """The events of plug-in `name`, in the order of attaching."""
         return self.get(name).events()
 
     def report(self, name: str) -> str:
@@ -301,13 +301,13 @@ class Plugins:
         return self.get(name).report()
 
     def flush(self) -> None:
-        """Let every plug-in see what waits for it; after each pump of the daemon, and before anything reads
-        the tree."""
+        """Publish new records to every plug-in; after each pump of the daemon, and before anything reads the
+        tree."""
         for plugin in self._used.values():
             plugin.flush()
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until all of them have taken what came; whether they have."""
+        """Wait until all of them have taken all records; returns whether they have."""
         return all(plugin.settle(timeout_s) for plugin in self._used.values())
 
     def close(self, now_ns: int) -> None:
@@ -319,8 +319,8 @@ class Plugins:
 class Installed:
     """The entry points of every distribution that this interpreter finds.
 
-    Reading them takes tens of milliseconds where much is installed, so they are kept as long as no folder of
-    sys.path has changed.
+    Reading them takes tens of milliseconds where much is installed, so they are cached until a folder of
+    sys.path changes.
     """
 
     def __init__(self) -> None:
@@ -343,8 +343,7 @@ def _changed_ns(folder: str) -> int:
 
 
 def _usable(name: str) -> bool:
-    """Whether a directory below consumers/ can have this name, and `stats` a line that is not taken for
-    another's."""
+    """Whether this can be the name of a directory below consumers/ and unambiguous in a line of `stats`."""
     return (
         bool(name) and name not in (".", "..", "ftrace") and not set("/: ") & set(name) and name.isprintable()
     )

@@ -1,11 +1,11 @@
-"""The thread of one plug-in: nothing that a plug-in does is done by the daemon's own.
+"""The thread of one plug-in: code of a plug-in never runs in the daemon's own thread.
 
     daemon   record ──> StreamProbe ──> ring ──> doorbell      post: "when you are at this position, do that"
                                          │                       │
     thread                               └──> take(batch) ... <──┘   in the order of positions
 
-So a plug-in that blocks, or computes for long, lets its ring fill up: what finds no room there is lost for it
-and counted. (A plug-in that keeps the GIL in C for long cannot be helped.) Python's threads take turns every
+So when a plug-in blocks, or computes for long, its ring fills up; records that do not fit are lost for it and
+counted. (A plug-in that holds the GIL in C for long delays everything.) Python's threads switch every
 sys.getswitchinterval(), which `main` makes short.
 """
 
@@ -23,7 +23,7 @@ from utracefsd.consumers.stream._sink import StreamSink
 __all__ = ["SLOW_S", "Job", "Worker"]
 
 SLOW_S: Final = 0.05
-"""A plug-in that takes longer than this for a batch is told of."""
+"""A batch that takes a plug-in longer than this is logged."""
 
 _BELLS: Final = 4096
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """Something to be done by the thread; `result` waits for it."""
+    """A function to be called by the thread; `result` waits for it."""
 
     def __init__(self, position: int, do: Callable[[], T]) -> None:
         self.position = position
@@ -43,9 +43,9 @@ class Job(Generic[T]):
     def run(self) -> None:
         try:
             self._result = self._do()
-        except Exception as error:  # noqa: BLE001 - handed to who waits
+        except Exception as error:  # noqa: BLE001 - `result` raises it
             self._error = error
-        except BaseException as error:  # noqa: BLE001 - sys.exit() is not to end the thread, nor who waits
+        except BaseException as error:  # noqa: BLE001 - also for sys.exit(): no thread ends
             self._error = RuntimeError(f"it raised {error!r}")
         self._done.set()
 
@@ -54,7 +54,7 @@ class Job(Generic[T]):
         return self._done.wait(timeout_s)
 
     def result(self, timeout_s: float) -> T:
-        """What it returned; raises what it raised. TimeoutError: not yet."""
+        """Its result, or its exception. TimeoutError: not yet."""
         if not self._done.wait(timeout_s):
             raise TimeoutError
         if self._error is not None:
@@ -66,8 +66,8 @@ class Worker:
     """Reads the ring of `sink` in a thread of its own and calls `take` for each batch, which must not raise.
     `close` ends it.
 
-    slow: called in that thread, or by `look`, with the seconds that a batch took, or has taken until now;
-    once for each such batch.
+    slow: called, in that thread or by `look`, with the seconds that a batch took, or has taken so far; once
+    for each such batch.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Worker:
         self._busy_since: float | None = None
         self._told = False
         self._telling = threading.Lock()
-        """Held for moments: which of the two threads tells of a batch."""
+        """Held briefly: decides which of the two threads reports a batch."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def post(self, do: Callable[[], T]) -> Job[T]:
-        """Have something done behind all records that are in the ring now."""
+        """Call `do` in the thread, after all records that are in the ring now."""
         self.sink.publish()
         job = Job(self.sink.position, do)
         self._jobs.append(job)
@@ -95,13 +95,13 @@ class Worker:
         return job
 
     def look(self) -> None:
-        """Tell of a batch that takes too long already."""
+        """Report a batch that has already taken too long."""
         if self._busy_since is not None:
             with self._telling:
                 self._tell_if_slow()
 
     def close(self, timeout_s: float) -> bool:
-        """The last jobs are posted: close the sink, and wait for the thread. False: it is left behind."""
+        """Close the sink after the last posted jobs, and wait for the thread. False: it is still busy."""
         self.sink.close()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
@@ -121,9 +121,9 @@ class Worker:
             os.close(self._bell)
 
     def _work(self) -> None:
-        """All that is there now."""
+        """Take everything that is there now."""
         while True:
-            head = self._ring.head  # before the job is looked for: what is posted later stands behind it
+            head = self._ring.head  # before looking for the job: records of later posts are behind it
             job = self._jobs[0] if self._jobs else None
             if self._ring.next_batch(head if job is None else min(head, job.position)):
                 if self._ring.records:

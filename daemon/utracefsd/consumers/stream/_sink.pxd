@@ -14,7 +14,7 @@ cdef enum:
 
 cdef struct ToldName:
     int32_t tid
-    uint64_t until_ns           # of a younger record the name is looked at again
+    uint64_t until_ns           # for a record after this time, look the name up again
     char name[16]
 
 cdef class StreamSink:
@@ -22,10 +22,10 @@ cdef class StreamSink:
     cdef ss_header *header      # NULL once it is closed
     cdef uint8_t *area
     cdef uint64_t size
-    cdef uint64_t head          # ours; the copy in the header is for the reader
+    cdef uint64_t head          # private; the copy in the header is for the reader
     cdef uint64_t published     # that copy
-    cdef uint64_t step          # bytes after which it is brought up to date within a round
-    cdef uint64_t limit         # how far head may go, as far as is known
+    cdef uint64_t step          # bytes after which the copy is updated within a round
+    cdef uint64_t limit         # how far head may go, by the last tail that was read
     cdef readonly uint64_t lost
     cdef uint64_t lost_published
     cdef readonly uint64_t watermark
@@ -33,7 +33,7 @@ cdef class StreamSink:
     cdef readonly int bell_fd   # the reader's end of it
     cdef WriterNames names
     cdef ToldName told[TOLD_NAMES]
-    cdef list losing            # probes with records that were lost and not told of
+    cdef list losing            # probes with lost records that were not reported yet
 
     cdef ss_record *reserve(self, uint16_t kind, uint64_t length, uint64_t time_ns, uint16_t id) noexcept
     cdef uint64_t look(self) noexcept
@@ -44,7 +44,7 @@ cdef class StreamProbe(Probe):
     cdef readonly StreamSink sink
     cdef readonly uint16_t id
     cdef readonly Filter filter
-    cdef object describe        # () -> what SS_FORMAT has; None once it was told
+    cdef object describe        # returns the text of SS_FORMAT; None once it was written
     cdef readonly uint64_t untold
     cdef bint is_losing         # in the sink's list
 

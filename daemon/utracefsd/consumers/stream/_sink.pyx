@@ -2,10 +2,11 @@
 """A stream on the record path: records of many events into one ring that a reader maps.
 
     StreamSink      the ring and its doorbell; one for each stream
-    StreamProbe     one event of it: the filter, the format that is still to be told, what was lost
+    StreamProbe     one event of it: the filter, the format until it is written, lost records
 
-What is written is told by include/stream_ring.h. Nothing is read there but the reader's tail, which decides
-how much may be written and never where; so a reader that stalls, or writes nonsense, loses its own records.
+include/stream_ring.h describes the ring. Of the memory that the reader may change, only its tail is read, and
+it decides how much may be written, never where; so a reader that stalls, or writes nonsense, loses only its
+own records.
 """
 
 import os
@@ -26,9 +27,9 @@ from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
 from utracefs_protocol.status_page import StatusBit
 
 cdef enum:
-    # A reader that is awake gets what a long round brings in pieces of this size.
+    # In a long round, new records are published to a reader that is awake after this many bytes.
     STEP_BYTES = 65536
-    # How long a thread that renames itself is known by its old name.
+    # How long an old name may be used for a thread that renames itself.
     NAME_NS = 1000000000
 
 
@@ -36,12 +37,12 @@ cdef class StreamSink:
     """The ring of one stream, in memory that the reader maps, and its doorbell.
 
     size: bytes of the data area, a power of two. watermark: bytes that wait for the reader before the
-    doorbell rings; at least 1. names: of the threads that write; None: they are not told.
+    doorbell rings; at least 1. names: of the threads that write; None: names are not written.
 
-    lost: records that found no room, of all events, those included that got lost before.
+    lost: lost records of all events: those without space in the ring, and those lost before they got here.
     memory_fd: of the ring, owned by the sink. bell_fd: the reader's end of a pipe: a byte whenever there is
-    something new and the watermark is reached, end of file with the sink. A pipe, because its ends have flags
-    of their own: the reader of an eventfd could make our write to it block.
+    something new and the watermark is reached, end of file with the sink. A pipe, because its two ends have
+    separate flags: the reader of an eventfd could make our write to it block.
 
     ValueError: size, watermark. OSError: no memory, no descriptors.
     """
@@ -78,7 +79,7 @@ cdef class StreamSink:
         return self.memory.fd
 
     def close(self):
-        """Nothing more is stored; the reader keeps what it mapped. Twice is harmless."""
+        """Store nothing more; the reader's mapping stays. A second call is harmless."""
         if self.header == NULL:
             return
         self.make_known()
@@ -89,13 +90,13 @@ cdef class StreamSink:
         self.bell = self.bell_fd = -1
 
     def __dealloc__(self):
-        # Not os.close: at the interpreter's end the module may be gone before its objects.
+        # Not os.close: at interpreter exit the module may be gone before its objects.
         if self.bell >= 0:
             close_fd(self.bell)
             close_fd(self.bell_fd)
 
     def publish(self):
-        """A step is done: let the reader see what it brought, and tell what was lost if there is room."""
+        """Publish the records of a step to the reader, and write SS_LOST entries if there is space."""
         cdef StreamProbe probe
         if self.header == NULL:
             return
@@ -111,16 +112,15 @@ cdef class StreamSink:
 
     @property
     def position(self):
-        """Up to where it was written: bytes since the beginning."""
+        """End of the written entries: bytes since the beginning."""
         return self.head
 
     def ring_bell(self):
-        """Wake the reader for something else."""
+        """Wake the reader for another reason."""
         c_write(self.bell, b"!", 1)
 
     def is_filled(self):
-        """Whether the reader has something to do: as many bytes wait as the watermark says, or one was
-        lost."""
+        """Whether the reader has work: the watermark is reached, or records were lost."""
         if self.header == NULL:
             return True
         return bool(self.losing) or self.head - ss_load(&self.header.tail) >= self.watermark
@@ -135,15 +135,15 @@ cdef class StreamSink:
             c_write(self.bell, b"!", 1)     # a pipe that is full has rung
 
     cdef uint64_t look(self) noexcept:
-        """How far head may go by what the reader says: not believed beyond the one thing that it is for."""
+        """How far head may go by the reader's tail; an invalid tail is ignored."""
         cdef uint64_t tail = ss_load(&self.header.tail)
         if self.head - tail <= self.size:
             self.limit = tail + self.size
         return self.limit
 
     cdef ss_record *reserve(self, uint16_t kind, uint64_t length, uint64_t time_ns, uint16_t id) noexcept:
-        """Room for an entry of `length` bytes, its header filled in; NULL: there is none. It is the reader's
-        with the next make_known()."""
+        """Reserve an entry of `length` bytes, with its header filled in; NULL: no space. The next
+        make_known() publishes it."""
         cdef uint64_t need = (SS_RECORD_HEADER + length + 7) & ~<uint64_t>7
         cdef uint64_t at = self.head & (self.size - 1)
         cdef uint64_t left = self.size - at
@@ -172,12 +172,12 @@ cdef class StreamSink:
         return record
 
     cdef bint tell_name(self, Record *r) noexcept:
-        """Whether the reader knows the name of the thread, or is told now."""
+        """Whether the reader knows the name of the thread, possibly by an entry written now."""
         cdef ToldName *told = &self.told[<uint32_t>r.pid % TOLD_NAMES]
         cdef ss_record *record
         cdef const char *name = self.names.name_of(r)
         if self.header == NULL:
-            return False        # asking may run Python
+            return False        # looking it up may run Python
         if told.until_ns == 0 or told.tid != r.pid or memcmp(told.name, name, COMM_SIZE) != 0:
             record = self.reserve(SS_COMM, SS_COMMON + SS_COMM_SIZE, r.ts_ns, 0)
             if record == NULL:
@@ -194,10 +194,10 @@ cdef class StreamSink:
 cdef class StreamProbe(Probe):
     """One event of a stream; sets StatusBit.OTHER.
 
-    id: of the event. describe: gives what SS_FORMAT says of it, when there is a first record to be told.
-    filter: which records; None: all. untold: records lost that the reader does not know of yet.
+    id: of the event. describe: returns the text of SS_FORMAT; called at the first record.
+    filter: selects records; None: all. untold: lost records that are not reported to the reader yet.
 
-    lost: no room in the ring, or lost on the way here.
+    lost: no space in the ring, or lost before they got here.
     """
 
     def __init__(
@@ -210,13 +210,13 @@ cdef class StreamProbe(Probe):
         self.filter = filter
 
     def fail(self, uint64_t n):
-        """So many that were recorded are lost after all."""
+        """Count `n` recorded ones as lost after all."""
         n = min(n, self.counts[RECORDED])
         self.counts[RECORDED] -= n
         self.counts[LOST] += n
 
     cdef int take(self, Record *r) noexcept:
-        cdef Filter filter = self.filter    # held: a name that is looked up may run Python
+        cdef Filter filter = self.filter    # a reference: looking up a name may run Python
         if filter is not None and not filter.matches(r):
             return FILTERED
         if not r.valid:
@@ -237,7 +237,7 @@ cdef class StreamProbe(Probe):
                 self.sink.losing.append(self)
                 self.is_losing = True
             except MemoryError:
-                pass            # told with the next record of the event
+                pass            # reported with the next record of the event
         self.untold += n
         self.sink.lost += n
 
@@ -279,7 +279,7 @@ cdef class StreamProbe(Probe):
         return True
 
     cdef bint tell_lost(self, uint64_t time_ns) noexcept:
-        """Whether the reader knows of all that was lost."""
+        """Whether all losses are reported to the reader."""
         cdef ss_record *record
         if self.untold:
             if self.describe is not None and not self.tell_format(time_ns):

@@ -1,15 +1,16 @@
 """Streams: records of many events, into one ring that a reader maps (docs/protocol.md, section 6.1).
 
-    open ──> attached to the events that it wants  <── registered, enabled in an instance: attached then, too
+    open ──> attached to the wanted events  <── an event is registered, or enabled in an instance: attached,
+    too
                 │  record ──> StreamProbe ──> ring ──> (published after each step) ──> doorbell
                 v
              close, or the end of the connection: detached
 
-Each reader has a stream of its own, so one that stalls loses its own records, counted for each event, and
-nobody waits for it. An event that a stream's filter does not fit is left out. Where there is no room for
-another event, one that a stream alone keeps may go (events/idle_events.py).
+Each reader has a stream of its own, so a reader that stalls loses only its own records, counted for each
+event, and delays no other. An event for which a stream's filter is invalid is left out. An event kept only by
+a stream may be removed to make space for another one (events/idle_events.py).
 
-All who can open one are administrators. Limits bound what they take by mistake.
+Only administrators can open streams. The limits protect against mistakes.
 """
 
 import errno
@@ -31,10 +32,10 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import format_of
 
 MAX_STREAMS = 64
-"""Each is a probe on every event that it wants, which a record passes. EMFILE."""
+"""Each stream is a probe on every event that it wants, which each record passes. EMFILE."""
 
 MAX_BYTES = 512 << 20
-"""Of all rings together, which are the daemon's memory. ENOMEM."""
+"""Of all rings together; they are the daemon's memory. ENOMEM."""
 
 
 class Stream:
@@ -51,7 +52,7 @@ class Stream:
         parse: Callable[[Event, bytes], Filter],
         closed: Callable[["Stream"], None],
     ) -> None:
-        """parse: makes a filter for an event; FilterError. closed: called at the end, once."""
+        """parse: makes a filter for an event; FilterError. closed: called once, at the end."""
         self.handle = handle
         self.size = attr.size
         self._table = table
@@ -65,8 +66,8 @@ class Stream:
         self._open = True
 
     def attach(self) -> None:
-        """To all that it wants, now and later. TraceError(EINVAL): the filter does not fit an event that was
-        named, or none of those that there are."""
+        """Attach to all wanted events, now and later. TraceError(EINVAL): the filter is invalid for an event
+        that was named, or for all events that exist."""
         table = self._table
         wanted = [event for event in table.events() if self._wants(event)]
         refused = {event: error for event in wanted if (error := self._take(event)) is not None}
@@ -89,7 +90,7 @@ class Stream:
             self.let_go(event)
 
     def events(self) -> list[Event]:
-        """What it is attached to."""
+        """The events that it is attached to."""
         return list(self._probes)
 
     def descriptors(self) -> tuple[int, int]:
@@ -102,11 +103,11 @@ class Stream:
             raise
 
     def publish(self) -> None:
-        """Show the reader what came, and ring."""
+        """Publish new records to the reader, and ring its doorbell if due."""
         self._sink.publish()
 
     def ready(self) -> bool:
-        """Whether the reader has something to do: the watermark is reached, or something was lost."""
+        """Whether the reader has work: the watermark is reached, or records were lost."""
         self._sink.publish()
         return self._sink.is_filled()
 
@@ -119,7 +120,7 @@ class Stream:
         self._table.detach(event, self._probes.pop(event), self._now_ns())
 
     def close(self) -> None:
-        """Detach from all, and let go of the ring; the reader keeps what it mapped. Twice is harmless."""
+        """Detach from all, and close the ring; the reader's mapping stays. A second call is harmless."""
         if not self._open:
             return
         self._open = False
@@ -139,7 +140,7 @@ class Stream:
         return not self._instances or any(one.events.enabled(event) for one in self._instances)
 
     def _take(self, event: Event) -> FilterError | None:
-        """Attach to it; the error, if the filter does not fit it."""
+        """Attach to it; returns the error if the filter is invalid for it."""
         if event in self._probes:
             return None
         filter_ = None
@@ -161,7 +162,7 @@ class Stream:
 
 
 class Streams:
-    """The stream consumer: opens streams. names: of the threads that write; None: they are not told."""
+    """The stream consumer: opens streams. names: of the threads that write; None: names are not written."""
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class Streams:
         self._names = names
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
         self._streams: dict[Stream, list[Callable[[], None]]] = {}
-        """With what lets go of its instances."""
+        """With functions that release the stream's instances."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -187,7 +188,7 @@ class Streams:
         """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`), so no two open ones share
         it.
 
-        TraceError: EINVAL (a word that means no event, a filter that is none or fits no event), ENOENT (no
+        TraceError: EINVAL (a word that matches no event, a filter that is invalid for all events), ENOENT (no
         such instance), EMFILE (too many streams), ENOMEM (no memory for the ring).
         """
         for glob in attr.events:
@@ -218,12 +219,12 @@ class Streams:
         return stream
 
     def publish(self) -> None:
-        """After each step of the daemon, and before anything reads the tree."""
+        """Publish all; called after each step of the daemon, and before anything reads the tree."""
         for stream in self._streams:
             stream.publish()
 
     def text(self) -> str:
-        """Of `daemon_stats`."""
+        """The part of `daemon_stats`."""
         held = sum(stream.size for stream in self._streams)
         return f"streams: {len(self._streams)} of {MAX_STREAMS}, {held} of {MAX_BYTES} bytes\n"
 
@@ -239,7 +240,7 @@ class Streams:
         return found
 
     def _check(self, text: bytes) -> None:
-        """Refuse what is no filter of any event, also while there is none that it could be for."""
+        """Refuse a text that is no valid filter for any event, also while no wanted event exists."""
         try:
             parse_filter(text, (), nr_cpus=self._nr_cpus, names=self._names)
         except FilterError as error:
