@@ -1,21 +1,21 @@
-"""What client and daemon must agree on, and nothing else: no sockets, no files, no loop.
+"""The agreement between client and daemon. It uses no sockets, no files and no event loop.
 
 | module | |
 |---|---|
-| errors, limits | what can go wrong, and how much is too much |
+| errors, limits | exceptions with an errno; limits with their reasons |
 | places | where the sockets are |
 | text | bytes <-> str |
-| frozen | data without attrs, for what every program that emits imports |
-| event_names | which events a word means |
+| frozen | immutable data without attrs, for modules that every emitting program imports |
+| event_names | matching events by name and glob |
 | declaration | command string <-> fields |
 | event_format | fields <-> `format` |
-| print_fmt, _event_printer | a record -> the text that its `format` describes |
-| _fields, _line | where a field's bytes are, and printing them: for compiled readers of records |
+| print_fmt, _event_printer | a record -> text by the print fmt of its `format` |
+| _fields, _line | locating and printing the bytes of a field, for compiled readers |
 | layout | values <-> payload |
 | connection, _framing | bytes <-> messages |
-| messages | what the params and results of every method mean |
-| status_page | one byte per event: who wants it |
-| subbuf, _subbuf | the ring buffer's pages, as `trace_pipe_raw` and trace.dat hold them |
+| messages | params and results of every method |
+| status_page | one byte per event: the kinds of attached consumers |
+| subbuf, _subbuf | pages of the ring buffer, in the format of `trace_pipe_raw` and trace.dat |
 | perf_ring | the perf ring: one metadata page, then records |
 | include/ | in C: the data ring, a producer, the header of a record |
 """

@@ -25,7 +25,7 @@ cdef struct Step:
 
 cdef class EventPrinter:
     cdef readonly str name
-    cdef bint _drops_newline  # a marker's text has its own newline, which is not the line's
+    cdef bint _drops_newline  # a marker's text ends with a newline, which is dropped
     cdef bint _is_raw_data
     cdef bint _one_line
     cdef object _symbols

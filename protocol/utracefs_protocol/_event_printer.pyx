@@ -11,8 +11,8 @@
     HEX_BYTES   two digits a byte
     FORMATTED   any of these with a width or flags: by Python's `%`, since they are rare
 
-What a print fmt means stands in print_fmt.py; it is read once per event. A record whose fields are not all
-within it prints `<OVERFLOW>`, whatever fields it has besides.
+print_fmt.py parses the print fmt, once per event. A record prints `<OVERFLOW>` alone if any of its fields
+reaches beyond its end.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -72,10 +72,10 @@ cdef inline int64_t load_signed(const uint8_t *data, size_t size) noexcept nogil
 cdef class EventPrinter:
     """Prints the records of one event.
 
-    event: its EventFormat. system: where it belongs; of `ftrace`, a marker loses the newline at its end.
-    symbols: address to name, for `%ps`. one_line: for a terminal, where a newline in a string would begin a
-    line that looks like another record's: it is `?`. (The kernel and trace-cmd print it, and so do we into
-    files.)
+    event: its EventFormat. system: its system; markers of `ftrace` lose the newline at their end.
+    symbols: address to name, for `%ps`. one_line: for a terminal: print `?` for a newline in a string, which
+    would begin a line that looks like another record. (Into files it is printed, as by the kernel and
+    trace-cmd.)
     """
 
     def __cinit__(self, event, *, str system="", symbols=None, bint one_line=False):
@@ -129,7 +129,7 @@ cdef class EventPrinter:
             room *= 4
 
     cdef int put(self, Line *line, const uint8_t *entry, size_t size) except -1:
-        """The same, where a line goes on."""
+        """Append the same to a line."""
         cdef char *start = line.p
         if self._is_raw_data:
             put_raw_data(line, entry, size)
@@ -146,7 +146,7 @@ cdef class EventPrinter:
         return 0
 
     cdef bint _put_steps(self, Line *line, const uint8_t *entry, size_t size) except -1:
-        """Whether all was there."""
+        """Whether all fields lie within the entry."""
         cdef const Step *step
         cdef const uint8_t *data
         cdef size_t length

@@ -1,9 +1,8 @@
-"""Where the bytes of a field are in an entry: what all compiled readers of records share.
+"""Locates the bytes of a field in an entry, for all compiled readers of records.
 
-Entries are hostile, and so are the formats of files: every field, and every range that a location word names,
-is checked against the end of the entry before it is looked at. `__data_loc` ranges count from the start of
-the entry, so they may lie over the common header or the location word itself, and are read like anything
-else.
+Entries and the formats of files are hostile: every field, and every range given by a location word, is
+checked against the end of the entry before it is read. `__data_loc` offsets count from the start of the
+entry, so a range may overlap the common header or the location word itself; that is allowed.
 """
 
 from libc.stdint cimport uint64_t
@@ -30,8 +29,8 @@ cdef int set_place(Place *place, field) except -1:
 
 
 def field_bytes(field, const unsigned char[:] entry not None):
-    """The bytes of a field: of a location word those that it points at. ValueError: they are not all within
-    the entry, which has the common fields in front."""
+    """The bytes of a field; for a location word the bytes it points at. ValueError: they are not all within
+    the entry, which begins with the common fields."""
     cdef Place place
     cdef const unsigned char *data
     cdef size_t length

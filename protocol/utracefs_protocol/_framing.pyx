@@ -1,15 +1,14 @@
 """Finds where a MessagePack object ends, without building it.
 
-A peer is hostile until shown otherwise, so nothing of it is decoded before its extent is known: how long it
-is, how deep, and that it will end within the limit. The walk has no recursion and allocates nothing: it
-keeps, per open array or map, how many elements are still to come.
+A peer is hostile, so an object is decoded only when its extent is known: its length, its depth, and that it
+ends within the limit. The walk has no recursion and allocates nothing: it keeps, per open array or map, the
+number of missing elements.
 
-Two sizes decide at once, long before the bytes are there: a declared length past the limit, and a declared
-number of elements past it, since each takes a byte at least. So a peer cannot make us collect what we shall
-refuse.
+A declared length over the limit is refused at once, before the bytes arrive, and so is a declared number of
+elements over it, since each takes a byte at least. So a peer cannot make us buffer an object that we refuse.
 
-`Scanner` remembers how far it came in an object that is not complete, so that one sent byte by byte is walked
-once and not once per byte.
+`Scanner` remembers its position in an incomplete object, so an object that is sent byte by byte is walked
+once, not once per byte.
 """
 
 import errno
@@ -55,7 +54,7 @@ cdef inline uint64_t big_endian(const uint8_t *data, int size) noexcept nogil:
 
 cdef Outcome advance(Walk *walk, const uint8_t *data, uint64_t length, uint64_t max_object,
                      int max_nesting) noexcept nogil:
-    """Walk on; `data` is the beginning of the object, of which `length` bytes are here."""
+    """Continue the walk; `data` is the beginning of the object, of which `length` bytes are here."""
     cdef uint8_t kind
     cdef int size_bytes             # bytes of the length or count behind the type byte
     cdef uint64_t head, body, elements
@@ -140,7 +139,7 @@ cdef raise_for(Outcome outcome, max_object, int max_nesting):
 
 
 cdef uint64_t limit_of(max_object) except? 0:
-    """No limit is one that no sum of ours can reach without overflow."""
+    """The limit; for None one that sums here cannot reach without overflow."""
     return UINT64_MAX // 4 if max_object is None else <uint64_t> max_object
 
 
@@ -166,8 +165,8 @@ cdef class Scanner:
     def scan(self, buffer, Py_ssize_t offset):
         """Offset of the byte after the object that begins at `offset`, or 0 while it is not complete.
 
-        EMSGSIZE as soon as it is sure to be longer than max_object, EPROTO when it is nested too deep or has
-        the one byte that means nothing.
+        EMSGSIZE as soon as it must be longer than max_object, EPROTO when it is nested too deep or has the
+        one invalid type byte.
         """
         cdef Py_buffer view
         cdef Outcome outcome
@@ -194,9 +193,9 @@ def scan(buffer, Py_ssize_t offset, max_object=None, int max_nesting=8):
 
 
 def record_run(buffer, Py_ssize_t offset, max_object=None):
-    """Offset of the byte after the last of the complete bin objects that stand in a row from `offset`.
+    """Offset of the byte after the run of complete bin objects that begins at `offset`.
 
-    Stops without an error in front of one that is not complete or too large.
+    Stops without an error in front of an incomplete or too large one.
     """
     cdef Py_buffer view
     cdef const uint8_t *data

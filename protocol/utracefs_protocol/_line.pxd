@@ -1,4 +1,4 @@
-"""A line of text that grows: what the printers of records share. What does not fit sets `full`."""
+"""A text buffer that the printers of records append to. `full` is set when it overflows."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy

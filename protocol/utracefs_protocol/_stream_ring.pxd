@@ -1,4 +1,4 @@
-"""The ring of a stream, as its reader has it; see _stream_ring.pyx."""
+"""The reader's end of a stream ring; see _stream_ring.pyx."""
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 
@@ -18,7 +18,7 @@ cdef class StreamRing:
     cdef readonly dict described
     cdef dict lost              # by event id, of the present batch
     cdef uint32_t *counted      # records of the present batch by event id
-    cdef uint16_t *ids          # those that are not 0
+    cdef uint16_t *ids          # the ids whose count is not 0
     cdef Py_ssize_t nr_ids
     cdef int64_t gap            # lost in front of the first record
     cdef Py_ssize_t views       # memoryviews that are not released

@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False
-"""The ring of a stream, as its reader has it (include/stream_ring.h).
+"""The reader's end of a stream ring (include/stream_ring.h).
 
-A batch is what the ring holds when it is asked for. It stays where it is, in the ring, until the next one is
-asked for, and is looked at twice: `scan` checks it, counts, and takes out what is not a record; a source of
-records (of the library, of a plug-in) then walks through it, as often as it is wanted.
+`next_batch` makes a batch of the ring's present content. The batch stays in the ring until the next call.
+`scan` validates it, counts its records and processes the entries that are not records; a source of records
+(in the library or a plug-in) may then iterate over it any number of times.
 """
 
 import os
@@ -26,21 +26,21 @@ cdef enum:
 
 
 cdef inline bytes behind_common(const ss_record *record):
-    """What an entry has behind its common fields: the payload of a record."""
+    """The entry without its common fields: the payload of a record."""
     return PyBytes_FromStringAndSize(<const char *>record.entry + SS_COMMON, record.length - SS_COMMON)
 
 
 cdef class StreamRing:
-    """Maps the ring behind a descriptor, which stays the caller's.
+    """Maps the ring of a descriptor, which the caller keeps and closes.
 
-    gap: records were lost in front of all that is in it, nobody knows how many. comms: thread id to name, as
-    of the present batch; goes on with those given.
+    gap: an unknown number of records was lost in front of the ring's content. comms: thread id to name, as
+    of the present batch; starts with the given names.
 
-    records: in the present batch. generation: another number for each batch.
-    described: event id to what the daemon says of it, system, NUL, `format`; of those that came last.
-    told_lost: records that were lost, of all events.
+    records: number in the present batch. generation: another number for each batch.
+    described: event id to the daemon's last description: system, NUL, `format`.
+    told_lost: lost records reported so far, of all events.
 
-    ValueError: it is no such ring; here and in `next_batch`, what is in it is invalid. OSError: mmap(2).
+    ValueError: not a stream ring; also in `next_batch`, for invalid content. OSError: mmap(2).
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -81,7 +81,7 @@ cdef class StreamRing:
         self.lost = {}
 
     def close(self):
-        """Unmap it, when nobody looks at it (memoryview) any more. Twice is harmless."""
+        """Unmap it, once all memoryviews are released. May be called twice."""
         if self.header != NULL:
             self.header = NULL
             self.generation += 1
@@ -97,11 +97,11 @@ cdef class StreamRing:
 
     @property
     def untold_lost(self):
-        """Records that are missing and of which the ring has not told yet of which event."""
+        """Lost records whose events the ring has not named yet."""
         return 0 if self.header == NULL else ss_load(&self.header.lost) - self.told_lost
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        """The data area, to be read."""
+        """The data area, read-only."""
         if self.header == NULL:
             raise BufferError("the ring is closed")
         PyBuffer_FillInfo(buffer, self, self.area, self.size, True, flags)
@@ -112,17 +112,17 @@ cdef class StreamRing:
 
     @property
     def position(self):
-        """Up to where it was read: bytes since the beginning."""
+        """Read position: bytes since the beginning."""
         return self.end
 
     @property
     def head(self):
-        """Up to where it was written: bytes since the beginning."""
+        """Write position: bytes since the beginning."""
         return self.end if self.header == NULL else ss_load(&self.header.head)
 
     def next_batch(self, until=None):
-        """Give the room of the present batch back, and begin the next: whether there is anything. It ends in
-        front of an event that takes the id of another one. until: not beyond this position."""
+        """Free the present batch and begin the next. Returns whether it has entries. A batch ends in front of
+        an event that reuses the id of another one. until: do not read beyond this position."""
         cdef uint64_t head
         cdef Py_ssize_t i
         if self.header == NULL:
@@ -143,12 +143,12 @@ cdef class StreamRing:
         return self.end != self.begin
 
     def take_lost(self):
-        """Event id to records that were lost, as the present batch tells; once."""
+        """Event id to lost records reported in the present batch. Clears the counts."""
         lost, self.lost = self.lost, {}
         return lost
 
     def pieces(self):
-        """The present batch as it stands: memoryviews, two where the ring goes around. Until the next."""
+        """The raw present batch: memoryviews, two where the ring wraps. Valid until the next batch."""
         if self.end == self.begin or self.header == NULL:
             return []
         begin, end = self.begin & (self.size - 1), self.end & (self.size - 1)

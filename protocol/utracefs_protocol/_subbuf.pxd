@@ -17,7 +17,7 @@ cdef uint64_t MISSED_BIT
 cdef uint64_t STAMP_BITS_MASK
 
 cdef enum Found:
-    RECORD            # data, length and ts are its
+    RECORD            # data, length and ts are set
     END
     BROKEN_LENGTH     # a record of `length` bytes at `at` that does not fit
     BROKEN_HEADER     # a record header at `at` that is cut off
@@ -29,7 +29,7 @@ cdef struct PageCursor:
     uint64_t word          # its commit word
     uint64_t at            # where the next record's header is
     uint64_t end           # of the records
-    uint64_t ts            # of the record that was found last
+    uint64_t ts            # of the last record found
     uint64_t data          # where its entry begins
     int64_t length         # bytes of its entry
 

@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False
-"""Reads pages: what stands on them, and when. The layout stands in subbuf.py.
+"""Reads the records of a page and their times. subbuf.py describes the layout.
 
-Nothing on a page is trusted. A page is read where it lies, so it must stay what it is meanwhile. Times are
-64 bits and go round, as those of the kernel do.
+Pages are not trusted. A page is read in place and must not change meanwhile. Times have 64 bits and wrap, as
+in the kernel.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -30,7 +30,7 @@ TIME_STAMP_BITS = STAMP_BITS
 
 
 cdef int open_page(PageCursor *cursor, const uint8_t *page, uint64_t size) except -1:
-    """ValueError for a page that is smaller than what its header says. The page stays the caller's."""
+    """ValueError for a page that is smaller than its header says. The caller owns the page."""
     if size < HEADER_SIZE:
         raise ValueError(f"page of {size} bytes; its header alone has {HEADER_SIZE}")
     cursor.page = page
@@ -58,7 +58,7 @@ cdef int64_t missed_before(const PageCursor *cursor) noexcept nogil:
 
 
 cdef Found find_record(PageCursor *cursor) noexcept nogil:
-    """The next record. After END and what is broken it is not to be called again."""
+    """Find the next record. Do not call it again after END or an error."""
     cdef uint64_t at = cursor.at, stamp
     cdef uint32_t word, type_len
     cdef int64_t length
@@ -101,7 +101,7 @@ cdef Found find_record(PageCursor *cursor) noexcept nogil:
 
 
 cdef inline uint64_t absolute(uint64_t ts, uint64_t stamp) noexcept nogil:
-    """rb_fix_abs_ts(): the 5 upper bits, for which a stamp has no room, go on from the running time."""
+    """rb_fix_abs_ts(): take the upper 5 bits, which a stamp does not hold, from the running time."""
     cdef uint64_t upper = ts & ~STAMP_BITS_MASK
     stamp &= STAMP_BITS_MASK
     if not upper:
@@ -111,7 +111,7 @@ cdef inline uint64_t absolute(uint64_t ts, uint64_t stamp) noexcept nogil:
 
 
 cdef int broken(const PageCursor *cursor, Found found) except -1:
-    """Raises the ValueError that says what find_record() met."""
+    """Raise ValueError for an error result of find_record()."""
     if found == BROKEN_HEADER:
         raise ValueError(f"record header at {cursor.at} is cut off; the page ends at {cursor.size}")
     raise ValueError(
@@ -122,7 +122,7 @@ cdef int broken(const PageCursor *cursor, Found found) except -1:
 cdef class iter_records:
     """(ts, offset, length) of the data of each record, in order; `page[offset:offset + length]` is the entry.
 
-    ValueError for a broken header of the page at once, for a broken record after what was read before it.
+    ValueError at once for an invalid page header; for an invalid record after all records before it.
     """
 
     cdef PageCursor _cursor
@@ -151,7 +151,7 @@ cdef class iter_records:
 
 
 def page_header(page):
-    """(time stamp, commit word) of a page. ValueError: it is smaller than it says."""
+    """(time stamp, commit word) of a page. ValueError: it is smaller than its header says."""
     cdef iter_records records = iter_records(page)
     return records._cursor.timestamp, records._cursor.word
 
@@ -163,6 +163,6 @@ def commit_of(page):
 
 
 def missed_events(page):
-    """How many records were lost in front of this page: a number, or MISSED_UNKNOWN."""
+    """Number of records lost in front of this page, or MISSED_UNKNOWN."""
     cdef iter_records records = iter_records(page)
     return missed_before(&records._cursor)

@@ -1,21 +1,21 @@
-"""Bytes become messages, and messages bytes: both sides of both sockets, without a socket.
+"""Decodes bytes into messages and encodes messages, for both ends of both sockets. Does no I/O.
 
 Both directions carry MessagePack objects one after the other, with no other framing:
 
-    [0, msgid, method, params]      Request         wants one Response with the same msgid
+    [0, msgid, method, params]      Request         expects one Response with the same msgid
     [1, msgid, error, result]       Response        error is nil or [errno, text]
-    [2, method, params]             Notification    wants nothing
+    [2, method, params]             Notification    expects no response
     bin                             EventRecord     data socket only: i32 write_index, payload
 
-A Connection never holds an object that it will refuse: what is too large, too deep or no object at all is a
-ProtocolError as soon as the bytes say so (see _framing), after every message before it was handed out. Then
-the connection is over, since nothing tells where the next message would begin.
+A Connection never buffers an object that it will refuse. An object that is malformed, too large or nested too
+deeply raises ProtocolError as soon as the received bytes show it (see _framing), after all messages before it
+were returned. Then the connection has ended, since the start of the next message is unknown.
 
-Messages are handed out one by one, and what follows one is not looked at before the next is asked for. So a
-registration has been carried out when the records behind it, which use its write_index, are taken in.
+Messages are decoded one at a time, when the caller requests the next. So a registration has been carried out
+before the records behind it, which use its write_index, are decoded.
 
-Text on the wire ought to be UTF-8. Where it is not, it arrives with surrogate escapes and leaves with the
-same bytes; it must not kill anything.
+Text on the wire should be UTF-8. Other bytes become surrogate escapes, which are encoded to the same bytes
+again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NOTIFICATION: Final = 2
 
 
 class Request(Frozen):
-    """A call that wants a response."""
+    """A call that expects a response."""
 
     msgid: int
     """Chosen by the caller, 0 to 2^32-1; ties the response to it."""
@@ -76,17 +76,17 @@ class Response(Frozen):
 
 
 class Notification(Frozen):
-    """Something worth telling that wants no answer: `error`, `write_error`."""
+    """A message without a response: `error`, `write_error`."""
 
     method: str
     params: list[Any]
 
 
 class EventRecord(Frozen):
-    """One event record as `write(2)` would carry it."""
+    """One event record in the format of `write(2)`."""
 
     data: bytes
-    """write_index (i32), then the payload; not checked in any way."""
+    """write_index (i32), then the payload; not validated."""
 
 
 Message: TypeAlias = Request | Response | Notification | EventRecord
@@ -95,11 +95,11 @@ Message: TypeAlias = Request | Response | Notification | EventRecord
 class Connection:
     """The receiving half of one connection, fed with bytes as they come.
 
-    max_object: bytes of the largest object that is accepted; None for a client that trusts its daemon.
-    allow_records: whether bare bin objects may come (the data socket's daemon side).
-    take_records: takes complete bare bin objects out of a buffer from an offset on and returns the offset
-    behind the last one it took; with it no EventRecord is handed out, and records cost no Python each. When
-    it takes none, they have to wait, and all behind them.
+    max_object: bytes of the largest accepted object; None for a client that trusts its daemon.
+    allow_records: accept bare bin objects (the daemon's end of the data socket).
+    take_records: consumes complete bare bin objects from a buffer, starting at an offset, and returns the
+    offset behind the last one; then no EventRecord is made, and a record costs no Python call. If it takes
+    none, these records and all messages behind them wait.
     """
 
     def __init__(
@@ -121,31 +121,32 @@ class Connection:
         """Requests, responses and notifications are passed over."""
 
     def close(self) -> None:
-        """Nothing more is received. Forgets what takes records, which usually knows this object in turn."""
+        """Stop receiving. Drops `take_records`, which usually refers to this object in turn."""
         self._take_records = None
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes that were received and not yet handed out: at end of file, half a message when not 0."""
+        """Received bytes that are not decoded yet. At end of file, not 0 means an incomplete message."""
         return len(self._buffer) - self._offset
 
     @property
     def pending_head(self) -> int | None:
-        """The first byte of them; None when there are none."""
+        """The first of these bytes; None when there are none."""
         return self._buffer[self._offset] if self._offset < len(self._buffer) else None
 
     def receive(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
         """Take in bytes; iterate to get the messages that are complete with them.
 
-        The bytes are taken in at once, the rest happens while iterating. Iteration may be broken off: the
-        next call goes on where it stopped. Raises ProtocolError at the first object that is broken or over a
-        limit, and again whenever more is asked for.
+        The bytes are copied at once and decoded while iterating. If the caller stops early, the next call
+        continues there. Raises ProtocolError at the first object that is malformed or over a limit, and at
+        every later call.
         """
         return (message for message in self.receive_in_turns(data) if message is not None)
 
     def receive_in_turns(self, data: bytes | bytearray | memoryview) -> Iterator[Message | None]:
-        """As `receive`, with None before each message but records: who breaks off there holds no decoded
-        object, which may be fifty times as large as its bytes. Also None while records have to wait."""
+        """Like `receive`, but yields None before each message that is not a record. A caller that stops there
+        holds no decoded object, which may be fifty times as large as its bytes. Also None while records
+        wait."""
         if self._error is None:
             if self._offset == len(self._buffer):
                 self._buffer.clear()
@@ -172,13 +173,13 @@ class Connection:
                     yield None
                     yield _message(_decode(self._take_object(end)))
         except ProtocolError as error:
-            # One that was not raised: its traceback would know this object.
+            # A new exception: the traceback of a raised one would refer to this object.
             self._error = ProtocolError(error.errno, error.text)
             self._buffer.clear()
             self._offset = 0
             raise
         finally:
-            # one move of what is left per call, never one per message
+            # move the remaining bytes once per call, not per message
             if self._offset:
                 del self._buffer[: self._offset]
                 self._offset = 0
@@ -190,8 +191,8 @@ class Connection:
         return data
 
     def _next_object(self) -> int | None:
-        """Where the object ends that stands next, behind a run of records; 0: it is not complete; None: these
-        have to wait."""
+        """Offset of the end of the next object, behind a run of records; 0: it is incomplete; None: the
+        records have to wait."""
         buffer = self._buffer
         if (
             self._offset < len(buffer)
@@ -216,8 +217,8 @@ class Connection:
         return self._scanner.scan(buffer, start)
 
     def _take_run(self, take_records: TakeRecords) -> bool:
-        """Hand over the complete records that stand next; what is too large stays for the scanner to
-        refuse. False: they have to wait."""
+        """Pass the next complete records on; the scanner refuses too large ones. False: they have
+        to wait."""
         end = record_run(self._buffer, self._offset, self._max_object)
         if end > self._offset:
             with memoryview(self._buffer) as whole, whole[:end] as run:
@@ -246,7 +247,7 @@ def _decode(data: bytes) -> Any:
 
 
 def _message(value: Any) -> Message:
-    """Check the outer shape of msgpack-rpc; what is in params is for the method to judge."""
+    """Check the outer shape of msgpack-rpc; the method checks its params."""
     match value:
         case [kind, msgid, str() as method, list() as params] if _is(kind, _REQUEST) and _is_u32(msgid):
             return Request(msgid, method, params)
@@ -289,9 +290,9 @@ def encode_response(msgid: int, result: Any) -> bytes:
 
 
 def encode_bin_response(msgid: int, pieces: Sequence[bytes]) -> list[bytes]:
-    """Success with one bin, which is made of these pieces: what to send, one after the other.
+    """Success with one bin of these pieces: the buffers to send, in order.
 
-    Large pieces are neither joined nor copied: a `read_file` has up to 64 MiB.
+    Large pieces are neither joined nor copied: a `read_file` returns up to 64 MiB.
     """
     size = sum(map(len, pieces))
     if size <= 0xFFFF:

@@ -2,11 +2,11 @@
 
     name[:FLAGS] [field[;field...]]         field = type name [size]
 
-The kernel reads this string with a handful of C string functions, and its users depend on how picky those
-are: single spaces only, any word after `__data_loc `, decimal struct sizes. `parse` follows
+The kernel reads this string with a few C string functions, and its users depend on how strict those are:
+single spaces only, any word after `__data_loc `, decimal struct sizes. `parse` follows
 kernel/trace/trace_events_user.c (user_event_parse_fields, user_event_parse_field, user_field_size) step by
-step. Comparing a declaration with an existing event is another, more forgiving reading of the same text
-(user_event_match and user_fields_match); that is `Declaration.matches`.
+step. Comparing a declaration with an existing event is more lenient (user_event_match and user_fields_match):
+see `Declaration.matches`.
 
 Where we differ, always towards EINVAL:
 
@@ -116,7 +116,7 @@ class FieldKind(Choice):
     CHAR_ARRAY: ClassVar[FieldKind]
     """`size` bytes of text, ended by the first NUL if there is one."""
     STRUCT: ClassVar[FieldKind]
-    """`size` bytes that mean nothing to us."""
+    """`size` opaque bytes."""
     DATA_LOC: ClassVar[FieldKind]
     """Location word: size << 16 | offset, the offset counted from the beginning of the entry."""
     REL_LOC: ClassVar[FieldKind]
@@ -127,7 +127,7 @@ class Field(Frozen):
     """One typed member of an event."""
 
     type: bytes
-    """As it was declared: `unsigned char[0x14]`, `__rel_loc char[]`, `struct foo`."""
+    """The declared type: `unsigned char[0x14]`, `__rel_loc char[]`, `struct foo`."""
     name: bytes
     """Anything but `;` and space; may repeat within an event, may be empty."""
     offset: int
@@ -135,7 +135,8 @@ class Field(Frozen):
     size: int
     """Bytes of the fixed part: 4 for both kinds of location word."""
     signed: bool
-    """The kernel's idea: the type does not begin with `u`. True for structs and location words, too."""
+    """As the kernel computes it: the type does not begin with `u`. True for structs and location words,
+    too."""
     kind: FieldKind
 
     @property
@@ -178,12 +179,12 @@ class Declaration(Frozen):
         return self.name + b" " + self.fields_text() if self.fields else self.name
 
     def fields_text(self) -> bytes:
-        """The fields as `dynamic_events` shows them; `normalized` makes the same of every text that asks for
+        """The fields as `dynamic_events` shows them; `normalized` gives this for every text that declares
         them."""
         return b"; ".join([field.declared() for field in self.fields])
 
     def matches(self, args: bytes, *, repair_semicolons: bool = True) -> bool:
-        """Whether the argument text of another command asks for these very fields.
+        """Whether the argument text of another command declares the same fields.
 
         Runs of whitespace do not count, the space after `;` may be missing, one `;` may follow the last
         field; otherwise the text must be the same, types included (`u32` is not `unsigned int`). Deleting
@@ -193,12 +194,12 @@ class Declaration(Frozen):
 
 
 def normalized(args: bytes, *, repair_semicolons: bool = True) -> bytes:
-    """An argument text in the spelling of `Declaration.fields_text`, so that equal texts ask for the same
+    """An argument text in the spelling of `Declaration.fields_text`, so that equal texts declare the same
     fields; see `Declaration.matches`."""
     if repair_semicolons:
         args = args.replace(b";", b"; ")
     text = b" ".join(args.split())
-    # A lone `;` is a field for the kernel, one without a text, and no event has such a field.
+    # The kernel takes a lone `;` as a field without text, and no event has such a field.
     return text[:-1] if text.endswith(b";") and len(text) > 1 else text
 
 
@@ -213,8 +214,8 @@ def check_command_length(command: bytes) -> None:
 
 
 def check_file_name(name: bytes, what: str = "event name") -> None:
-    """EINVAL when no directory could have this name. Ours: the kernel does not look (but see the file's
-    head)."""
+    """EINVAL when the name is not a valid directory name. The kernel has no such check (see the head of this
+    file)."""
     if not name:
         raise TraceError(errno.EINVAL, f"the {what} is empty")
     if name in (b".", b".."):
@@ -227,7 +228,7 @@ def check_file_name(name: bytes, what: str = "event name") -> None:
 
 
 def split_name(command: bytes) -> tuple[bytes, bytes]:
-    """The name and the argument text: what stands before the first space, and all that follows it.
+    """The name (before the first space) and the argument text (after it).
 
     A `:` would begin text flags, and none are supported (EINVAL).
     """
@@ -243,16 +244,16 @@ def split_name(command: bytes) -> tuple[bytes, bytes]:
 
 
 def parse(command: bytes) -> Declaration:
-    """Read a command string. EINVAL, with the field at fault, for all that the kernel refuses.
+    """Parse a command string. EINVAL, with the field at fault, where the kernel refuses it.
 
-    The length of the string is the caller's business: 511 bytes by ioctl, 4094 by dynamic_events.
+    The caller checks the length: 511 bytes by ioctl, 4094 by dynamic_events.
     """
     name, args = split_name(command)
     return Declaration(name, parse_fields(args))
 
 
 def _remembered(function: Callable[P, R]) -> Callable[P, R]:
-    """functools.lru_cache, as far as it is needed: to import that is a tenth of what a first event costs."""
+    """A small functools.lru_cache: importing functools takes a tenth of the time of a first event."""
     known: dict[object, R] = {}
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -271,8 +272,8 @@ def _remembered(function: Callable[P, R]) -> Callable[P, R]:
 def parse_fields(args: bytes) -> tuple[Field, ...]:
     """The fields of an argument text, the part of a command string behind the name. Errors as `parse`.
 
-    Cached, as its fields are: a program's events have many fields in common, often all of them, and parsing
-    is most of what declaring costs.
+    Texts and single fields are cached: a program's events often share fields, and parsing is most of the cost
+    of a declaration.
     """
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE

@@ -1,13 +1,14 @@
-"""The errors that carry an errno, and what becomes of each.
+"""Errors that carry an errno, and their effect.
 
     Exception
-    └── TraceError          one operation failed; its [errno, text] is the reply and the connection goes on
-        └── ProtocolError   the bytes of a peer are broken or too large; nothing after them can be understood,
-                            so the connection ends (EPROTO or EMSGSIZE)
+    └── TraceError          one operation failed; its [errno, text] is the reply; the connection continues
+        └── ProtocolError   a peer's bytes are malformed or too large, so the bytes after them cannot be
+        parsed:
+                            the connection ends (EPROTO or EMSGSIZE)
 
-Logic raises these, the edge turns them into a reply: nothing in between catches them. Which errno belongs to
-which situation is the kernel's choice (kernel/trace/trace_events_user.c and its neighbours); `text` is ours
-and says what is wrong and what to do about it.
+Logic raises them; the edge turns them into a reply; no code in between catches them. The errnos are the
+kernel's (kernel/trace/trace_events_user.c and its neighbours). `text` says what is wrong and what to do about
+it.
 """
 
 import errno as errno_numbers
@@ -16,7 +17,7 @@ __all__ = ["ProtocolError", "TraceError"]
 
 
 class TraceError(Exception):
-    """An operation failed as a system call fails: with an errno, and here with a reason.
+    """An operation failed with an errno, like a system call, and with a reason.
 
     >>> raise TraceError(errno.EINVAL, "field 'a': unknown type 'long'; use s64 or u64")
     """
@@ -36,4 +37,4 @@ class TraceError(Exception):
 
 
 class ProtocolError(TraceError):
-    """The stream of a peer cannot be followed any further: EPROTO (broken) or EMSGSIZE (over a limit)."""
+    """The rest of a peer's stream cannot be parsed: EPROTO (malformed) or EMSGSIZE (over a limit)."""

@@ -1,4 +1,4 @@
-"""The `format` file of an event: what tells a reader of traces how a record is laid out.
+"""The `format` file of an event: the layout of its records, for readers of traces.
 
     name: http_request
     ID: 20
@@ -10,8 +10,8 @@
     print fmt: "status=%u", REC->status
 
 `format_text` writes the files of our events as the kernel does, with one difference: fixed arrays show their
-length (`char a[20]`). The kernel means to, but takes the number from a member that user_events never fills
-in. `parse_format` reads ours and those of a kernel.
+length (`char a[20]`). The kernel intends the same, but takes the number from a member that user_events never
+sets. `parse_format` reads these files and those of a kernel.
 """
 
 import errno
@@ -38,13 +38,13 @@ _FORMAT_LINE: Final = re.compile(
     rb"\s*field:(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d+);\s*size:\s*(?P<size>\d+);"
     rb"(?:\s*signed:\s*(?P<signed>\d+);)?\s*\Z"
 )
-"""As all here it takes time in proportion to the line, whatever that says: files of traces are hostile."""
+"""Like all patterns here it takes time linear in the line's length for any input: trace files are hostile."""
 _SEPARATOR: Final = re.compile(rb"[ \t*]")
 
 
 @attrs.frozen
 class EventFormat:
-    """What a `format` file says, for readers of traces."""
+    """The content of a `format` file, for readers of traces."""
 
     name: bytes
     """Tracepoint name: `NAME.<hex>` for multi-format events."""
@@ -115,10 +115,11 @@ def _conversion(field: Field) -> tuple[bytes, bytes]:
 
 
 def parse_format(text: bytes) -> EventFormat:
-    """Read a `format` file, ours or the kernel's (`ftrace/print` and all others). EINVAL when it is not one.
+    """Parse a `format` file of utracefs or of the kernel (`ftrace/print` and all others). EINVAL when it is
+    not one.
 
-    A type is put back into the spelling of a declaration (`char a[20]` gives `char[20]`). What cannot be an
-    integer of 1, 2, 4 or 8 bytes and is no text is a STRUCT: bytes. `size` 0 means "to the end of the record"
+    Types get the spelling of a declaration (`char a[20]` gives `char[20]`). A field that is neither text nor
+    an integer of 1, 2, 4 or 8 bytes is a STRUCT: bytes. `size` 0 means "to the end of the record"
     (`char buf[]` of ftrace/print).
     """
     head, _, print_fmt = text.partition(b"\nprint fmt:")
@@ -164,7 +165,7 @@ def _parse_format_line(line: bytes) -> Field:
 
 
 def _split_declared(text: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Type, name and what stands in brackets at the end; None: there is no type in front of the name."""
+    """Type, name and the text in brackets at the end; None: there is no type in front of the name."""
     first = _SEPARATOR.search(text)
     if first is None:
         return None

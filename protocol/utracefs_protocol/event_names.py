@@ -1,13 +1,13 @@
-"""Which events a word means, as set_event, perf and trace-cmd have it. Both sides go by these rules.
+"""Matching events by words, with the rules of set_event, perf and trace-cmd. Client and daemon share them.
 
     user_events:http_request   one event
     user_events:http_*         globs, in either part
     user_events:, :NAME        an empty part is any
     http_request, http_*       a bare word is an event's name or a system's
 
-Where only whole names count (`set_event`), `*` alone stands for any part; that choice is the caller's.
+Where only whole names match (`set_event`), `*` alone stands for any part; the caller decides that.
 
-A word is bytes and so are names: `?` and a bracket expression mean one byte.
+Words and names are bytes: `?` and a bracket expression match one byte.
 """
 
 import errno
@@ -29,12 +29,12 @@ ALL_USER_EVENTS: Final = b"user_events*:*"
 """The word for all events of both systems, user_events and user_events_multi."""
 
 MAX_WORD: Final = 127
-"""Bytes of a word that set_event and standing_events take: EVENT_BUF_SIZE of kernel/trace/trace_events.c is
+"""Longest word of set_event and standing_events in bytes: EVENT_BUF_SIZE of kernel/trace/trace_events.c is
 128, with the NUL. Longer: EINVAL."""
 
 
 def check_length(word: bytes) -> None:
-    """EINVAL for a word that is too long."""
+    """EINVAL if the word is too long."""
     if len(word) > MAX_WORD:
         raise TraceError(errno.EINVAL, f"a word has at most {MAX_WORD} bytes, not {len(word)}")
 
@@ -46,7 +46,7 @@ def split(word: bytes) -> tuple[bytes | None, bytes]:
 
 
 def is_glob(word: bytes) -> bool:
-    """Whether it can mean events that do not exist yet besides one of that very name."""
+    """Whether it can match other names than itself."""
     return any(byte in b"*?[" for byte in word) or b"" in split(word)
 
 

@@ -1,7 +1,7 @@
-"""Values become a payload, and a payload values: the plain form, without regard to speed.
+"""Packs values into a payload and unpacks them, in plain Python.
 
-Applications emit through a compiled packer and the daemon renders text in the compiled core; this is what
-both are judged by, what tools use, and the easiest place to read what a payload looks like:
+Applications emit through a compiled packer and the daemon prints through the compiled core; tests compare
+both with this module, and tools use it. The layout of a payload:
 
     | fixed part: every field at its offset, no padding | what the location words point at, in field order |
 

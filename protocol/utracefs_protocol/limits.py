@@ -1,7 +1,7 @@
-"""Every limit that is part of the agreement between the two sides, with its reason.
+"""Limits that client and daemon agree on, each with its reason.
 
-Limits of the wire bound what a peer can make us hold in memory; limits of the events are the kernel's, so
-that what works here works there.
+Limits of the wire bound the memory that a peer can make us use. Limits of events are the kernel's, so that a
+program that works here works with the kernel, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MAX_TRACEFS_OBJECT: Final = 1 << 20
 """Bytes of one object on the tracefs socket: the longest set_event or dynamic_events that a person writes."""
 
 MAX_NESTING: Final = 8
-"""Arrays and maps within each other. The deepest message that means something has 3. Above: EPROTO."""
+"""Nesting of arrays and maps. The deepest valid message has 3 levels. Above: EPROTO."""
 
 MAX_UNANSWERED: Final = 256
-"""Requests that a client sends before it has read their responses, and those of one connection to the tree
-that wait for data; above, there: EMSGSIZE. What comes behind responses that are not read is left unread."""
+"""Requests that a client may send without reading the responses; above, the daemon stops reading from it.
+Also the requests of one tracefs connection that may wait for data; above: EMSGSIZE."""
 
 MAX_READ_FILE: Final = 64 << 20
 """Bytes that one `read_file` returns. More is EFBIG: open the file and read it in pieces."""
@@ -61,7 +61,7 @@ MAX_WRITE_INDEX: Final = (1 << 31) - 1
 """write_index is a signed int in `write(2)`; negative ones are EINVAL."""
 
 USER_EVENTS_MAX: Final = 32768
-"""Default of the number of events in the system, as sysctl kernel.user_events_max."""
+"""Default limit of events in the system, that of sysctl kernel.user_events_max."""
 
 REG_STRUCT_SIZE: Final = 28
 """sizeof(struct user_reg): `size` below it is EINVAL."""
@@ -104,28 +104,28 @@ MAX_PERF_DATA_PAGES: Final = 1024
 EINVAL."""
 
 DATA_RING_SIZE: Final = 1 << 20
-"""Bytes of a data ring where a client names none: some ten thousand records, which the daemon takes in within
+"""Default size of a data ring in bytes: some ten thousand records, which the daemon takes in within
 milliseconds."""
 
 MIN_DATA_RING: Final = 64 << 10
-"""Bytes of the smallest data ring: it holds payloads up to 65,512 bytes, the few larger ones count as lost.
+"""Smallest data ring in bytes: it holds payloads up to 65,512 bytes; larger ones are lost and counted.
 DR_MIN_SIZE of include/data_ring.h."""
 
 MAX_DATA_RING: Final = 64 << 20
-"""Bytes of the largest data ring. DR_MAX_SIZE of include/data_ring.h."""
+"""Largest data ring in bytes. DR_MAX_SIZE of include/data_ring.h."""
 
 STREAM_RING_SIZE: Final = 4 << 20
-"""Bytes of a stream's ring where its reader names none: some ten thousand records, a few rounds of the daemon
+"""Default size of a stream's ring in bytes: some ten thousand records, which is a few rounds of the daemon
 under full load."""
 
 MIN_STREAM_RING: Final = 256 << 10
-"""Bytes of the smallest: it holds several of the largest records, and the format of any event."""
+"""Smallest stream ring in bytes: it holds several of the largest records, and the format of any event."""
 
 MAX_STREAM_RING: Final = 64 << 20
-"""Bytes of the largest, all of which is the daemon's memory."""
+"""Largest stream ring in bytes. The daemon allocates all of it."""
 
 MAX_STREAM_EVENTS: Final = 64
-"""Words for events in one stream, globs that are looked at for every event that is registered. E2BIG."""
+"""Event patterns of one stream; each is matched against every newly registered event. Above: E2BIG."""
 
 MAX_FILTER: Final = 4096
-"""Bytes of a stream's filter: a page, as what is written to a file `filter`. E2BIG."""
+"""Bytes of a stream's filter: a page, the limit of a `filter` file. Above: E2BIG."""

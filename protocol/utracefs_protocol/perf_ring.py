@@ -14,12 +14,11 @@ many were.
 Layouts: include/uapi/linux/perf_event.h, struct perf_event_mmap_page and the comments at enum
 perf_event_type.
 
-The counters are loaded and stored whole, as an item of a memoryview of format Q: one aligned move of 8 bytes.
-The struct module will not do for a word that another process looks at: pack_into() clears its target before
-it fills it, and "<Q" goes byte by byte. A daemon that loads a data_tail of 0 takes the ring for full and
-counts a sample as lost that had room. Whole words are all that plain Python can promise; with the
-interpreter's own work between the load of data_head and that of the record it is enough in practice. A reader
-in C uses acquire and release.
+The counters are loaded and stored as one aligned word of 8 bytes, an item of a memoryview of format Q. The
+struct module cannot be used for a word that another process reads: pack_into() clears its target before it
+fills it, and "<Q" copies byte by byte. A daemon that loads a data_tail of 0 takes the ring for full and
+counts a sample as lost that had room. Plain Python has no memory barriers; the interpreter's work between the
+load of data_head and that of the record is enough in practice. A reader in C uses acquire and release.
 """
 
 import enum
@@ -50,7 +49,7 @@ __all__ = [
 PERF_RECORD_LOST: Final = 2
 PERF_RECORD_SAMPLE: Final = 9
 PERF_RECORD_MISC_USER: Final = 2
-"""misc of our samples: they happened in user space."""
+"""misc of the daemon's samples: user space."""
 
 PAGE_SIZE: Final = 4096
 
@@ -95,8 +94,7 @@ _DATA_TAIL: Final = _OFFSETS["data_tail"]
 
 
 class SampleType(enum.IntFlag):
-    """PERF_SAMPLE_*: the parts that a sample can have here, in the order of their bits (not of the
-    record)."""
+    """PERF_SAMPLE_*: the supported parts of a sample, in the order of their bits (the record has another)."""
 
     IP = 0x1
     TID = 0x2
@@ -112,7 +110,7 @@ DEFAULT_SAMPLE_TYPE: Final = SampleType(0x10587)
 
 
 class ReadFormat(enum.IntFlag):
-    """PERF_FORMAT_*: what `read` of a perf event gives behind the count, u64 each, in the order of the
+    """PERF_FORMAT_*: the u64 values behind the count in a `read` of a perf event, in the order of the
     bits."""
 
     TOTAL_TIME_ENABLED = 0x1
@@ -121,7 +119,7 @@ class ReadFormat(enum.IntFlag):
     """Nanoseconds in which it counted: the same, since nothing is multiplexed here."""
     ID = 0x4
     LOST = 0x10
-    """Samples that found no room."""
+    """Lost samples: the ring was full."""
 
 
 ALL_READ_FORMAT: Final = ReadFormat(0x17)
@@ -131,12 +129,12 @@ COUNT_ALONE: Final = ReadFormat(0)
 """None of them."""
 
 MAX_SAMPLE_FREQ: Final = 100_000
-"""Samples a second that can be asked for; kernel.perf_event_max_sample_rate by default."""
+"""Largest sample_freq, in samples per second: the default of kernel.perf_event_max_sample_rate."""
 
 
 @attrs.frozen
 class Counts:
-    """What `read` of a perf event gave. A part that was not asked for is 0."""
+    """The result of `read` of a perf event. Parts that read_format leaves out are 0."""
 
     count: int
     time_enabled_ns: int = 0
@@ -146,7 +144,7 @@ class Counts:
 
     @classmethod
     def from_bytes(cls, data: bytes, wanted: ReadFormat) -> Self:
-        """ValueError: it is shorter than what was asked for."""
+        """ValueError: the length does not agree with `wanted`."""
         values = [value for (value,) in struct.iter_unpack("<Q", data[: len(data) & ~7])]
         parts = [part for part in ReadFormat if wanted & part]
         if len(values) != 1 + len(parts):
@@ -157,7 +155,7 @@ class Counts:
 
 @attrs.frozen
 class Sample:
-    """PERF_RECORD_SAMPLE. A part that was not asked for is 0, or empty."""
+    """PERF_RECORD_SAMPLE. Parts that sample_type leaves out are 0 or empty."""
 
     id: int
     """Identifier: which perf event this belongs to."""
@@ -176,7 +174,7 @@ class Sample:
 
 @attrs.frozen
 class Lost:
-    """PERF_RECORD_LOST: the number of samples that found no room."""
+    """PERF_RECORD_LOST: the number of samples that were lost because the ring was full."""
 
     id: int
     count: int
@@ -189,10 +187,10 @@ _LOST: Final = struct.Struct("<QQ")
 
 
 class PerfRingReader:
-    """Reads the records of a mapped perf ring, and frees their room by moving data_tail.
+    """Reads the records of a mapped perf ring, and frees their space by moving data_tail.
 
-    The mapping must be shared and writable; it stays the caller's, who closes it. Iterating takes what is
-    there and ends; iterate again for more. ValueError when the memory is not a perf ring, or was overwritten.
+    The mapping must be shared and writable; the caller owns and closes it. Iteration ends when the ring is
+    empty; iterate again for more. ValueError when the memory is not a valid perf ring.
     """
 
     def __init__(
@@ -224,7 +222,7 @@ class PerfRingReader:
             return words[0]
 
     def _store_tail(self, tail: int) -> None:
-        # No view is kept: one that is open would keep the caller from closing the mapping.
+        # Release all views: with an open one the caller could not close the mapping.
         with (
             memoryview(self._mapping) as whole,
             whole[_DATA_TAIL : _DATA_TAIL + 8] as word,
@@ -233,7 +231,7 @@ class PerfRingReader:
             words[0] = tail
 
     def take(self) -> bytearray:
-        """All that is there, as it stands in the ring: whole records, not looked at."""
+        """Copy and free all records in the ring, without parsing them."""
         head, tail = self._counters()
         data = bytearray(self._copy(tail, head - tail))
         if data:
@@ -242,7 +240,7 @@ class PerfRingReader:
 
     @property
     def filled(self) -> float:
-        """How much of the ring waits to be read: 0 to 1."""
+        """Unread part of the ring: 0 to 1."""
         head, tail = self._counters()
         return (head - tail) / self._data_size if self._data_size else 0.0
 
@@ -261,7 +259,7 @@ class PerfRingReader:
                 raise ValueError(f"perf record of type {kind} with {size} bytes at {tail} of {head}")
             body = self._copy(tail + _HEADER.size, size - _HEADER.size)
             tail += size
-            # the record is copied, so its room may be used again
+            # the record is copied, so its space may be reused
             self._store_tail(tail)
             if kind == PERF_RECORD_SAMPLE:
                 yield parse_sample(body, self._sample_type)
@@ -281,8 +279,8 @@ class PerfRingReader:
 
 
 def parse_sample(body: bytes, wanted: SampleType = DEFAULT_SAMPLE_TYPE) -> Sample:
-    """The parts of a PERF_RECORD_SAMPLE behind its header, in the order of perf_output_sample(). ValueError:
-    too short."""
+    """Parse a PERF_RECORD_SAMPLE without its header, in the order of perf_output_sample(). ValueError: too
+    short."""
     at = 0
 
     def take(part: SampleType, layout: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Where a daemon's sockets are: one rule for the daemon and for the programs that look for it.
+"""The directory of a daemon's sockets: one rule for the daemon and for its clients.
 
     |                  | directory of the sockets                                                    |
     |------------------|-----------------------------------------------------------------------------|
@@ -10,9 +10,9 @@ The XDG Base Directory specification: "All paths set in these environment variab
 implementation encounters a relative path in any of these variables it should consider the path invalid and
 ignore it."
 
-Pure functions of an environment and a user id. Nothing is looked at; whether a directory is safe to use is
-for those to check who use it. /tmp belongs to everybody, so a directory there counts only while it is the
-user's own with mode 0700.
+Pure functions of an environment and a user id; they do not look at the file system. The caller checks whether
+a directory is safe: every user may write to /tmp, so a directory there is valid only if the user owns it and
+its mode is 0700.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = [
 ]
 
 DATA_SOCKET: Final = "user_events_data"
-"""Name of the socket for everybody who emits."""
+"""Name of the socket for applications that emit."""
 
 TRACEFS_SOCKET: Final = "tracefs"
 """Name of the socket for administrators: the tree."""
 
 SYSTEM_DIRECTORY: Final = "/run/utracefs"
-"""Of the daemon of root, which serves all users."""
+"""Directory of root's daemon, which serves all users."""
 
 
 def chosen_directory(directory: str | None, environ: Mapping[str, str]) -> str | None:
-    """The directory that was named, if one was; an empty name is none."""
+    """The directory given by argument or UTRACEFS_DIR; None or an empty text is no directory."""
     return directory or environ.get("UTRACEFS_DIR") or None
 
 
@@ -61,18 +61,18 @@ def temporary_directory(uid: int) -> str:
 
 
 def user_directory(environ: Mapping[str, str], uid: int) -> str:
-    """Of the daemon that a user runs."""
+    """Directory of a daemon that a user runs."""
     folder = xdg_runtime_dir(environ)
     return temporary_directory(uid) if folder is None else f"{folder.rstrip('/')}/utracefs"
 
 
 def daemon_directory(environ: Mapping[str, str], uid: int) -> str:
-    """Of a daemon for which no directory was named."""
+    """Default directory of a daemon."""
     return SYSTEM_DIRECTORY if uid == 0 else user_directory(environ, uid)
 
 
 def candidates(directory: str | None, environ: Mapping[str, str], uid: int) -> list[str]:
-    """Where a program looks for a daemon, best first: the named directory only, else the user's, then the
-    system's."""
+    """Directories in which a program looks for a daemon, in order: the given directory only, else the user's
+    and the system's."""
     chosen = chosen_directory(directory, environ)
     return [chosen] if chosen else [user_directory(environ, uid), SYSTEM_DIRECTORY]

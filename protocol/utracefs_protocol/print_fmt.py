@@ -1,10 +1,10 @@
-"""What a `format` file's print fmt prints: a C format string and its arguments, read as text and conversions.
+"""Parses the print fmt of a `format` file: a C format string and its arguments, as text and conversions.
 
     print fmt: "comm=%s prio=%d", REC->comm, REC->prio
                      text `comm=`, STRING of the field comm, text ` prio=`, NUMBER of the field prio
 
-What user events and ftrace's `print` have there is understood (REC->field, __get_str, __get_rel_str, casts,
-symbols); the records of an event with another print fmt are printed as name=value.
+It supports the print fmt of user events and of ftrace's `print` (REC->field, __get_str, __get_rel_str, casts,
+symbols). Records of an event with another print fmt are printed as name=value.
 """
 
 import enum
@@ -23,7 +23,7 @@ __all__ = ["Conversion", "How", "conversions"]
 
 
 class How(enum.Enum):
-    """What is made of a field's bytes."""
+    """How a field's bytes are printed."""
 
     NUMBER = enum.auto()
     """An integer."""
@@ -57,21 +57,20 @@ _CONVERSION: Final = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\d{0,3})(?P<precision>\.\d{1,3})?(?P<length>hh|h|ll|l|z|j|t|L|q)?"
     r"(?P<kind>[diuoxXcs%]|p[sSfF]?)"
 )
-"""Of three digits at most: what a file says is not what memory is taken for."""
+"""Width and precision have three digits at most, so that a file cannot demand much memory."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", '"': '"', "r": "\r"}
 _CAST: Final = re.compile(rb"\((?:unsigned|signed|const|void|char|short|int|long|[us]\d+|\s|\*)+\)\s*")
 _MEMBER: Final = re.compile(rb"\(?REC->(?P<name>[^\s,()]+)\)?\Z")
 _STRING_CALL: Final = re.compile(rb"__get(?:_rel)?_str\((?P<name>[^()]+)\)\Z")
-"""What a file says may be long: no two parts of these match the same blanks, so each takes time in proportion
-to it."""
+"""Linear in the length of the text: no two parts of a pattern match the same blanks."""
 
 
 class _NotUnderstoodError(Exception):
-    """A print fmt that is more C than this reads."""
+    """A print fmt with unsupported C."""
 
 
 def conversions(event: EventFormat) -> list[Conversion]:
-    """How the records of an event are printed; of one without a format, by its id."""
+    """How to print the records of an event; an event without a format is printed by its id."""
     if event.id and not event.print_fmt and not event.fields:
         return [Conversion(f"id {event.id}")]
     try:
@@ -152,7 +151,7 @@ def _conversion(before: str, conversion: re.Match[str], field: Field) -> Convers
 
 
 def _plain(before: str, field: Field) -> Conversion:
-    """A value as it reads best where the print fmt does not say."""
+    """The default conversion of a field, where the print fmt gives none."""
     if field.kind is FieldKind.INTEGER:
         return Conversion(before, field, How.NUMBER, field.signed)
     if field.kind is FieldKind.CHAR_ARRAY or (field.is_loc and field.is_string):

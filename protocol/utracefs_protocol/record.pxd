@@ -1,4 +1,4 @@
-"""One record as compiled modules hand it around, and the common fields in front of it."""
+"""A record as compiled modules pass it, and its common fields."""
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -15,9 +15,9 @@ ctypedef struct Record:
     uint16_t id                 # the event's id
     uint32_t size               # bytes of payload
     const uint8_t *payload      # borrowed for the duration of the call
-    # The rest is of the daemon: its dynamic fields are valid.
+    # Set by the daemon only: the dynamic fields are valid.
     bint valid
-    # Number of its data ring in the journal; 0: it came another way, or there is no journal.
+    # Number of its data ring in the journal; 0: it came over the socket, or there is no journal.
     uint64_t origin
     uint64_t origin_at          # its position in that data ring
 

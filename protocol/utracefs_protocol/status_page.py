@@ -1,6 +1,6 @@
-"""The status page: one byte of shared memory per event that says who wants it.
+"""The status page: one byte of shared memory per event, with the kinds of its consumers.
 
-    byte      0   never given out, always 0: "not registered"
+    byte      0   never assigned, always 0: "not registered"
     byte 1..n-1   status byte of the event with that status_index
 
          7     6     5     4     3     2     1     0
@@ -8,11 +8,11 @@
       |other|           always 0          |perf |ftrace|
       +-----+-----+-----+-----+-----+-----+-----+-----+
 
-The file has whole pages of 4096 bytes. The daemon alone writes it, a whole byte at a time, after a probe is
-in place and after it is gone; every client maps the same file read-only (`mmap_status`). A byte is advice: a
-few records more or less around a change are legal, and nothing has to be ordered by it, so a plain load is
-enough. The layout is that of the kernel's first user_events (5.18, `user_events_status` mapped): programs
-test for non-zero.
+The file has whole pages of 4096 bytes. Only the daemon writes it, a whole byte at a time, after a probe is
+attached and after it is detached; every client maps the same file read-only (`mmap_status`). A byte is a
+hint: a few records more or less around a change are allowed, and it orders no other memory access, so a plain
+load is enough. The layout is that of the kernel's first user_events (5.18, `user_events_status` mapped):
+programs test for non-zero.
 """
 
 import enum
@@ -21,12 +21,12 @@ __all__ = ["StatusBit"]
 
 
 class StatusBit(enum.IntFlag):
-    """Who is attached to an event."""
+    """The kinds of consumers attached to an event."""
 
     FTRACE = 0x01
     PERF = 0x02
     OTHER = 0x80
-    """Any consumer that is neither: plug-ins."""
+    """All other consumers: plug-ins."""
 
     def names(self) -> list[str]:
         """The words of user_events_status, in its order: `# Used by ftrace perf other`."""

@@ -1,4 +1,4 @@
-"""Sub-buffers: the pages of the ring buffer, as `trace_pipe_raw` hands them out and trace.dat holds them.
+"""Sub-buffers: the pages of the ring buffer, in the format of `trace_pipe_raw` and trace.dat.
 
     0               8               16                                16+commit      [+8]        size
     +---------------+---------------+---------------------------------+--------------+-----------+
@@ -6,7 +6,7 @@
     +---------------+---------------+---------------------------------+--------------+-----------+
 
 The commit word's low 27 bits are the bytes of records; bit 31 says that records were lost in front of this
-page, bit 30 that their number stands behind the last record (it needs 8 free bytes). A record is a header
+page, bit 30 that their number follows the last record (it needs 8 free bytes). A record is a header
 word and its data, padded to a multiple of 4:
 
      31                     5 4      0
@@ -15,16 +15,15 @@ word and its data, padded to a multiple of 4:
     +------------------------+--------+
 
     type_len 1..28   type_len * 4 bytes of data
-             0       u32 length of what follows, itself included; data of more than 112 bytes
-             29      padding; with delta 0 nothing more is on the page, else a u32 length to skip, as in 0
+             0       u32 length of the rest, itself included; data of more than 112 bytes
+             29      padding; with delta 0 the page ends here, else a u32 length to skip, as in 0
              30      time extend: u32 with the upper bits of a delta of 2^27 ns (134 ms) and more
              31      absolute time: likewise, replaces the low 59 bits of the running time
 
 All little-endian; see ring_buffer.h and ring_buffer.c of the kernel. A padding's delta counts, as
-libtraceevent has it (the kernel's own reader passes over it), so that all who read one page see the same
-times.
+in libtraceevent (the kernel's own reader skips it), so that all readers of a page compute the same times.
 
-Pages come from files as well, so nothing in them is trusted: lengths are checked, and ValueError says which.
+Pages may come from files and are not trusted: lengths are checked, and ValueError names the wrong one.
 Reading is compiled (`_subbuf`), writing is here.
 """
 
@@ -77,7 +76,7 @@ kernel/trace/trace.h)."""
 
 MARKER_IP: Final = 0xFFFF_FFFF_8100_0000
 """The ip of every marker. The kernel stores the address of the function that wrote it, and readers of
-trace.dat look it up in the symbol table of the file; ours needs one line to resolve it: this address is
+trace.dat look it up in the symbol table of the file; that of utracefs has one line: this address is
 `tracing_mark_write`."""
 
 _DELTA_MAX: Final = (1 << TIME_DELTA_BITS) - 1
@@ -120,19 +119,19 @@ class PageRecord:
     ts: int
     """In units of the trace clock; nanoseconds but for `counter` and `x86-tsc`."""
     data: bytes
-    """The entry, and what pads it: positions come from the format, never from the length."""
+    """The entry and its padding: positions come from the format, never from the length."""
 
 
 @attrs.frozen
 class Page:
-    """A page, read."""
+    """A parsed page."""
 
     timestamp: int
-    """Where its deltas begin."""
+    """Base of the time deltas."""
     commit: int
     """Bytes of records."""
     missed_events: int
-    """Records lost in front of it, 0 or a number or MISSED_UNKNOWN."""
+    """Number of records lost in front of it, or MISSED_UNKNOWN."""
     records: list[PageRecord]
 
 
@@ -147,7 +146,7 @@ def decode_page(page: bytes | bytearray | memoryview) -> Page:
 
 
 def last_ts(page: bytes | bytearray | memoryview) -> int:
-    """Time of the last record that can be read; the page's time stamp when there is none."""
+    """Time of the last readable record; without one the page's time stamp."""
     last, _ = page_header(page)
     with contextlib.suppress(ValueError):
         for ts, _, _ in iter_records(page):
@@ -156,11 +155,11 @@ def last_ts(page: bytes | bytearray | memoryview) -> int:
 
 
 def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryview) -> bool:
-    """Put the records of `second` behind those of `first`, a time extend between them.
+    """Append the records of `second` to those of `first`, a time extend between them.
 
-    `last` is last_ts(first): who joins many pages knows it already. False, and nothing is changed, when they
-    do not fit, when `second` begins earlier than that, or when records were lost in front of it, which only a
-    page's header can say. What was lost in front of `first` is still told.
+    `last` is last_ts(first), which callers know that join many pages. Returns False and changes nothing when
+    they do not fit, when `second` begins before `last`, or when records were lost in front of `second`, which
+    only a page's header can express. The loss in front of `first` is kept.
     """
     timestamp, word = page_header(first)
     second_timestamp, second_word = page_header(second)
@@ -184,8 +183,8 @@ def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryvi
 
 
 def with_missed(page: bytes, count: int) -> bytes:
-    """The page, in front of which `count` more records were lost; MISSED_UNKNOWN: nobody knows how many. The
-    number is left out where the page has no room for it."""
+    """The page with `count` more records lost in front of it, or MISSED_UNKNOWN. The number is left out if
+    the page has no room for it."""
     timestamp, word = page_header(page)
     before = missed_events(page)
     end = SUBBUF_HEADER_SIZE + (word & COMMIT_MASK)
@@ -199,9 +198,9 @@ def with_missed(page: bytes, count: int) -> bytes:
 
 
 class PageWriter:
-    """Writes a page record by record: what the ring buffer and exporters are compared with.
+    """Writes a page record by record. Tests compare the ring buffer and exporters with it.
 
-    The first record's time is the page's time stamp, unless one is given.
+    The page's time stamp is the first record's time, unless `timestamp` is given.
     """
 
     def __init__(self, size: int = SUBBUF_SIZE, *, timestamp: int | None = None) -> None:
@@ -222,7 +221,7 @@ class PageWriter:
         return self._size - SUBBUF_HEADER_SIZE - len(self._records)
 
     def add(self, ts: int, data: bytes | bytearray | memoryview) -> bool:
-        """Append an entry; False, and nothing changed, when it does not fit any more. ValueError when it
+        """Append an entry. False, and nothing changes, if the page has no room for it. ValueError when it
         would not fit an empty page (the kernel's bound: 8 bytes are kept for a time extend)."""
         record = _encode_record(data)
         if len(data) > self._size - SUBBUF_HEADER_SIZE - 8:
@@ -231,7 +230,7 @@ class PageWriter:
         delta = ts - base
         stamp = b""
         if delta < 0 or delta > _STAMP_MASK:
-            # Back, or further than the 59 bits of a time extend: where it is, not how far.
+            # Backwards, or more than the 59 bits of a time extend: an absolute time, no delta.
             stamp = _encode_time(TYPE_TIME_STAMP, ts & _STAMP_MASK)
             delta = 0
         elif delta > _DELTA_MAX:
@@ -248,7 +247,7 @@ class PageWriter:
         return True
 
     def page(self, missed_events: int = 0) -> bytes:
-        """The whole page, zeros behind what it holds. missed_events: records lost in front of it, or
+        """The whole page, filled up with zeros. missed_events: records lost in front of it, or
         MISSED_UNKNOWN."""
         page = bytearray(self._size)
         end = SUBBUF_HEADER_SIZE + self.commit

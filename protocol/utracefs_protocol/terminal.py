@@ -1,4 +1,4 @@
-"""What a terminal must not get: text that steers it, which programs choose as names or write into records."""
+"""Removes control characters from names and record fields before they are printed to a terminal."""
 
 import re
 
@@ -8,6 +8,6 @@ _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud8
 
 
 def harmless(text: str) -> str:
-    """With `?` for what steers a terminal: control characters of seven and eight bits but tab and newline,
-    what ends lines or turns their order, and bytes that are no text."""
+    """Replace by `?`: control characters (C0 but tab and newline, DEL, C1), Unicode line ends and
+    direction marks, surrogates (bytes that are not UTF-8)."""
     return _STEERS.sub("?", text)

@@ -1,7 +1,7 @@
 """Bytes as str and back: names, paths and texts of events, which need not be UTF-8.
 
-The kernel knows bytes. Python programs want str: UTF-8 where it is, and a surrogate escape for each byte that
-is not, so that nothing is lost on the way there and back.
+The kernel uses bytes, Python programs use str: valid UTF-8 is decoded, and each other byte becomes a
+surrogate escape, so that the conversion back gives the same bytes.
 """
 
 __all__ = ["bytes_of", "clean", "escaped", "shown", "text_of"]
@@ -13,17 +13,17 @@ def text_of(data: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """What `text_of` was given. UnicodeEncodeError for a surrogate that stands for no byte."""
+    """The inverse of `text_of`. UnicodeEncodeError for a surrogate that stands for no byte."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def clean(text: str) -> str:
-    """For what takes UTF-8 only, one way: U+FFFD for each byte that is not."""
+    """For formats that are UTF-8 only, not reversible: U+FFFD for each byte that is not UTF-8."""
     return text if text.isascii() else bytes_of(text).decode("utf-8", "replace")
 
 
 def escaped(data: bytes) -> str:
-    """For people, one way only: `\\xff` for a byte that is not UTF-8."""
+    """For people, not reversible: `\\xff` for a byte that is not UTF-8."""
     return data.decode("utf-8", "backslashreplace")
 
 

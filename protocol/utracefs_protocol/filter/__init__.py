@@ -1,10 +1,10 @@
-"""Filters: which records an event's consumer takes, by what is in them.
+"""Filters: expressions over a record's fields that select the records of a consumer.
 
-errors       why a text is refused
+errors       errors of a filter's text
 literals     numbers, patterns, lists of cpus
-predicate    one comparison: of what, how, with what
-parse        the text of a filter becomes a Filter, or a FilterError that says what is wrong and where
-_program     runs it for each record (compiled)
+predicate    one comparison: subject, operator, value
+parse        parses a filter's text into a Filter; FilterError says what is wrong and where
+_program     evaluates it for each record (compiled)
 """
 
 from utracefs_protocol.filter._program import Filter, Names

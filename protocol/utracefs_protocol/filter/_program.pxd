@@ -1,20 +1,20 @@
-"""What other compiled modules may use of filters. All of it needs the GIL."""
+"""Filters for other compiled modules. All functions need the GIL."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from utracefs_protocol.record cimport Record
 
 ctypedef struct Step:
-    # One predicate, and which step is next by its outcome.
+    # One predicate, and the next step for each result.
     uint32_t next[2]        # if false, if true: the index of a later step, or REJECT, or ACCEPT
     uint8_t subject         # Subject
     uint8_t how             # How
     uint8_t load            # Load, where the subject is a number
-    bint negated            # of a text: the outcome is turned round
+    bint negated            # of a text: the result is negated
     uint64_t offset         # in the payload; of a common field in those 8 bytes
     uint64_t size           # of the fixed part
-    uint64_t flip           # sign bit of a signed number: with it turned round the order is that of unsigned
-    uint64_t value          # what it is compared with, turned round likewise
+    uint64_t flip           # sign bit of a signed number: flipped, the order is that of unsigned
+    uint64_t value          # right side, flipped likewise
     const uint8_t *data     # a pattern, or a bit for each cpu; borrowed from Filter._kept
     uint32_t length         # of the pattern in bytes, of the bits in bits
 
@@ -32,7 +32,7 @@ cdef class Filter:
     cdef uint32_t _count
     cdef list _kept
 
-    # Whether a record passes. The caller holds a reference: a name that is looked up may run Python.
+    # Whether a record passes. The caller must hold a reference: looking up a name may run Python.
     cdef bint matches(self, const Record *r) noexcept
     cdef bint holds(self, const Step *step, const Record *r) noexcept
     cdef bint text_holds(self, const Step *step, const Record *r) noexcept

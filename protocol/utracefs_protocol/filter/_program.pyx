@@ -1,24 +1,24 @@
 # cython: boundscheck=False, wraparound=False
-"""A filter as it runs: one step for each predicate, and where to go on by its outcome.
+"""A compiled filter: one step per predicate, with the next step for each result.
 
     u == 1 && !(s < 0 || c ~ "a*")          if false    if true
         0   u == 1                          REJECT      1
         1   s < 0                           2           REJECT
         2   c ~ "a*"                        ACCEPT      REJECT
 
-As the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward, so its end
-is certain and no expression is too deep. What each predicate means, and every oddity of it, is the kernel's
-too: filter_pred_*() and regex_match_*() there, glob_match() of lib/glob.c.
+Like the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward, so it
+always ends and has no limit of depth. Predicates are those of the kernel, oddities included: filter_pred_*()
+and regex_match_*() there, glob_match() of lib/glob.c.
 
-What a payload says is checked here again, although a tracepoint has checked it: a filter does not know whose
-record it is given. A field that does not lie within the record makes its predicate false.
+Payloads are checked here although a tracepoint has checked its own: records may come from elsewhere. A field
+that is not within the record makes its predicate false.
 
-The oddities, for those who wonder:
+The oddities:
 
-- `==` of a text that fills its field up to the last byte looks at that many bytes of the pattern only;
-- a suffix (`~ "*c"`) is sought in front of the last byte of the field, not of the text. So it fits texts in a
-  char array, and names of tasks, only when they are one byte shorter than the field;
-- `~ "*c*"` looks at the whole field, behind the end of the text, too.
+- `==` of a text that fills its field up to the last byte compares only that many bytes of the pattern;
+- a suffix (`~ "*c"`) is compared with the end of the field but its last byte, not with the end of the text.
+  So it matches texts in a char array, and names of tasks, only if they are one byte shorter than the field;
+- `~ "*c*"` searches the whole field, also behind the end of the text.
 """
 
 cimport cython
@@ -46,12 +46,12 @@ cdef enum:
     ACCEPT = 0x7fffffff
 
 cdef enum Subject:
-    NOTHING                 # the predicate is false, whatever the record
+    NOTHING                 # the predicate is false for every record
     COMMON                  # a number in the common fields
     NUMBER                  # a number in the payload
-    CPU                     # where it was written
+    CPU                     # of the record
     ARRAY                   # text in a field of fixed size
-    DATA_LOC                # text that a location word names
+    DATA_LOC                # text at a location word's offset
     REL_LOC
     COMM                    # name of the thread that wrote it
 
@@ -63,7 +63,7 @@ cdef enum How:
     GREATER
     GREATER_OR_EQUAL
     COMMON_BITS
-    IN_CPUS                 # of a number: its bit is set
+    IN_CPUS                 # the number's bit is set
     # Of texts.
     FULL
     FRONT
@@ -168,7 +168,7 @@ cdef bint class_holds(
     const uint8_t *pattern, uint32_t size, uint32_t *at, uint8_t c, bint *is_class
 ) noexcept nogil:
     """Whether `c` is in `[a-f]`, or not in `[!a-f]`, with `*at` behind the bracket and then behind the class.
-    Without an end it is none. A `]` that comes first is one of the characters."""
+    Without an end it is not a class. A leading `]` is one of the characters."""
     cdef uint32_t i = at[0]
     cdef bint inverted = i < size and pattern[i] == c'!', found = False, first = True
     cdef uint8_t low, high
@@ -195,8 +195,8 @@ cdef bint class_holds(
 
 
 cdef bint glob(const uint8_t *pattern, uint32_t size, const uint8_t *text, size_t length) noexcept nogil:
-    """Whether the whole text fits the pattern. Only the last `*` is ever tried again, so the work is at most
-    the product of both lengths."""
+    """Whether the whole text matches the pattern. Only the last `*` is retried, so the work is at most the
+    product of both lengths."""
     cdef uint32_t p = 0, star = 0, behind
     cdef size_t t = 0, star_text = 0
     cdef bint has_star = False, fits, is_class
@@ -241,7 +241,7 @@ cdef bint glob(const uint8_t *pattern, uint32_t size, const uint8_t *text, size_
 
 
 cdef class Names:
-    """Names of the threads that write; of those who run filters, who know them."""
+    """Names of the writing threads; implemented by the callers of filters."""
 
     cdef const char *name_of(self, const Record *r) noexcept:
         return b"<...>\0\0\0\0\0\0\0\0\0\0\0"
@@ -251,8 +251,8 @@ cdef class Names:
 cdef class Filter:
     """A parsed filter. `parse.parse_filter` makes them.
 
-    text: As it was written.
-    names: Where it asks for the name of the thread that wrote a record; None: it does not.
+    text: The source.
+    names: Resolves the name of the thread that wrote a record; None: COMM is not available.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -260,7 +260,7 @@ cdef class Filter:
 
     def __init__(self, bytes text not None, steps, Names names=None):
         """steps: (predicate, next if false, next if true); next is the index of a later step, len(steps) for
-        REJECT or len(steps) + 1 for ACCEPT. ValueError: something else."""
+        REJECT or len(steps) + 1 for ACCEPT. ValueError for any other."""
         cdef uint32_t i, outcome
         if self._steps != NULL:
             raise RuntimeError("made already")
@@ -284,7 +284,7 @@ cdef class Filter:
             for outcome in range(2):
                 behind = following[outcome]
                 if not i < behind <= self._count + 1:
-                    raise ValueError(f"step {i} goes on at {behind}")
+                    raise ValueError(f"step {i} continues at {behind}")
                 self._steps[i].next[outcome] = (
                     behind if behind < self._count else REJECT if behind == self._count else ACCEPT
                 )
@@ -360,7 +360,7 @@ cdef class Filter:
         return self.text_holds(step, r) != step.negated
 
     cdef bint text_holds(self, const Step *step, const Record *r) noexcept:
-        """Without `negated`; a field that is not within the record has the empty text."""
+        """Without `negated`; a field that is not within the record counts as the empty text."""
         cdef uint64_t common
         cdef const uint8_t *text = b""
         cdef size_t length = 0, n
@@ -404,7 +404,7 @@ cdef class Filter:
         return glob(step.data, step.length, text, n)
 
     def test(self, bytes payload not None, *, event_id=1, ts_ns=0, int cpu=0, int pid=0, int tgid=0):
-        """Whether a record would pass."""
+        """Whether a record passes."""
         cdef Record r
         r.ts_ns = ts_ns
         r.cpu = cpu

@@ -1,4 +1,4 @@
-"""Why a filter is refused: the kernel's messages, and what to do about each."""
+"""Errors of a filter's text: the kernel's messages, and how to mend each."""
 
 import errno
 
@@ -31,7 +31,7 @@ NO_FUNCTION = "Function not found"
 MEANINGLESS = "Meaningless filter expression"
 NO_FILTER = "No filter found"
 BAD_SYSTEM_FILTER = "Couldn't find or set field in one of a subsystem's events"
-"""As the kernel words them (ERRORS in trace_events_filter.c)."""
+"""The kernel's wording (ERRORS in trace_events_filter.c)."""
 
 _ADVICE = {
     FIELD_NOT_FOUND: "the event's `format` lists its fields",
@@ -58,7 +58,7 @@ _ADVICE = {
 
 
 class FilterError(TraceError):
-    """A filter's text is refused. `message` is the kernel's word for it, "" where it has none."""
+    """A filter's text is refused. `message` is the kernel's, "" where it has none."""
 
     def __init__(self, message: str, position: int | None = None, number: int = errno.EINVAL) -> None:
         where = "" if position is None else f" at column {position}"
@@ -67,7 +67,7 @@ class FilterError(TraceError):
         self.position = position
 
     def shown(self, text: bytes) -> bytes:
-        """What `filter` shows in place of the text that was refused; append_filter_err()."""
+        """The content of `filter` after the text was refused; append_filter_err()."""
         if not self.message:
             return text + b"\nError: (0)\n"
         column = min(self.position or 0, len(text))

@@ -1,4 +1,4 @@
-"""What stands on the right of an operator: numbers, patterns and lists of cpus, as the kernel reads them."""
+"""The right side of an operator: numbers, patterns and lists of cpus, with the kernel's rules."""
 
 import re
 from collections.abc import Iterator
@@ -34,11 +34,11 @@ def parsed_number(text: bytes, *, signed: bool) -> int | None:
 
 
 def parsed_pattern(text: bytes) -> tuple[How, bytes, bool]:
-    """filter_parse_regex(): how to compare, the pattern for that, and whether the outcome is turned round."""
+    """filter_parse_regex(): kind of match, pattern, and whether the result is negated."""
     negated = text.startswith(b"!")
     text = text[negated:]
     if text[:1].isdigit():
-        return How.FULL, text, negated  # for functions that would be a number: wildcards mean nothing
+        return How.FULL, text, negated  # in a comparison of functions it would be an address: no wildcards
     inner = text[1:-1] if len(text) > 1 else b""
     if b"*" in inner or not _WILDCARDS.isdisjoint(text):
         return How.GLOB, text, negated
@@ -54,7 +54,7 @@ def parsed_pattern(text: bytes) -> tuple[How, bytes, bool]:
 
 def parsed_cpus(text: bytes, nr_cpus: int) -> int | None:
     """bitmap_parselist(): `0,2-5`, `all`, `N` for the last one, `0-7:1/2` for one of each two. A bit for each
-    cpu; None: refused."""
+    cpu; None: invalid."""
     if not text:
         return None
     mask = 0

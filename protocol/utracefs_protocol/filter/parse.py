@@ -1,4 +1,4 @@
-"""A filter's text becomes a Filter.
+"""Parses a filter's text into a Filter.
 
     expr   := and { "||" and }              and  := unary { "&&" unary }
     unary  := { "!" } ( "(" expr ")" | predicate )
@@ -6,12 +6,12 @@
     OPERATOR  := "~" "!=" "==" "<=" "<" ">=" ">" "&"
     VALUE  := NUMBER | "text" | 'text' | CPUS{list}
 
-Which texts are refused, with which message, errno and position, is kernel/trace/trace_events_filter.c,
-function by function: calc_stack() looks at quotes and parentheses (`check_brackets`), predicate_parse() at
-what joins predicates (`_Parser.parse`), parse_pred() at one predicate (`_Parser._predicate`). The errnos are
-odd: internal codes of calc_stack() leak out as EPERM, ENOENT and ESRCH.
+Errors have the message, errno and position of kernel/trace/trace_events_filter.c, function by function:
+calc_stack() checks quotes and parentheses (`check_brackets`), predicate_parse() the operators between
+predicates (`_Parser.parse`), parse_pred() one predicate (`_Parser._predicate`). Some errnos are odd: internal
+codes of calc_stack() leak out as EPERM, ENOENT and ESRCH.
 
-Nothing here recurses: 4,095 bytes can be so many parentheses.
+No recursion: 4,095 bytes can be as many parentheses.
 """
 
 import errno
@@ -30,7 +30,7 @@ from utracefs_protocol.filter.predicate import How, Predicate, Subject
 __all__ = ["MAX_CPUS", "check_brackets", "is_no_filter", "parse_filter"]
 
 MAX_CPUS = 8192
-"""NR_CPUS of a large kernel: what CPUS{} may name where nobody says how many cpus there are."""
+"""NR_CPUS of a large kernel: the limit of CPUS{} when the number of cpus is unknown."""
 
 _SPACE = b"\t\n\v\f\r \xa0"
 _ALPHANUMERIC = (string.ascii_letters + string.digits).encode() + bytes(
@@ -44,7 +44,7 @@ _ALPHANUMERIC_SET = frozenset(_ALPHANUMERIC)
 _NAME = frozenset(_ALPHANUMERIC + b"_")
 
 _OPERATORS = (b"==", b"!=", b"~", b"<=", b"<", b">=", b">", b"&")
-"""A longer one comes before its beginning."""
+"""Longer operators before their prefixes."""
 
 _NUMBER_HOW = {
     b"==": How.EQUAL,
@@ -65,22 +65,22 @@ _MAX_FUNCTION = 512
 
 @attrs.frozen
 class _Operand:
-    """What a name on the left of an operator stands for."""
+    """The meaning of a name on the left of an operator."""
 
     subject: Subject
-    """For a predicate of it; NOTHING where none can ever be true."""
+    """Subject of its predicates; NOTHING if they are never true."""
 
     field: Field | None = None
-    """Which field, if it is one."""
+    """The field, if it is one."""
 
     size: int = 0
-    """In bytes; of the names that are no fields 0."""
+    """In bytes; 0 for names that are not fields."""
 
     signed: bool = False
-    """As a number."""
+    """Whether a number has a sign."""
 
     may_be_cpu: bool = False
-    """CPUS{} can be asked of it."""
+    """Whether CPUS{} is allowed."""
 
     @property
     def is_text(self) -> bool:
@@ -100,7 +100,7 @@ _GENERIC = {
     b"STACKTRACE": _STACKTRACE,
     b"stacktrace": _STACKTRACE,
 }
-"""Names that every event has; a field of its own goes first (trace_define_generic_fields())."""
+"""Names that every event has; its own fields take precedence (trace_define_generic_fields())."""
 
 
 def _common(type_: bytes, name: bytes, offset: int, size: int, *, signed: bool) -> tuple[bytes, _Operand]:
@@ -135,10 +135,10 @@ def _of_field(field: Field) -> _Operand:
 def parse_filter(
     text: bytes, fields: Sequence[Field], *, nr_cpus: int = MAX_CPUS, names: Names | None = None
 ) -> Filter:
-    """The filter that `text` describes, for records of an event with these fields. FilterError: see there.
+    """Parse a filter for records of an event with these fields. FilterError: see there.
 
-    `text` as it was written, up to a NUL if there is one; a lone `0` means nothing here. nr_cpus: how many
-    CPUS{} may name. names: where COMM is asked for; None: there is no such name.
+    text: up to a NUL if there is one; a lone `0` has no special meaning here. nr_cpus: number of cpus allowed
+    in CPUS{}. names: resolves COMM; None: the name COMM does not exist.
     """
     text = text.partition(b"\0")[0]
     check_brackets(text)
@@ -146,13 +146,13 @@ def parse_filter(
 
 
 def is_no_filter(text: bytes) -> bool:
-    """Whether a text written to `filter` takes the filter away."""
+    """Whether a text written to `filter` removes the filter."""
     return text.strip(_SPACE) == b"0"
 
 
 def check_brackets(text: bytes) -> None:
-    """calc_stack(): all quotes are closed, all parentheses match, and there is something beside them.
-    FilterError; without a position for the last."""
+    """calc_stack(): FilterError for an open quote, an unmatched parenthesis, or (without a position) a text
+    that has only parentheses and blanks."""
     quote = last_quote = 0
     opened: list[int] = []
     is_empty = True
@@ -180,21 +180,21 @@ def check_brackets(text: bytes) -> None:
 
 
 _Ends = list[tuple[int, int]]
-"""(step, outcome) pairs whose next step is not known yet."""
+"""(step, outcome) pairs whose next step is not determined yet."""
 
 
 @attrs.frozen
 class _Part:
-    """A part of the expression, as steps that follow one another."""
+    """A part of the expression: consecutive steps."""
 
     first: int
     """Its first step."""
 
     if_false: _Ends
-    """Where it ends when it is false."""
+    """Its exits if it is false."""
 
     if_true: _Ends
-    """Where it ends when it is true."""
+    """Its exits if it is true."""
 
     def inverted(self) -> "_Part":
         return _Part(self.first, self.if_true, self.if_false)
@@ -202,25 +202,25 @@ class _Part:
 
 @attrs.define
 class _Group:
-    """What stands between two parentheses, or all of it."""
+    """The text between two parentheses, or the whole text."""
 
     inverted: bool
-    """A `!` stands in front of it."""
+    """A `!` precedes it."""
 
     either: _Part | None = None
-    """What stands on the left of the last `||`."""
+    """The left side of the last `||`."""
 
     both: _Part | None = None
-    """What stands on the left of the last `&&`, behind the last `||`."""
+    """The left side of the last `&&`, after the last `||`."""
 
 
 class _Parser:
-    """One text on its way."""
+    """Parses one text."""
 
     def __init__(self, text: bytes, fields: Iterable[Field], nr_cpus: int, has_names: bool) -> None:
         self._text = text
         self._nr_cpus = nr_cpus
-        # Of fields with the same name the last one is found: the kernel keeps them in reverse.
+        # Of fields with the same name the last one counts: the kernel keeps them in reverse.
         own = {field.name: _of_field(field) for field in fields}
         self._operands = {**_COMMON, **_GENERIC, **own}
         if not has_names:
@@ -229,7 +229,7 @@ class _Parser:
         self._next: list[list[int]] = []
 
     def parse(self) -> list[tuple[Predicate, int, int]]:
-        """What `Filter` takes; predicate_parse()."""
+        """The arguments of `Filter`; predicate_parse()."""
         text, at, invert = self._text, 0, False
         groups = [_Group(inverted=False)]
         while (at := self._behind_space(at)) < len(text):
@@ -270,7 +270,7 @@ class _Parser:
             self._next[step][outcome] = to
 
     def _with_both(self, group: _Group, part: _Part) -> _Part:
-        """`part` and what `&&` joined to its left."""
+        """Join `part` to the left side of `&&`."""
         left, group.both = group.both, None
         if left is None:
             return part
@@ -278,7 +278,7 @@ class _Parser:
         return _Part(left.first, [*left.if_false, *part.if_false], part.if_true)
 
     def _closed(self, group: _Group, part: _Part) -> _Part:
-        """The group, with `part` its last one."""
+        """Close the group; `part` is its last one."""
         part = self._with_both(group, part)
         left, group.either = group.either, None
         if left is None:
@@ -309,7 +309,7 @@ class _Parser:
         if operand is None:
             raise FilterError(errors.FIELD_NOT_FOUND, at + 1)
         if text.startswith(b".ustring", at):
-            at += len(b".ustring")  # strings of user space are copied into the record: nothing is different
+            at += len(b".ustring")  # strings of user space are copied into the record: no difference
         is_function = text.startswith(b".function", at)
         if is_function:
             at += len(b".function")
@@ -329,7 +329,7 @@ class _Parser:
         raise FilterError(errors.INVALID_VALUE, at + 1)
 
     def _function_error(self, at: int, operand: _Operand, operator: bytes) -> FilterError:
-        """There are no functions of a kernel here, so there is always one."""
+        """The error of `.function`: always one, since there are no kernel functions here."""
         if operand.size != _LONG:
             return FilterError(errors.ILLEGAL_OPERATION, at + 1)
         if operator not in (b"==", b"!="):
@@ -368,7 +368,7 @@ class _Parser:
             raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
         if not operand.is_text:
             raise FilterError(errors.EXPECT_NUMBER, at + 1)
-        end = self._text.index(self._text[at : at + 1], at + 1)  # check_brackets has seen it
+        end = self._text.index(self._text[at : at + 1], at + 1)  # found by check_brackets
         pattern = self._text[at + 1 : end]
         if len(pattern) > MAX_TEXT:
             raise FilterError(errors.TOO_LONG, end + 1)
@@ -400,7 +400,7 @@ class _Parser:
         return end + 1, Predicate(operand.subject, How.IN_CPUS, mask, operand.field)
 
     def _behind(self, at: int, characters: frozenset[int]) -> int:
-        """The first place from `at` on that has another character."""
+        """The first position from `at` on with another character."""
         while at < len(self._text) and self._text[at] in characters:
             at += 1
         return at

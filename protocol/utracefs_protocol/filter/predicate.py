@@ -1,4 +1,4 @@
-"""One comparison of a filter, as its parser hands it to what runs it."""
+"""One comparison of a filter: the parser's output and the program's input."""
 
 import enum
 
@@ -10,10 +10,10 @@ __all__ = ["How", "Predicate", "Subject"]
 
 
 class Subject(enum.Enum):
-    """What is compared."""
+    """The left side of a comparison."""
 
     NOTHING = enum.auto()
-    """Nothing: the predicate is false, whatever the record."""
+    """The predicate is false for every record."""
 
     COMMON = enum.auto()
     """A number in the common fields."""
@@ -22,23 +22,23 @@ class Subject(enum.Enum):
     """A number in the payload."""
 
     CPU = enum.auto()
-    """The cpu on which the record was written."""
+    """The cpu of the record."""
 
     ARRAY = enum.auto()
     """Text in a field of fixed size."""
 
     DATA_LOC = enum.auto()
-    """Text that a location word names, counted from the beginning of the entry."""
+    """Text at a location word's offset from the beginning of the entry."""
 
     REL_LOC = enum.auto()
-    """The same, counted from the end of the word."""
+    """Text at a location word's offset from the end of the word."""
 
     COMM = enum.auto()
     """The name of the thread that wrote the record."""
 
 
 class How(enum.Enum):
-    """How it is compared."""
+    """The kind of comparison."""
 
     EQUAL = "=="
     UNEQUAL = "!="
@@ -49,10 +49,10 @@ class How(enum.Enum):
     COMMON_BITS = "&"
 
     IN_CPUS = "CPUS"
-    """A number is one of several."""
+    """The number is in a set."""
 
     FULL = "full"
-    """The rest is for texts: a pattern without wildcards, `abc*`, `*abc`, `*abc*`, any other pattern."""
+    """From here on for texts: a pattern without wildcards, `abc*`, `*abc`, `*abc*`, any other pattern."""
     FRONT = "front"
     END = "end"
     MIDDLE = "middle"
@@ -64,16 +64,16 @@ class Predicate:
     """One comparison."""
 
     subject: Subject
-    """What is compared."""
+    """Left side."""
 
     how: How = How.EQUAL
-    """How."""
+    """Operator."""
 
     value: int | bytes = 0
-    """With what. IN_CPUS: a bit for each number. Texts: the pattern, for all but GLOB without its `*`."""
+    """Right side. IN_CPUS: a bit for each number. Texts: the pattern, without its `*` except for GLOB."""
 
     field: Field | None = None
-    """Which field, where the subject is one."""
+    """The field, if the subject is one."""
 
     negated: bool = False
-    """The outcome is turned round; texts only."""
+    """The result is negated; texts only."""

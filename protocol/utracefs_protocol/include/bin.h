@@ -6,8 +6,8 @@
  *     bin 32    0xc6  size, 4 bytes, big-endian     up to 4294967295
  *
  * Then `size` bytes follow. A writer takes the shortest form; a reader accepts each of them for any size, as
- * the MessagePack specification says. Beside the arrays of the messages, a bin object is the only one that
- * may stand on the data socket, so its first byte tells a record from a message.
+ * the MessagePack specification says. The data socket carries only arrays (messages) and bin objects
+ * (records), so the first byte tells a record from a message.
  */
 #ifndef UTRACEFS_BIN_H
 #define UTRACEFS_BIN_H
@@ -26,11 +26,11 @@
 #define BIN_16 0xc5
 #define BIN_32 0xc6
 
-/* A record may say who wrote it, in so many bytes in front of it: i32 -1, where its write_index is otherwise,
- * u32 thread id, u16 cpu, u16 flags (DR_NAMED of data_ring.h: the name stands behind the payload). */
+/* Bytes of the optional signature in front of a record, which names its writer: i32 -1 in place of the
+ * write_index, u32 thread id, u16 cpu, u16 flags (DR_NAMED of data_ring.h: the name follows the payload). */
 #define BIN_SIGNATURE 12
 
-/* What an object may have at most, its header included. */
+/* Largest object, its header included. */
 #define BIN_MAX_OBJECT 65536
 
 /* Bytes of the longest header. */
@@ -95,7 +95,7 @@ struct bin_record {
     uint16_t cpu;
 };
 
-/* Take the `size` bytes of a record apart, of which it has 4 at least. */
+/* Parse the `size` bytes of a record, at least 4. */
 static inline struct bin_record bin_take_apart(const uint8_t *record, uint32_t size)
 {
     struct bin_record taken = {0};

@@ -12,7 +12,7 @@
  *     +---------------------+---------------------------+------------------------+
  *
  * The header takes 64 KiB because a mapping begins at a multiple of the page size, which is 4, 16 or 64 KiB.
- * What is not touched takes no memory.
+ * Untouched pages take no memory.
  *
  * Both sides map the data area twice, back to back, so that a record which begins near its end is written and
  * read in one piece (dr_map below):
@@ -34,82 +34,84 @@
  *           +--> |COMMITTED| 0          | bytes of the payload, at most DR_MAX_PAYLOAD  |
  *                +---------+------------+-----------------------------------------------+
  *
- * Who may touch what, and when
- * ----------------------------
+ * Ownership
+ * ---------
  *   head            producers only, by compare-and-swap. It only grows. The daemon sets DR_CLOSED in it
  *                   when it lets a ring go whose producer may live on, before it takes in what is there:
- *                   nothing is reserved after that, so nothing is committed that nobody takes in.
+ *                   no record is reserved after that, so none is committed that no daemon takes in.
  *   tail            the daemon only. It only grows. Everything in [tail, head) belongs to producers until
  *                   committed, everything outside of it is zero: the daemon clears what it consumed before it
  *                   moves tail.
  *   a record        from the compare-and-swap that reserved it until its COMMITTED bit is set: the one thread
- *                   that reserved it. Afterwards: the daemon. No one else, ever.
- *   lost, lost[]    producers add, the daemon takes out what it counts (exchange with 0).
+ *                   that reserved it. Afterwards: the daemon. Never another thread or process.
+ *   lost, lost[]    producers add; the daemon exchanges with 0 and counts the result.
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
  *
  * A refusal
  * ---------
- * A write_index with DR_REFUSED is that of no record: the program emitted one of this event with a value that
- * does not fit, and its client did not make it. The payload says which field and why, in UTF-8 (DR_MAX_WHY
- * bytes: "usec was float"); the daemon counts it. So it takes the way that the record would have taken.
+ * A write_index with DR_REFUSED marks a refusal in place of a record: the program emitted a value that does
+ * not fit its field, so its client made no record. The payload names the field and the reason in UTF-8 (at
+ * most DR_MAX_WHY bytes: "usec was float"); the daemon counts it.
  *
  * Time
  * ----
- * CLOCK_MONOTONIC in nanoseconds; or, with DR_TSC in the record's flags, what rdtsc says. Asking the clock
- * is more than half of what a record costs, because the vDSO keeps its rdtsc in order with everything around
- * it: 33 ns against 13, all in all. The daemon allows it by DR_CLOCK_TSC in `clock` while the kernel itself
- * takes the time from the TSC, and converts (tsc_clock.h). Each record says which it has, so nobody has to
- * agree on a moment of change, and records outlive a restart of the daemon as they are.
+ * CLOCK_MONOTONIC in nanoseconds; or, with DR_TSC in the record's flags, the result of rdtsc. Reading the
+ * clock takes more than half of a record's time, because the vDSO orders its rdtsc with the instructions
+ * around it: a record takes 33 ns with the clock, 13 ns with rdtsc. The daemon allows rdtsc by DR_CLOCK_TSC
+ * in `clock` while the kernel itself takes the time from the TSC, and converts (tsc_clock.h). Each record has
+ * its own flag, so a change needs no agreement on a moment, and records outlive a restart of the daemon
+ * unchanged.
  *
- * rdtsc is not ordered by the architecture. In 50 million turns of reserve, rdtsc, commit none went back, and
- * none when two threads took turns; if one does, its record gets the time of the one before it on its cpu,
- * like any that comes late.
+ * rdtsc is not ordered by the architecture. In 50 million rounds of reserve, rdtsc, commit no time went back,
+ * also with two threads in turn; if one does, its record gets the time of the one before it on its cpu, like
+ * any late record.
  *
  * Names
  * -----
- * Who may have ended when the daemon looks says how it is called: with DR_NAMED in a record's flags the last
- * DR_COMM bytes of its payload are the name of its thread (PR_GET_NAME) and belong to no field. The length
- * word counts them. One reservation takes both, so a name is never there without its record, nor lost alone.
+ * A thread may have ended when the daemon takes its record, so records can carry its name: with DR_NAMED in
+ * the flags the last DR_COMM bytes of the payload are the name of the thread (PR_GET_NAME) and belong to no
+ * field. The length word includes them. One reservation takes both, so neither is lost without the other.
  *
- * `names` is 0 where the daemon wants none, else a number that no other ring has: a thread says its name
- * when it finds a number for which it did not say it lately. The daemon changes it now and then, because
- * threads are renamed.
+ * `names` is 0 if the daemon requests no names, else a number that no other ring has: a thread adds its name
+ * when it finds a number for which it did not add it lately. The daemon changes the number from time to time,
+ * because threads are renamed.
  *
  * States of the length word at a record's start
  * ---------------------------------------------
- *   0                       reserved a moment ago, or not reserved at all
+ *   0                       just reserved, or not reserved
  *   length                  reserved by a thread that is filling it now (or that died while it did)
  *   COMMITTED | length      complete
  *
- * The bare length lets the daemon step over the record of a dead producer and take what lies behind it. Only
- * a producer that dies in the one instruction between its compare-and-swap and that store leaves a hole of
+ * The bare length lets the daemon skip the record of a dead producer and take the records behind it. Only a
+ * producer that dies between its compare-and-swap and the next instruction, that store, leaves a hole of
  * unknown length, which ends the ring.
  *
  * Memory order
  * ------------
  * 1. The daemon's clearing must be seen before the space is used again: it clears, then stores tail with
  *    release; a producer loads tail with acquire before it reserves. Hence a fresh length word is 0, never a
- *    leftover of the lap before that happens to look committed. So everything consumed is cleared and
- *    not just the length words: in the next lap the records start elsewhere.
+ *    remainder of the lap before that looks committed. All consumed bytes are cleared, not just the length
+ *    words: in the next lap the records start elsewhere.
  * 2. A record's bytes must be seen before its COMMITTED bit: the bit is stored with (at least) release and
  *    loaded with acquire.
  * 3. No lost wake-up: the producer moves head, stores COMMITTED and then loads need_wakeup; the daemon stores
  *    need_wakeup and then looks at head (dr_look) and at the length word once more. Store-then-load on both
  *    sides needs one total order, so all of these are seq_cst: on x86-64 one xchg, on aarch64 stlr and ldar,
  *    which the architecture orders.
- * 4. For finding records head needs no more: a record is found through its length word, and head only tells
- *    how far to look. A producer's first look at it is relaxed; its compare-and-swap decides.
+ * 4. Finding records needs no stronger order of head: a record is found through its length word, and head
+ * only
+ *    bounds the search. A producer's first load of it is relaxed; its compare-and-swap decides.
  *
- * Everything in this memory is hostile to the daemon: it keeps its own tail, bounds head and every length
- * against the size that it knows, and copies a record out before it looks at it (dr_look, dr_next). A
- * producer trusts the daemon but cannot be made to write outside of its mapping either: places are masked.
+ * The daemon trusts nothing in this memory: it keeps its own tail, bounds head and every length against the
+ * size that it knows, and copies a record out before it parses it (dr_look, dr_next). A producer trusts the
+ * daemon but never writes outside of its mapping either: places are masked.
  *
  * Signal handlers may emit: reserving takes no lock, and a handler that interrupts a thread between reserve
  * and commit simply reserves behind it.
  *
- * This file is the layout and the mapping. data_ring_producer.h reserves and commits, data_ring_consumer.h
- * takes out.
+ * This file has the layout and the mapping. data_ring_producer.h reserves and commits, data_ring_consumer.h
+ * consumes.
  */
 #ifndef UTRACEFS_DATA_RING_H
 #define UTRACEFS_DATA_RING_H
@@ -137,14 +139,14 @@
 #define DR_CLOSED (UINT64_C(1) << 62)
 #define DR_COMMITTED 0x80000000u
 #define DR_LENGTH_MASK 0x00ffffffu
-/* One record's payload: what the socket path takes, too (a bin object of 64 KiB, less its header and the
- * index). */
+/* Largest payload of a record, the same as on the socket path (a bin object of 64 KiB, less its header and
+ * the index). */
 #define DR_MAX_PAYLOAD 65529u
-/* In a write_index, which is never that large: a refusal. */
+/* In a write_index, which is never so large: marks a refusal. */
 #define DR_REFUSED 0x40000000u
 #define DR_MAX_WHY 255u
 
-/* Each field that one side writes while the other reads stands on a cache line of its own. */
+/* Each field that one side writes while the other reads has its own cache line. */
 struct dr_header {
 	uint32_t magic;
 	uint32_t version;
@@ -162,10 +164,10 @@ struct dr_header {
 	_Atomic uint32_t names;
 };
 
-/* In `clock`, by the daemon: which time a record may have. */
+/* In `clock`, set by the daemon: the clocks a record may use. */
 #define DR_CLOCK_MONOTONIC 0u
 #define DR_CLOCK_TSC 1u
-/* No ring's `names`. */
+/* A value that no ring's `names` has. */
 #define DR_NO_NAMES UINT32_MAX
 /* In a record's flags. */
 #define DR_TSC 1u
@@ -248,7 +250,7 @@ static inline void dr_unmap(struct data_ring *r)
 	memset(r, 0, sizeof(*r));
 }
 
-/* Whether the daemon has let it go. */
+/* Whether the daemon has closed the ring. */
 static inline int dr_is_closed(const struct data_ring *r)
 {
 	return (atomic_load_explicit(&r->header->head, memory_order_relaxed) & DR_CLOSED) != 0;

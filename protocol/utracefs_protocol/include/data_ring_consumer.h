@@ -1,20 +1,20 @@
 /*
- * The daemon's side of a data ring (data_ring.h): take records out of memory that is hostile to it.
+ * The daemon's side of a data ring (data_ring.h): take records out of untrusted memory.
  *
- *     dr_look       looks how far producers have come
- *     dr_next       copies the record at the tail out, or says that there is none or the memory is corrupt
- *     dr_advance    clears its place once it has been dealt with
+ *     dr_look       loads head, the producers' position
+ *     dr_next       copies the record at the tail out, or reports that there is none or the memory is corrupt
+ *     dr_advance    clears its place when it is processed
  *     dr_publish    gives the cleared space back to the producers
  *
- * One thread at a time. What it believes of this memory, and what not, is said in data_ring.h.
+ * One thread at a time. data_ring.h says which words of this memory are trusted.
  */
 #ifndef UTRACEFS_DATA_RING_CONSUMER_H
 #define UTRACEFS_DATA_RING_CONSUMER_H
 
 #include "data_ring.h"
 
-/* So many bytes before they are read, cache lines are asked for, to be written: they are cleared after
- * that. Two ns of 30 a record. */
+/* Prefetch distance in bytes. Lines are prefetched for writing, since they are cleared after reading. It
+ * saves 2 ns of 30 per record. */
 #define DR_AHEAD 512u
 
 enum dr_state {
@@ -23,7 +23,7 @@ enum dr_state {
 	DR_CORRUPT = -1 /* invalid shared memory: end the connection (EPROTO) */
 };
 
-/* The daemon's own side of a ring. `tail` here is the truth; the shared one only tells producers. */
+/* The daemon's state of a ring. This `tail` is authoritative; the shared one informs producers. */
 struct dr_consumer {
 	struct data_ring ring;
 	uint64_t tail;
@@ -40,11 +40,11 @@ struct dr_taken {
 	uint16_t cpu;
 	uint16_t flags;
 	uint32_t bytes; /* what it occupies in the ring */
-	unsigned char comm[DR_COMM]; /* with DR_NAMED: as the producer says it */
+	unsigned char comm[DR_COMM]; /* with DR_NAMED, as given by the producer */
 };
 
-/* Looks how far producers have come; dr_next goes no further. Once for many records: each look takes the
- * cache line away from a producer, who waits for it with its next record. DR_CORRUPT for a head behind
+/* Loads head, the limit of dr_next. Call it once for many records: each load takes the cache line from a
+ * producer, which waits for it with its next record. DR_CORRUPT for a head behind
  * tail, one too far ahead, and one that is no multiple of 8; else 0. */
 static inline int dr_look(struct dr_consumer *c)
 {
@@ -59,7 +59,7 @@ static inline int dr_look(struct dr_consumer *c)
 	return 0;
 }
 
-/* Takes over a ring at the tail that its memory tells (0 for a new one). 0, or -EPROTO for invalid
+/* Takes over a ring at the tail stored in its memory (0 for a new one). 0, or -EPROTO for invalid
  * positions. */
 static inline int dr_consumer_start(struct dr_consumer *c)
 {
@@ -68,9 +68,9 @@ static inline int dr_consumer_start(struct dr_consumer *c)
 }
 
 /* Looks at the record at the consumer's tail. With `dead` (the producer is gone) records that were reserved
- * and never committed are stepped over and counted in `*holes`. On DR_RECORD the header is in `*out` and the
- * payload, at most `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`; a name is no part of it. The
- * tail moves on with dr_advance. */
+ * and never committed are skipped and counted in `*holes`. On DR_RECORD the header is in `*out` and the
+ * payload, at most `room` bytes of it (room >= DR_MAX_PAYLOAD), in `payload`; without the name. dr_advance
+ * moves the tail. */
 static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned char *payload, uint32_t room,
 			  int dead, uint64_t *holes)
 {
@@ -122,14 +122,14 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 	}
 }
 
-/* The record that dr_next gave has been dealt with: its space is cleared, and may be used again once told. */
+/* The record of dr_next is processed: clears its space, which may be reused after dr_publish. */
 static inline void dr_advance(struct dr_consumer *c, uint32_t bytes)
 {
 	memset(c->ring.data + (c->tail & (c->ring.size - 1)), 0, bytes);
 	c->tail += bytes;
 }
 
-/* Gives the consumed space back to the producers. */
+/* Returns the consumed space to the producers. */
 static inline void dr_publish(struct dr_consumer *c)
 {
 	if (c->told != c->tail) {
@@ -138,7 +138,7 @@ static inline void dr_publish(struct dr_consumer *c)
 	}
 }
 
-/* Nothing is reserved from here on, or again. */
+/* Closes the ring for producers, or opens it again. */
 static inline void dr_close(struct dr_consumer *c, int closed)
 {
 	if (closed)
@@ -154,18 +154,18 @@ static inline void dr_want_wakeup(struct dr_consumer *c, int wanted)
 	atomic_store_explicit(&c->ring.header->need_wakeup, wanted ? 1u : 0u, memory_order_seq_cst);
 }
 
-/* What the shared memory says now; hostile, like all of it. */
+/* The present value in shared memory; untrusted. */
 static inline uint64_t dr_head(struct dr_consumer *c)
 {
 	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire) & ~DR_CLOSED;
 }
 
-/* Whether something was lost since this was asked last; dr_take_lost_of then takes the numbers out. They are
- * taken and not just read, so that what is there is always what no daemon has counted yet: the one that comes
- * after a daemon that was killed counts what was lost meanwhile, and nothing twice.
+/* Whether records were lost since the last call; dr_take_lost_of then takes the numbers. They are exchanged
+ * with 0 and not just read, so the memory holds exactly the losses that no daemon has counted: the successor
+ * of a killed daemon counts later losses, and none twice.
  *
- * A producer adds to its event's number first. When only that has come here it is taken at once, and the next
- * time this says that there is something, nothing is found. */
+ * A producer adds to its event's number first. If that number is taken before the producer adds to the total,
+ * the next call reports a loss and no number is found. */
 static inline int dr_take_lost(struct dr_consumer *c)
 {
 	return atomic_load_explicit(&c->ring.header->lost, memory_order_relaxed) &&
@@ -179,13 +179,13 @@ static inline uint32_t dr_take_lost_of(struct dr_consumer *c, uint32_t write_ind
 	return atomic_exchange_explicit(&c->ring.lost[write_index], 0, memory_order_relaxed);
 }
 
-/* Says which time a record may have from now on. */
+/* Sets the clocks that a record may use from now on. */
 static inline void dr_set_clock(struct dr_consumer *c, uint32_t clock)
 {
 	atomic_store_explicit(&c->ring.header->clock, clock, memory_order_relaxed);
 }
 
-/* Asks each thread for its name, with its next record. */
+/* Requests the name of each thread with its next record. */
 static inline void dr_ask_names(struct dr_consumer *c, uint32_t names)
 {
 	atomic_store_explicit(&c->ring.header->names, names, memory_order_relaxed);

@@ -9,8 +9,7 @@
  *             ... write 8 bytes to the doorbell ...
  *     }
  *
- * Any thread and any signal handler may do this at any time; nothing here waits. producer.h has what fills a
- * record.
+ * Any thread and any signal handler may do this at any time; nothing here waits. producer.h fills a record.
  */
 #ifndef UTRACEFS_DATA_RING_PRODUCER_H
 #define UTRACEFS_DATA_RING_PRODUCER_H
@@ -23,12 +22,12 @@ static inline void dr_count_lost(struct data_ring *r, uint32_t write_index)
 	uint32_t slot = index < DR_LOST_COUNTERS ? index : DR_LOST_COUNTERS - 1;
 
 	if (dr_is_closed(r))
-		return; /* nobody looks at that any more */
+		return; /* that number is no longer read */
 	atomic_fetch_add_explicit(&r->lost[slot], 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&r->header->lost, 1, memory_order_release);
 }
 
-/* Whether a payload of so many bytes fits now. What the only producer of the moment finds so stays so. */
+/* Whether a payload of so many bytes fits now. With a single producer the answer stays true. */
 static inline int dr_has_room(struct data_ring *r, uint32_t payload)
 {
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_relaxed);
@@ -63,7 +62,7 @@ static inline struct dr_record *dr_try_reserve(struct data_ring *r, uint32_t wri
 			continue;
 		}
 		/* Full, or a head from before others reserved and the daemon took what they wrote: then tail has
-		 * passed it. Only a head that still stands says full. Each turn is another producer's step. */
+		 * passed it. The ring is full only if head is unchanged. Each retry means progress of another producer. */
 		now = atomic_load_explicit(&r->header->head, memory_order_relaxed);
 		if (now == head)
 			return NULL;
@@ -89,7 +88,7 @@ static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_i
 	return rec;
 }
 
-/* Makes a filled record visible; `payload` as it was reserved, without a name. 1: ring the doorbell (write 8
+/* Makes a filled record visible; `payload`: the reserved size, without a name. 1: ring the doorbell (write 8
  * bytes to the eventfd), the daemon sleeps. */
 static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t payload)
 {
@@ -101,14 +100,14 @@ static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t
 	return atomic_exchange_explicit(&r->header->need_wakeup, 0, memory_order_seq_cst) == 1;
 }
 
-/* For a producer that gives its ring up: steps through the records that no daemon took. `*position` begins
- * at 0. 1: a record (or refusal) of `*write_index`; 0: no more, or a word that is no record's, which hides
- * all behind it.
+/* For a producer that gives its ring up: iterates over the records that no daemon took. `*position` begins
+ * at 0. 1: a record (or refusal) of `*write_index`; 0: no more, or an invalid length word, which hides all
+ * records behind it.
  *
- * The daemon tells its tail after it has cleared several records, so one that was killed leaves zeros from
- * the told tail up to where it was; they are stepped over, as is the place of a thread that died before it
- * stored its length. A daemon killed while it cleared a record may leave the end of a payload, which is taken
- * for a word. */
+ * The daemon publishes its tail after it has cleared several records, so a killed one leaves zeros from the
+ * published tail to its own; they are skipped, as is the place of a thread that died before it stored its
+ * length. A daemon killed while it cleared a record may leave the end of a payload, which is taken for a
+ * length word. */
 static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
 {
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire) & ~DR_CLOSED;

@@ -1,10 +1,9 @@
 /*
- * What a producer in C needs besides the ring itself: to stamp a record, to pack a payload, to ring a
- * doorbell.
+ * For a producer in C, besides the ring itself: time stamps, packing a payload, ringing the doorbell.
  *
- * The compiled client uses it, and any program in C may: this file, those that it includes, and
- * docs/protocol.md sections 3 and 5 are all there is to know. A record on the socket begins with the header
- * of bin.h, then comes the u32 write_index, then the payload; in a data ring it is what data_ring.h draws.
+ * The compiled client uses it, and any C program may: this file, its includes, and docs/protocol.md sections
+ * 3 and 5 are complete. A record on the socket begins with the header of bin.h, then comes the u32
+ * write_index, then the payload; in a data ring it is what data_ring.h draws.
  *
  *     if (status[status_index]) {
  *         struct dr_record *rec = ut_reserve(&ring, write_index, 16, &half);
@@ -36,7 +35,7 @@
 #include "bin.h"
 #include "data_ring_producer.h"
 
-/* CLOCK_MONOTONIC: what the time of a record is. */
+/* CLOCK_MONOTONIC, the time of a record. */
 static inline uint64_t ut_now_ns(void)
 {
 	struct timespec t;
@@ -45,8 +44,7 @@ static inline uint64_t ut_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The time of a record: the clock, or the counter that the kernel's clock is made of where the daemon
- * allows it (data_ring.h says when, and what that saves). */
+/* The time of a record: the clock, or the TSC if the daemon allows it (see data_ring.h). */
 static inline void ut_stamp(struct data_ring *r, struct dr_record *rec)
 {
 #if defined(__x86_64__)
@@ -62,14 +60,14 @@ static inline void ut_stamp(struct data_ring *r, struct dr_record *rec)
 	rec->flags = 0;
 }
 
-/* Of other rings that a thread writes into by turns, how many it remembers. */
+/* How many other rings a thread remembers that it writes into alternately. */
 #define UT_REMEMBERED 15u
 
-/* What a thread knows of itself, so that no record needs a system call. Before `tid` is known `named` is
+/* Cached facts of a thread, so that a record needs no system call. Before `tid` is known `named` is
  * DR_NO_NAMES. */
 struct ut_own_thread {
 	uint32_t tid;
-	uint32_t named; /* dr_header.names of the ring of its last record: it has said its name there */
+	uint32_t named; /* dr_header.names of the ring of its last record, which has its name */
 	uint32_t others[UT_REMEMBERED], next;
 };
 
@@ -89,14 +87,14 @@ static inline uint32_t ut_tid(void)
 	return ut_thread.tid;
 }
 
-/* In a forked child: the one thread that lives on there has another id than in the parent. */
+/* In a forked child, whose one thread has another id than in the parent. */
 static inline void ut_forget_tid(void)
 {
 	memset(&ut_thread, 0, sizeof(ut_thread));
 	ut_thread.named = DR_NO_NAMES;
 }
 
-/* Whether the thread has said its name where `names`, which is not `named`, asks for it. */
+/* Whether the thread has given its name for `names`, which is not `named`. */
 static __attribute__((noinline, unused)) int ut_has_said(uint32_t names)
 {
 	for (uint32_t i = 0; i < UT_REMEMBERED; i++)
@@ -108,7 +106,7 @@ static __attribute__((noinline, unused)) int ut_has_said(uint32_t names)
 	return 0;
 }
 
-/* It says it now. */
+/* Note that it gives the name now. */
 static inline void ut_remember(uint32_t names)
 {
 	if (ut_thread.named != DR_NO_NAMES)
@@ -116,7 +114,7 @@ static inline void ut_remember(uint32_t names)
 	ut_thread.named = names;
 }
 
-/* The thread id, and whether the thread has said its name where `names` asks for it. */
+/* The thread id, and whether the thread has given its name for `names`. */
 static inline uint32_t ut_tid_said(uint32_t names, int *has_said)
 {
 	uint32_t tid = ut_thread.tid;
@@ -125,7 +123,7 @@ static inline uint32_t ut_tid_said(uint32_t names, int *has_said)
 	return tid ? tid : ut_tid();
 }
 
-/* The name of the calling thread, DR_COMM bytes, to where are zeros; `names` asked for it. */
+/* Copy the name of the calling thread, DR_COMM bytes, to zeroed memory, as `names` requests. */
 static inline void ut_say_name(unsigned char *at, uint32_t names)
 {
 	int error = errno;
@@ -135,7 +133,7 @@ static inline void ut_say_name(unsigned char *at, uint32_t names)
 	ut_remember(names);
 }
 
-/* rseq or the vDSO: no system call either. */
+/* By rseq or the vDSO: no system call. */
 static inline uint16_t ut_cpu(void)
 {
 	int cpu = sched_getcpu();
@@ -143,7 +141,7 @@ static inline uint16_t ut_cpu(void)
 	return cpu < 0 ? 0 : (uint16_t)cpu;
 }
 
-/* All of a record but its payload. */
+/* Fill in a record's header. */
 static inline void ut_sign(struct data_ring *r, struct dr_record *rec, uint32_t tid)
 {
 	ut_stamp(r, rec);
@@ -151,7 +149,7 @@ static inline void ut_sign(struct data_ring *r, struct dr_record *rec, uint32_t 
 	rec->cpu = ut_cpu();
 }
 
-/* ut_reserve for a thread whose name is wanted. Where a name has no room the record goes without. */
+/* ut_reserve for a thread whose name is requested. The name is left out if there is no room for it. */
 static __attribute__((noinline, unused)) struct dr_record *
 ut_reserve_named(struct data_ring *r, uint32_t write_index, uint32_t payload, int *half, uint32_t names)
 {
@@ -176,12 +174,12 @@ ut_reserve_named(struct data_ring *r, uint32_t write_index, uint32_t payload, in
 	return rec;
 }
 
-/* dr_reserve, and all of the record but its payload filled in. */
+/* dr_reserve, with the record's header filled in. */
 static inline struct dr_record *ut_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
 					   int *half)
 {
 	uint32_t names = atomic_load_explicit(&r->header->names, memory_order_relaxed);
-	uint32_t tid = ut_thread.tid; /* at once: each look for the thread's own memory may be a call */
+	uint32_t tid = ut_thread.tid; /* once: each access to thread-local memory may be a call */
 	struct dr_record *rec;
 
 	if (__builtin_expect(ut_thread.named != names, 0))
@@ -243,7 +241,7 @@ static inline uint32_t ut_get_le32(const unsigned char *at)
 	return le32toh(v);
 }
 
-/* Wake the thread that polls the eventfd `fd`; nothing when it is -1. It only fails when it was rung
+/* Wake the thread that polls the eventfd `fd`; nothing when it is -1. It fails only if it was rung
  * already. */
 static inline void ut_ring_bell(int fd)
 {

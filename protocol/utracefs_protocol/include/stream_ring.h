@@ -8,16 +8,16 @@
  *     | struct ss_header | data area, a power of two     |
  *     +------------------+-------------------------------+
  *
- * Who may touch what
- * ------------------
- *   head    the daemon stores it (release) when what stands in front of it is complete.
- *   tail    the reader stores it (release) when it is done with what stands in front of it.
- *   lost    the daemon; how many records are missing, in all. What SS_LOST told of adds up to this as soon
- *           as there was room to tell it.
+ * Ownership
+ * ---------
+ *   head    the daemon stores it (release) when the records in front of it are complete.
+ *   tail    the reader stores it (release) when it has finished with the records in front of it.
+ * lost    the daemon; total number of lost records. The counts of SS_LOST records add up to it once there was
+ *           room for them.
  *
  * head and tail count bytes since the beginning and only grow; the place is `position & (size - 1)`. The
- * daemon writes between head and tail + size, and believes of the reader's words only how much room there is:
- * a tail ahead of head, or more than `size` behind it, means none. Its own head is not the one in the memory.
+ * daemon writes between head and tail + size, and uses the reader's tail only to compute the free
+ * space: a tail ahead of head, or more than `size` behind it, means none. It keeps its own copy of head.
  *
  * A record begins on a multiple of 8 and never wraps: where it would, SS_PAD fills the rest of the area.
  *
@@ -27,7 +27,7 @@
  *     +----------+---------+---------+--------------------+---------+------------+--------- - -+-----+
  *
  * The entry has the layout that the event's `format` says, so its first 8 bytes are u16 event id, u8 0, u8 0,
- * i32 thread id. Those stand in every kind but SS_PAD, of which the first 8 bytes alone are there.
+ * i32 thread id. Every kind has them but SS_PAD, which has only its first 8 bytes.
  */
 #ifndef UTRACEFS_STREAM_RING_H
 #define UTRACEFS_STREAM_RING_H
@@ -39,7 +39,7 @@
 #define SS_DATA_OFFSET 4096u
 
 #define SS_RECORD 0u /* entry: a record */
-#define SS_LOST 1u   /* common fields, u64: so many records of this event are missing here; pid, tid, cpu 0 */
+#define SS_LOST 1u   /* common fields, u64: this many records of this event are lost here; pid, tid, cpu 0 */
 #define SS_FORMAT 2u /* common fields, system, NUL, text of `format`; in front of the first record */
 #define SS_COMM 3u   /* common fields, char[16]: the thread's name from here on; event id 0 */
 #define SS_PAD 4u    /* skip it */

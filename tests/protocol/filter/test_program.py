@@ -402,9 +402,9 @@ LATER = Predicate(Subject.NOTHING)
     ("make", "text"),
     [
         (lambda: Filter(b"", []), "0 predicates"),
-        (lambda: Filter(b"", [(LATER, 0, 1)]), "step 0 goes on at 0"),
-        (lambda: Filter(b"", [(LATER, 1, 3)]), "step 0 goes on at 3"),
-        (lambda: Filter(b"", [(LATER, 1, 2), (LATER, 1, 2)]), "step 1 goes on at 1"),
+        (lambda: Filter(b"", [(LATER, 0, 1)]), "step 0 continues at 0"),
+        (lambda: Filter(b"", [(LATER, 1, 3)]), "step 0 continues at 3"),
+        (lambda: Filter(b"", [(LATER, 1, 2), (LATER, 1, 2)]), "step 1 continues at 1"),
         (lambda: Filter(b"", [(attrs.evolve(LATER, subject=Subject.CPU, value=b""), 1, 2)]), "bytes"),
     ],
 )
