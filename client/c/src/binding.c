@@ -150,6 +150,7 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats)
 	if (s) {
 		stats->is_connected = s->state == UT_UP;
 		stats->pending = ut_count_pending(s);
+		stats->ring_bytes = ut_views[s->ring].header ? ut_views[s->ring].size : 0;
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			stats->lost += atomic_load(&reg->lost);
 	}

@@ -8,12 +8,12 @@
  *     emitting   utb_reserve, fill, utb_commit: no call in the usual case
  *
  *         struct utb_reserved r;
- *         unsigned char *payload = utb_reserve(&event, size, &r);
+ *         unsigned char *payload = utb_reserve(&event, 0, size, &r);
  *         if (!payload && r.must_settle) {
  *             ... release the interpreter's lock ...
  *             utb_settle(&event, interrupted, arg);
  *             ... take it again ...
- *             payload = utb_reserve(&event, size, &r); // must_settle now: off, there is no daemon
+ *             payload = utb_reserve(&event, 0, size, &r); // must_settle now: off, there is no daemon
  *         }
  *         if (payload) {
  *             ... fill all `size` bytes ...
@@ -92,6 +92,7 @@ struct utb_stats {
 	uint64_t lost;	  /* no room, or no daemon to have them any more; of all events */
 	uint64_t pending; /* committed, but not sent yet */
 	int is_connected;
+	uint32_t ring_bytes; /* of the data ring; 0: none */
 };
 void utb_stats(struct utb_session *session, struct utb_stats *stats);
 
@@ -143,8 +144,10 @@ static inline int utb_enabled(struct utracefs_event *event, utb_interrupted inte
 	return state != UTRACEFS_IS_PENDING ? 1 : utb_look(event, interrupted, arg);
 }
 
-/* Room for a record. NULL: none, which is counted; or r->must_settle. Never waits. */
-static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t size, struct utb_reserved *r)
+/* Room for a record, or with DR_REFUSED as `flag` for a refusal (data_ring.h). NULL: none, which is counted;
+ * or r->must_settle. Never waits. */
+static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t flag, uint32_t size,
+					 struct utb_reserved *r)
 {
 	struct ut_target *target = (struct ut_target *)event->registration;
 	uint64_t place;
@@ -156,7 +159,7 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 	place = atomic_load_explicit(&target->place, memory_order_acquire);
 	view = utb_views[place >> 32];
 	if (__builtin_expect(view.header && size <= DR_MAX_PAYLOAD, 1)) {
-		r->record = ut_reserve(&view, (uint32_t)place, size, &r->half);
+		r->record = ut_reserve(&view, (uint32_t)place | flag, size, &r->half);
 		if (__builtin_expect(r->record != NULL, 1)) {
 			r->header = view.header;
 			r->ring = (uint32_t)(place >> 32);

@@ -226,7 +226,7 @@ static void *run(void *unused)
 	prctl(PR_SET_NAME, "utracefs");
 	ut_lock();
 	thread_id = gettid();
-	while (!is_ending && !nr_pauses) {
+	while (!is_ending && !nr_pauses && ut_sessions) {
 		uint64_t now = ut_clock_ns(), due = UINT64_MAX;
 		size_t count = 1;
 		int timeout;
@@ -266,6 +266,10 @@ static void *run(void *unused)
 		ut_lock();
 	}
 	free(polled);
+	if (!ut_sessions) { /* no session left: the next starts another thread */
+		is_wanted = 0;
+		ut_bell_close(&bell);
+	}
 	__atomic_store_n(&has_thread, 0, __ATOMIC_RELEASE);
 	futex(&has_thread, FUTEX_WAKE, INT_MAX, NULL);
 	ut_unlock();

@@ -55,10 +55,10 @@ static int emit(struct utracefs_event *event, uint32_t value)
 
 	if (utb_enabled(event, interrupted, NULL) <= 0)
 		return 0;
-	payload = utb_reserve(event, 4, &r);
+	payload = utb_reserve(event, 0, 4, &r);
 	if (!payload && r.must_settle) {
 		utb_settle(event, interrupted, NULL);
-		payload = utb_reserve(event, 4, &r);
+		payload = utb_reserve(event, 0, 4, &r);
 	}
 	if (!payload)
 		return 0;
