@@ -8,10 +8,10 @@ from bench.measure import Row, at_most_row, in_turns
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.counts._count import CountProbe, CountTable
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._trigger import Trigger
 from utracefsd.consumers.ftrace.trigger._actions import Stacktrace, TracingSwitch
-from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Tracepoint
 
 RECORD = (200).to_bytes(8, "little") + (1834).to_bytes(8, "little")

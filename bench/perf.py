@@ -16,8 +16,8 @@ from utracefs.perf_data._records import Tally
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.perf_ring import PerfRingReader
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events._tracepoint import Tracepoint
 

@@ -16,15 +16,15 @@ from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns
 from utracefs.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
-from utracefsd.consumers.ftrace.hist._triggers import HistTrigger
 from utracefsd.consumers.ftrace.hist.definition import define
 from utracefsd.consumers.ftrace.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.hist.program import compile_definition
+from utracefsd.consumers.ftrace.trigger._hist_triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable

@@ -38,15 +38,14 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefs_protocol.messages import data as messages
-from utracefsd.connections.accepted import DATA, TRACEFS
+from utracefsd.connections.accepted_connection import DATA, TRACEFS
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.connections.tracefs_connection import TracefsConnection
-from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
-from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.consumers.perf.events import PerfEvents
 from utracefsd.consumers.plugins.plugins import Installed, Plugins
 from utracefsd.consumers.stream.streams import Streams
@@ -58,6 +57,7 @@ from utracefsd.intake._journal import Journal
 from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.rings import DescriptorStore, Rings
 from utracefsd.machine import closing
+from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import (

@@ -7,8 +7,8 @@ from weakref import WeakSet
 from utracefs_protocol._stream_ring import StreamRing
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.limits import MIN_STREAM_RING
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Probe, Tracepoint
 

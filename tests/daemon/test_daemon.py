@@ -154,7 +154,7 @@ def test_who_holds_what_and_of_how_much(around: Around) -> None:
     daemon = around.daemon
     producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
     around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
-    daemon.data._turns.charge(os.geteuid(), 0, 5_000_000_000)
+    daemon.data._scheduler.charge(os.geteuid(), 0, 5_000_000_000)
     text = around.ask(daemon.tracefs, tree, "read_file", "daemon_stats").decode()
     assert text.startswith("faults: 0\n")
     assert "\nconnections to be accepted: 0\n" in text

@@ -21,7 +21,7 @@ reference on each event in it until it closes.
 **Order.** Messages are carried out one after another as they came, so a record may use the write_index of a
 registration in the same packet, and everything before a broken byte is kept.
 
-**Refused records** (refused.py) are told in `write_error` notifications. Those in a data ring are told with
+**Refused records** are reported in `write_error` notifications (write_errors.py), those in a data ring with
 the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
 
 **Descriptors** arrive with some bytes of the stream, beside the first byte of the request that speaks of
@@ -34,7 +34,7 @@ as a request needs, and for HALF_MESSAGE_NS at most.
 something changed, or when the one before is acknowledged.
 
 **On behalf.** After `open_for` `peer` is that process: whose limits count, whose events these are, who holds
-its enable words. The port counts the connection as that user's (accounting.py).
+its enable words. The port counts the connection as that user's (connection_shares.py).
 
 **Turns.** Between two messages `receive` hands out None, where its port may let others have their turn.
 
@@ -66,7 +66,7 @@ from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.params import Params
-from utracefsd.connections.refused import RefusedRecords
+from utracefsd.connections.write_errors import WriteErrors
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Notifier
@@ -179,7 +179,7 @@ class DataConnection:
         """msgids of those that wait until rings are taken in from."""
         self._at_end = False
         """The peer sends no more."""
-        self._refused = RefusedRecords()
+        self._refused = WriteErrors()
         self._closed = False
         table.process_connected(peer)
 

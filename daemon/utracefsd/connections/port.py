@@ -9,7 +9,7 @@ there are, the question at the start of every operation on the tree: has anythin
 in?
 
 The edge (server/serve.py) waits for the epoll descriptor, unless `has_more`, and calls `ready` and `pump`. A
-connection gets a bounded share of bytes and of time, in an order that is fair to users (turns.py).
+connection gets a bounded share of bytes and of time, in an order that is fair to users (fair_scheduler.py).
 Nothing here waits and nothing here reads a clock: `now_ns` is given.
 
 **What `take_in_all` takes in** is what was sent before it: connections that were not accepted yet,
@@ -29,8 +29,8 @@ buffer fills, so the peer waits for itself. What is kept for a user in all is bo
 Mistakes of ours: an exception that nobody expected costs the connection in whose handling it was raised,
 and is counted and logged (machine/faults.py).
 
-How connections are accepted, and what happens when they are too many, is in accepting.py; whose they are
-counted in accounting.py.
+How connections are accepted, and what happens when they are too many, is in acceptor.py; whose they are
+counted in connection_shares.py.
 """
 
 import contextlib
@@ -44,12 +44,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from utracefs_protocol.connection import encode_notification, is_record_head
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.accepted import READ, Accepted, Connection, Message, Rules
-from utracefsd.connections.accepting import TAKE_NS, Accepting
-from utracefsd.connections.accounting import Accounting
-from utracefsd.connections.deaf import Deaf
+from utracefsd.connections.accepted_connection import READ, AcceptedConnection, Connection, Message, Rules
+from utracefsd.connections.acceptor import TAKE_NS, Acceptor
+from utracefsd.connections.connection_shares import ConnectionShares
+from utracefsd.connections.fair_scheduler import FairScheduler
 from utracefsd.connections.link import Link
-from utracefsd.connections.turns import Turns
+from utracefsd.connections.stalled import StalledConnections
 from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer, peer_of, stranger
@@ -79,7 +79,7 @@ SLICE_NS = 1_000_000
 FEW = 8
 
 # Connections made in one turn. take_in_all wants all that wait, but for no longer than this: each costs some
-# 100 us. (They are taken off the kernel's queue before that, see accepting.py.)
+# 100 us. (They are taken off the kernel's queue before that, see acceptor.py.)
 TURN_ACCEPTS = 64
 ALL_ACCEPTS = 4096
 ACCEPT_NS = 3_000_000
@@ -127,20 +127,20 @@ class Port:
         self._now_ns = now_ns
         self.owner_uid = os.geteuid() if owner_uid is None else owner_uid
         shares = Shares() if shares is None else shares
-        self._accounting = Accounting(shares, rules.limited)
+        self._connection_shares = ConnectionShares(shares, rules.limited)
         self._before_sending = before_sending
         self._closed = closed
         self._faults = Faults() if faults is None else faults
-        self._turns = Turns()
+        self._scheduler = FairScheduler()
         self._epoll = select.epoll()
-        self._accepting = Accepting(rules, self._epoll, self._turns, shares, self._refuse_arrived)
-        self._accepted: dict[int, Accepted] = {}
-        self._by_connection: dict[Connection, Accepted] = {}
-        self._ending: set[Accepted] = set()
-        self._deaf = Deaf()
-        self._unfinished: dict[Accepted, None] = {}
+        self._acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived)
+        self._accepted: dict[int, AcceptedConnection] = {}
+        self._by_connection: dict[Connection, AcceptedConnection] = {}
+        self._ending: set[AcceptedConnection] = set()
+        self._stalled = StalledConnections()
+        self._unfinished: dict[AcceptedConnection, None] = {}
         """Those with `answers`, in the order in which they have their turns."""
-        self._speaking: set[Accepted] = set()
+        self._speaking: set[AcceptedConnection] = set()
         """Those that wait for something to happen, or for a time."""
         self._due_ns: int | None = None
         """When the first of them may have something to say, or sooner."""
@@ -153,29 +153,29 @@ class Port:
     @property
     def has_more(self) -> bool:
         """There is something for `ready` though the descriptor may not be readable."""
-        return len(self._accepting) > 0 or any(not self._paused(accepted) for accepted in self._unfinished)
+        return len(self._acceptor) > 0 or any(not self._paused(accepted) for accepted in self._unfinished)
 
     def __len__(self) -> int:
         """Connections, those that are ending included."""
         return len(self._accepted)
 
-    def __iter__(self) -> Iterator[Accepted]:
+    def __iter__(self) -> Iterator[AcceptedConnection]:
         return iter(list(self._accepted.values()))
 
     def heaviest(self) -> list[tuple[int, int]]:
         """(user, nanoseconds) of those that it was busy with lately."""
-        return self._turns.heaviest(self._now_ns())
+        return self._scheduler.heaviest(self._now_ns())
 
     @property
     def arrived(self) -> int:
         """Connections that were taken from the listening socket's queue and wait to be made."""
-        return len(self._accepting)
+        return len(self._acceptor)
 
     def listen(self, sock: socket.socket) -> None:
         """Accept from `sock`, which listens already and stays the caller's to close, after this port."""
-        self._accepting.listen(sock)
+        self._acceptor.listen(sock)
 
-    def add(self, sock: socket.socket) -> Accepted | None:
+    def add(self, sock: socket.socket) -> AcceptedConnection | None:
         """A new connection; None, and `sock` is told EMFILE and closed, when there are too many."""
         try:
             peer = peer_of(sock, owner_uid=self.owner_uid)
@@ -186,7 +186,7 @@ class Port:
         try:
             if len(self._accepted) >= self.max_connections:
                 raise TraceError(errno.EMFILE, self._rules.full.format(len(self._accepted)))
-            self._accounting.check(peer)
+            self._connection_shares.check(peer)
         except TraceError as refusal:
             self._refuse(link, refusal)
             return None
@@ -194,23 +194,23 @@ class Port:
             self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
             link.abandon()
             return None
-        self._accounting.add(peer)
+        self._connection_shares.add(peer)
         connection = None
         try:
             connection = self._new_connection(peer)
-            accepted = Accepted(link, connection, link.fileno(), SLICE_NS, self._now_ns())
+            accepted = AcceptedConnection(link, connection, link.fileno(), SLICE_NS, self._now_ns())
             self._epoll.register(link.fileno(), accepted.mask)
         except Exception as error:  # noqa: BLE001 - counted and logged
             self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
             if connection is not None:
                 self._close_connection(connection)
-            self._accounting.drop(peer)
+            self._connection_shares.drop(peer)
             link.abandon()
             return None
         self._accepted[link.fileno()] = self._by_connection[connection] = accepted
         return accepted
 
-    def ready(self) -> list[Accepted]:
+    def ready(self) -> list[AcceptedConnection]:
         """The connections to pump now, new ones among them. Closed in between: `pump` does nothing."""
         found = dict.fromkeys(self._unfinished)
         for fd, events in self._poll(TURN_ACCEPTS, TAKE_NS):
@@ -224,14 +224,14 @@ class Port:
                 if events & ~select.EPOLLOUT:
                     found[accepted] = None
         ready = [accepted for accepted in found if not self._paused(accepted)]
-        return self._turns.in_order(ready, self._now_ns()) if len(ready) > 1 else ready
+        return self._scheduler.in_order(ready, self._now_ns()) if len(ready) > 1 else ready
 
-    def pump(self, accepted: Accepted, budget_bytes: int = TURN_BYTES) -> None:
+    def pump(self, accepted: AcceptedConnection, budget_bytes: int = TURN_BYTES) -> None:
         """Its turn: take in what has arrived, at most `budget_bytes` and until its time is over; closes the
         connection when its end is read."""
         self._pump(accepted, budget_bytes, self._now_ns() + self._rules.turn_ns)
 
-    def _pump(self, accepted: Accepted, budget_bytes: int, until_ns: int) -> int:
+    def _pump(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
         """Returns how many of the bytes are left for want of time; 0: it is done."""
         if accepted.pumping:
             return 0
@@ -241,10 +241,10 @@ class Port:
             left = self._serve(accepted, budget_bytes, until_ns)
             self._count(accepted)
         accepted.pumping = False
-        self._turns.served(accepted, began_ns, self._now_ns())
+        self._scheduler.served(accepted, began_ns, self._now_ns())
         return left
 
-    def _serve(self, accepted: Accepted, budget_bytes: int, until_ns: int) -> int:
+    def _serve(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
         if accepted.ending_ns is not None:
             self._close(accepted)  # it is only reported here when the peer hung up
         while accepted.open and not self._paused(accepted):
@@ -260,7 +260,7 @@ class Port:
                 return max(budget_bytes, 1)
         return 0
 
-    def _receive(self, accepted: Accepted, size: int, until_ns: int) -> int:
+    def _receive(self, accepted: AcceptedConnection, size: int, until_ns: int) -> int:
         """Receive once and carry that out; returns how many bytes it was, all there may be when nothing is
         there."""
         if closing.is_behind(accepted.share) and accepted.link.brings_descriptors(size):
@@ -277,8 +277,8 @@ class Port:
         self._end_of_file(accepted)
         return 0
 
-    def _piece(self, accepted: Accepted) -> int:
-        return SMALL_PIECE_BYTES if self._accounting.scarce(accepted.link.peer) else PIECE_BYTES
+    def _piece(self, accepted: AcceptedConnection) -> int:
+        return SMALL_PIECE_BYTES if self._connection_shares.scarce(accepted.link.peer) else PIECE_BYTES
 
     def take_in_all(self) -> None:
         """Take in what had been sent, and see the ends that had come, before this call: see the head of the
@@ -310,7 +310,7 @@ class Port:
                         left[accepted] = _TO_THE_END
                     elif events & select.EPOLLIN:
                         left[accepted] = accepted.link.bytes_readable()
-            waiting = deque(self._turns.in_order(left, now_ns))
+            waiting = deque(self._scheduler.in_order(left, now_ns))
             slices = 0
             while waiting and ((now_ns := self._now_ns()) < until_ns or slices < FEW):
                 slices += 1
@@ -343,7 +343,7 @@ class Port:
         finally:
             self._taking_in = False
 
-    def _note_gone(self, accepted: Accepted, events: int) -> None:
+    def _note_gone(self, accepted: AcceptedConnection, events: int) -> None:
         if not events & _GONE:
             return
         now_ns = self._now_ns()
@@ -352,16 +352,18 @@ class Port:
         elif now_ns - accepted.gone_ns > LAST_REQUESTS_NS:
             accepted.connection.pass_over_requests()
 
-    def _take_records_of(self, waiting: Iterable[Accepted], left: dict[Accepted, int]) -> None:
+    def _take_records_of(
+        self, waiting: Iterable[AcceptedConnection], left: dict[AcceptedConnection, int]
+    ) -> None:
         """Of what has arrived, the records that no request stands before: for TAKE_RECORDS_NS, those first
         who had least of the daemon's time."""
         until_ns = self._now_ns() + TAKE_RECORDS_NS
-        for number, accepted in enumerate(self._turns.in_order(waiting, until_ns)):
+        for number, accepted in enumerate(self._scheduler.in_order(waiting, until_ns)):
             if number >= FEW and self._now_ns() >= until_ns:
                 break
             self._take_records(accepted, left[accepted], until_ns)
 
-    def _take_records(self, accepted: Accepted, budget_bytes: int, until_ns: int) -> None:
+    def _take_records(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> None:
         if accepted.pumping:
             return
         began_ns = now_ns = self._now_ns()
@@ -376,7 +378,7 @@ class Port:
                 now_ns = self._now_ns()
             self._count(accepted)
         accepted.pumping = False
-        self._turns.served(accepted, began_ns, now_ns)
+        self._scheduler.served(accepted, began_ns, now_ns)
 
     def go_on(self) -> None:
         """Nothing is held any more: `ready` comes to what was."""
@@ -392,7 +394,7 @@ class Port:
 
     def belongs_to(self, connection: Connection, peer: Peer) -> None:
         """It speaks for this process from now on. TraceError(EMFILE): that user has too many."""
-        self._accounting.belongs_to(self._by_connection[connection], peer)
+        self._connection_shares.belongs_to(self._by_connection[connection], peer)
 
     def answer_waiting(self) -> None:
         """After a step: answer the requests for which something has come meanwhile, and say what there is to
@@ -413,7 +415,7 @@ class Port:
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has something to do; None while nothing has a deadline."""
         deadlines = [accepted.ending_ns for accepted in self._ending]
-        deadlines += [self._accepting.again_ns, self._deaf.next_ns()]
+        deadlines += [self._acceptor.again_ns, self._stalled.next_ns()]
         if self._speaking:
             deadlines.append(self._due_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -431,10 +433,10 @@ class Port:
                 if due_ns is not None and due_ns <= now_ns:
                     self._speak(accepted)
                 self._note_timer(accepted)
-        for accepted in self._deaf.hopeless(now_ns, self._paused):
+        for accepted in self._stalled.ended(now_ns, self._paused):
             with self._at_its_cost(accepted):
                 self._end(accepted, TraceError(errno.EPROTO, "descriptors behind answers that nobody reads"))
-        self._accepting.on_time(now_ns)
+        self._acceptor.on_time(now_ns)
 
     def close(self) -> None:
         """Close every connection and the epoll instance; their references drop."""
@@ -443,7 +445,7 @@ class Port:
                 self._send_last_answers(accepted)
                 self._flush(accepted)
                 self._close(accepted)
-        self._accepting.close()
+        self._acceptor.close()
         self._epoll.close()
 
     # Accepting
@@ -453,9 +455,9 @@ class Port:
         most so many."""
         # one more than there are connections: the listener; so one call tells all
         found = self._epoll.poll(0, len(self._accepted) + 1)
-        if any(self._accepting.is_listener(fd) for fd, _ in found):
-            self._accepting.take(self._now_ns, take_ns)
-        if len(self._accepting):
+        if any(self._acceptor.is_listener(fd) for fd, _ in found):
+            self._acceptor.take(self._now_ns, take_ns)
+        if len(self._acceptor):
             # Those that have to be served come first, or their number grows and grows.
             self._admit(FEW if len(found) > MOST_TO_SERVE else most, self._now_ns() + ACCEPT_NS)
             found = self._epoll.poll(0, len(self._accepted) + 1)
@@ -467,18 +469,18 @@ class Port:
             began_ns = self._now_ns()
             if admitted >= FEW and began_ns >= until_ns:
                 return
-            found = self._accepting.next()
+            found = self._acceptor.next()
             if found is None:
                 return
             share, sock = found
             self.add(sock)
-            self._turns.charge(share, began_ns, self._now_ns())
+            self._scheduler.charge(share, began_ns, self._now_ns())
 
     def _refuse_arrived(self, sock: socket.socket, waiting: int) -> None:
         began_ns, peer = self._now_ns(), stranger(sock)
         text = f"{waiting} connections of user {peer.uid} wait to be accepted already; connect again later"
         self._refuse(Link(sock, peer), TraceError(errno.EMFILE, text))
-        self._turns.charge(peer.share, began_ns, self._now_ns())
+        self._scheduler.charge(peer.share, began_ns, self._now_ns())
 
     def _refuse(self, link: Link, refusal: TraceError) -> None:
         link.queue(encode_notification("error", [refusal.errno, refusal.text]))
@@ -488,7 +490,7 @@ class Port:
     # Carrying out and answering
 
     def _carry_out(
-        self, accepted: Accepted, until_ns: int, data: bytes = b"", fds: Sequence[int] = ()
+        self, accepted: AcceptedConnection, until_ns: int, data: bytes = b"", fds: Sequence[int] = ()
     ) -> None:
         """What was received, up to where others may have their turn and it has had its own."""
         connection, link, most = accepted.connection, accepted.link, self._rules.max_waiting_bytes
@@ -504,7 +506,7 @@ class Port:
             self._finished(accepted)
         refusal = None
         if accepted.answers is not None:
-            refusal = self._accounting.keep_descriptors(accepted, len(fds))
+            refusal = self._connection_shares.keep_descriptors(accepted, len(fds))
         self._send(accepted)
         if refusal is not None:
             self._end(accepted, refusal)
@@ -514,17 +516,17 @@ class Port:
             self._speaking.add(accepted)
             self._note_timer(accepted)
 
-    def _finished(self, accepted: Accepted) -> None:
+    def _finished(self, accepted: AcceptedConnection) -> None:
         accepted.answers = None
         self._unfinished.pop(accepted, None)
-        self._accounting.drop_descriptors(accepted)
+        self._connection_shares.drop_descriptors(accepted)
 
-    def _note_timer(self, accepted: Accepted) -> None:
+    def _note_timer(self, accepted: AcceptedConnection) -> None:
         due_ns = accepted.connection.next_timer_ns()
         if due_ns is not None and (self._due_ns is None or due_ns < self._due_ns):
             self._due_ns = due_ns
 
-    def _speak(self, accepted: Accepted) -> None:
+    def _speak(self, accepted: AcceptedConnection) -> None:
         connection = accepted.connection
         if accepted.open:
             for message in connection.speak(self._now_ns()):
@@ -537,16 +539,16 @@ class Port:
         if not connection.waiting and connection.next_timer_ns() is None:
             self._speaking.discard(accepted)
 
-    def _paused(self, accepted: Accepted) -> bool:
+    def _paused(self, accepted: AcceptedConnection) -> bool:
         """It has to read before it is listened to again, or is held."""
         return accepted.link.waiting_bytes > self._rules.max_waiting_bytes or accepted.connection.held
 
-    def _queue(self, accepted: Accepted, message: Message) -> None:
+    def _queue(self, accepted: AcceptedConnection, message: Message) -> None:
         data, fds = message
         accepted.link.queue(data, fds)
         accepted.descriptors_sent += len(fds)
 
-    def _send(self, accepted: Accepted) -> None:
+    def _send(self, accepted: AcceptedConnection) -> None:
         """Send what can be sent of what is queued."""
         link, most = accepted.link, self._rules.max_descriptors_sent
         if link.waiting_bytes and self._before_sending is not None:
@@ -555,12 +557,12 @@ class Port:
         if accepted.open and most is not None and accepted.descriptors_sent > most:
             self._end(accepted, TraceError(errno.EMSGSIZE, "asked for too many descriptors; once is enough"))
 
-    def _count(self, accepted: Accepted) -> None:
+    def _count(self, accepted: AcceptedConnection) -> None:
         """Count what is kept for it, and end it if that is too much."""
-        if (refusal := self._accounting.count_bytes(accepted)) is not None:
+        if (refusal := self._connection_shares.count_bytes(accepted)) is not None:
             self._end(accepted, refusal)
 
-    def _flush(self, accepted: Accepted) -> None:
+    def _flush(self, accepted: AcceptedConnection) -> None:
         link = accepted.link
         if link.closed:
             return
@@ -572,9 +574,9 @@ class Port:
         # would the end of one that is held.
         listened_to = accepted.open and not self._paused(accepted)
         if accepted.open and not listened_to:
-            self._deaf.add(accepted, self._now_ns())
+            self._stalled.add(accepted, self._now_ns())
         else:
-            self._deaf.discard(accepted)
+            self._stalled.discard(accepted)
         mask = READ if listened_to else 0
         mask |= 0 if done else select.EPOLLOUT
         if accepted.open and accepted.connection.held:
@@ -583,14 +585,14 @@ class Port:
         if not accepted.pumping:
             self._count(accepted)
 
-    def _watch(self, accepted: Accepted, mask: int) -> None:
+    def _watch(self, accepted: AcceptedConnection, mask: int) -> None:
         if mask != accepted.mask:
             accepted.mask = mask
             self._epoll.modify(accepted.fd, mask)
 
     # Ending
 
-    def _end_of_file(self, accepted: Accepted) -> None:
+    def _end_of_file(self, accepted: AcceptedConnection) -> None:
         """The peer sends no more. It may still read (shutdown(2)), so responses that wait get a moment; one
         that is held while it waits for an answer reads its end again after that."""
         self._send_last_answers(accepted)
@@ -601,13 +603,13 @@ class Port:
         else:
             self._end(accepted, None)
 
-    def _send_last_answers(self, accepted: Accepted) -> None:
+    def _send_last_answers(self, accepted: AcceptedConnection) -> None:
         if accepted.open:
             for message in accepted.connection.last_answers():
                 self._queue(accepted, message)
             self._send(accepted)
 
-    def _end(self, accepted: Accepted, reason: TraceError | None) -> None:
+    def _end(self, accepted: AcceptedConnection, reason: TraceError | None) -> None:
         """Stop listening to it, drop its references, and close once the last words are out."""
         if not accepted.open:
             return
@@ -621,7 +623,7 @@ class Port:
         self._speaking.discard(accepted)
         self._flush(accepted)
 
-    def _close(self, accepted: Accepted) -> None:
+    def _close(self, accepted: AcceptedConnection) -> None:
         if accepted.link.closed:
             return
         self._epoll.unregister(accepted.link.fileno())
@@ -640,7 +642,7 @@ class Port:
             self._faults.note(error, "the end of a connection may have left something behind")
 
     @contextlib.contextmanager
-    def _at_its_cost(self, accepted: Accepted) -> Iterator[None]:
+    def _at_its_cost(self, accepted: AcceptedConnection) -> Iterator[None]:
         """A mistake of ours while `accepted` is handled ends it, and the rest goes on."""
         try:
             yield
@@ -654,11 +656,11 @@ class Port:
                 self._faults.note(again, "a connection could not be ended in good order")
                 self._discard(accepted)
 
-    def _discard(self, accepted: Accepted) -> None:
+    def _discard(self, accepted: AcceptedConnection) -> None:
         """`_close` of what is in disorder: nothing here fails."""
         self._finished(accepted)
         self._speaking.discard(accepted)
-        self._deaf.discard(accepted)
+        self._stalled.discard(accepted)
         self._ending.discard(accepted)
         self._by_connection.pop(accepted.connection, None)
         was_there = self._accepted.pop(accepted.fd, None)
@@ -666,6 +668,6 @@ class Port:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(accepted.link.fileno())
             accepted.link.abandon()
-        self._accounting.drop_bytes(accepted)
+        self._connection_shares.drop_bytes(accepted)
         if was_there is not None:
-            self._accounting.drop(accepted.link.peer)
+            self._connection_shares.drop(accepted.link.peer)

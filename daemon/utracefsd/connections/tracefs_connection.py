@@ -227,7 +227,7 @@ class TracefsConnection:
         self._file_handles: dict[int, FileHandle] = {}
         self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
-        self._withheld: deque[tuple[Change, list[Reply]]] = deque()
+        self._delayed: deque[tuple[Change, list[Reply]]] = deque()
         self.closing = False
 
     @property
@@ -247,7 +247,7 @@ class TracefsConnection:
     @property
     def waiting(self) -> bool:
         """Whether a request waits, that is whether `speak` may have something."""
-        return bool(self._waiting) or (bool(self._withheld) and self._withheld[0][0].done)
+        return bool(self._waiting) or (bool(self._delayed) and self._delayed[0][0].done)
 
     def receive(self, data: bytes, fds: Sequence[int], now_ns: int) -> Iterator[Reply | None]:
         """Carry out the requests that are complete with `data`; None stands between two of them, and within
@@ -277,8 +277,8 @@ class TracefsConnection:
 
     def last_answers(self) -> Iterator[Reply]:
         """Those that are withheld: nobody may be there to read them when their time comes."""
-        while self._withheld:
-            change, replies = self._withheld.popleft()
+        while self._delayed:
+            change, replies = self._delayed.popleft()
             change.forget()
             yield from replies
 
@@ -288,20 +288,20 @@ class TracefsConnection:
 
     def next_timer_ns(self) -> int | None:
         """When a reply is withheld no longer, come what may."""
-        return self._withheld[0][0].deadline_ns if self._withheld else None
+        return self._delayed[0][0].deadline_ns if self._delayed else None
 
     def speak(self, now_ns: int) -> Iterator[Reply]:
         """The replies to requests that waited and need not any longer. Of one handle's reads the first comes
         first; a poll goes before the read that would leave it nothing."""
-        while self._withheld:
-            change, replies = self._withheld[0]
+        while self._delayed:
+            change, replies = self._delayed[0]
             if not change.done:
                 if change.deadline_ns > now_ns:
                     break
                 change.give_up(now_ns)
             while replies:
                 yield replies.pop(0)
-            self._withheld.popleft()
+            self._delayed.popleft()
         still_empty: set[int] = set()
         for waiting in sorted(self._waiting, key=lambda one: one.size is not None):
             if waiting not in self._waiting:
@@ -391,7 +391,7 @@ class TracefsConnection:
         if change is None:
             yield from replies
         else:
-            self._withheld.append((change, replies))
+            self._delayed.append((change, replies))
 
     # Methods. Each takes the message of that name and returns the result.
 

@@ -7,7 +7,7 @@ The way of a record:
     from the socket         IndexTable (intake/_index_table)  one per data connection     } is meant
       -> Record             Tracepoint                        long enough? a probe attached? fields valid?
         -> take()           Probe                             one per consumer: recorded, filtered or lost
-             FtraceProbe    consumers/ftrace/_sink            into the ring buffer, in its trace clock
+             FtraceProbe    consumers/ftrace/event/_sink      into the ring buffer, in its trace clock
              PerfProbe      consumers/perf/_sink              counted, and every period-th one sampled
              StreamProbe    consumers/stream/_sink  into the ring of a reader, or of a plug-in
 

@@ -27,8 +27,8 @@ from utracefsd.machine.shares import Resource, Shares
 
 __all__ = ["EventIds", "Records", "identity_of"]
 
-_PATIENCE = 16
-"""Refusals until all records are looked at again."""
+_REFUSALS_BEFORE_RESCAN = 16
+"""So many refusals follow from one scan of all records."""
 
 
 class Records(Protocol):
@@ -53,7 +53,7 @@ class EventIds:
         """For which event, and whose share pays; None: nobody's."""
         self._kept_for: dict[bytes, int] = {}
         """The same ids by event."""
-        self._patience = 0
+        self._refusals_left = 0
 
     def restore(self, used: Collection[int], recorded: Collection[int]) -> None:
         """To begin with: those that a predecessor's events have, and those that its buffers have records of.
@@ -71,13 +71,13 @@ class EventIds:
         try:
             self._check_left(owner_uid, privileged)
         except TraceError:
-            if self._patience:
-                self._patience -= 1
+            if self._refusals_left:
+                self._refusals_left -= 1
                 raise
-            self._patience = _PATIENCE
+            self._refusals_left = _REFUSALS_BEFORE_RESCAN
             self._stop_keeping(but=() if self.records is None else self.records.event_ids())
             self._check_left(owner_uid, privileged)
-            self._patience = 0
+            self._refusals_left = 0
 
     def _check_left(self, owner_uid: int, privileged: bool) -> None:
         self._shares.check(Resource.OLD_IDS, owner_uid, privileged=privileged)

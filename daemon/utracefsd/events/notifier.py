@@ -11,7 +11,7 @@ who does not read or answer costs a few bytes for each of its tokens, never more
 **Operations wait.** In the kernel `echo 1 > enable` returns when the bits are set. So what an operation on
 the tree changed is a `Change`, and its answer waits until all connections concerned have acknowledged, or
 ACKNOWLEDGE_NS have passed. Who has not answered by then is overdue, is named in the log, and is not waited
-for again before it answers; nor is anybody of a user who took too much of that time (patience.py).
+for again before it answers; nor is anybody of a user who took too much of that time (wait_budget.py).
 
 A message takes tokens in the order in which they changed first, and a token keeps its place when it changes
 again. So all that is to be told now is told with the next ceil(n / MAX_CHANGES) messages, whatever changes
@@ -30,7 +30,7 @@ from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
 from utracefsd.events.event import Event
-from utracefsd.events.patience import Patience
+from utracefsd.events.wait_budget import WaitBudget
 from utracefsd.machine.peer import Peer
 
 logger = logging.getLogger("utracefsd")
@@ -215,7 +215,7 @@ class Change:
         self._waiting.clear()
 
     def _count(self, notifier: Notifier, until_ns: int) -> None:
-        self._notifiers.patience.waited(notifier.peer, self.deadline_ns - ACKNOWLEDGE_NS, until_ns)
+        self._notifiers.wait_budget.waited(notifier.peer, self.deadline_ns - ACKNOWLEDGE_NS, until_ns)
 
 
 class Notifiers:
@@ -224,7 +224,7 @@ class Notifiers:
     def __init__(self) -> None:
         self.take_in: Callable[[], None] = _nothing
         """Called before somebody is overdue: what connections have sent is taken in."""
-        self.patience = Patience()
+        self.wait_budget = WaitBudget()
         self.touched: dict[Notifier, None] = {}
         """Those of whom an enabler changed since `begin`."""
         self._overdue_pids: dict[int, None] = {}
@@ -251,7 +251,7 @@ class Notifiers:
             for notifier in touched
             if not notifier.overdue
             and not notifier.up_to_date
-            and self.patience.is_left(notifier.peer, now_ns)
+            and self.wait_budget.is_left(notifier.peer, now_ns)
         ]
         return Change(self, waiting, now_ns + ACKNOWLEDGE_NS) if waiting else None
 

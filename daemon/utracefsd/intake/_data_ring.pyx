@@ -36,7 +36,7 @@ from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.data_ring cimport *
-from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake._writers cimport Writers
 from utracefsd.intake.journal cimport jr_done

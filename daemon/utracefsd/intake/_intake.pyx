@@ -29,8 +29,8 @@ from posix.time cimport CLOCK_MONOTONIC
 
 from utracefs_protocol.data_ring cimport *
 from utracefs_protocol.record cimport Record
-from utracefsd.consumers.ftrace._sink cimport FtraceProbe
-from utracefsd.consumers.ftrace.trigger._cells cimport Cells
+from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe
+from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_put_off, nr_put_off
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake._journal cimport Journal

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from utracefsd.consumers.ftrace.trigger._cells cimport Cells
+from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport jr_slot
 from utracefsd.machine.tsc_clock cimport tsc_clock

@@ -1,8 +1,8 @@
 import os
 from collections.abc import Mapping
 
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake.known_rings import Key
 

@@ -11,7 +11,7 @@ from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.data_ring cimport dr_advance, dr_head
-from utracefsd.consumers.ftrace._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
+from utracefsd.consumers.ftrace.buffer._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport (
     JR_JUDGED,

@@ -9,7 +9,7 @@ daemon runs) and holds
     buffer.I.N/cpu0 ...    the ring buffer of the instance with number I; N grows when the whole buffer is
                            replaced (another sub-buffer size). Absent when there was no space for it: then the
                            ring buffer is in the daemon's own memory and ends with it
-    cells                  values that triggers change per record (consumers/ftrace/trigger/include/)
+    cells                  values that triggers change per record (consumers/ftrace/event/include/)
     hist.N                 the table of a histogram (consumers/ftrace/hist/include/hist_table.h)
     journal                how far each data ring is consumed (intake/include/journal.h)
     room                   pages reserved for the status files of later daemons: programs may still map the
@@ -35,7 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.machine.kept_file import remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log

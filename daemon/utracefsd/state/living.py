@@ -33,8 +33,8 @@ from typing import Any
 import msgpack
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace._sink import recorded_ids
-from utracefsd.consumers.ftrace.event_file import EventFile
+from utracefsd.consumers.ftrace.event._sink import recorded_ids
+from utracefsd.consumers.ftrace.event.event_file import EventFile
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.events.event import Event
@@ -55,7 +55,7 @@ logger = logging.getLogger("utracefsd")
 _TOO_MUCH = 8
 
 # Steps between two attempts to write a log that is behind: each attempt packs everything.
-_LAST_PATIENCE = 64
+_LONGEST_BACK_OFF = 64
 
 # Lines that give records their meaning: `check_room` reserves space for them.
 _NEEDED = ("event", "ring", "fired")
@@ -96,7 +96,7 @@ class State:
         """Numbers of instances with a new buffer folder."""
         self._promised = 0
         """Bytes reserved by `check_room` since lines were last written."""
-        self._wait = self._patience = 0
+        self._wait = self._back_off = 0
         """Steps until the next attempt to write a log that is behind, and that number at its beginning."""
         self.has_news = False
         """Whether anything happened that an empty state would not show."""
@@ -166,7 +166,7 @@ class State:
             self._instances.cells.recycle()
             self.folder.remove_unused_buffers()
         else:
-            self._wait = self._patience = min(2 * self._patience + 1, _LAST_PATIENCE)
+            self._wait = self._back_off = min(2 * self._back_off + 1, _LONGEST_BACK_OFF)
         self._pending.clear()  # the next attempt writes all of it
 
     def close(self, *, keep: bool) -> None:
@@ -312,7 +312,7 @@ class State:
         needed = [line for line in lines if line[0] in _NEEDED or (line[0] == "gone" and line[1] in events)]
         self._file.append(b"".join(map(self._pack, needed)))
         self._file.mark_behind()
-        self._patience = 0
+        self._back_off = 0
         logger.error(
             "the state cannot be written, %s is full: new events and instances are refused, and what is set,"
             " enabled or removed from now on is as before if this daemon is killed. Free some",

@@ -36,11 +36,11 @@ import attrs
 import msgpack
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace.event_file import SavedEventFile
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
+from utracefsd.consumers.ftrace.event.event_file import SavedEventFile
 from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
-from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.events.event import Event, SavedEvent
 from utracefsd.events.synthetic import declared_text
 from utracefsd.intake.known_rings import Key, KnownRing

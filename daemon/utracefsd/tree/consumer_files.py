@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.event_words import first_word, glob_matches
+from utracefsd.consumers.ftrace.event.event_words import first_word, glob_matches
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events.event_table import EventTable
 from utracefsd.tree.nodes import READ_ONLY, READ_WRITE, Directory, Node, Row, Rows, RowTable

@@ -8,7 +8,7 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.counts.counts import EventCounters
-from utracefsd.consumers.ftrace.event_words import first_word
+from utracefsd.consumers.ftrace.event.event_words import first_word
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins

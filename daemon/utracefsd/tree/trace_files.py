@@ -18,9 +18,9 @@ import os
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import ONE_LINE
-from utracefsd.consumers.ftrace._ring_buffer import Cursor, RingBuffer
-from utracefsd.consumers.ftrace._text import TextRenderer
+from utracefsd.consumers.ftrace.buffer._ring_buffer import Cursor, RingBuffer
 from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.text._text import TextRenderer
 from utracefsd.tree import values
 from utracefsd.tree.nodes import OpenFile
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from utracefsd.connections.accepted import DATA, Accepted, Rules
+from utracefsd.connections.accepted_connection import DATA, AcceptedConnection, Rules
 from utracefsd.connections.port import Port
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
@@ -97,7 +97,7 @@ class Around:
         self.clients.append(client)
         return client
 
-    def turn(self) -> list[Accepted]:
+    def turn(self) -> list[AcceptedConnection]:
         """One turn of the loop that is not here."""
         ready = []
         for accepted in self.port.ready():

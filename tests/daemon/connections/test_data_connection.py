@@ -30,7 +30,7 @@ from utracefs_protocol.connection import (
 )
 from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefsd.connections import data_connection
-from utracefsd.connections.refused import WRITE_ERROR_INTERVAL_NS
+from utracefsd.connections.write_errors import WRITE_ERROR_INTERVAL_NS
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections import data_connection
-from utracefsd.connections.accepted import DATA
-from utracefsd.connections.accounting import Accounting
+from utracefsd.connections.accepted_connection import DATA
+from utracefsd.connections.connection_shares import ConnectionShares
 from utracefsd.connections.data_connection import HALF_MESSAGE_NS, DataConnection
 from utracefsd.connections.link import Link
 from utracefsd.connections.port import LAST_WORDS_NS, Port
@@ -93,8 +93,8 @@ BREAKABLE: list[tuple[Any, str]] = [
     (Notifier, "next_message"),
     (Notifier, "written"),
     (Notifier, "note"),
-    (Accounting, "belongs_to"),
-    (Accounting, "count_bytes"),
+    (ConnectionShares, "belongs_to"),
+    (ConnectionShares, "count_bytes"),
     (Peer, "of_process"),
     (EnablerTable, "check"),
     (Rings, "create"),

@@ -17,12 +17,12 @@ import pytest
 from tests.daemon.connections.ports import Around, FakeConnection, error_in, fill, read_all
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.accepted import MAX_DESCRIPTORS_SENT, TRACEFS
+from utracefsd.connections.accepted_connection import MAX_DESCRIPTORS_SENT, TRACEFS
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
 
-class TestTurns:
+class TestScheduling:
     def test_accept_and_receive(self, around: Around) -> None:
         client = around.connect()
         client.sendall(b"abc")

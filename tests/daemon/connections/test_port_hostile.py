@@ -14,9 +14,9 @@ import pytest
 from tests.daemon.connections.ports import Around, FakeConnection, error_in, read_all
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefsd.connections import port as port_module
-from utracefsd.connections.accepted import DATA, TRACEFS, Rules
-from utracefsd.connections.accepting import ACCEPT_PAUSE_NS, CLOSING_PART
-from utracefsd.connections.deaf import LOOK_NS
+from utracefsd.connections.accepted_connection import DATA, TRACEFS, Rules
+from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS, CLOSING_PART
+from utracefsd.connections.fair_scheduler import HALF_LIFE_NS
 from utracefsd.connections.port import (
     ACCEPT_NS,
     FEW,
@@ -25,7 +25,7 @@ from utracefsd.connections.port import (
     SMALL_PIECE_BYTES,
     TAKE_IN_NS,
 )
-from utracefsd.connections.turns import HALF_LIFE_NS
+from utracefsd.connections.stalled import LOOK_NS
 from utracefsd.machine import closing
 from utracefsd.machine.closing import MAX_WAITING
 from utracefsd.machine.peer import Peer
@@ -400,7 +400,7 @@ class TestOurMistakes:
         assert around.made[1].data == b"y"
         assert len(around.port) == 1
         assert link.closed
-        assert around.port._accounting.shares.held(Resource.CONNECTIONS, peer.share) == 1
+        assert around.port._connection_shares.shares.held(Resource.CONNECTIONS, peer.share) == 1
         assert method == "peek" or around.faults.count > 0
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.record_path import PID, Collecting, ftrace, numbers, tracepoint, write
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.ftrace._sink import FtraceProbe
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable

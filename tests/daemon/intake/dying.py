@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.daemon.stepping import stepping
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable

@@ -27,8 +27,8 @@ from tests.daemon.intake.producing import (
     World,
     number,
 )
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable

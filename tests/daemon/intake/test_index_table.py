@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.record_path import PID, Collecting, ftrace, tracepoint
 from utracefs_protocol.limits import MAX_DATA_OBJECT
-from utracefsd.consumers.ftrace._sink import FtraceProbe
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._writers import AllWriters

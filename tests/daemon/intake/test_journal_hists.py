@@ -26,15 +26,15 @@ from tests.daemon.intake.dying import (
 )
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
-from utracefsd.consumers.ftrace.hist._triggers import HistSwitch, HistTrigger
 from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.program import compile_definition
-from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.trigger._hist_triggers import HistSwitch, HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
 

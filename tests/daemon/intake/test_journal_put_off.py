@@ -13,11 +13,11 @@ from tests.daemon.consumers.ftrace.hist.defining import defined
 from tests.daemon.intake.dying import Kept, Producer, judge, open_buffers, open_ring, record
 from tests.daemon.stepping import stepping
 from utracefs_protocol.declaration import parse
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable
-from utracefsd.consumers.ftrace.hist._triggers import HistTrigger
 from utracefsd.consumers.ftrace.hist.program import compile_definition
-from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.trigger._hist_triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
 

@@ -28,16 +28,16 @@ from tests.daemon.intake.dying import (
 )
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._trigger import Trigger
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.trigger._actions import (
     EventSwitch,
     SnapshotTrigger,
     Stacktrace,
     TracingSwitch,
 )
-from utracefsd.consumers.ftrace.trigger._cells import Cells
-from utracefsd.consumers.ftrace.trigger._trigger import Trigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
 

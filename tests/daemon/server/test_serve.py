@@ -21,7 +21,7 @@ import trio
 from utracefs_protocol.connection import encode_record, encode_request
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_DATA_OBJECT, MAX_TRACEFS_OBJECT
-from utracefsd.connections.accepted import MAX_WAITING_BYTES
+from utracefsd.connections.accepted_connection import MAX_WAITING_BYTES
 from utracefsd.connections.port import PIECE_BYTES
 from utracefsd.server import runtime
 from utracefsd.server.serve import Server, Serving, serve

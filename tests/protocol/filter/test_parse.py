@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from utracefs_protocol.declaration import Field, parse
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.parse import is_no_filter
-from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.machine._writer_names import WriterNames
 
 FIELDS = parse(
     b"fl u32 a; s32 i; u8 b; char[8] s; __rel_loc char[] r; u64 q; struct foo z 8; struct bar odd 3; "

@@ -9,7 +9,7 @@ import pytest
 from utracefs_protocol.declaration import Field, FieldKind
 from utracefs_protocol.filter import Filter
 from utracefs_protocol.filter.predicate import How, Predicate, Subject
-from utracefsd.consumers.ftrace._names import WriterNames
+from utracefsd.machine._writer_names import WriterNames
 
 TEXTS = {Subject.ARRAY, Subject.DATA_LOC, Subject.REL_LOC, Subject.COMM}
 OF_TEXTS = {How.FULL, How.FRONT, How.END, How.MIDDLE, How.GLOB}

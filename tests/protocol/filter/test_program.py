@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from utracefs_protocol.declaration import Field, FieldKind, parse
 from utracefs_protocol.filter import Filter, parse_filter
 from utracefs_protocol.filter.predicate import Predicate, Subject
-from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.events.synthetic import STRING_BYTES, parse_synthetic
+from utracefsd.machine._writer_names import WriterNames
 
 FIELDS = parse(
     b"fl u8 ub; s8 sb; u16 uh; s16 sh; u32 uw; s32 sw; u64 ul; s64 sl; char[4] t; struct o odd 3; "

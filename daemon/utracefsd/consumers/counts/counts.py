@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.counts._count import CountProbe, CountTable
-from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
+from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine.comms import CommTable

@@ -1,21 +1,18 @@
 """The ftrace consumer: instances of ring buffer, enable switches and options; status bit 0.
 
-instances      all instances, by name and number
-instance       one instance: what an administrator does to it
-event_file     one event in one instance: whether its records are stored there
-settings       what an instance is set to, and a successor gets
-options        names and defaults of `trace_options`
-buffer_store   where the ring buffer lives, and how large it is
-markers        trace_marker, trace_marker_raw
-error_log      error_log
-event_words    which events a word written to `set_event` means
-text           header lines of `trace`, `stats`
+instances       all instances, by name and number
+instance        one instance: an administrator's operations on it
+markers         trace_marker, trace_marker_raw
+pid_lists       set_event_pid, set_event_notrace_pid
+standing_files  standing_filters, standing_triggers: written to each new event
+trigger/        the file `trigger` and its kinds, the file `hist`
+event/          one event in one instance, and the record path
+hist/           histograms: definition, table, text
+text/           records as lines of `trace`, and its headers
+buffer/         the ring buffer, its place and sizes, its snapshot
+error_log       error_log
+settings        the settings of an instance, which outlive the daemon
+options         names and defaults of `trace_options`
 
-Compiled, because it runs for every record:
-
-_sink          the record path: FtraceProbe, FtraceSink, trace clocks
-_ring_buffer   the buffer of an instance and what reads it; include/ring_buffer.h has the ring of one cpu
-_text          a record as a line of `trace`
-_body          how the body of such a line is printed
-_line          what a line is put together from
+A room imports only from those below it (contract in pyproject.toml).
 """

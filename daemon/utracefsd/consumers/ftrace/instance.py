@@ -9,14 +9,14 @@ what a record does on its way is compiled (`FtraceProbe` writes through the inst
     trace                  RingBuffer.cursor ──▶ TextRenderer, made by `renderer()`
 
     settings    what a successor gets to know        settings.py
-    events      EventFiles: what is enabled          event_file.py
-    store       BufferStore: the buffer, its sizes   buffer_store.py
-    snapshot    Snapshot: the spare buffer           snapshot.py
+    events      EventFiles: what is enabled          event/event_file.py
+    store       BufferStore: the buffer, its sizes   buffer/buffer_store.py
+    snapshot    Snapshot: the spare buffer           buffer/snapshot.py
     options     Options                              options.py
     pids        PidLists: whose events are wanted    pid_lists.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
-    standing_*  StandingLines: for new events        standing.py
+    standing_*  StandingFile: for new events         standing_files.py
     triggers    Triggers                             trigger/commands.py
     here        set_event and standing_events, what is recorded and how it is printed
 
@@ -41,27 +41,28 @@ from utracefs_protocol.declaration import Field
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter.errors import BAD_SYSTEM_FILTER
-from utracefsd.consumers.ftrace import text as trace_text
-from utracefsd.consumers.ftrace._names import WriterNames
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace._sink import CLOCKS, FtraceSink
-from utracefsd.consumers.ftrace._text import TextRenderer
-from utracefsd.consumers.ftrace.buffer_store import BufferStorage, BufferStore
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStorage, BufferStore
+from utracefsd.consumers.ftrace.buffer.snapshot import Snapshot
+from utracefsd.consumers.ftrace.buffer.stats import stats_text
 from utracefsd.consumers.ftrace.error_log import ErrorLog
-from utracefsd.consumers.ftrace.event_file import EventFiles, SavedEventFile
-from utracefsd.consumers.ftrace.event_words import check_glob, first_word, glob_matches, select
+from utracefsd.consumers.ftrace.event._sink import FtraceSink
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
+from utracefsd.consumers.ftrace.event.event_file import EventFiles, SavedEventFile
+from utracefsd.consumers.ftrace.event.event_words import check_glob, first_word, glob_matches, select
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.markers import Markers
 from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.pid_lists import PidLists
-from utracefsd.consumers.ftrace.settings import Settings
-from utracefsd.consumers.ftrace.snapshot import Snapshot
-from utracefsd.consumers.ftrace.standing import StandingLines
-from utracefsd.consumers.ftrace.trigger._cells import Cells
+from utracefsd.consumers.ftrace.settings import CLOCKS, Settings
+from utracefsd.consumers.ftrace.standing_files import StandingFile
+from utracefsd.consumers.ftrace.text import headers
+from utracefsd.consumers.ftrace.text._text import TextRenderer
 from utracefsd.consumers.ftrace.trigger.commands import Triggers
 from utracefsd.consumers.ftrace.trigger.kind import Place
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.comms import CommTable
 
 __all__ = ["Instance"]
@@ -147,10 +148,10 @@ class Instance:
         """The instance was removed."""
         self._paused = 0
         self._text_changes = 0
-        self.standing_filters = StandingLines(
+        self.standing_filters = StandingFile(
             self.settings, "standing_filters", self.set_filter, self._listen, last_only=True
         )
-        self.standing_triggers = StandingLines(
+        self.standing_triggers = StandingFile(
             self.settings, "standing_triggers", self.triggers.write, self._listen, last_only=False
         )
         self._hears_created = False
@@ -439,11 +440,11 @@ class Instance:
         """The comment lines of `trace`, or of `snapshot`."""
         buffer = self.snapshot.buffer if snapshot else self.buffer
         if snapshot and (buffer is None or buffer.is_empty(cpu)):
-            return trace_text.TRACER + self.snapshot.help_text(cpu)
+            return headers.TRACER + self.snapshot.help_text(cpu)
         assert buffer is not None
         # All cpus are counted in the file of one, too, as print_event_info() of kernel/trace/trace.c does it.
-        return trace_text.header(
-            trace_text.TextOptions.from_names(self.options.on),
+        return headers.header(
+            headers.TextOptions.from_names(self.options.on),
             entries=buffer.entries(),
             overruns=buffer.overruns(),
             empty=buffer.is_empty(cpu),
@@ -457,7 +458,7 @@ class Instance:
             self._event_by_id,
             self.comms.comm,
             self.comms.tgid,
-            trace_text.TextOptions.from_names(self.options.on),
+            headers.TextOptions.from_names(self.options.on),
             self.clock_is_ns,
             time_start=self.settings.time_start,
             one_line=one_line,
@@ -471,4 +472,4 @@ class Instance:
 
     def stats_text(self, cpu: int) -> bytes:
         """`per_cpu/cpuN/stats`."""
-        return trace_text.stats_text(self.buffer.stats(cpu), self.sink.now(), clock_is_ns=self.clock_is_ns)
+        return stats_text(self.buffer.stats(cpu), self.sink.now(), clock_is_ns=self.clock_is_ns)

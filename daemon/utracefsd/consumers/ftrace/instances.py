@@ -13,14 +13,14 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace._names import WriterNames
-from utracefsd.consumers.ftrace._sink import recorded_ids
-from utracefsd.consumers.ftrace.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
+from utracefsd.consumers.ftrace.buffer.buffer_store import EXPANDED_SIZE_KB, BufferStorage, memory_errors
+from utracefsd.consumers.ftrace.event._sink import recorded_ids
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.consumers.ftrace.trigger._cells import Cells
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.lowest_free import LowestFree
+from utracefsd.machine._writer_names import WriterNames
 from utracefsd.machine.comms import CommTable
 
 __all__ = ["MAX_NUMBER", "TOP", "Instances", "check_name"]

@@ -9,7 +9,7 @@ and a grandchild does not whose parent ended before anybody had seen it. The dea
 
 from collections.abc import Iterable
 
-from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.machine.comms import CommTable
 

@@ -13,6 +13,7 @@ One more setting is one more field here. In the state's log each is a line of it
 event (enabled or not) is no setting; event_file.py has it.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,10 +21,15 @@ from typing import Any
 import attrs
 
 from utracefs_protocol.limits import SUBBUF_SIZE
-from utracefsd.consumers.ftrace._sink import CLOCKS
 from utracefsd.consumers.ftrace.options import OPTIONS
 
-__all__ = ["Settings", "parse_setting"]
+__all__ = ["CLOCKS", "Settings", "parse_setting"]
+
+CLOCKS = (
+    *("local", "global", "counter", "uptime", "perf", "mono", "mono_raw", "boot", "tai"),
+    *(["x86-tsc"] if os.uname().machine in ("x86_64", "i386", "i486", "i586", "i686") else []),
+)
+"""Names of trace clocks, in the order of `trace_clock`."""
 
 MAX_SUBBUF_ORDER = 7
 """A sub-buffer is 4 KiB to 512 KiB, in powers of two."""

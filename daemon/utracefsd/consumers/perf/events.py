@@ -27,10 +27,10 @@ from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.messages.values import text_bytes, wire_int
 from utracefs_protocol.perf_ring import COUNT_ALONE, MAX_SAMPLE_FREQ, ReadFormat
-from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
 from utracefsd.events.event import SYSTEM, Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.machine._writer_names import WriterNames
 
 _MAX_PERIOD = (1 << 63) - 1  # perf_event_open(2): the highest bit of the period must be 0
 

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
 from utracefs_protocol.filter._program import Filter
-from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.events._tracepoint import Probe
+from utracefsd.machine._writer_names import WriterNames
 
 class StreamSink:
     lost: int

@@ -19,7 +19,7 @@ from posix.unistd cimport write as c_write
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.record cimport COMM_SIZE, Record, common_word
 from utracefs_protocol.stream_ring cimport *
-from utracefsd.consumers.ftrace._names cimport WriterNames
+from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 from utracefsd.machine._sealed_memory cimport SealedMemory
 

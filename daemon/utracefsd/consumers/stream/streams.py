@@ -22,14 +22,14 @@ from utracefs_protocol.event_names import is_glob
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
 from utracefs_protocol.messages.tracefs import StreamAttr
-from utracefsd.consumers.ftrace._names import WriterNames
-from utracefsd.consumers.ftrace.event_words import check_glob, glob_matches
+from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events.event import Event, shown
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import format_of
+from utracefsd.machine._writer_names import WriterNames
 
 MAX_STREAMS = 64
 """Each stream is a probe on every event that it wants, which each record passes. EMFILE."""

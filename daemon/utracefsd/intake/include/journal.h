@@ -26,7 +26,7 @@
  *                       tail to tail may be half zeroed and is zeroed again.
  *
  * An instance with a snapshot has two rings for each cpu, and a swap makes the other one live
- * (consumers/ftrace/include/spare.h); the origin stays with its ring, so both are read.
+ * (consumers/ftrace/buffer/include/spare.h); the origin stays with its ring, so both are read.
  *
  * A ring buffer's count is of records stored or refused since the last clear (rb_cpu.appends): a record that
  * was refused because the ring buffer was full counts as handled. An instance whose step 1 was not reached,

@@ -1,9 +1,10 @@
-"""A fresh tree for each test that wants one."""
+"""A fresh tree for each test, and what an administrator and a program do with triggers in it."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.tree.world import World
 
 
@@ -12,3 +13,10 @@ def world() -> Iterator[World]:
     world = World()
     yield world
     world.close()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.close()

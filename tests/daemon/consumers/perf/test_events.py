@@ -16,10 +16,10 @@ from utracefs_protocol.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.perf_ring import Counts, PerfRingReader, ReadFormat, Sample
-from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.machine._writer_names import WriterNames
 
 SECOND_NS = 1_000_000_000
 

@@ -16,9 +16,9 @@ from tests.daemon.record_path import numbers, tracepoint, write
 from utracefs_protocol.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.limits import MAX_PAYLOAD, MAX_STREAM_RING, MIN_STREAM_RING
-from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.machine._writer_names import WriterNames
 
 SIZE = MIN_STREAM_RING
 RECORD = 40  # with a payload of 4 bytes

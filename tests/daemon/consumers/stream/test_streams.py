@@ -13,11 +13,11 @@ from tests.daemon.tree.world import World
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefs_protocol.messages.tracefs import StreamAttr
-from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.stream import streams as module
 from utracefsd.consumers.stream.streams import Stream, Streams
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.machine._writer_names import WriterNames
 
 NOW_NS = 7
 

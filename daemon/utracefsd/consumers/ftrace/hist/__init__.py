@@ -1,4 +1,5 @@
-"""Histograms: a table of counts and sums for each `hist` trigger, as kernel/trace/trace_events_hist.c.
+"""Histograms: a table of counts and sums for each `hist` trigger (trigger/hist_kinds), as in the
+kernel (kernel/trace/trace_events_hist.c).
 
 A definition (`hist:keys=pid:vals=lat:sort=lat.descending`) goes through
 
@@ -12,13 +13,11 @@ errors         HistError: an errno, and what goes into error_log
 
 and is then run for every record by the compiled
 
-_triggers      HistTrigger, HistSwitch: how Hist hangs in an event, and who pauses it
 _hist          Hist: evaluates keys and values and counts; HistTable: the counts, in memory that outlives a
                daemon; include/hist_table.h has its layout and argues why a kill loses and doubles nothing
 
 _entries       Entries: a copy of what a table holds, sorted
 
-kind           the kinds of triggers as the file `trigger` has them, and the file `hist`
 tables         all tables of a daemon: their files, limits and names
 program        a Definition as what _hist runs
 text           the `hist` file

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from utracefs_protocol.record cimport Record
-from utracefsd.consumers.ftrace._names cimport WriterNames
+from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport Tracepoint
 
 cdef extern from "hist_table.h" nogil:

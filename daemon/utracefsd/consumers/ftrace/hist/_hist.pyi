@@ -1,8 +1,8 @@
 from collections.abc import Callable, Iterable
 
-from utracefsd.consumers.ftrace._names import WriterNames
 from utracefsd.consumers.ftrace.hist.program import Program, Step
 from utracefsd.events._tracepoint import Tracepoint
+from utracefsd.machine._writer_names import WriterNames
 
 class HistTable:
     check_room: Callable[[HistTable], None] | None

@@ -1,8 +1,9 @@
-"""Triggers: what happens when an event fires, besides its record (Documentation/trace/events.rst, 6).
+"""Triggers: actions when an event fires (Documentation/trace/events.rst, 6).
 
-commands    the file `trigger`: what a line means, and the table of kinds
-kinds       traceon, traceoff, snapshot, stacktrace, enable_event, disable_event
-_trigger    compiled: what every trigger is on the record path
-_actions    compiled: what those kinds do there
-_cells      compiled: counts and switches, kept where a successor finds them
+commands        the file `trigger`: the table of kinds; reading, writing, restoring
+kind            what all kinds share: place, command, filter, count
+simple_kinds    traceon, traceoff, snapshot, stacktrace, enable_event, disable_event
+hist_kinds      hist, enable_hist, disable_hist, and the file `hist`
+_actions        compiled: the simple kinds on the record path
+_hist_triggers  compiled: the hist kinds on the record path
 """

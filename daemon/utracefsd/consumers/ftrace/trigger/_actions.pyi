@@ -1,7 +1,7 @@
 from utracefs_protocol.filter import Filter
-from utracefsd.consumers.ftrace._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.trigger._cells import Cells
-from utracefsd.consumers.ftrace.trigger._trigger import Trigger
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._trigger import Trigger
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 
 class TracingSwitch(Trigger):
     def __init__(

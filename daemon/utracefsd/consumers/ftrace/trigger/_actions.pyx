@@ -12,11 +12,11 @@ The count of a switch goes down only when something changes.
 from libc.stdint cimport uint64_t
 
 from utracefs_protocol.record cimport Record
-from utracefsd.consumers.ftrace._sink cimport FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.trigger._cells cimport Cells, tc_at, tc_fire
-from utracefsd.consumers.ftrace.trigger._trigger cimport BEFORE, LAST, STORED, Trigger
+from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells, tc_at, tc_fire
+from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED, Trigger
 
-from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
+from utracefsd.consumers.ftrace.event._trigger import UNLIMITED
 
 
 cdef class TracingSwitch(Trigger):

@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace.hist.kind import (
+from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
+from utracefsd.consumers.ftrace.trigger.hist_kinds import (
     HistKind,
     HistSwitchKind,
     hist_file,
     hist_hits,
     is_read_by_others,
 )
-from utracefsd.consumers.ftrace.trigger.attached import SavedTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
-from utracefsd.consumers.ftrace.trigger.simple import (
+from utracefsd.consumers.ftrace.trigger.simple_kinds import (
     EventSwitchKind,
     SnapshotKind,
     StacktraceKind,

@@ -16,14 +16,14 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter, FilterError
-from utracefsd.consumers.ftrace._sink import FtraceSink
+from utracefsd.consumers.ftrace.buffer.snapshot import Snapshot
 from utracefsd.consumers.ftrace.error_log import ErrorLog
-from utracefsd.consumers.ftrace.event_file import EventFiles
+from utracefsd.consumers.ftrace.event._sink import FtraceSink
+from utracefsd.consumers.ftrace.event._trigger import UNLIMITED
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
+from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
+from utracefsd.consumers.ftrace.event.event_file import EventFiles
 from utracefsd.consumers.ftrace.hist.tables import Tables
-from utracefsd.consumers.ftrace.snapshot import Snapshot
-from utracefsd.consumers.ftrace.trigger._cells import Cells
-from utracefsd.consumers.ftrace.trigger._trigger import UNLIMITED
-from utracefsd.consumers.ftrace.trigger.attached import AttachedTrigger, SavedTrigger
 from utracefsd.events.event import Event, shown
 from utracefsd.events.event_table import EventTable
 

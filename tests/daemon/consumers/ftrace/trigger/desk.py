@@ -7,7 +7,7 @@ import struct
 
 from tests.daemon.tree.world import World
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.ftrace._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.events.event import Event
 
 

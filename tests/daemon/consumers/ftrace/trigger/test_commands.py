@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.tree.world import ADMIN, errno_of
-from utracefsd.consumers.ftrace.event_file import MAX_TRIGGERS
+from utracefsd.consumers.ftrace.event.event_file import MAX_TRIGGERS
 
 EMPTY = (
     b"# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event "

@@ -23,7 +23,7 @@
  *
  *     1. valid = 0
  *     2. which record it is: the key of the trigger that counts it (several may share a table), and the
- *        record's number among those with triggers (trigger/include/trigger_cells.h)
+ *        record's number among those with triggers (event/include/trigger_cells.h)
  *     3. the new values: hits, drops, entries, the element's number, its words, the map's word; its key if it
  *        is new
  *     4. valid = 1
@@ -35,7 +35,7 @@
  * counted as a whole before step 1.
  *
  * A record may take a snapshot (the action `snapshot()`): then `taken` changes with its count. The snapshot
- * itself comes after that, and whoever takes it finds out whether it was (_triggers.pyx). Clearing leaves
+ * itself comes after that, and _hist_triggers.pyx finds out whether it was taken. Clearing leaves
  * `taken` alone.
  *
  * Clearing is `clearing` = 1, zeroing, `clearing` = 0; a successor that finds it 1 begins again.

@@ -1,0 +1,200 @@
+"""Taking connections from a listening socket, fairly: a flood of them does not keep others out.
+
+The kernel's queue is first come, first served, and a process that connects and leaves again fills it with
+thousands. Making a connection of one costs some 100 us. So there are two steps: all that waits is taken
+off the queue, which costs some 10 us each, and then connections are made for the user first who had least
+of the daemon's time (fair_scheduler.py).
+
+    kernel's queue ── take ──> arrived, by user ── next ──> Port.add
+                        └── too many of one user ──> `refuse`
+
+When accept(2) fails for the want of a descriptor (EMFILE, ENFILE), a reserve is given up to take the
+connection from the queue and close it, so that its client learns at once; when the kernel has no memory
+(ENOMEM, ENOBUFS) listening pauses. Neither ends the daemon; these are the errors that trio's serve_listeners
+survives, and the pause is as long as there.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from utracefsd.connections.accepted_connection import Rules
+from utracefsd.connections.fair_scheduler import FairScheduler
+from utracefsd.connections.link import Link
+from utracefsd.machine import closing
+from utracefsd.machine.peer import stranger
+from utracefsd.machine.shares import Resource, Shares
+
+logger = logging.getLogger("utracefsd")
+
+# Connections of a user that were taken off the queue and wait to be made: half of what he may have, so
+# that all of his programs can come back at once after a restart.
+MAX_ARRIVED = 512
+
+# And of all, twice as many. Beyond it those are refused of whom as many wait as of the others, or more. They
+# are descriptors that nobody's share has yet, of those in reserve (RESERVED_DESCRIPTORS of server/serve.py).
+MAX_ARRIVED_IN_ALL = 2 * MAX_ARRIVED
+
+# What part of all descriptors for producers they may be at most; where those are few, so is the reserve.
+ARRIVED_PART = 4
+
+# How long taking off the queue may last in a turn: all of it (BACKLOG of server/listeners.py), as long as
+# a cpu is to be had.
+TAKE_NS = 10_000_000
+_LOOK_EVERY = 16
+
+# What part of all descriptors for producers may wait to be closed (machine/closing.py) before nobody is
+# accepted for a while: unread connections of a user whose sockets linger (SO_LINGER), as many as he makes.
+CLOSING_PART = 4
+
+ACCEPT_PAUSE_NS = 100_000_000
+_CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+
+
+class Acceptor:
+    """The listening side of one port. `epoll` is the port's, and watches the listening socket.
+
+    refuse: told of a connection that is one too many; closes it.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        epoll: select.epoll,
+        scheduler: FairScheduler,
+        shares: Shares,
+        refuse: Callable[[socket.socket, int], None],
+    ) -> None:
+        self._rules = rules
+        self._epoll = epoll
+        self._scheduler = scheduler
+        self._shares = shares
+        self._refuse = refuse
+        self._listener: socket.socket | None = None
+        self._arrived: dict[int, deque[socket.socket]] = {}
+        """By the user in whose share they are; without empty ones."""
+        self._number = 0
+        self.again_ns: int | None = None
+        """When a pause ends; None: there is none."""
+        self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def listen(self, sock: socket.socket) -> None:
+        """Accept from `sock`, which listens already and stays the caller's to close, after this."""
+        sock.setblocking(False)
+        self._listener = sock
+        self._epoll.register(sock, select.EPOLLIN)
+
+    def is_listener(self, fd: int) -> bool:
+        """Whether epoll speaks of the listening socket."""
+        return self._listener is not None and fd == self._listener.fileno()
+
+    def __len__(self) -> int:
+        """Connections that wait to be made."""
+        return self._number
+
+    def take(self, now_ns: Callable[[], int], for_ns: int = TAKE_NS) -> None:
+        """Take what waits off the kernel's queue."""
+        listener = self._listener
+        if listener is None or self.again_ns is not None:
+            return
+        until_ns = now_ns() + for_ns
+        most_closing = self._shares.in_all[Resource.DESCRIPTORS] // CLOSING_PART
+        for number in range(1, 1 << 16):
+            if self._rules.limited and closing.waiting() > most_closing:
+                self._pause(listener, "too many descriptors wait to be closed", now_ns())
+                return
+            try:
+                sock, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _CAPACITY_ERRNOS:
+                    raise
+                if not self._turn_away(listener, error, now_ns()):
+                    return
+            else:
+                self._keep(sock)
+            if number % _LOOK_EVERY == 0 and now_ns() >= until_ns:
+                return
+
+    def _keep(self, sock: socket.socket) -> None:
+        try:
+            share = stranger(sock).share
+        except OSError:
+            sock.close()
+            return
+        arrived = self._arrived.get(share)
+        if arrived is None:
+            arrived = self._arrived[share] = deque()
+        most = min(MAX_ARRIVED, max(1, self._shares.in_all[Resource.DESCRIPTORS] // ARRIVED_PART))
+        if len(arrived) >= most or (
+            self._number >= min(MAX_ARRIVED_IN_ALL, 2 * most)
+            and len(arrived) * len(self._arrived) >= self._number
+        ):
+            self._refuse(sock, len(arrived))
+            return
+        arrived.append(sock)
+        self._number += 1
+
+    def next(self) -> tuple[int, socket.socket] | None:
+        """The next connection to be made, and in whose share it is; None: none waits."""
+        if not self._arrived:
+            return None
+        share = min(self._arrived, key=self._scheduler.used_ns)
+        arrived = self._arrived[share]
+        sock = arrived.popleft()
+        self._number -= 1
+        if not arrived:
+            del self._arrived[share]
+        return share, sock
+
+    def on_time(self, now_ns: int) -> None:
+        """End a pause whose time is over."""
+        if self.again_ns is not None and self.again_ns <= now_ns:
+            self.again_ns = None
+            self._take_reserve()
+            if self._listener is not None:
+                self._epoll.modify(self._listener, select.EPOLLIN)
+
+    def close(self) -> None:
+        """Close what was not made."""
+        while found := self.next():
+            with contextlib.suppress(OSError):
+                Link(found[1], stranger(found[1])).abandon()
+        if self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
+
+    def _turn_away(self, listener: socket.socket, error: OSError, now_ns: int) -> bool:
+        """There is no room for a connection: close it at once, or pause. True when the next one may be
+        tried."""
+        name = self._rules.name
+        if error.errno in (errno.EMFILE, errno.ENFILE) and self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
+            with contextlib.suppress(OSError):
+                refused = listener.accept()[0]
+                Link(refused, stranger(refused)).abandon()
+            self._take_reserve()
+            if self._reserve is not None:
+                logger.error(
+                    "%s: a connection was turned away: %s (raise LimitNOFILE=)", name, error.strerror
+                )
+                return True
+        self._pause(listener, error.strerror, now_ns)
+        return False
+
+    def _take_reserve(self) -> None:
+        if self._reserve is None:
+            with contextlib.suppress(OSError):
+                self._reserve = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _pause(self, listener: socket.socket, why: str | None, now_ns: int) -> None:
+        logger.error("%s: accepting pauses: %s", self._rules.name, why)
+        self.again_ns = now_ns + ACCEPT_PAUSE_NS
+        self._epoll.modify(listener, 0)

@@ -1,0 +1,77 @@
+"""Fair scheduling: serve the user with the least recent service time first, and of that user the connection
+with the least.
+
+An ordinary program uses almost no time, so it comes first, however many connections of other users have
+requests. A new connection starts with the time of its user, as if it had been served just now, so opening
+many of them gains nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from utracefsd.machine.shares import HEAVIEST
+
+HALF_LIFE_NS = 1_000_000_000
+"""After this time what was used counts half."""
+
+
+class Served(Protocol):
+    """What is served, and for whom."""
+
+    used_ns: int
+    """How long it had been served at `served_ns`, what is long ago counting less."""
+
+    served_ns: int
+    """When it was served last."""
+
+    @property
+    def share(self) -> int:
+        """The user in whose share it is counted."""
+
+
+T = TypeVar("T", bound=Served)
+
+
+class FairScheduler:
+    """What the users of one port have used."""
+
+    def __init__(self) -> None:
+        self._used: Counter[int] = Counter()
+        self._halved_ns = 0
+
+    def used_ns(self, share: int) -> int:
+        """How much time this user was served lately."""
+        return self._used.get(share, 0)
+
+    def heaviest(self, now_ns: int) -> list[tuple[int, int]]:
+        """(user, nanoseconds) of those who were served longest lately, the first of them first."""
+        halvings = min((now_ns - self._halved_ns) // HALF_LIFE_NS, 63)
+        return [
+            (share, left) for share, used in self._used.most_common(HEAVIEST) if (left := used >> halvings)
+        ]
+
+    def served(self, one: Served, began_ns: int, now_ns: int) -> None:
+        """`one` was served from `began_ns` to `now_ns`."""
+        one.used_ns = _left(one, now_ns) + now_ns - began_ns
+        one.served_ns = now_ns
+        self.charge(one.share, began_ns, now_ns)
+
+    def charge(self, share: int, began_ns: int, now_ns: int) -> None:
+        """Something was done for a user from `began_ns` to `now_ns`."""
+        self._used[share] += now_ns - began_ns
+        if now_ns - self._halved_ns >= HALF_LIFE_NS:
+            self._halved_ns = now_ns
+            self._used = Counter({share: half for share, used in self._used.items() if (half := used // 2)})
+
+    def in_order(self, waiting: Iterable[T], now_ns: int) -> list[T]:
+        """Those that wait, first who is served first."""
+        return sorted(
+            waiting, key=lambda one: (self._used.get(one.share, 0), _left(one, now_ns), one.served_ns)
+        )
+
+
+def _left(one: Served, now_ns: int) -> int:
+    """How much of what it used counts now."""
+    # It may have been accepted after `now_ns`.
+    return one.used_ns >> min(max(now_ns - one.served_ns, 0) // HALF_LIFE_NS, 63)

@@ -1,0 +1,37 @@
+from collections.abc import Callable
+
+from utracefs_protocol.filter._program import Filter
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._trigger import Trigger
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
+from utracefsd.events._tracepoint import Probe
+
+def recorded_ids(buffer: RingBuffer) -> set[int]: ...
+
+class FtraceSink:
+    tracing_on: bool
+    paused: bool
+    cells: Cells
+    tracing_cell: int
+    tracing_switches: int
+    clock: str
+    cpumask: int | None
+    pids: frozenset[int] | None
+    notrace_pids: frozenset[int] | None
+    ring_buffer: RingBuffer
+    inherits: Callable[[int], None] | None
+
+    number: int
+
+    def __init__(self, ring_buffer: RingBuffer, number: int = 0, cells: Cells | None = None) -> None: ...
+    def now(self) -> int: ...
+    def append_raw(self, ts_ns: int, cpu: int, pid: int, id: int, body: bytes) -> int: ...
+
+class FtraceProbe(Probe):
+    sink: FtraceSink
+    soft_disabled: bool
+    filter: Filter | None
+    soft_cell: int
+    triggers: tuple[Trigger, ...]
+    def __init__(self, sink: FtraceSink, consumer: str = "ftrace") -> None: ...
+    def inject(self, ts_ns: int, cpu: int, pid: int, id: int, payload: bytes) -> bool: ...

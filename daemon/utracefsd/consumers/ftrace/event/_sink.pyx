@@ -1,0 +1,464 @@
+# cython: boundscheck=False, wraparound=False
+"""An ftrace instance on the record path: its switches, its trace clock, and the way into its ring buffer."""
+
+import sys
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.errno cimport EFAULT
+from libc.stdint cimport uint8_t, uint16_t
+from libc.string cimport memcpy
+
+from utracefs_protocol.status_page import StatusBit
+from utracefsd.consumers.ftrace.settings import CLOCKS
+
+from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
+    RB_AGAIN,
+    RB_MAX_DATA,
+    RB_RESERVED,
+    RB_TOO_LARGE,
+    Cursor,
+    RingBuffer,
+    rb_commit,
+    rb_fill,
+    rb_mark_lost,
+    rb_note_origin,
+    rb_reserve,
+)
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.record cimport common_word
+from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_begin
+from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED
+from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
+from utracefsd.machine.machine cimport machine_clock_ns
+
+cdef extern from * nogil:
+    """
+    #include <time.h>
+    /* The same count for all clocks named `counter`, as the kernel's trace_counter: instances share it. */
+    static uint64_t trace_counter;
+    #if defined(__x86_64__) || defined(__i386__)
+    static inline uint64_t read_tsc(void) { return __builtin_ia32_rdtsc(); }
+    #else
+    static inline uint64_t read_tsc(void) { return 0; }
+    #endif
+    """
+    uint64_t trace_counter
+    uint64_t read_tsc()
+    enum:
+        CLOCK_MONOTONIC
+        CLOCK_BOOTTIME
+        CLOCK_TAI
+        CLOCK_MONOTONIC_RAW
+
+
+cdef enum Clock:
+    # What `_clock` holds. The clocks that are CLOCK_MONOTONIC under several names share MONO.
+    MONO
+    COUNTER
+    UPTIME
+    MONO_RAW
+    BOOT
+    TAI
+    TSC
+
+# local, global and perf are the producer's CLOCK_MONOTONIC: nanoseconds since boot, as in the kernel.
+_CLOCK_OF = dict(zip(CLOCKS, (MONO, MONO, COUNTER, UPTIME, MONO, MONO, MONO_RAW, BOOT, TAI, TSC)))
+
+# How far from the last sampling of a clock's offset a record may lie before the offset is sampled again.
+# mono_raw drifts against mono by at most 500 ppm: half a microsecond in this time.
+cdef enum:
+    RESAMPLE_NS = 1000000
+    # Threads that were asked about; from so many on they are asked about again. A number for each thread id
+    # that a machine has by default.
+    MAX_STRANGERS = 32768
+
+
+cdef class FtraceSink:
+    """Where all FtraceProbes of one instance write.
+
+    tracing_on: Records are stored. A trigger may change it from within a record.
+    paused: They are not for the moment, whatever tracing_on says.
+    cells: Of its triggers.
+    clock: One of CLOCKS. Setting it does not clear the buffer: the instance does that. ValueError: unknown.
+    cpumask: Bit per cpu that may record; None (default): all.
+    pids: Only these threads' events; None: all. Markers are recorded all the same.
+    notrace_pids: Not these threads' events; None: all.
+    inherits: Called with the id of each thread that writes, once until the lists change; it may set them.
+        None: nobody is asked.
+    ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
+    number: Of the instance; 0 is the top one.
+    """
+
+    def __init__(self, RingBuffer ring_buffer not None, int number=0, Cells cells=None):
+        self._buffer = ring_buffer
+        self.number = number
+        self.cells = Cells() if cells is None else cells
+        self.on = self.records = True
+        self._clock = MONO
+        self._clock_name = "local"
+        self._cpumask_low = <uint64_t>-1
+        self.strangers = set()
+
+    @property
+    def tracing_on(self):
+        return self.on
+
+    @tracing_on.setter
+    def tracing_on(self, bint on):
+        self.switch(on)
+        if self.tracing_cell:
+            self.cells.set_value(self.tracing_cell, on)
+
+    @property
+    def paused(self):
+        return self._paused
+
+    @paused.setter
+    def paused(self, bint paused):
+        self._paused = paused
+        self.switch(self.on)
+
+    @property
+    def ring_buffer(self):
+        return self._buffer
+
+    @ring_buffer.setter
+    def ring_buffer(self, RingBuffer buffer not None):
+        self._buffer = buffer
+
+    @property
+    def clock(self):
+        return self._clock_name
+
+    @clock.setter
+    def clock(self, str name not None):
+        if name not in _CLOCK_OF:
+            raise ValueError(f"no trace clock {name!r}: there are {' '.join(CLOCKS)}")
+        self._clock = _CLOCK_OF[name]
+        self._clock_name = name
+        self.offset_at_ns = 0
+
+    @property
+    def cpumask(self):
+        return self._cpumask
+
+    @cpumask.setter
+    def cpumask(self, mask):
+        if mask is not None and mask < 0:
+            raise ValueError(f"cpumask {mask}")
+        self._cpumask = mask
+        self._cpumask_low = <uint64_t>-1 if mask is None else mask & 0xffffffffffffffff
+
+    @property
+    def pids(self):
+        return self._pids
+
+    @pids.setter
+    def pids(self, pids):
+        self._pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
+
+    @property
+    def notrace_pids(self):
+        return self._notrace_pids
+
+    @notrace_pids.setter
+    def notrace_pids(self, pids):
+        self._notrace_pids = None if pids is None else frozenset(pids)
+        self.strangers = set()
+
+    cdef uint64_t stamp(self, uint64_t ts_ns) noexcept:
+        """The trace clock's time for one of CLOCK_MONOTONIC. `counter` goes on by one with each call."""
+        global trace_counter
+        cdef int clock = self._clock
+        cdef uint64_t before
+        if clock == MONO:
+            return ts_ns
+        if clock == COUNTER:
+            trace_counter += 1
+            return trace_counter
+        if clock == UPTIME:
+            return ts_ns // 10000000  # jiffies since boot in USER_HZ: 10 ms
+        if clock == TSC:
+            return read_tsc()  # now: a record of another moment has no cycle count
+        if ts_ns - self.offset_at_ns > RESAMPLE_NS:  # unsigned: also when the record is older than the sample
+            before = machine_clock_ns(CLOCK_MONOTONIC)
+            self.offset_ns = machine_clock_ns(
+                CLOCK_BOOTTIME if clock == BOOT else CLOCK_TAI if clock == TAI else CLOCK_MONOTONIC_RAW
+            ) - before
+            self.offset_at_ns = ts_ns
+        return ts_ns + self.offset_ns  # mod 2^64: mono_raw may lie behind
+
+    cdef bint cpu_is_on(self, int cpu) noexcept:
+        if cpu < 64:
+            return self._cpumask_low >> cpu & 1
+        return self._cpumask is None or bool(self._cpumask >> cpu & 1)
+
+    cdef void switch(self, bint on) noexcept:
+        """What tracing_on says, but for its cell."""
+        self.on = on
+        self.records = on and not self._paused
+
+    cdef bint wants(self, int cpu, int32_t pid) noexcept:
+        return self.records and self.cpu_is_on(cpu) and self.wants_thread(pid)
+
+    cdef inline bint wants_thread(self, int32_t pid) noexcept:
+        if self.inherits is not None and pid not in <set>self.strangers:
+            self.ask(pid)
+        if self._pids is not None and pid not in <frozenset>self._pids:
+            return False
+        return self._notrace_pids is None or pid not in <frozenset>self._notrace_pids
+
+    cdef void ask(self, int32_t pid) noexcept:
+        """Find out, once for each thread, whether it belongs to the pid lists by its parents."""
+        if len(<set>self.strangers) >= MAX_STRANGERS:
+            (<set>self.strangers).clear()
+        (<set>self.strangers).add(pid)
+        try:
+            self.inherits(pid)
+        except Exception:
+            sys.excepthook(*sys.exc_info())  # our mistake: the thread belongs to none
+
+    cdef inline rb_cpu *ring_of(self, int cpu) noexcept:
+        """The ring of a cpu. A cpu that was added after the buffer was made shares the ring of another."""
+        cdef RingBuffer buffer = self._buffer
+        return &buffer.cpus[cpu if cpu < buffer.nr_cpus else cpu % buffer.nr_cpus]
+
+    cdef inline bint is_too_large(self, size_t size) noexcept:
+        return size + 8 > RB_MAX_DATA(self._buffer.subbuf_size)
+
+    cdef bint take_snapshot(self, uint64_t trigger, uint64_t serial) noexcept:
+        cdef uint64_t *key = [trigger, serial, 0, 0]
+        return self._buffer.swap_rings(-1, key)
+
+    cdef bint has_taken_snapshot(self, uint64_t trigger, uint64_t serial) noexcept:
+        cdef uint64_t *key = [trigger, serial, 0, 0]
+        return self._buffer.has_swapped(key)
+
+    cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
+        """rb_reserve() at a time in the trace clock.
+
+        As in rb_reserve_next_event() of the kernel, the clock is read again on each page, which only
+        `counter` shows, and an entry that is too large is refused before the clock is read.
+        """
+        cdef int code = RB_AGAIN
+        if self.is_too_large(size):
+            return RB_TOO_LARGE
+        while code == RB_AGAIN:
+            code = rb_reserve(ring, self.stamp(ts_ns), size, place)
+        return code
+
+    cdef void mark_lost(self, int cpu, uint64_t n) noexcept:
+        """Show readers that `n` records did not get here, in front of the next one of this cpu."""
+        rb_mark_lost(self.ring_of(cpu), n)
+
+    def now(self):
+        """The present time in the sink's clock (for `counter` that is a tick, as in the kernel)."""
+        return self.stamp(machine_clock_ns(CLOCK_MONOTONIC))
+
+    def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None):
+        """Store a marker or other internal record: ts_ns in CLOCK_MONOTONIC, body without the common header.
+
+        0 stored; 1 refused: tracing off, cpu masked, or full with overwrite off; 2 too large for a
+        sub-buffer. ValueError: id outside 1..65535, cpu negative.
+        """
+        cdef rb_place place
+        cdef int code
+        if not 0 < id < 65536 or cpu < 0:
+            raise ValueError(f"id {id}, cpu {cpu}")
+        if not self.records or not self.cpu_is_on(cpu):
+            return 1
+        code = self.reserve(self.ring_of(cpu), ts_ns, PyBytes_GET_SIZE(body), &place)
+        if code == RB_RESERVED:
+            rb_fill(&place, common_word(id, pid), PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+            rb_commit(self.ring_of(cpu), &place)
+        return code
+
+
+cdef class FtraceProbe(Probe):
+    """The probe of an ftrace instance; sets StatusBit.FTRACE.
+
+    soft_disabled: Attached (the status bit is on) but takes nothing (EventFile says when).
+    filter: Which records it stores; None: all.
+    triggers: Of the event in this instance, in the order in which they fire.
+    recorded: In the ring buffer.
+    filtered: Soft-disabled, or by the filter, tracing_on, the cpumask or the pid lists.
+    lost: The ring buffer was full, or the record too large for it.
+    """
+
+    def __init__(self, FtraceSink sink not None, str consumer not None="ftrace"):
+        Probe.__init__(self, consumer, StatusBit.FTRACE)
+        self.sink = sink
+
+    cdef bint lose(self, uint64_t n) noexcept:
+        if self.soft_disabled or not self.sink.records:
+            # The ring buffer would not have had them, but triggers missed them.
+            self.counts[LOST if self.soft_disabled and self._triggers is not None else FILTERED] += n
+            return False
+        self.counts[LOST] += n
+        return True
+
+    @property
+    def triggers(self):
+        return self._triggers or ()
+
+    @triggers.setter
+    def triggers(self, triggers):
+        cdef Trigger trigger
+        self._triggers = tuple(triggers) or None
+        self.conditional = any([trigger.is_conditional for trigger in triggers])
+
+    cdef int take(self, Record *r) noexcept:
+        return self.store_wanted(r) if self._triggers is None else self.take_with_triggers(r)
+
+    cdef inline int store_wanted(self, Record *r) noexcept:
+        """Store a record unless something keeps it out, in the order of user_event_ftrace() in the kernel.
+
+        What decides against a record by its content comes before `reserve`, which reads the trace clock and
+        may give up the oldest page (`judge`).
+        """
+        cdef int verdict
+        if self.filter is not None:
+            verdict = self.judge(r)
+            if verdict != RECORDED:
+                return verdict
+        if self.soft_disabled or not self.sink.wants(r.cpu, r.pid):
+            return FILTERED
+        return self.store(r)
+
+    cdef inline int store(self, Record *r) noexcept:
+        """An invalid record is refused after `reserve`: without a place for it, its fault goes unnoticed."""
+        cdef FtraceSink sink = self.sink
+        cdef rb_cpu *ring
+        cdef rb_place place
+        ring = sink.ring_of(r.cpu)
+        if r.origin:
+            rb_note_origin(ring, r.origin, r.origin_at)
+        if sink.reserve(ring, r.ts_ns, r.size, &place) != RB_RESERVED:
+            return LOST
+        if not r.valid:
+            return -EFAULT  # the place is discarded
+        rb_fill(&place, common_word(r.id, r.pid), r.payload, r.size)
+        rb_commit(ring, &place)
+        return RECORDED
+
+    cdef int take_with_triggers(self, Record *r) noexcept:
+        """The same for an event with triggers, in the order of trace_trigger_soft_disabled() and
+        __event_trigger_test_discard() of the kernel.
+
+        As long as none of the triggers needs the record, all fire before anything else is decided. With one
+        that does (TRIGGER_COND), they wait until it is known to be a record, stored or not: the kernel gets a
+        place for it elsewhere when tracing is off. `tracing_on` is looked at when that place is taken, so
+        a `traceon` that waits does not store its own record.
+
+        What fires while the kernel's record is reserved and not committed fires here before it is stored if
+        it can still keep it out, and after that otherwise: then it is the last record of a snapshot, and
+        comes before what a histogram's action records.
+        """
+        cdef FtraceSink sink = self.sink
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        cdef bint on, aside
+        cdef int outcome
+        if not self.conditional:
+            tc_begin(sink.cells.header, r.origin, r.origin_at)
+            self.fire_all(r)
+            return RECORDED if self.has_it else self.store_wanted(r)
+        if not sink.wants_thread(r.pid):
+            return FILTERED
+        if sink.is_too_large(r.size):
+            return LOST
+        if not r.valid:
+            return -EFAULT
+        tc_begin(sink.cells.header, r.origin, r.origin_at)
+        # What may be thrown away again gets its place in the ring buffer when it is kept.
+        aside = self.soft_disabled or filter is not None
+        on = sink.records and not self.has_turned_on()
+        self.fire_stage(r, BEFORE)
+        if self.has_it:
+            outcome = RECORDED
+        elif self.soft_disabled or (filter is not None and not filter.matches(r)):
+            outcome = FILTERED
+        elif (sink.records if aside else on) and sink.cpu_is_on(r.cpu):
+            outcome = self.store(r)
+        else:
+            outcome = FILTERED
+        self.fire_stage(r, STORED)
+        self.fire_stage(r, LAST)
+        return outcome
+
+    cdef bint has_turned_on(self) noexcept:
+        """Whether a traceon of ours fired for this record in a daemon before this one: tracing was off."""
+        cdef Trigger trigger
+        if self.sink.cells.again is None:
+            return False
+        for trigger in self._triggers:
+            if trigger.turns_on and trigger.is_done():
+                return True
+        return False
+
+    cdef void fire_all(self, Record *r) noexcept:
+        """Fire what needs no record."""
+        cdef tuple triggers = self._triggers
+        cdef Trigger trigger
+        cdef Py_ssize_t i
+        for i in range(PyTuple_GET_SIZE(triggers)):
+            trigger = <Trigger>PyTuple_GET_ITEM(triggers, i)
+            if not trigger.paused and not trigger.is_done():
+                trigger.fire(r)
+
+    cdef void fire_stage(self, Record *r, Stage stage) noexcept:
+        """Fire what belongs to a stage and wants the record."""
+        cdef tuple triggers = self._triggers
+        cdef Trigger trigger
+        cdef Py_ssize_t i
+        for i in range(PyTuple_GET_SIZE(triggers)):
+            trigger = <Trigger>PyTuple_GET_ITEM(triggers, i)
+            if trigger.stage == stage and not trigger.paused and trigger.wants(r) and not trigger.is_done():
+                trigger.fire(r)
+
+    cdef int judge(self, Record *r) noexcept:
+        """RECORDED if the filter lets a record pass, or else what `take` is to return.
+
+        The kernel puts a record for which there is a filter aside before it knows whether there is a place
+        for it (trace_event_buffer_lock_reserve(), trace_buffered_event). So a filtered record takes no tick
+        of the clock `counter`, and an invalid one is refused whatever the filter would say, even while
+        tracing is off (tests/conformance/scripts/12_filter.txt). One that is too large to be put aside goes
+        the way of those without a filter.
+        """
+        cdef Filter filter = self.filter    # held: it may be replaced while a name is looked up
+        if self.soft_disabled or not self.sink.wants_thread(r.pid):
+            return FILTERED
+        if self.sink.is_too_large(r.size):
+            return RECORDED
+        if not r.valid:
+            return -EFAULT
+        return RECORDED if filter.matches(r) else FILTERED
+
+    def inject(self, uint64_t ts_ns, int cpu, int pid, int id, bytes payload not None):
+        """Take a record that comes from no producer. Counted nowhere; True: it is recorded. ValueError: cpu
+        negative, or no event has this id."""
+        cdef Record r
+        if cpu < 0 or not 0 < id < 65536:
+            raise ValueError(f"cpu {cpu}, id {id}")
+        r.ts_ns = ts_ns
+        r.cpu = cpu
+        r.pid = r.tgid = pid
+        r.id = id
+        r.size = PyBytes_GET_SIZE(payload)
+        r.payload = <const uint8_t *>PyBytes_AS_STRING(payload)
+        r.valid = True
+        r.origin = r.origin_at = 0
+        return self.take(&r) == RECORDED
+
+
+def recorded_ids(RingBuffer buffer not None):
+    """The set of the events' ids of all unread records, the spare's too; each of them is looked at."""
+    cdef bytearray seen = bytearray(1 << 16)
+    cdef Cursor cursor
+    cdef uint16_t event_id
+    for cursor in (buffer.cursor(), buffer.cursor(snapshot=True)):
+        while cursor.next():
+            memcpy(&event_id, cursor.data, sizeof(event_id))
+            seen[event_id] = 1
+    return {event_id for event_id, is_seen in enumerate(seen) if is_seen}

@@ -1,0 +1,469 @@
+"""An event in an instance, as the kernel's `struct trace_event_file` (include/linux/trace_events.h).
+
+An event is one for all instances; what an instance does with it is its EventFile: whether the event is
+attached here, whether its records are stored, and whether the buffer may hold some.
+
+    enabled   soft references   probe                       `enable` shows
+    no        0                 none                        0
+    yes       0                 attached, stores            1
+    no        1 or more         attached, soft-disabled     0*
+    yes       1 or more         attached, stores            1*
+
+Soft mode is for what needs the event to fire without storing it, or switches it on and off from within a
+record: triggers. Each takes a soft reference. Turning the event on and off is then a flag in the probe, and
+the programs' enable words stay 1.
+
+Most events are never attached in most instances. So an EventFile is made when it is first needed, and 4,000
+events in 200 instances are not 800,000 objects. It is removed with its event and no earlier, because
+`was_enabled` is never taken back.
+
+The filter says which records of the event are stored, from whenever it is enabled. A text that is no filter
+takes the place of the one before, too: nothing is filtered then, and the file `filter` shows what is wrong.
+"""
+
+import errno
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import Filter, FilterError, parse_filter
+from utracefs_protocol.filter.parse import MAX_CPUS, is_no_filter
+from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
+from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
+from utracefsd.consumers.ftrace.event.inject import parse_entry
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
+from utracefsd.machine._writer_names import WriterNames
+
+__all__ = ["MAX_TRIGGERS", "EventFile", "EventFiles", "SavedEventFile"]
+
+
+MAX_TRIGGERS = 256
+"""Of one event in one instance: each is looked at for every record, and written down with every change of one
+of them."""
+
+
+@attrs.frozen
+class SavedEventFile:
+    """An event file as one daemon hands it to the next; a line of the state's log (state/log.py)."""
+
+    enabled: bool
+    """As in EventFile."""
+
+    was_enabled: bool
+    """As in EventFile."""
+
+    filter_text: bytes | None = None
+    """As in EventFile."""
+
+    filter_holds: bool = False
+    """There is a filter; else `filter_text` says why not."""
+
+    triggers: tuple[SavedTrigger, ...] = ()
+    """In the order in which they are listed."""
+
+
+@attrs.define(eq=False)
+class EventFile:
+    """One event in one instance; changed by `EventFiles` only.
+
+    A trigger takes a soft reference.
+    """
+
+    event: Event
+    """Which."""
+
+    soft_references: int = 0
+    """`sm_ref`; above 0 is EVENT_FILE_FL_SOFT_MODE: attached whether enabled or not."""
+
+    was_enabled: bool = False
+    """EVENT_FILE_FL_WAS_ENABLED, which is never taken back: the buffer may hold records of it."""
+
+    probe: FtraceProbe | None = None
+    """What is attached to the event's tracepoint (EVENT_FILE_FL_ENABLED); None: nothing is."""
+
+    filter: Filter | None = None
+    """Which records are stored (EVENT_FILE_FL_FILTERED); None: all."""
+
+    filter_text: bytes | None = None
+    """What the file `filter` shows but for the newline; None: no filter. Without a `filter` it is a text that
+    was refused, and why."""
+
+    triggers: list[AttachedTrigger] = attrs.Factory(list)
+    """In the order in which they are listed and fire; each has a soft reference."""
+
+    switches: int = 0
+    """Triggers that turn the storing of this event on or off; each has a soft reference."""
+
+    told: tuple[bool, bool] = (False, False)
+    """`enabled` and `was_enabled` as the state knows them."""
+
+    @property
+    def enabled(self) -> bool:
+        """Its records go into the ring buffer: attached, and not EVENT_FILE_FL_SOFT_DISABLED. A trigger may
+        change that from within a record."""
+        return self.probe is not None and not self.probe.soft_disabled
+
+    def saved(self) -> SavedEventFile:
+        """What a successor gets."""
+        return SavedEventFile(
+            self.enabled,
+            self.was_enabled,
+            self.filter_text,
+            filter_holds=self.filter is not None,
+            triggers=tuple(attached.saved() for attached in self.triggers),
+        )
+
+    def enable_text(self) -> bytes:
+        """`events/SYS/EV/enable`, as event_enable_read() of kernel/trace/trace_events.c."""
+        return b"%d%s\n" % (self.enabled, b"*" if self.soft_references else b"")
+
+
+class EventFiles:
+    """The event files of one instance, by event; attaches their probes to the event table."""
+
+    def __init__(
+        self,
+        table: EventTable,
+        sink: FtraceSink,
+        consumer: str,
+        now_ns: Callable[[], int],
+        *,
+        before_enabling: Callable[[], None] = lambda: None,
+        recorded_event_gone: Callable[[], None] = lambda: None,
+        nr_cpus: int = MAX_CPUS,
+        names: WriterNames | None = None,
+    ) -> None:
+        """consumer: how the probes are called in an event's `stats`. now_ns: CLOCK_MONOTONIC.
+
+        before_enabling: may raise, and then nothing is enabled. recorded_event_gone: called when an event was
+        removed that was attached here at some time; its id may be given to another event now. nr_cpus, names:
+        for filters, see `parse_filter`.
+        """
+        self._table = table
+        self._sink = sink
+        self._consumer = consumer
+        self._now_ns = now_ns
+        self._before_enabling = before_enabling
+        self._recorded_event_gone = recorded_event_gone
+        self._nr_cpus = nr_cpus
+        self.names = names
+        """Of the threads that write."""
+        self._files: dict[Event, EventFile] = {}
+        self._listening = False
+        self.on_changed: Callable[[EventFile], None] | None = None
+        """Told of each file that was enabled or disabled."""
+        self.followers: list[Callable[[Event], None]] = []
+        """Told of each event that was, after that."""
+        self.on_filter_changed: Callable[[EventFile], None] | None = None
+        """Told of each file that has another `filter_text`."""
+        self.on_triggers_changed: Callable[[EventFile], None] | None = None
+        """Told of each file that has a trigger more or less."""
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[EventFile]:
+        """All that were made, in no order that means anything."""
+        return iter(self._files.values())
+
+    def get(self, event: Event) -> EventFile | None:
+        """The event's file; None: it was not needed so far."""
+        return self._files.get(event)
+
+    def enabled(self, event: Event) -> bool:
+        """Whether the event is recorded here."""
+        file = self._files.get(event)
+        return file is not None and file.enabled
+
+    def was_enabled(self, event: Event) -> bool:
+        """Whether the buffer may hold records of it."""
+        file = self._files.get(event)
+        return file is not None and file.was_enabled
+
+    def enable(self, event: Event) -> None:
+        """Store its records; nothing if that is so. ENODEV, and what `before_enabling` raises."""
+        file = self._files.get(event) or EventFile(event)
+        if not file.enabled:
+            self._before_enabling()
+            self._set(file, True, file.soft_references)
+
+    def disable(self, event: Event) -> None:
+        """Store its records no more; nothing if that is so. Not attached any more, the event may go with
+        it."""
+        file = self._files.get(event)
+        if file is not None and file.enabled:
+            self._set(file, False, file.soft_references)
+
+    def take_soft_reference(self, event: Event) -> None:
+        """Attach it, enabled or not, until the reference is dropped. ENODEV."""
+        file = self._files.get(event) or EventFile(event)
+        self._set(file, file.enabled, file.soft_references + 1)
+
+    def drop_soft_reference(self, event: Event) -> None:
+        """The reverse of `take_soft_reference`. ValueError: there is none."""
+        file = self._files.get(event)
+        if file is None or not file.soft_references:
+            raise ValueError(f"event {event.tracepoint_name!r} is not in soft mode")
+        self._set(file, file.enabled, file.soft_references - 1)
+
+    # Triggers. What they change from within a record is in their cells (_trigger_cells): when a file is told
+    # of, its `enabled` and counts are what they were then.
+
+    def triggers(self, event: Event) -> list[AttachedTrigger]:
+        """Of the event, in the order in which they are listed."""
+        file = self._files.get(event)
+        return [] if file is None else file.triggers
+
+    def check_slot(self, event: Event, slot: tuple[Any, ...]) -> None:
+        """EEXIST: the event has a trigger of that slot."""
+        if any(attached.slot == slot for attached in self.triggers(event)):
+            raise TraceError(errno.EEXIST, "the event has such a trigger already; remove it with ! first")
+
+    def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
+        """Attach a trigger, with a soft reference. at_end: behind those that are there.
+
+        ENODEV, E2BIG; then it is let go of.
+        """
+        try:
+            if len(self.triggers(event)) >= MAX_TRIGGERS:
+                raise TraceError(
+                    errno.E2BIG, f"an event has at most {MAX_TRIGGERS} triggers in an instance; ! removes one"
+                )
+            self.take_soft_reference(event)
+        except BaseException:
+            _let_go(attached)
+            raise
+        file = self._files[event]
+        place = len(file.triggers) if at_end or attached.comes_last else 0
+        file.triggers.insert(place, attached)
+        self._triggers_changed(file)
+
+    def remove_trigger(self, event: Event, slot: tuple[Any, ...]) -> None:
+        """Remove the trigger of that slot; nothing if there is none."""
+        file = self._files.get(event)
+        for attached in self.triggers(event):
+            if attached.slot == slot and file is not None:
+                file.triggers.remove(attached)
+                self._triggers_changed(file)
+                self.drop_soft_reference(event)
+                _let_go(attached)
+                return
+
+    def hold_switch(self, event: Event, kept: tuple[int, int] | None = None) -> FtraceProbe:
+        """The probe of an event whose storing a trigger is to turn on and off, until `drop_switch`.
+
+        kept: index and key of the cell that had that in the daemon before. ENODEV, OSError, MemoryError.
+        """
+        self.take_soft_reference(event)
+        file = self._files[event]
+        probe, cells = file.probe, self._sink.cells
+        assert probe is not None
+        if not file.switches:
+            try:
+                if kept is not None and cells.keep(*kept):
+                    probe.soft_cell = kept[0]
+                    self._set(file, bool(cells.value(kept[0])), file.soft_references)
+                else:
+                    probe.soft_cell = cells.give(file.enabled)
+            except BaseException:
+                self.drop_soft_reference(event)
+                raise
+        file.switches += 1
+        return probe
+
+    def drop_switch(self, event: Event) -> None:
+        """The reverse of `hold_switch`. As in the kernel, the event stays as it was switched: what was
+        enabled before, and was turned off, is not enabled any more."""
+        file = self._files[event]
+        file.switches -= 1
+        if not file.switches and file.probe is not None:
+            self._sink.cells.take_back(file.probe.soft_cell)
+            file.probe.soft_cell = 0
+        self.drop_soft_reference(event)
+
+    def let_go(self, event: Event) -> None:
+        """Detach from it, with its triggers."""
+        for attached in list(self.triggers(event)):
+            self.remove_trigger(event, attached.slot)
+        self.disable(event)
+
+    def _triggers_changed(self, file: EventFile) -> None:
+        assert file.probe is not None
+        file.probe.triggers = tuple(attached.trigger for attached in file.triggers)
+        if self.on_triggers_changed is not None:
+            self.on_triggers_changed(file)
+
+    def _tell(self, file: EventFile) -> None:
+        now = (file.enabled, file.was_enabled)
+        if now != file.told:
+            file.told = now
+            if self.on_changed is not None:
+                self.on_changed(file)
+            for follower in list(self.followers):
+                follower(file.event)
+
+    def set_enabled(self, events: Iterable[Event], value: bool) -> None:
+        """Enable or disable all of them; at the first that fails it stops."""
+        change = self.enable if value else self.disable
+        for event in list(events):
+            change(event)
+
+    def disable_all(self) -> None:
+        """What truncating `set_event` does."""
+        self.set_enabled(self._files, False)
+
+    def parse_filter(self, event: Event, text: bytes) -> Filter:
+        """A filter for records of the event. FilterError."""
+        return parse_filter(text, event.declaration.fields, nr_cpus=self._nr_cpus, names=self.names)
+
+    def set_filter(self, event: Event, text: bytes, *, instead: FilterError | None = None) -> None:
+        """Store only records that pass; `0` stores all again.
+
+        FilterError: the text is no filter for the event. It replaces the one before all the same, as in
+        apply_event_filter() of the kernel, and all records are stored. `instead` is shown then in place of
+        what is wrong.
+        """
+        if is_no_filter(text):
+            self._set_filter(event, None, None)
+            return
+        try:
+            found = self.parse_filter(event, text)
+        except FilterError as error:
+            self._set_filter(event, None, (instead or error).shown(text))
+            raise
+        self._set_filter(event, found, text)
+
+    def filter_text(self, event: Event) -> bytes:
+        """`events/SYS/EV/filter`, as print_event_filter() of kernel/trace/trace_events_filter.c."""
+        file = self._files.get(event)
+        return b"none\n" if file is None or file.filter_text is None else file.filter_text + b"\n"
+
+    def _set_filter(self, event: Event, found: Filter | None, text: bytes | None) -> None:
+        file = self._files.get(event)
+        if file is None:
+            if text is None:
+                return
+            file = self._keep(EventFile(event))
+        is_news = file.filter_text != text
+        file.filter = found
+        file.filter_text = text
+        if file.probe is not None:
+            file.probe.filter = found
+        if is_news and self.on_filter_changed is not None:
+            self.on_filter_changed(file)
+
+    def inject(self, event: Event, command: bytes, cpu: int, pid: int) -> None:
+        """Record what `command` describes (`parse_entry`), by the thread `pid`, enabled or not."""
+        file = self._files.get(event) or self._keep(EventFile(event))
+        probe = file.probe
+        if probe is None:
+            probe = FtraceProbe(self._sink, self._consumer)
+            probe.filter = file.filter
+        self._before_enabling()
+        record = parse_entry(command, event.declaration.fields, event.id, pid)
+        event_id, writer = struct.unpack("<H2xi", record.common)
+        if not event_id:
+            raise TraceError(errno.EINVAL, "common_type 0 is no event")
+        file.was_enabled = event.was_recorded = True
+        probe.inject(self._now_ns(), cpu, writer, event_id, record.payload)
+
+    def restore(self, event: Event, saved: SavedEventFile) -> None:
+        """Be as the file was in the daemon before, but for its triggers. ENODEV, and what `before_enabling`
+        raises."""
+        file = self._keep(self._files.get(event) or EventFile(event))
+        file.was_enabled |= saved.was_enabled
+        event.was_recorded |= saved.was_enabled
+        file.filter_text = saved.filter_text
+        if saved.filter_text is not None and saved.filter_holds:
+            try:
+                file.filter = self.parse_filter(event, saved.filter_text)
+            except FilterError as error:  # it names a cpu that is gone
+                file.filter_text = error.shown(saved.filter_text)
+        if saved.enabled:
+            self.enable(event)
+
+    def close(self) -> None:
+        """Detach everything and let go of the table."""
+        for file in list(self._files.values()):
+            for attached in list(file.triggers):
+                self.remove_trigger(file.event, attached.slot)
+        for file in list(self._files.values()):
+            self._set(file, False, 0)
+        self._files.clear()
+        if self._listening:
+            self._table.on_removed.remove(self._removed)
+            self._listening = False
+
+    def enable_text(self, event: Event) -> bytes:
+        """`events/SYS/EV/enable`."""
+        file = self._files.get(event)
+        return b"0\n" if file is None else file.enable_text()
+
+    def enable_summary(self, events: Iterable[Event]) -> bytes:
+        """`events/enable` and `events/SYS/enable`: 0 none, 1 all, X some, ? there is no event. Soft mode
+        counts."""
+        on = off = False
+        for event in events:
+            if self._attached(event):
+                on = True
+            else:
+                off = True
+            if on and off:
+                return b"X\n"
+        return b"1\n" if on else b"0\n" if off else b"?\n"
+
+    def set_event_text(self) -> bytes:
+        """`set_event`: the events that are attached, newest first."""
+        return b"".join(
+            b"%s:%s\n" % (event.system, event.tracepoint_name)
+            for event in reversed(self._table.events())
+            if self._attached(event)
+        )
+
+    def _attached(self, event: Event) -> bool:
+        file = self._files.get(event)
+        return file is not None and file.probe is not None
+
+    def _set(self, file: EventFile, enabled: bool, soft_references: int) -> None:
+        """Bring probe and table to what is wanted. What raises does so before anything has changed."""
+        probe = file.probe
+        if probe is None and (enabled or soft_references):
+            probe = FtraceProbe(self._sink, self._consumer)
+            probe.soft_disabled = not enabled
+            probe.filter = file.filter
+            self._table.attach(file.event, probe)
+            file.probe = probe
+            file.was_enabled = file.event.was_recorded = True
+            self._keep(file)
+        file.soft_references = soft_references
+        if probe is not None:
+            probe.soft_disabled = not enabled
+            if probe.soft_cell:
+                self._sink.cells.set_value(probe.soft_cell, enabled)
+            if not enabled and not soft_references:
+                file.probe = None
+                self._table.detach(file.event, probe, self._now_ns())
+        self._tell(file)
+
+    def _keep(self, file: EventFile) -> EventFile:
+        """From the first file on the table has to tell of events that go; before that there is nothing to
+        hear."""
+        if not self._listening:
+            self._listening = True
+            self._table.on_removed.append(self._removed)
+        self._files[file.event] = file
+        return file
+
+    def _removed(self, event: Event) -> None:
+        file = self._files.pop(event, None)
+        if file is not None and file.was_enabled:
+            self._recorded_event_gone()
+
+
+def _let_go(attached: AttachedTrigger) -> None:
+    attached.let_go()
+    attached.trigger.close()

@@ -1,0 +1,131 @@
+"""`standing_filters` and `standing_triggers`: lines that are written to the files of each new event.
+
+    standing_filters     GLOB FILTER     to its `filter`: the last line that matches
+    standing_triggers    GLOB TRIGGER    to its `trigger`: all lines that match, in their order
+
+They are to `filter` and `trigger` what `standing_events` is to `set_event`: a filter for an event that no
+program has declared yet is in place before its first record. (The kernel has no such files.)
+
+A line changes nothing about events that exist. If a line is invalid for an event, the effect is that of a
+failed write to its file; the error is in that file (a filter) and in error_log.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
+from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.events.event import Event, shown
+
+__all__ = ["MAX_LINES", "StandingFile"]
+
+logger = logging.getLogger("utracefsd")
+
+_NO_ROOM = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.E2BIG})
+"""No mistake in the line, and in no error_log."""
+
+MAX_LINES = 1024
+"""Of one file: each is looked at for every event that is registered. E2BIG."""
+
+
+class StandingFile:
+    """One of the two files, of one instance."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        write: Callable[[Event, bytes], None],
+        on_changed: Callable[[], None],
+        *,
+        last_only: bool,
+    ) -> None:
+        """name: of the setting that holds the lines, and of the file. write: to the event's own file; may
+        raise TraceError, OSError, MemoryError. on_changed: called after each change. last_only: of the
+        lines that match, only the last."""
+        self._settings = settings
+        self._name = name
+        self._write = write
+        self._on_changed = on_changed
+        self._last_only = last_only
+        self._told: set[bytes] = set()
+
+    @property
+    def lines(self) -> tuple[bytes, ...]:
+        """In the order in which they were written."""
+        lines: tuple[bytes, ...] = getattr(self._settings, self._name)
+        return lines
+
+    def text(self) -> bytes:
+        """What the file shows."""
+        return b"".join(b"%s\n" % line for line in self.lines)
+
+    def store(self, line: bytes) -> None:
+        """One write: a line `GLOB TEXT` is added at the end, `!` and a line that is listed takes it away.
+        Nothing for an empty one. EINVAL: not such a line, not listed; E2BIG: too many."""
+        line = line.strip()
+        if not line:
+            return
+        if line.startswith(b"!"):
+            if line[1:] not in self.lines:
+                raise TraceError(
+                    errno.EINVAL, f"{self._name} does not list it; repeat the line as it is shown"
+                )
+            self._set([other for other in self.lines if other != line[1:]])
+            return
+        glob, _, text = line.partition(b" ")
+        check_glob(glob)
+        if not text.strip():
+            raise TraceError(
+                errno.EINVAL, f"{self._name} takes lines with a glob, a blank, and what to write"
+            )
+        if b"\n" in text:
+            raise TraceError(errno.EINVAL, f"{self._name} takes a line at a time")
+        lines = [*(other for other in self.lines if other != line), line]
+        if len(lines) > MAX_LINES:
+            raise TraceError(errno.E2BIG, f"{self._name} has at most {MAX_LINES} lines")
+        self._set(lines)
+
+    def means(self, event: Event) -> bool:
+        """Whether a line is for this event."""
+        return any(glob_matches(line.partition(b" ")[0], event) for line in self.lines)
+
+    def clear(self) -> None:
+        """What truncating the file does."""
+        self._set(())
+
+    def _set(self, lines: Sequence[bytes]) -> None:
+        setattr(self._settings, self._name, tuple(lines))
+        self._told.clear()
+        self._on_changed()
+
+    def created(self, event: Event) -> None:
+        """Write to the files of a new event. What is refused keeps no program from registering it; the log
+        says what is no mistake in the line."""
+        texts = [
+            text
+            for glob, _, text in (line.partition(b" ") for line in self.lines)
+            if glob_matches(glob, event)
+        ]
+        for text in texts[-1:] if self._last_only else texts:
+            try:
+                self._write(event, text)
+            except TraceError as error:
+                if error.errno in _NO_ROOM:
+                    self._tell(text, event, error.text)
+            except (OSError, MemoryError) as error:
+                self._tell(text, event, str(error) or "no memory")
+
+    def _tell(self, text: bytes, event: Event, why: str) -> None:
+        """Once for each line: programs decide how many events there are."""
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning(
+                "%s: %s is not set for %s, nor for what else is refused for want of room: %s",
+                self._name,
+                shown(text),
+                shown(event.tracepoint_name),
+                why,
+            )

@@ -1,0 +1,24 @@
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from utracefs_protocol.declaration import Field
+from utracefsd.consumers.ftrace.buffer._ring_buffer import Cursor
+from utracefsd.consumers.ftrace.text.headers import TextOptions
+
+LINE_LIMIT: Final[int]
+
+class TextRenderer:
+    def __init__(
+        self,
+        events: Mapping[int, tuple[bytes, Sequence[Field]]]
+        | Callable[[int], tuple[bytes, Sequence[Field]] | tuple[bytes, Sequence[Field], bool] | None],
+        comm: Callable[[int], bytes],
+        tgid: Callable[[int], int | None],
+        options: TextOptions,
+        clock_is_ns: bool,
+        *,
+        time_start: int = 0,
+        one_line: bool = False,
+    ) -> None: ...
+    def render(self, cursor: Cursor, max_bytes: int) -> bytes: ...
+    def render_entry(self, cpu: int, ts: int, data: bytes) -> bytes: ...

@@ -1,0 +1,572 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The records of `trace` and `trace_pipe` as text: one entry in, one line (sometimes more) out.
+
+A line is a context (who, where, when) and a body. The context depends on the options alone; the part that
+names the task is formatted once per pid and kept for the rest of a `render` call. The body of a user event is
+printed by its `BodyPlan`, the body of another record here.
+
+A record whose text (context and body) is longer than LINE_LIMIT becomes `[LINE TOO BIG]`. The limit is what
+one `trace_seq` of the kernel holds: 8192 bytes less its header, 8156.
+"""
+
+from utracefs_protocol.subbuf import MARKER_IP
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from utracefs_protocol._line cimport (
+    HEX_DIGITS,
+    Line,
+    load32,
+    load64,
+    put,
+    put_char,
+    put_decimal,
+    put_hex,
+    put_hex_bytes,
+    put_signed,
+    put_string,
+)
+from utracefsd.consumers.ftrace.text._body cimport BodyPlan, put_field
+from utracefsd.consumers.ftrace.buffer._ring_buffer cimport Cursor
+
+cdef enum:
+    LINE_MAX = 8156       # bytes of text for one record
+    KEEP_MAX = 1 << 20    # bytes of working memory that an idle renderer may hold
+    SPARE = 128           # room for the lines that _lines_before() prints
+    MAX_CPUS = 8192       # the largest NR_CPUS a kernel can be built with
+    TASK_SLOTS = 64       # pids whose context is kept; a power of two
+    PLAN_SLOTS = 256   # ids whose plan is found without a dict; a power of two
+    TASK_TEXT = 64        # 16 comm + 1 + 11 pid + 1 + 14 tgid, rounded up
+    HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
+
+    # ids of the kernel's own records (kernel/trace/trace.h, enum trace_type), as in events/ftrace/*/id
+    ID_STACK = 4
+    ID_PRINT = 5
+    ID_RAW_DATA = 19
+
+    # common_flags: enum trace_flag_type in include/linux/trace_events.h
+    IRQS_OFF = 0x01
+    IRQS_UNSUPPORTED = 0x02
+    NEED_RESCHED = 0x04
+    HARDIRQ = 0x08
+    SOFTIRQ = 0x10
+    PREEMPT_RESCHED = 0x20
+    NMI = 0x40
+    BH_OFF = 0x80
+
+LINE_LIMIT = LINE_MAX
+
+cdef enum Mode:
+    NORMAL
+    RAW
+    HEX
+    BIN
+
+cdef inline void put_flags(Line *line, uint8_t flags, uint8_t counts) noexcept nogil:
+    cdef char text[5]
+    if flags & (IRQS_OFF | BH_OFF) == IRQS_OFF | BH_OFF:
+        text[0] = c'D'
+    elif flags & IRQS_OFF:
+        text[0] = c'd'
+    elif flags & BH_OFF:
+        text[0] = c'b'
+    else:
+        text[0] = c'X' if flags & IRQS_UNSUPPORTED else c'.'
+    if flags & NEED_RESCHED:
+        text[1] = c'N' if flags & PREEMPT_RESCHED else c'n'
+    else:
+        text[1] = c'p' if flags & PREEMPT_RESCHED else c'.'
+    if flags & NMI:
+        text[2] = c'Z' if flags & HARDIRQ else c'z'
+    elif flags & HARDIRQ:
+        text[2] = c'H' if flags & SOFTIRQ else c'h'
+    else:
+        text[2] = c's' if flags & SOFTIRQ else c'.'
+    text[3] = HEX_DIGITS[counts & 15] if counts & 15 else c'.'
+    text[4] = HEX_DIGITS[counts >> 4] if counts >> 4 else c'.'
+    put(line, text, 5)
+
+
+cdef inline char gap_mark(uint64_t gap_us) noexcept nogil:
+    """The mark for the time until the next record, as trace_find_mark() of the kernel has it."""
+    if gap_us > 1000000:
+        return c'$'
+    if gap_us > 100000:
+        return c'@'
+    if gap_us > 10000:
+        return c'*'
+    if gap_us > 1000:
+        return c'#'
+    if gap_us > 100:
+        return c'!'
+    if gap_us > 10:
+        return c'+'
+    return c' '
+
+
+cdef struct TaskSlot:
+    int32_t pid
+    uint32_t call          # the render call that filled it; 0: never
+    uint32_t size
+    char text[TASK_TEXT]
+
+cdef struct PlanSlot:
+    uint32_t call
+    uint16_t id
+    void *plan             # borrowed from TextRenderer._plans
+
+
+cdef class TextRenderer:
+    """Renders the records of one open `trace` or `trace_pipe`.
+
+    One object per open file: it remembers which cpus' records were seen and how many records were shown. An
+    option or clock that changes while the file is open needs a new object.
+    """
+
+    cdef object _lookup
+    cdef object _comm
+    cdef object _tgid
+    cdef Mode _mode
+    cdef bint _fields
+    cdef bint _verbose
+    cdef bint _context_info
+    cdef bint _irq_info
+    cdef bint _latency
+    cdef bint _record_tgid
+    cdef bint _annotate
+    cdef bint _message_only
+    cdef bytes _marker_label       # what stands before the text of a marker
+    cdef bint _clock_is_ns
+    cdef bint _one_line
+    cdef uint64_t _time_start
+
+    cdef char *_text
+    cdef size_t _capacity
+    cdef size_t _used
+    cdef uint64_t _index           # records rendered so far
+    cdef uint32_t _call            # number of the present render call, never 0 in one
+    cdef uint8_t *_kept            # latency-format: the record at hand while the cursor looks at the next one
+    cdef uint32_t _kept_size
+    cdef bint _opened              # a render call has decided about _mark_starts
+    cdef bint _mark_starts         # print the `buffer started` lines
+    cdef dict _plans               # id -> BodyPlan
+    cdef uint8_t _started[MAX_CPUS]  # by cpu: its first record was seen
+    cdef TaskSlot _tasks[TASK_SLOTS]
+    cdef PlanSlot _slots[PLAN_SLOTS]
+
+    def __cinit__(
+        self, events, comm, tgid, options, bint clock_is_ns, *, uint64_t time_start=0, bint one_line=False
+    ):
+        """The arguments.
+
+        events: id -> (tracepoint name, fields) or (..., whether it is synthetic), None for an id of no event;
+            asked at most once per id and `render` call.
+        comm: The name of a thread, b"<...>" if unknown; at most 15 bytes of it are shown. Asked for positive
+            pids only, normally once per pid and call.
+        tgid: None or 0 if unknown; asked with record-tgid only.
+        time_start: When the buffer was last cleared, in its own clock; latency-format counts from there.
+        one_line: `?` for a newline in a string, for a terminal; the kernel prints it.
+
+        The first three may be asked in the middle of a `render` call; what they raise comes out of it, and
+        the record at hand is lost.
+        """
+        self._lookup = events if callable(events) else events.get
+        self._comm = comm
+        self._tgid = tgid
+        self._mode = BIN if options.bin else HEX if options.hex else RAW if options.raw else NORMAL
+        self._fields = options.fields
+        self._verbose = options.verbose
+        self._context_info = options.context_info
+        self._irq_info = options.irq_info
+        self._latency = options.latency_format
+        self._record_tgid = options.record_tgid
+        self._annotate = options.annotate
+        self._message_only = options.printk_msg_only
+        self._marker_label = marker_label(options)
+        self._clock_is_ns = clock_is_ns
+        self._time_start = time_start
+        self._one_line = one_line
+        self._plans = {}
+        memset(self._started, 0, sizeof(self._started))
+        memset(self._tasks, 0, sizeof(self._tasks))
+        memset(self._slots, 0, sizeof(self._slots))
+
+    def __dealloc__(self):
+        free(self._text)
+        free(self._kept)
+
+    def render(self, Cursor cursor not None, Py_ssize_t max_bytes):
+        """The next whole lines, up to the record that reaches max_bytes; b"" when there are no more records.
+
+        A consuming cursor's record is gone as soon as it is rendered. `CPU:n [LOST k EVENTS]` comes before
+        the first record after a gap. `##### CPU n buffer started ####` comes before the first one of each
+        further cpu, if the cursor does not consume and anything was overwritten before the first call.
+        ValueError: max_bytes < 1.
+        """
+        cdef uint64_t ts, next_ts
+        cdef uint32_t size
+        cdef int cpu
+        cdef const uint8_t *data
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        self._begin()
+        if not self._opened:
+            # As in the kernel, decided once per open file and for the whole buffer, whatever cpus are shown.
+            self._opened = True
+            self._mark_starts = self._annotate and not cursor.consume and cursor.buffer.overruns() > 0
+        while self._used < <size_t>max_bytes and cursor.next():
+            if cursor.lost or cursor.overrun or self._mark_starts:
+                self._lines_before(cursor.cpu, cursor.lost, cursor.overrun)
+            cpu = cursor.cpu
+            ts = next_ts = cursor.ts
+            data = cursor.data
+            size = cursor.size
+            if self._latency:
+                # Looking at the next record makes the cursor forget this one.
+                if size > self._kept_size:
+                    self._keep(size)
+                memcpy(self._kept, data, size)
+                data = self._kept
+                if cursor.peek():
+                    next_ts = cursor.ts
+            self._append(cpu, ts, data, size, next_ts)
+        text = PyBytes_FromStringAndSize(self._text, self._used)
+        if self._capacity > KEEP_MAX:
+            free(self._text)
+            self._text = NULL
+            self._capacity = 0
+        return text
+
+    def render_entry(self, int cpu, uint64_t ts, bytes data not None):
+        """The text of one entry (common header first) alone, without the lines that `render` adds.
+
+        The entry may be of any length and content.
+        """
+        cdef uint64_t index = self._index
+        self._begin()
+        self._append(cpu, ts, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), ts)
+        self._index = index
+        return PyBytes_FromStringAndSize(self._text, self._used)
+
+    cdef void _begin(self) noexcept:
+        self._used = 0
+        self._call += 1
+        if self._call == 0:  # what 2^32 calls ago was stamped must not look fresh
+            memset(self._tasks, 0, sizeof(self._tasks))
+            memset(self._slots, 0, sizeof(self._slots))
+            for plan in self._plans.values():
+                (<BodyPlan>plan).checked = 0
+            self._call = 1
+
+    cdef int _keep(self, uint32_t size) except -1:
+        cdef void *kept = realloc(self._kept, size)
+        if kept == NULL:
+            raise MemoryError
+        self._kept = <uint8_t *>kept
+        self._kept_size = size
+        return 0
+
+    cdef int _room(self) except -1:
+        """Make room for one record and the lines before it."""
+        cdef size_t wanted = self._used + LINE_MAX + SPARE
+        cdef void *text
+        if wanted > self._capacity:
+            wanted *= 2
+            text = realloc(self._text, wanted)
+            if text == NULL:
+                raise MemoryError
+            self._text = <char *>text
+            self._capacity = wanted
+        return 0
+
+    cdef int _lines_before(self, int cpu, uint64_t lost, bint overrun) except -1:
+        """Say that records of this cpu are missing before this one, and that this is its first one shown.
+
+        lost: How many are missing.
+        overrun: Some are missing; how many is unknown.
+        """
+        cdef Line line
+        self._room()
+        line.p = self._text + self._used
+        line.end = line.p + SPARE
+        if lost or overrun:
+            put(&line, b"CPU:", 4)
+            put_signed(&line, cpu)
+            put(&line, b" [LOST ", 7)
+            if lost:
+                put_decimal(&line, lost, 0, c' ')
+                put_char(&line, c' ')
+            put(&line, b"EVENTS]\n", 8)
+        if self._mark_starts and self._mode == NORMAL and cpu < MAX_CPUS and not self._started[cpu]:
+            self._started[cpu] = 1
+            if self._index:
+                put(&line, b"##### CPU ", 10)
+                put_signed(&line, cpu)
+                put(&line, b" buffer started ####\n", 21)
+        self._used = line.p - self._text
+        return 0
+
+    cdef int _append(
+        self, int cpu, uint64_t ts, const uint8_t *data, size_t size, uint64_t next_ts
+    ) except -1:
+        """Add one record. `data` must stay where it is while comm, tgid and the event table are asked."""
+        cdef Line line
+        cdef uint8_t header[HEADER]
+        cdef int32_t pid
+        cdef uint16_t id
+        cdef TaskSlot *task = NULL
+        cdef BodyPlan plan = None
+        memset(header, 0, HEADER)
+        memcpy(header, data, size if size < HEADER else HEADER)
+        memcpy(&id, header, 2)
+        memcpy(&pid, header + 4, 4)
+        if self._context_info and self._mode == NORMAL:
+            task = self._task(pid)
+        if id != ID_PRINT and id != ID_RAW_DATA and id != ID_STACK:
+            plan = self._plan(id)
+        self._room()
+        line.start = line.p = self._text + self._used
+        line.end = line.start + LINE_MAX
+        line.full = False
+        if self._message_only and id == ID_PRINT:
+            put_marker_text(&line, data, size)
+        else:
+            if self._context_info:
+                self._context(&line, task, cpu, ts, next_ts, header, pid)
+            if self._mode == NORMAL:
+                self._body(&line, plan, id, data, size)
+            else:
+                self._bare_body(&line, plan, id, data, size)
+        if line.full:
+            line.p = line.start
+            put(&line, b"[LINE TOO BIG]\n", 15)
+        if self._one_line:
+            while line.start < line.p - 1:
+                if line.start[0] == c'\n':
+                    line.start[0] = c'?'
+                line.start += 1
+        self._used = line.p - self._text
+        self._index += 1
+        return 0
+
+    cdef void _context(
+        self, Line *line, const TaskSlot *task, int cpu, uint64_t ts, uint64_t next_ts, const uint8_t *header,
+        int32_t pid,
+    ) noexcept:
+        if self._mode == BIN:
+            put(line, &pid, 4)
+            put(line, &cpu, 4)
+            put(line, &ts, 8)
+        elif self._mode == HEX:
+            put_hex(line, <uint32_t>pid, 8)
+            put_char(line, c' ')
+            put_hex(line, <uint32_t>cpu, 8)
+            put_char(line, c' ')
+            put_hex(line, ts, 16)
+            put_char(line, c' ')
+        elif self._mode == RAW:
+            put_signed(line, pid)
+            put_char(line, c' ')
+            put_signed(line, cpu)
+            put_char(line, c' ')
+            put_decimal(line, ts, 0, c' ')
+            put_char(line, c' ')
+        elif self._latency:
+            put(line, task.text, task.size)
+            put_decimal(line, <uint32_t>cpu, 3, c' ')
+            if self._verbose:
+                put_char(line, c' ')
+                put_decimal(line, header[2], 0, c' ')
+                put_char(line, c' ')
+                put_hex(line, header[3] & 15, 8)
+                put_char(line, c' ')
+                put_hex(line, self._index, 8)
+                put_char(line, c' ')
+            else:
+                put_flags(line, header[2], header[3])
+            self._latency_time(line, ts, next_ts)
+        else:
+            put(line, task.text, task.size)
+            put_char(line, c'[')
+            put_decimal(line, <uint32_t>cpu, 3, c'0')
+            put(line, b"] ", 2)
+            if self._irq_info:
+                put_flags(line, header[2], header[3])
+            put_char(line, c' ')
+            if self._clock_is_ns:
+                ts //= 1000
+                put_decimal(line, ts // 1000000, 5, c' ')
+                put_char(line, c'.')
+                put_decimal(line, ts % 1000000, 6, c'0')
+            else:
+                put_decimal(line, ts, 12, c' ')
+            put(line, b": ", 2)
+
+    cdef void _latency_time(self, Line *line, uint64_t ts, uint64_t next_ts) noexcept:
+        cdef int64_t since_start = <int64_t>(ts - self._time_start)
+        cdef int64_t gap = <int64_t>(next_ts - ts)
+        cdef uint64_t start_us, gap_us
+        # Negative only when the clock was changed in between; 0 says more than 2^64 - 1 then.
+        start_us = since_start if since_start > 0 else 0
+        gap_us = gap if gap > 0 else 0
+        if not self._clock_is_ns:
+            if self._verbose:
+                put_char(line, c'[')
+                put_hex(line, ts, 16)
+                put(line, b"] ", 2)
+                put_decimal(line, start_us, 0, c' ')
+                put(line, b" (+", 3)
+                put_decimal(line, gap_us, 0, c' ')
+                put_char(line, c')')
+            else:
+                put_char(line, c' ')
+                put_decimal(line, start_us, 4, c' ')
+        else:
+            start_us //= 1000
+            gap_us //= 1000
+            if self._verbose:
+                put_char(line, c'[')
+                put_hex(line, ts // 1000, 8)
+                put(line, b"] ", 2)
+                put_milliseconds(line, start_us)
+                put(line, b" (+", 3)
+                put_milliseconds(line, gap_us)
+                put_char(line, c')')
+            else:
+                put_char(line, c' ')
+                put_decimal(line, start_us, 4, c' ')
+                put(line, b"us", 2)
+                put_char(line, gap_mark(gap_us))
+        put(line, b": ", 2)
+
+    cdef void _body(
+        self, Line *line, BodyPlan plan, uint16_t id, const uint8_t *data, size_t size
+    ) noexcept:
+        cdef Py_ssize_t i
+        if plan is not None and plan.known:
+            put(line, PyBytes_AS_STRING(plan.title), PyBytes_GET_SIZE(plan.title))
+            if plan.count == 0:
+                put(line, b"No fields found", 15)
+            for i in range(plan.count):
+                put_field(line, &plan.steps[i], data, size)
+            put_char(line, c'\n')
+        elif plan is not None:
+            put(line, b"Unknown type ", 13)
+            put_decimal(line, id, 0, c' ')
+            put_char(line, c'\n')
+        elif self._fields:
+            put(line, b"UNKNOWN TYPE ", 13)
+            put_decimal(line, id, 0, c' ')
+            put_char(line, c'\n')
+        elif id == ID_PRINT:
+            put(line, PyBytes_AS_STRING(self._marker_label), PyBytes_GET_SIZE(self._marker_label))
+            put_marker_text(line, data, size)
+        elif id == ID_RAW_DATA:
+            put_raw_marker(line, data, size)
+        else:
+            put(line, b"<stack trace>\n", 14)
+
+    cdef void _bare_body(
+        self, Line *line, BodyPlan plan, uint16_t id, const uint8_t *data, size_t size
+    ) noexcept:
+        """The body in the formats raw, hex and bin: the id, or for a few records a raw text of their own."""
+        if self._mode == RAW and id == ID_PRINT:
+            put(line, b"# ", 2)
+            put_hex(line, load64(data + HEADER) if size >= HEADER + 8 else 0, 0)
+            put_char(line, c' ')
+            put_marker_text(line, data, size)
+        elif self._mode == RAW and id == ID_RAW_DATA:
+            put_raw_marker(line, data, size)
+        elif plan is None or plan.known:
+            put(line, b"type: ", 6)
+            put_decimal(line, id, 0, c' ')
+            put_char(line, c'\n')
+        elif self._mode == RAW:
+            put_decimal(line, id, 0, c' ')
+            put(line, b" ?\n", 3)
+        if self._mode == HEX:
+            put_char(line, c'\n')
+
+    cdef BodyPlan _plan(self, uint16_t id):
+        """The plan of an id. Each render call asks the event table anew: an id may change its event."""
+        cdef PlanSlot *slot = &self._slots[id & (PLAN_SLOTS - 1)]
+        cdef BodyPlan plan
+        if slot.call == self._call and slot.id == id:
+            return <BodyPlan>slot.plan
+        plan = self._plans.get(id)
+        if plan is None or plan.checked != self._call:
+            event = self._lookup(id)
+            if plan is None or not plan.same(event):
+                plan = BodyPlan(event)
+                self._plans[id] = plan
+            plan.checked = self._call
+        slot.call = self._call
+        slot.id = id
+        slot.plan = <void *>plan
+        return plan
+
+    cdef TaskSlot *_task(self, int32_t pid) except NULL:
+        """The part of the context that depends on the pid alone."""
+        cdef TaskSlot *slot = &self._tasks[<uint32_t>pid & (TASK_SLOTS - 1)]
+        cdef bytes text
+        if slot.call == self._call and slot.pid == pid:
+            return slot
+        if pid == 0:
+            comm = b"<idle>"
+        elif pid < 0:
+            comm = b"<XXX>"
+        else:
+            comm = self._comm(pid)[:15]  # TASK_COMM_LEN less its NUL
+        if self._latency and self._verbose:
+            text = b"%16s %7d " % (comm, pid)
+        elif self._latency:
+            text = b"%8s-%-7d " % (comm[:8], pid)
+        else:
+            text = b"%16s-%-7d " % (comm, pid)
+            if self._record_tgid:
+                tgid = self._tgid(pid)
+                text += b"(%7d) " % tgid if tgid else b"(-------) "
+        slot.call = 0
+        slot.size = <uint32_t>min(len(text), TASK_TEXT)
+        memcpy(slot.text, PyBytes_AS_STRING(text), slot.size)
+        slot.pid = pid
+        slot.call = self._call
+        return slot
+
+
+cdef bytes marker_label(options):
+    """seq_print_ip_sym() of kernel/trace/trace_output.c, for the one function that our markers name."""
+    return b"tracing_mark_write%s%s: " % (
+        b"+0x0/0x170" if options.sym_offset else b"",
+        b" <%016x>" % MARKER_IP if options.sym_addr else b"",
+    )
+
+
+cdef void put_milliseconds(Line *line, uint64_t us) noexcept nogil:
+    put_decimal(line, us // 1000, 0, c' ')
+    put_char(line, c'.')
+    put_decimal(line, us % 1000, 3, c'0')
+    put(line, b"ms", 2)
+
+
+cdef void put_marker_text(Line *line, const uint8_t *data, size_t size) noexcept nogil:
+    """The text of a marker, with its own newline. The entry is header, u64 ip, text."""
+    if size < HEADER + 8:
+        put(line, b"<OVERFLOW>\n", 11)
+    else:
+        put_string(line, data + HEADER + 8, size - HEADER - 8)
+
+
+cdef void put_raw_marker(Line *line, const uint8_t *data, size_t size) noexcept nogil:
+    """Tag and bytes of a raw marker: header, u32 tag, bytes. The padding at the end is shown, too."""
+    if size < HEADER + 4:
+        put(line, b"# <OVERFLOW>\n", 13)
+        return
+    put(line, b"# ", 2)
+    put_hex(line, load32(data + HEADER), 0)
+    put(line, b" buf:", 5)
+    put_hex_bytes(line, data + HEADER + 4, size - HEADER - 4, c' ', True)
+    put_char(line, c'\n')

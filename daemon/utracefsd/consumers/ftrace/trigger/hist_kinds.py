@@ -1,0 +1,459 @@
+"""The kinds of triggers that have to do with histograms, for the file `trigger`, and the file `hist`.
+
+    hist:DEFINITION[ if FILTER]                      any number for an event, each definition once
+    hist:DEFINITION:pause|cont|clear                 acts on the one that has this definition
+    enable_hist:SYSTEM:EVENT[:COUNT][ if FILTER]     and disable_hist: for all hist triggers of another event
+
+Errors and their order are those of event_hist_trigger_parse() and hist_register_trigger().
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import Filter
+from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
+from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link
+from utracefsd.consumers.ftrace.hist.actions import Handler, Kind
+from utracefsd.consumers.ftrace.hist.definition import Definition, define
+from utracefsd.consumers.ftrace.hist.errors import HistError, Log
+from utracefsd.consumers.ftrace.hist.expressions import Context
+from utracefsd.consumers.ftrace.hist.fields import HistField
+from utracefsd.consumers.ftrace.hist.parse import Command as HistCommand
+from utracefsd.consumers.ftrace.hist.parse import parse_parts, split_filter
+from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, When, compile_definition
+from utracefsd.consumers.ftrace.hist.text import Contents, hist_pieces, key_text
+from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
+from utracefsd.consumers.ftrace.trigger._hist_triggers import HistSwitch, HistTrigger
+from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place, memory_errors
+from utracefsd.consumers.ftrace.trigger.simple_kinds import EventSwitchKind
+from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
+from utracefsd.events.synthetic import slots_bytes
+
+__all__ = ["HistKind", "HistSwitchKind", "hist_file", "hist_hits", "is_read_by_others"]
+
+SLOT = b"hist"
+
+Make = Callable[[Event, bytes], "EventHist | None"]
+"""Attach a trigger, for a field that another one wants; None: it is refused."""
+
+
+@attrs.frozen(eq=False)
+class EventHist:
+    """A hist trigger that is attached, or to be: what `AttachedTrigger.slot` of one has behind SLOT."""
+
+    definition: Definition
+    """What it counts."""
+
+    filter_text: bytes | None
+    """Behind `if`."""
+
+    command: bytes
+    """What makes it again."""
+
+    trigger: HistTrigger
+    """What fires."""
+
+    program: Program
+    """What it runs."""
+
+    is_made: bool = False
+    """For a field that another trigger wants, and to go with that (variables.py)."""
+
+    @property
+    def name(self) -> bytes | None:
+        """`name=NAME`."""
+        return self.definition.parts.name
+
+    @property
+    def table(self) -> HistTable:
+        return self.trigger.hist.table
+
+    def text(self) -> bytes:
+        """Its line in the file `trigger`."""
+        text = self.definition.text() + self.definition.actions_text()
+        if self.filter_text is not None:
+            text += b" if " + self.filter_text
+        return text + (b" [active]" if self.trigger.active else b" [paused]")
+
+    def more_text(self, entry: tuple[bytes, tuple[int, ...]]) -> bytes:
+        """What actions add to an entry (track_data_print())."""
+        definition, words = self.definition, entry[1]
+        program = self.program
+        text = b""
+        for action, tracker in zip(definition.actions, definition.trackers, strict=True):
+            if tracker < 0 or action.kind is Kind.SNAPSHOT:
+                continue
+            name = b"max" if action.handler is Handler.ONMAX else b"changed"
+            text += b"\n\t%s: %10d" % (name, words[program.word_of(tracker)])
+            for slot, (when, field) in enumerate(definition.slots):
+                if when == When.SAVED and field is not None:
+                    text += b"  " + self._saved_text(field, slot, words)
+        return text
+
+    def _saved_text(self, field: HistField, slot: int, words: tuple[int, ...]) -> bytes:
+        at = self.program.string_word_of(slot)
+        if at < 0:
+            return b"%s: %10d" % (field.shown_name(), words[self.program.word_of(slot)])
+        string = b"".join(word.to_bytes(8, "little") for word in words[at : at + STRING_WORDS])
+        return b"%s: %-32s" % (field.shown_name(), string.partition(b"\0")[0])
+
+    def below_text(self, comm: Callable[[int], bytes]) -> bytes:
+        """What they add behind all entries (track_data_snapshot_print())."""
+        taken = self.table.taken
+        for action in self.definition.actions:
+            if action.kind is Kind.SNAPSHOT and taken is not None:
+                key, value = taken
+                return (
+                    b"\nSnapshot taken (see tracing/snapshot).  Details:\n"
+                    b"\ttriggering value { %s(%s) }: %10d\ttriggered by event with key: %s\n"
+                    % (action.handler.value, action.subject, value, key_text(self.definition, key, comm))
+                )
+        return b""
+
+    def saved(self) -> SavedTrigger:
+        path = self.table.path
+        name = "" if path is None else os.path.basename(path)
+        return SavedTrigger(
+            self.command, ((self.trigger.cell, self.trigger.key),), [name, True] if self.is_made else name
+        )
+
+    def is_like(self, definition: Definition, filter_text: bytes | None) -> bool:
+        """hist_trigger_match() without its names."""
+        return self.definition.identity() == definition.identity() and self.filter_text == filter_text
+
+
+def hists_of(place: Place, event: Event) -> Iterator[EventHist]:
+    """Those of an event, in the order of the file `trigger`."""
+    for attached in place.files.triggers(event):
+        if attached.slot[0] == SLOT:
+            yield attached.slot[1]
+
+
+def all_hists(place: Place) -> list[tuple[Event, EventHist]]:
+    """Of all events of an instance."""
+    return [(file.event, one) for file in place.files for one in hists_of(place, file.event)]
+
+
+def hist_file(place: Place, event: Event, comm: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The file `hist` in pieces; all of what its histograms hold when the first is asked for. comm: the name
+    of a thread."""
+    between = b""
+    for one, contents, line, below in [
+        (one, Contents.of(one.table), one.text() + b"\n", one.below_text(comm))
+        for one in hists_of(place, event)
+    ]:
+        yield between
+        yield from hist_pieces(one.definition, contents, line, comm, more=one.more_text, below=below)
+        between = b"\n\n"
+
+
+def hist_hits(place: Place, event: Event) -> int:
+    """What they have counted, all together."""
+    return sum(one.table.hits for one in hists_of(place, event))
+
+
+def is_read_by_others(place: Place, event: Event) -> bool:
+    """Whether a trigger of another event reads a variable of one of this event's."""
+    others = [one for other, one in all_hists(place) if other is not event]
+    return any(is_read(one, iter(others)) for one in hists_of(place, event))
+
+
+class HistKind:
+    """hist."""
+
+    name = b"hist"
+
+    def write(self, place: Place, event: Event, command: Command) -> None:
+        log = Log(b"hist:" + (command.rest or b""))
+        try:
+            self._write(place, event, command, log)
+        except HistError as error:
+            location = b"hist:%s:%s" % (event.system, event.tracepoint_name)
+            for message, position in error.entries:
+                place.error_log.add(
+                    location.decode("utf-8", "backslashreplace"), message, log.command, position
+                )
+            raise
+
+    def _write(
+        self, place: Place, event: Event, command: Command, log: Log, *, is_made: bool = False
+    ) -> None:
+        if command.rest is None:
+            raise log.refused("write hist:keys=FIELD")
+        with self._making(place) as make:
+            self._write_with(place, event, command, log, make, is_made=is_made)
+
+    @contextmanager
+    def _making(self, place: Place) -> Iterator[Make]:
+        """Triggers for fields that a definition wants; they go again if it comes to nothing."""
+        made: list[tuple[Event, EventHist]] = []
+
+        def make(event: Event, text: bytes) -> EventHist | None:
+            command = b"hist:" + text
+            try:
+                self._write(place, event, Command(b"hist", text, False, command), Log(command), is_made=True)
+            except HistError:
+                return None
+            *_, one = hists_of(place, event)
+            made.append((event, one))
+            return one
+
+        try:
+            yield make
+        except BaseException:
+            for event, one in made:
+                place.files.remove_trigger(event, (SLOT, one))
+            raise
+
+    def _write_with(
+        self, place: Place, event: Event, command: Command, log: Log, make: Make, *, is_made: bool
+    ) -> None:
+        rest = command.rest or b""
+        definition, filter_text = self._define(place, event, rest, log, make, fresh=not command.removes)
+        filter = None if filter_text is None else place.make_filter(event, filter_text)
+        wanted = definition.parts
+        namesake = place.tables.named.get(wanted.name, [None])[0] if wanted.name is not None else None
+        same = self._find(place, event, definition, filter_text, named=wanted.name is not None)
+        if command.removes:
+            if same is not None:
+                self._check_unread(place, same)
+                place.files.remove_trigger(event, (SLOT, same))
+            return
+        fits = namesake is None or namesake.definition.identity() == definition.identity()
+        if wanted.command is not HistCommand.NONE and same is not None and fits:
+            self._control(place, event, same, wanted.command)
+            return
+        if not fits:
+            raise log.fault(
+                "Named hist trigger doesn't match existing named trigger (includes variables)",
+                wanted.name or b"",
+            )
+        if same is not None:
+            raise log.fault("Hist trigger already exists", errno=errno.EEXIST)
+        if wanted.command in (HistCommand.CONTINUE, HistCommand.CLEAR):
+            raise log.fault("Can't clear or continue a nonexistent hist trigger", errno=errno.ENOENT)
+        if definition.uses_timestamp:
+            try:
+                place.set_clock(wanted.clock)
+            except TraceError as error:
+                raise log.fault("Couldn't set trace_clock", wanted.clock, error.errno) from error
+        made = self._make(
+            place,
+            definition,
+            filter,
+            filter_text,
+            b"hist:" + rest,
+            lambda program: _table(place, definition, program, namesake),
+            active=wanted.command is not HistCommand.PAUSE,
+            is_made=is_made,
+        )
+        place.files.add_trigger(event, made)
+
+    def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:
+        with self._making(place) as make:
+            return self._restore(place, event, command, saved, make)
+
+    def _restore(
+        self, place: Place, event: Event, command: Command, saved: SavedTrigger, make: Make
+    ) -> AttachedTrigger:
+        rest = command.rest or b""
+        definition, filter_text = self._define(place, event, rest, Log(command.text), make, fresh=True)
+        filter = None if filter_text is None else place.make_filter(event, filter_text)
+        name, is_made = "", False
+        match saved.extra:
+            case str(name):
+                pass
+            case [str(name), True]:
+                is_made = True
+        namesake = place.tables.named.get(definition.parts.name or b"", [None])[0]
+
+        def table_for(program: Program) -> HistTable:
+            if namesake is not None:
+                return _table(place, definition, program, namesake)
+            bits, key_size = definition.parts.bits, definition.key_size
+            return place.tables.adopt(place.sink.number, name, bits, key_size, program.nr_words)
+
+        return self._make(
+            place,
+            definition,
+            filter,
+            filter_text,
+            command.text,
+            table_for,
+            kept=saved.cells,
+            is_made=is_made,
+        )
+
+    def remove_all(self, place: Place, event: Event) -> None:
+        hists = list(hists_of(place, event))
+        if not any(is_read(one, self._others(place)) for one in hists):
+            for one in hists:
+                place.files.remove_trigger(event, (SLOT, one))
+
+    def _others(self, place: Place) -> Iterator[EventHist]:
+        return (one for _, one in all_hists(place))
+
+    def _check_unread(self, place: Place, one: EventHist) -> None:
+        if is_read(one, self._others(place)):
+            raise TraceError(
+                errno.EBUSY, "another hist trigger reads a variable of this one; remove that first"
+            )
+
+    def _define(
+        self, place: Place, event: Event, rest: bytes, log: Log, make: Make, *, fresh: bool
+    ) -> tuple[Definition, bytes | None]:
+        text, filter_text = split_filter(rest, log)
+        parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
+        context = Context(
+            event.declaration.fields,
+            log,
+            InstanceVariables(place.table, event, all_hists(place), fresh=fresh, make=make),
+            event.system,
+            event.tracepoint_name,
+        )
+        return define(parts, context), filter_text
+
+    def _find(
+        self, place: Place, event: Event, definition: Definition, filter_text: bytes | None, *, named: bool
+    ) -> EventHist | None:
+        name = definition.parts.name
+        for one in hists_of(place, event):
+            if one.name == name and one.is_like(definition, filter_text):
+                return one
+        return None
+
+    def _control(self, place: Place, event: Event, one: EventHist, command: HistCommand) -> None:
+        if command is HistCommand.CLEAR:
+            one.table.clear()
+        else:
+            one.trigger.active = command is HistCommand.CONTINUE
+
+    def _make(
+        self,
+        place: Place,
+        definition: Definition,
+        filter: Filter | None,
+        filter_text: bytes | None,
+        command: bytes,
+        table_for: Callable[[Program], HistTable],
+        *,
+        active: bool = True,
+        kept: Kept = (),
+        is_made: bool = False,
+    ) -> AttachedTrigger:
+        program = compile_definition(definition)
+        table = table_for(program)
+        let_go_of_snapshot: Callable[[], None] = lambda: None
+        try:
+            let_go_of_snapshot = _hold_snapshot(place, definition, table)
+            hist = Hist(program, table, place.files.names)
+            trigger: HistTrigger = memory_errors(
+                lambda: HistTrigger(
+                    place.sink,
+                    hist,
+                    uses_timestamp=definition.uses_timestamp,
+                    active=active,
+                    filter=filter,
+                    kept=kept[0] if kept else None,
+                )
+            )
+        except BaseException:
+            let_go_of_snapshot()
+            place.tables.drop(table, place.sink.number)
+            raise
+        one = EventHist(definition.of_size(table.bits), filter_text, command, trigger, program, is_made)
+        synthetic = _link(place, hist, definition)
+        trigger.finish()
+        if one.name is not None:
+            place.tables.named.setdefault(one.name, []).append(one)
+
+        def let_go() -> None:
+            for event in synthetic:
+                place.table.release(event, 0)
+            if one.name is not None:
+                place.tables.named[one.name].remove(one)
+                if not place.tables.named[one.name]:
+                    del place.tables.named[one.name]
+            let_go_of_snapshot()
+            place.tables.drop(table, place.sink.number)
+            _remove_unread(place, definition)
+
+        return AttachedTrigger(trigger, (SLOT, one), one.text, one.saved, let_go, comes_last=True)
+
+
+def _remove_unread(place: Place, definition: Definition) -> None:
+    """This one reads no more: what was made for it goes, unless another reads that, too."""
+    owners = [reference.owner for reference in definition.references]
+    hists = all_hists(place)
+    for event, one in hists:
+        if one.is_made and one in owners and not is_read(one, (other for _, other in hists)):
+            place.files.remove_trigger(event, (SLOT, one))
+
+
+def _table(place: Place, definition: Definition, program: Program, namesake: EventHist | None) -> HistTable:
+    if namesake is not None:
+        place.tables.hold(namesake.table, place.sink.number)
+        return namesake.table
+    return place.tables.make(place.sink.number, definition.parts.bits, definition.key_size, program.nr_words)
+
+
+def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Callable[[], None]:
+    """Keep the snapshot for the action that takes it, if there is one: what lets go. EBUSY, ENOMEM."""
+    takes = [action for action in definition.actions if action.kind is Kind.SNAPSHOT]
+    if not takes:
+        return lambda: None
+    if len(takes) > 1:
+        raise TraceError(errno.EBUSY, "one action of an instance takes the snapshot: write snapshot() once")
+    return place.snapshot.hold(table)
+
+
+def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
+    """Let it read and do what the definition says. The synthetic events that it records, each acquired."""
+    links = [
+        Link(reference.owner.trigger.hist, reference.slot, reference.field.read_once)
+        for reference in definition.references
+    ]
+    actions: list[tuple[int, bool, int, bool, bool, Emission | None]] = []
+    acquired: list[Event] = []
+    names = [b"$" + variable.var_name for variable in definition.variables]
+    for action, tracker, parameters in zip(
+        definition.actions, definition.trackers, definition.parameters, strict=True
+    ):
+        emission = None
+        if action.kind is Kind.TRACE:
+            event = place.table.get(SYSTEM_SYNTHETIC, action.synthetic)
+            assert event is not None
+            place.table.acquire(event)
+            acquired.append(event)
+            fields = event.declaration.fields
+            emission = Emission(
+                event.tracepoint,
+                slots_bytes(fields),
+                [
+                    (is_reference, index, field.payload_offset, field.size, field.is_string, field.is_loc)
+                    for field, (is_reference, index) in zip(fields, parameters, strict=True)
+                ],
+            )
+        subject = names.index(action.subject) if action.subject in names else 0
+        larger = action.handler is Handler.ONMAX
+        saves, takes = action.kind is Kind.SAVE, action.kind is Kind.SNAPSHOT
+        actions.append((tracker, larger, subject, saves, takes, emission))
+    hist.link(links, actions)
+    return acquired
+
+
+class HistSwitchKind(EventSwitchKind):
+    """enable_hist and disable_hist."""
+
+    _slot_name = b"hist switch"
+    _switch = HistSwitch
+
+    def remove_all(self, place: Place, event: Event) -> None:
+        for attached in list(place.files.triggers(event)):
+            if attached.slot[0] == self._slot_name:
+                place.files.remove_trigger(event, attached.slot)

@@ -1,0 +1,76 @@
+"""A budget per user for the time that operations on the tree wait for the user's programs.
+
+An operation waits at most ACKNOWLEDGE_NS for each program that sets enable bits itself (notifier.py).
+A user could register an event on many connections, acknowledge nothing, and so slow down every operation on
+that event. So the waits are added up per user: MOST_NS at once, and the budget refills at 1/10 of elapsed
+time. A user without budget is notified like others, but no operation waits. Operations always wait for
+administrators' programs.
+
+Waits up to FREE_NS are free: a program that waits for a cpu takes that long. Simultaneous waits of several
+operations count once.
+"""
+
+import logging
+
+import attrs
+
+from utracefsd.machine.peer import Peer
+
+logger = logging.getLogger("utracefsd")
+
+FREE_NS = 50_000_000
+"""Half of the longest wait."""
+
+MOST_NS = 1_000_000_000
+"""Ten of the longest waits, one directly after the other."""
+
+FORGIVEN = 10
+"""One nanosecond is refilled in this many."""
+
+
+@attrs.define
+class _Waited:
+    """For one user."""
+
+    until_ns: int
+    """What was waited up to this time is counted."""
+
+    forgiven_ns: int
+    """When all of it is forgiven."""
+
+    told: bool = False
+    """The log says that nobody waits any more."""
+
+
+class WaitBudget:
+    """Of all operations, for each user that is no administrator."""
+
+    def __init__(self) -> None:
+        self._waited: dict[int, _Waited] = {}
+
+    def __len__(self) -> int:
+        """Users of whom something is not forgiven yet, or was not at the last wait that counted."""
+        return len(self._waited)
+
+    def is_left(self, peer: Peer, now_ns: int) -> bool:
+        """Whether an operation waits for this program."""
+        waited = self._waited.get(peer.share)
+        return waited is None or peer.privileged or waited.forgiven_ns - now_ns < MOST_NS * FORGIVEN
+
+    def waited(self, peer: Peer, from_ns: int, until_ns: int) -> None:
+        """An operation waited for this program from `from_ns` to `until_ns`."""
+        if until_ns - from_ns <= FREE_NS or peer.privileged:
+            return
+        self._waited = {share: one for share, one in self._waited.items() if one.forgiven_ns > from_ns}
+        waited = self._waited.setdefault(peer.share, _Waited(from_ns, from_ns))
+        counted_ns = max(0, until_ns - max(from_ns, waited.until_ns))
+        waited.until_ns = max(waited.until_ns, until_ns)
+        waited.forgiven_ns = max(waited.forgiven_ns, until_ns) + counted_ns * FORGIVEN
+        if not waited.told and not self.is_left(peer, until_ns):
+            waited.told = True
+            logger.warning(
+                "enable bits of user %d took %d ms of what operations have to wait; for a while none waits "
+                "for that user's programs",
+                peer.share,
+                MOST_NS // 1_000_000,
+            )

@@ -1,0 +1,261 @@
+"""A port that is full: of one user, in all, and when accept(2) finds no descriptor or no memory."""
+
+import errno
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.connections.ports import Around, error_in, read_all
+from utracefsd.connections import acceptor
+from utracefsd.connections import port as port_module
+from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS, MAX_ARRIVED
+from utracefsd.connections.port import FEW, MOST_TO_SERVE
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import LIMITS, Resource, Shares
+
+
+class TestTooMany:
+    def test_of_one_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        around = Around(tmp_path / "data", shares=Shares({Resource.CONNECTIONS: 3}), owner_uid=12345)
+        monkeypatch.setattr(
+            port_module, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
+        )
+        try:
+            clients = [around.connect() for _ in range(5)]
+            around.turn()
+            assert len(around.port) == 3
+            for client in clients[3:]:
+                number, text = error_in(read_all(client))
+                assert number == errno.EMFILE
+                assert "user 7" in text
+            clients[0].close()
+            around.turn()
+            around.connect()
+            around.turn()
+            assert len(around.port) == 3
+        finally:
+            around.close()
+
+    def test_in_all(self, tmp_path: Path) -> None:
+        around = Around(tmp_path / "data", max_connections=10)
+        try:
+            clients = [around.connect() for _ in range(1000)]
+            while not around.idle():
+                around.turn()
+            assert len(around.port) == 10
+            assert error_in(read_all(clients[-1]))[0] == errno.EMFILE
+        finally:
+            around.close()
+
+
+class TestFloods:
+    """Users 1, 2, ... connect; one of them as often as he can."""
+
+    @pytest.fixture(autouse=True)
+    def users(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+        """Whose the connections are, by the name of the client's socket; 1 without one."""
+        users: dict[str, int] = {}
+
+        def peer(sock: socket.socket, owner_uid: int = 0) -> Peer:
+            uid = users.get(sock.getpeername(), 1)
+            return Peer(pid=1, uid=uid, gid=uid, privileged=False)
+
+        monkeypatch.setattr(port_module, "peer_of", peer)
+        monkeypatch.setattr(port_module, "stranger", peer)
+        monkeypatch.setattr(acceptor, "stranger", peer)
+        return users
+
+    def of_user(self, around: Around, users: dict[str, int], uid: int) -> socket.socket:
+        name = f"{around.path}.{len(around.clients)}"
+        users[name] = uid
+        client = socket.socket(socket.AF_UNIX)
+        client.bind(name)
+        client.settimeout(5)
+        client.connect(around.path)
+        around.clients.append(client)
+        return client
+
+    def test_who_had_least_of_the_time_comes_first(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = around._open
+
+        def slow(peer: Peer) -> Any:
+            around.now_ns += 1_000_000
+            return opened(peer)
+
+        monkeypatch.setattr(around.port, "_new_connection", slow)
+        around.connect()
+        around.turn()
+        for _ in range(200):
+            around.connect()
+        self.of_user(around, users, 2)
+        around.turn()
+        assert [made.peer.uid for made in around.made[:2]] == [1, 2]
+        assert len(around.port) < 100
+        while not around.idle():
+            around.turn()
+        assert len(around.port) == 202
+
+    def test_they_are_taken_off_the_queue_before_they_are_made(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        for _ in range(300):
+            around.connect()
+        around.turn()
+        assert len(around.port._acceptor) == 300
+        assert around.port.has_more
+
+    def test_too_many_of_one_user(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(acceptor, "MAX_ARRIVED", 10)
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        clients = [around.connect() for _ in range(11)]
+        other = self.of_user(around, users, 2)
+        around.turn()
+        number, text = error_in(read_all(clients[10]))
+        assert number == errno.EMFILE
+        assert "10 connections of user 1 wait" in text
+        assert len(around.port._acceptor) == 11
+        monkeypatch.undo()
+        around.turn()
+        other.sendall(b"x")
+        around.turn()
+        assert sum(bool(made.data) for made in around.made) == 1
+
+    def test_too_many_of_all(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Then those are refused of whom most wait."""
+        monkeypatch.setattr(acceptor, "MAX_ARRIVED_IN_ALL", 10)
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        for _ in range(9):
+            around.connect()
+        of_two = self.of_user(around, users, 2)
+        refused = around.connect()
+        of_three = self.of_user(around, users, 3)
+        around.turn()
+        assert error_in(read_all(refused))[0] == errno.EMFILE
+        assert len(around.port._acceptor) == 11
+        monkeypatch.undo()
+        for client in (of_two, of_three):
+            client.sendall(b"x")
+        around.turn()
+        around.turn()
+        assert sum(bool(made.data) for made in around.made) == 2
+
+    def test_the_end_comes_before_they_are_made(
+        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+        client = around.connect()
+        around.turn()
+        around.port.close()
+        assert client.recv(1) == b""
+
+    def test_those_that_have_to_be_served_come_first(self, around: Around, users: dict[str, int]) -> None:
+        """A flood of connections that were made already: of those that come only a few are made."""
+        flood = [around.connect() for _ in range(MOST_TO_SERVE)]
+        while not around.idle():
+            around.turn()
+        for client in flood:
+            client.sendall(b"x")
+        for _ in range(100):
+            around.connect()
+        self.of_user(around, users, 2)
+        around.port._scheduler.charge(1, 0, 1000)
+        around.port.ready()
+        assert len(around.port) == MOST_TO_SERVE + FEW
+        assert 2 in [made.peer.uid for made in around.made]
+        while not around.idle():
+            around.turn()
+        assert len(around.port) == MOST_TO_SERVE + 101
+
+    def test_all_programs_of_a_user_may_come_back_at_once(self) -> None:
+        assert LIMITS[Resource.CONNECTIONS].most <= 2 * MAX_ARRIVED
+
+
+class TestNoDescriptorLeft:
+    """accept(2) fails; trio's serve_listeners survives these errors, and so does this."""
+
+    class FailingListener:
+        """A listener whose accept fails `times` times."""
+
+        def __init__(self, listener: socket.socket, number: int, times: int) -> None:
+            self.listener = listener
+            self.number = number
+            self.times = times
+
+        def fileno(self) -> int:
+            return self.listener.fileno()
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if self.times:
+                self.times -= 1
+                raise OSError(self.number, os.strerror(self.number))
+            return self.listener.accept()
+
+    def failing(self, around: Around, number: int, times: int) -> None:
+        listener: Any = self.FailingListener(around.listener, number, times)
+        around.port._acceptor._listener = listener
+
+    def test_the_reserve_turns_one_away(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
+        first, second = around.connect(), around.connect()
+        self.failing(around, errno.EMFILE, 1)
+        with caplog.at_level(logging.ERROR):
+            around.turn()
+        assert first.recv(1) == b""
+        second.sendall(b"x")
+        around.turn()
+        assert around.made[0].data == b"x"
+        assert "turned away" in caplog.text
+        assert around.port.next_deadline_ns() is None
+
+    @pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS])
+    def test_without_memory_it_pauses(
+        self, around: Around, number: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = around.connect()
+        client.sendall(b"x")
+        self.failing(around, number, 1)
+        with caplog.at_level(logging.ERROR):
+            around.turn()
+        assert not around.made
+        assert around.idle()  # no busy loop
+        assert around.port.next_deadline_ns() == around.now_ns + ACCEPT_PAUSE_NS
+        around.port.on_time(around.now_ns + ACCEPT_PAUSE_NS)
+        assert around.port.next_deadline_ns() is None
+        around.turn()
+        assert around.made[0].data == b"x"
+
+    def test_really(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
+        """With RLIMIT_NOFILE in the way of the next descriptor."""
+        import resource
+
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        client = around.connect()
+        lowest = os.dup(client.fileno())
+        os.close(lowest)
+        with caplog.at_level(logging.ERROR):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+            try:
+                around.turn()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert client.recv(1) == b""
+        assert "turned away" in caplog.text
+        around.connect()
+        around.turn()
+        assert len(around.made) == 1
+
+    def test_other_errors_are_not_hidden(self, around: Around) -> None:
+        around.connect()
+        self.failing(around, errno.EBADF, 1)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            around.turn()

@@ -1,0 +1,101 @@
+"""Whose a connection is: what is counted for it moves with it, and comes to nothing at the end."""
+
+import errno
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon.connections.ports import FakeConnection
+from utracefs_protocol.errors import TraceError
+from utracefsd.connections.accepted_connection import AcceptedConnection
+from utracefsd.connections.connection_shares import ConnectionShares
+from utracefsd.connections.link import Link
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
+
+MOUNT = Peer(1, 0, 0, privileged=True)
+USER = Peer(2, 1000, 1000, privileged=False)
+
+
+@pytest.fixture
+def accepted() -> Iterator[AcceptedConnection]:
+    one, other = socket.socketpair()
+    with other:
+        link = Link(one, MOUNT)
+        yield AcceptedConnection(link, FakeConnection(MOUNT), link.fileno(), 0, 0)
+        link.close()
+
+
+def held(accounting: ConnectionShares, peer: Peer) -> list[int]:
+    of = (Resource.CONNECTIONS, Resource.DESCRIPTORS, Resource.MESSAGE_BYTES)
+    return [accounting.shares.held(resource, peer.share) for resource in of]
+
+
+def test_a_connection_moves_with_all_that_is_kept_for_it(accepted: AcceptedConnection) -> None:
+    accounting = ConnectionShares(Shares(), limited=True)
+    accounting.check(MOUNT)
+    accounting.add(MOUNT)
+    assert accounting.keep_descriptors(accepted, 3) is None
+    accepted.connection.bytes_pending = 100  # type: ignore[misc]
+    assert accounting.count_bytes(accepted) is None
+    assert held(accounting, MOUNT) == [1, 4, 100]
+    accounting.belongs_to(accepted, USER)
+    assert accepted.link.peer is USER
+    assert accepted.share == USER.share
+    assert (held(accounting, MOUNT), held(accounting, USER)) == ([0, 0, 0], [1, 4, 100])
+    accounting.drop_descriptors(accepted)
+    accounting.drop_bytes(accepted)
+    accounting.drop(accepted.link.peer)
+    assert not any(accounting.shares.total(resource) for resource in Resource)
+
+
+def test_nobody_gets_more_by_being_spoken_for(accepted: AcceptedConnection) -> None:
+    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}), limited=True)
+    accounting.add(MOUNT)
+    accounting.add(USER)
+    with pytest.raises(TraceError) as caught:
+        accounting.belongs_to(accepted, USER)
+    assert caught.value.errno == errno.EMFILE
+    assert accepted.link.peer is MOUNT
+    assert (held(accounting, MOUNT)[0], held(accounting, USER)[0]) == (1, 1)
+    with pytest.raises(TraceError):
+        accounting.check(USER)
+    accounting.check(MOUNT)
+
+
+def test_another_process_of_the_same_user_needs_no_room(accepted: AcceptedConnection) -> None:
+    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}), limited=True)
+    accounting.add(MOUNT)
+    other = Peer(3, 0, 0, privileged=True)
+    accounting.belongs_to(accepted, other)
+    assert accepted.link.peer is other
+    assert held(accounting, MOUNT)[0] == 1
+
+
+def test_too_much_is_refused_and_counted_all_the_same(accepted: AcceptedConnection) -> None:
+    accounting = ConnectionShares(Shares({Resource.MESSAGE_BYTES: 50, Resource.DESCRIPTORS: 2}), limited=True)
+    accounting.add(USER)
+    accounting.add(MOUNT)
+    accounting.belongs_to(accepted, MOUNT)
+    accepted.link.peer = USER
+    refusal = accounting.keep_descriptors(accepted, 2)
+    assert refusal is not None
+    assert accepted.descriptors_kept == 0
+    accepted.connection.bytes_pending = 60  # type: ignore[misc]
+    refusal = accounting.count_bytes(accepted)
+    assert refusal is not None
+    assert refusal.errno == errno.ENOBUFS
+    assert accounting.scarce(USER)
+    accounting.drop_bytes(accepted)
+    assert not accounting.scarce(USER)
+
+
+def test_where_nothing_is_limited_nothing_is_counted(accepted: AcceptedConnection) -> None:
+    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 0}), limited=False)
+    accounting.check(USER)
+    accounting.add(USER)
+    assert accounting.keep_descriptors(accepted, 100) is None
+    assert accounting.count_bytes(accepted) is None
+    accounting.drop(USER)
+    assert not any(accounting.shares.total(resource) for resource in Resource)

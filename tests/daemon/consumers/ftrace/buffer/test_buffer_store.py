@@ -1,0 +1,338 @@
+"""Where a ring buffer lives: in files, and when there is too little room for them in memory, with all that is
+in it.
+
+Sizes and their texts are tested through the tree (tests/daemon/tree/test_instance_files.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.restarting import (
+    NO_ROOM,
+    ROOT,
+    WARNING,
+    daemon_in,
+    die,
+    emit,
+    files,
+    finish,
+    logged,
+    read,
+    register,
+    write,
+)
+from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
+from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.daemon import Daemon
+from utracefsd.state.log import parse_log
+
+
+class Storage:
+    """Notes what it is told, and what the settings were then."""
+
+    adopted: RingBuffer | None = None
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.told: list[tuple[str, Any]] = []
+
+    def new_folder(self) -> str:
+        path = self.folder / str(len(list(self.folder.iterdir())))
+        path.mkdir()
+        return str(path)
+
+    def remove_folder(self, folder: str) -> None:
+        self.told.append(("remove_folder", os.path.basename(folder)))
+
+    def switch_to(self, folder: str) -> None:
+        self.told.append(("switch_to", os.path.basename(folder)))
+
+    def remove(self) -> None:
+        self.told.append(("remove", None))
+
+    def leave(self, why: OSError) -> None:
+        self.told.append(("leave", self.settings.in_memory))
+
+
+def test_what_the_storage_is_told(tmp_path: Path, room: Callable[..., None]) -> None:
+    """That a buffer is in memory, and how large it is, is in the settings before the storage hears of it: a
+    successor that finds no buffer needs its size."""
+    settings = Settings()
+    storage = Storage(tmp_path, settings)
+    store = BufferStore(settings, nr_cpus=1, storage=storage)
+    replaced: list[RingBuffer] = []
+    store.on_replaced = lambda buffer: replaced.append(buffer)
+    store.set_subbuf_size(8)
+    assert (storage.told, settings.in_memory) == ([("switch_to", "0"), ("switch_to", "1")], ())
+    assert replaced == [store.buffer]
+    storage.told.clear()
+    room(1000)
+    store.set_subbuf_size(16)
+    assert storage.told == [("remove_folder", "2"), ("leave", (16384, store.buffer.size_kb(0)))]
+    store.resize(100)
+    store.remove()
+    assert len(storage.told) == 2, "nothing more: it was left"
+    assert settings.in_memory == (16384, store.buffer.size_kb(0))
+
+
+def test_removing(tmp_path: Path) -> None:
+    settings = Settings()
+    storage = Storage(tmp_path, settings)
+    store = BufferStore(settings, nr_cpus=1, storage=storage)
+    store.remove()
+    assert storage.told == [("switch_to", "0"), ("remove", None)]
+
+
+def test_one_that_was_adopted_is_left_as_it_is(tmp_path: Path) -> None:
+    settings = Settings()
+    storage = Storage(tmp_path, settings)
+    storage.adopted = RingBuffer(2, 100)
+    store = BufferStore(settings, nr_cpus=2, storage=storage)
+    assert store.buffer is storage.adopted
+    store.restore_sizes((8192, 4, 4), expanded=True)
+    assert (store.buffer.size_kb(0), settings.expanded, storage.told) == (103, True, [])
+
+
+def test_one_that_was_lost_gets_its_size_again() -> None:
+    settings = Settings()
+    store = BufferStore(settings, nr_cpus=2)
+    store.restore_sizes((), expanded=True)
+    assert not settings.expanded, "a torn log says nothing of the size"
+    store.restore_sizes((8192, 100, 200), expanded=True)
+    assert settings.expanded
+    assert store.buffer.subbuf_size == 8192
+    assert settings.in_memory == (8192, store.buffer.size_kb(0), store.buffer.size_kb(1))
+
+
+def contents(daemon: Daemon) -> list[bytes]:
+    cpus = range(daemon.instances.top.nr_cpus)
+    stats = [read(daemon, b"per_cpu/cpu%d/stats" % cpu).partition(b"now ts")[0] for cpu in cpus]
+    return [read(daemon, b"trace"), *stats]
+
+
+@pytest.mark.parametrize("number", NO_ROOM)
+def test_expanding_goes_on_in_memory(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, number: int
+) -> None:
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n")
+    write(old, b"buffer_size_kb", b"64")
+    write(old, b"options/overwrite", b"0")
+    write(old, b"events/enable", b"1")
+    for n in range(20):
+        emit(event, n)
+    before = contents(old)
+    assert before[0].count(b"n=0x") == 20
+    room(100 << 10, number)
+    write(old, b"buffer_size_kb", b"2048")
+    assert contents(old) == before
+    assert read(old, b"buffer_size_kb") == b"2051\n"
+    assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
+    taken = parse_log(logged(folder))
+    assert taken.instances[0].buffer_folder == ""
+    assert taken.instances[0].settings["in_memory"] == (4096, *[2051] * old.instances.top.nr_cpus)
+    emit(event, 20)
+    write(old, b"per_cpu/cpu0/buffer_size_kb", b"4000")
+    write(old, b"buffer_subbuf_size_kb", b"8")
+    write(old, b"per_cpu/cpu0/buffer_size_kb", b"100")
+    emit(event, 21)
+    warnings = [r.getMessage() for r in log.records if r.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert WARNING in warnings[0]
+    assert str(folder) in warnings[0]
+    assert os.strerror(number) in warnings[0]
+    paths = [b"buffer_size_kb", b"per_cpu/cpu0/buffer_size_kb", b"per_cpu/cpu1/buffer_size_kb"]
+    paths += [b"buffer_subbuf_size_kb", b"set_event", b"trace_options", b"user_events_status"]
+    paths = [path for path in paths if old.instances.top.nr_cpus > 1 or b"cpu1" not in path]
+    settings = {path: read(old, path) for path in paths}
+    die(old)
+
+    log.clear()
+    new = daemon_in(folder)  # there is still no room
+    assert {path: read(new, path) for path in paths} == settings
+    assert new.instances.top.buffer.is_empty()
+    assert not new.instances.top.buffer.overwrite
+    assert log.text.count(WARNING) == 1
+    again = register(new, b"a u32 n")
+    assert again.id == event.id
+    assert again.status
+    emit(again, 22)
+    assert read(new, b"trace").count(b"n=0x") == 1
+    die(new)
+
+    log.clear()
+    room(1 << 40)
+    last = daemon_in(folder)  # and now there is: it is kept in files again
+    assert {path: read(last, path) for path in paths} == settings
+    assert last.instances.top.buffer.folder is not None
+    assert parse_log(logged(folder)).instances[0].settings["in_memory"] == ()
+    assert WARNING not in log.text
+    emit(register(last, b"a u32 n"), 23)
+    die(last)
+    adopted = daemon_in(folder)
+    assert read(adopted, b"trace").count(b"n=0x17 (23)") == 1
+    finish(adopted)
+    assert files(folder) == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda daemon: write(daemon, b"events/enable", b"1"),
+        lambda daemon: write(daemon, b"standing_events", b"b*\n"),
+        lambda daemon: write(daemon, b"per_cpu/cpu0/buffer_size_kb", b"100"),
+        lambda daemon: write(daemon, b"buffer_subbuf_size_kb", b"64"),
+    ],
+)
+def test_each_operation_that_needs_room(
+    folder: Path,
+    room: Callable[..., None],
+    log: pytest.LogCaptureFixture,
+    operation: Callable[[Daemon], None],
+) -> None:
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 n")
+    room(20 << 10)
+    operation(daemon)
+    assert daemon.instances.top.buffer.folder is None
+    assert log.text.count(WARNING) == 1
+    assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
+    finish(daemon)
+
+
+def test_shrinking_needs_room_too(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
+) -> None:
+    """The smaller file is made beside the larger one."""
+    daemon = daemon_in(folder, buffer_size_kb=100)
+    room(0)
+    daemon.instances.top.store.shrink_to_minimum()
+    assert daemon.instances.top.buffer.nr_subbufs(0) == 2
+    assert log.text.count(WARNING) == 1
+    finish(daemon)
+
+
+@pytest.mark.parametrize("size_kb", [None, 64])
+def test_no_room_from_the_start(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, size_kb: int | None
+) -> None:
+    room(0)
+    old = daemon_in(folder, buffer_size_kb=size_kb)
+    assert log.text.count(WARNING) == 1
+    event = register(old, b"a u32 n")
+    write(old, b"events/enable", b"1")
+    emit(event, 1)
+    assert b"n=0x1" in read(old, b"trace")
+    shown = read(old, b"buffer_size_kb")
+    die(old)
+    new = daemon_in(folder)
+    assert read(new, b"buffer_size_kb") == shown
+    assert read(new, b"set_event") == b"user_events:a\n"
+    finish(new)
+
+
+def test_no_room_for_another_folder(folder: Path, log: pytest.LogCaptureFixture) -> None:
+    """A tmpfs without inodes left."""
+    daemon = daemon_in(folder)
+    assert daemon.state is not None
+
+    def full() -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    daemon.state.folder.buffers_of(0).new_folder = full  # type: ignore[method-assign]
+    write(daemon, b"buffer_subbuf_size_kb", b"8")
+    assert daemon.instances.top.buffer.subbuf_size == 8192
+    assert log.text.count(WARNING) == 1
+    finish(daemon)
+
+
+@pytest.mark.parametrize("path", [b"buffer_size_kb", b"buffer_subbuf_size_kb"])
+@pytest.mark.parametrize("logged", [False, True])
+def test_death_on_the_way_to_memory(
+    folder: Path, room: Callable[..., None], path: bytes, logged: bool
+) -> None:
+    """Until the log says so the files are what a successor takes over, and nothing is missing in them."""
+    old = daemon_in(folder)
+    event = register(old, b"a u32 n")
+    write(old, b"events/enable", b"1")
+    emit(event, 5)
+    assert old.state is not None
+    old.state.folder.buffers_of(0).remove_others = lambda: None  # type: ignore[method-assign]
+    if not logged:
+        old.state.folder.on_buffer_moved = lambda number: None
+    room(1 << 20)
+    size = {b"buffer_size_kb": b"2000", b"buffer_subbuf_size_kb": b"512"}[path]
+    daemon_writes(old, path, size)
+    assert old.instances.top.buffer.folder is None
+    die(old)
+    room(1 << 40)
+    new = daemon_in(folder)
+    assert (b"n=0x5" in read(new, b"trace")) != logged
+    assert (read(new, path) == read(old, path)) == logged
+    assert len(list(folder.glob("buffer.*"))) == 1
+    finish(new)
+
+
+def daemon_writes(daemon: Daemon, path: bytes, data: bytes) -> None:
+    """Killed before the step's end: without the last `save`."""
+    daemon.tree.write_file(path, data, True, ROOT)
+
+
+def test_when_memory_is_short_the_operation_fails(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = daemon_in(folder)
+    event = register(daemon, b"a u32 n")
+    write(daemon, b"events/enable", b"1")
+    emit(event, 1)
+    room(0)
+    monkeypatch.setattr(daemon.instances.top.store, "free_memory_kb", lambda: 100)
+    with pytest.raises(TraceError) as failure:
+        write(daemon, b"buffer_size_kb", b"4096")
+    assert failure.value.errno == errno.ENOMEM
+    monkeypatch.setattr(daemon.instances.top.store, "free_memory_kb", lambda: 1 << 62)
+    with pytest.raises(TraceError) as failure:
+        write(daemon, b"buffer_size_kb", b"%d" % (1 << 40))
+    assert failure.value.errno == errno.ENOMEM
+    assert b"n=0x1" in read(daemon, b"trace")
+    finish(daemon)
+
+
+def test_the_size_of_before_cannot_be_had(folder: Path, log: pytest.LogCaptureFixture) -> None:
+    old = daemon_in(folder)
+    register(old, b"a u32 n")
+    write(old, b"events/enable", b"1")
+    assert old.state is not None
+    nr_cpus = old.instances.top.nr_cpus
+    old.instances.top.settings.in_memory = (4096, *[1 << 40] * nr_cpus)
+    old.state.folder.buffers_of(0).folder = ""
+    old.state.folder.on_buffer_moved(0)
+    die(old)
+    new = daemon_in(folder)
+    assert log.text.count("stays at its smallest size") == 1
+    event = register(new, b"a u32 n")
+    emit(event, 1)
+    assert b"n=0x1" in read(new, b"trace")
+    finish(new)
+
+
+def test_another_number_of_cpus(
+    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room(0)
+    die(daemon_in(folder))
+    monkeypatch.setattr("utracefsd.daemon.possible_cpus", lambda: 77)
+    new = daemon_in(folder)
+    assert "and there are 77" in log.text
+    finish(new)

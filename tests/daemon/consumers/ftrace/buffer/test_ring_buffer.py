@@ -1,0 +1,614 @@
+"""The ring buffer against a slow model of it, and against what a kernel showed.
+
+Hypothesis plays random appends, reads, resizes and clears against both, with cursors that stay open all the
+while. After any of them the process may "die": the model goes on, the buffer is adopted from copied files.
+"""
+
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.daemon.consumers.ftrace.buffer.ring_model import HEADER, ModelCpu, as_stored, entry, fill
+from utracefs_protocol.subbuf import decode_page
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer.stats import BufferStats
+
+NR_CPUS = 2
+
+
+@attrs.define
+class OpenCursor:
+    cursor: Iterator[tuple[int, int, bytes, int]]
+    cpus: tuple[int, ...]
+    last: dict[int, int] = attrs.field(factory=lambda: dict.fromkeys(range(NR_CPUS), -1))
+    """Serial of the last record it handed out of each cpu."""
+
+
+class RingBufferMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix="utracefs-test-")
+        self.serial = 0
+        self.now = 1_000_000
+        self.cursors: list[OpenCursor] = []
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    @initialize(
+        size_kb=st.integers(1, 24), in_files=st.booleans(), subbuf_order=st.sampled_from([0, 0, 0, 1])
+    )
+    def make(self, size_kb: int, in_files: bool, subbuf_order: int) -> None:
+        self.in_files = in_files
+        self.subbuf_size = 4096 << subbuf_order
+        self.buffer = RingBuffer(
+            NR_CPUS, size_kb, subbuf_size=self.subbuf_size, folder=self.folder if in_files else None
+        )
+        payload = self.subbuf_size - 16
+        nr = max(2, -(-size_kb * 1024 // payload))
+        self.cpus = [ModelCpu(nr, payload) for _ in range(NR_CPUS)]
+
+    @rule(
+        cpu=st.integers(0, NR_CPUS - 1),
+        count=st.integers(1, 40),
+        size=st.integers(8, 200) | st.integers(8, 4072),
+        step=st.sampled_from([0, 1, 1000, -5, (1 << 27) - 1, 1 << 27, 1 << 40]),
+    )
+    def append(self, cpu: int, count: int, size: int, step: int) -> None:
+        for _ in range(count):
+            self.now += step
+            data = entry(self.serial, size)
+            stored = self.cpus[cpu].append(self.serial, self.now, data)
+            assert self.buffer.append(cpu, self.now, data) == stored
+            self.serial += 1
+
+    @rule(cpu=st.integers(0, NR_CPUS - 1), n=st.integers(1, 1 << 40))
+    def mark_lost(self, cpu: int, n: int) -> None:
+        self.buffer.mark_lost(cpu, n)
+        self.cpus[cpu].mark_lost(n)
+
+    @rule(count=st.integers(1, 60), cpu=st.integers(-1, NR_CPUS - 1))
+    def consume(self, count: int, cpu: int) -> None:
+        cursor = self.buffer.cursor(cpu, consume=True)
+        cpus = range(NR_CPUS) if cpu < 0 else [cpu]
+        for _ in range(count):
+            heads = [(r.ts, c) for c in cpus if (r := self.cpus[c].peek())]
+            got = next(cursor, None)
+            if not heads:
+                assert got is None
+                break
+            record, lost = self.cpus[min(heads)[1]].consume()
+            assert got == (min(heads)[1], record.ts, record.data, lost)
+
+    @rule(
+        cpu=st.integers(0, NR_CPUS - 1),
+        size=st.sampled_from([4096, 8192]) | st.integers(0, 5000),
+    )
+    def read_page(self, cpu: int, size: int) -> None:
+        expected = self.cpus[cpu].read_page(size)
+        got = self.buffer.read_page(cpu, size)
+        if not isinstance(expected, tuple):
+            assert got == expected
+            return
+        assert got is not None
+        assert len(got) == self.subbuf_size
+        timestamp, records, lost = expected
+        page = decode_page(got)
+        assert page.timestamp == timestamp
+        assert [(r.ts, r.data) for r in page.records] == [(r.ts, r.data) for r in records]
+        assert page.commit == sum(r.size for r in records)
+        room = self.subbuf_size - 16 - page.commit >= 8
+        assert page.missed_events == (lost if room or not lost else -1)
+        assert not any(got[16 + page.commit + (8 if lost and room else 0) :])
+
+    @rule(cpu=st.integers(0, NR_CPUS - 1))
+    def copy_pages(self, cpu: int) -> None:
+        """What a walk over the records gives, page by page."""
+        walk = [(ts, data, lost) for _, ts, data, lost in self.buffer.cursor(cpu)]
+        cursor = self.buffer.cursor(cpu)
+        found: list[tuple[int, bytes, int]] = []
+        while got := cursor.page():
+            assert len(got) == self.subbuf_size
+            page = decode_page(got)
+            assert page.records
+            for at, record in enumerate(page.records):
+                missed = 0 if at else page.missed_events
+                uncounted = missed == -1 and self.subbuf_size - 16 - page.commit < 8
+                found.append((record.ts, record.data, walk[len(found)][2] if uncounted else missed))
+        assert found == walk
+
+    @rule(size_kb=st.integers(1, 24), cpu=st.integers(-1, NR_CPUS - 1))
+    def resize(self, size_kb: int, cpu: int) -> None:
+        self.buffer.resize(size_kb, cpu)
+        nr = max(2, -(-size_kb * 1024 // (self.subbuf_size - 16)))
+        for c in range(NR_CPUS) if cpu < 0 else [cpu]:
+            self.cpus[c].resize(nr)
+            assert self.buffer.nr_subbufs(c) == nr
+            assert self.buffer.size_kb(c) == nr * (self.subbuf_size - 16) // 1024
+
+    @precondition(lambda self: self.in_files)
+    @rule(size_kb=st.integers(1, 24), cpu=st.integers(-1, NR_CPUS - 1))
+    def resize_into_memory(self, size_kb: int, cpu: int) -> None:
+        nr = max(2, -(-size_kb * 1024 // (self.subbuf_size - 16)))
+        self.buffer.resize(size_kb, cpu, in_memory=True)
+        self.in_files = False
+        for c in range(NR_CPUS) if cpu < 0 else [cpu]:
+            self.cpus[c].resize(nr)
+        assert [self.buffer.nr_subbufs(c) for c in range(NR_CPUS)] == [model.nr for model in self.cpus]
+
+    @rule(cpu=st.integers(-1, NR_CPUS - 1))
+    def clear(self, cpu: int) -> None:
+        self.buffer.clear(cpu)
+        for c in range(NR_CPUS) if cpu < 0 else [cpu]:
+            self.cpus[c].clear()
+
+    @rule(on=st.booleans())
+    def set_overwrite(self, on: bool) -> None:
+        self.buffer.overwrite = on
+        assert self.buffer.overwrite == on
+        for cpu in self.cpus:
+            cpu.overwrite = on
+
+    @rule(cpu=st.integers(-1, NR_CPUS - 1))
+    def open_cursor(self, cpu: int) -> None:
+        cpus = tuple(range(NR_CPUS)) if cpu < 0 else (cpu,)
+        self.cursors.append(OpenCursor(self.buffer.cursor(cpu), cpus))
+
+    @precondition(lambda self: self.cursors)
+    @rule(which=st.integers(0, 1000), count=st.integers(1, 100))
+    def step_cursor(self, which: int, count: int) -> None:
+        """A cursor gives the first unread record behind the last that it gave; the oldest over its cpus."""
+        opened = self.cursors[which % len(self.cursors)]
+        for _ in range(count):
+            heads = []
+            for c in opened.cpus:
+                record = next((r for r in self.cpus[c].unread if r.serial > opened.last[c]), None)
+                if record:
+                    heads.append((record.ts, c, record, self.cpus[c].mark_before(record)))
+            got = next(opened.cursor, None)
+            if not heads:
+                assert got is None
+                break
+            ts, c, record, lost = min(heads, key=lambda head: head[:2])
+            assert got == (c, ts, record.data, lost)
+            opened.last[c] = record.serial
+
+    @precondition(lambda self: self.in_files)
+    @rule()
+    def die(self) -> None:
+        with tempfile.TemporaryDirectory() as copy:
+            for cpu in range(NR_CPUS):
+                shutil.copy(f"{self.folder}/cpu{cpu}", copy)
+            adopted = RingBuffer.adopt(copy)
+        assert adopted.nr_cpus == NR_CPUS
+        for cpu, model in enumerate(self.cpus):
+            assert adopted.stats(cpu) == model.stats()
+            assert adopted.nr_subbufs(cpu) == model.nr
+        assert adopted.overwrite == self.buffer.overwrite
+        if self.serial % 2:  # and go on with it
+            self.buffer = RingBuffer.adopt(self.folder)
+            self.cursors.clear()
+
+    @invariant()
+    def same_numbers(self) -> None:
+        if not hasattr(self, "cpus"):
+            return
+        for cpu, model in enumerate(self.cpus):
+            assert self.buffer.stats(cpu) == model.stats()
+            assert self.buffer.entries(cpu) == len(model.unread)
+            assert self.buffer.is_empty(cpu) == (not model.unread)
+            full = 100 * len(model.ring) // model.nr if model.unread else 0
+            assert self.buffer.percent_full(cpu) == full
+        assert self.buffer.entries() == sum(len(model.unread) for model in self.cpus)
+        assert self.buffer.overruns() == sum(model.overrun for model in self.cpus)
+        assert self.buffer.is_empty() == (not any(model.unread for model in self.cpus))
+
+
+TestRingBufferMachine = RingBufferMachine.TestCase
+TestRingBufferMachine.settings = settings(
+    max_examples=150, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+# ---- what a kernel showed ----
+
+
+def reference() -> RingBuffer:
+    """600 records of 64 bytes, the first ten of one word less, in three sub-buffers."""
+    buffer = RingBuffer(1, 8)
+    assert buffer.nr_subbufs(0) == 3
+    for i in range(600):
+        buffer.append(0, 1000 + i, entry(i, 56 if i < 10 else 60))
+    return buffer
+
+
+def test_overwrite_drops_the_oldest_sub_buffer_whole() -> None:
+    buffer = reference()
+    assert buffer.stats(0) == BufferStats(158, 442, 0, 10208, 1442, 0, 0)
+    pages = []
+    while page := buffer.read_page(0, 65536):
+        pages.append(page)
+    assert [len(decode_page(page).records) for page in pages] == [63, 63, 32]
+    assert [decode_page(page).missed_events for page in pages] == [442, 0, 0]
+    commit = struct.unpack_from("<Q", pages[0], 8)[0]
+    assert commit == 0xC0000FC0
+    assert buffer.read_page(0, 4096) is None
+    assert buffer.stats(0) == BufferStats(0, 442, 0, 0, 1568, 0, 158)
+
+
+def test_late_records_are_counted() -> None:
+    buffer = RingBuffer(2, 8)
+    for ts in (1000, 990, 1000, 400, 1001):
+        buffer.append(0, ts, entry(ts, 8))
+    buffer.append(1, 5, entry(5, 8))
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
+    assert (buffer.stats(1).late_events, buffer.stats(1).late_by) == (0, 0)
+    buffer.resize(64)
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
+    buffer.clear()
+    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (0, 0)
+
+
+def test_late_records_are_counted_across_a_restart(tmp_path: Path) -> None:
+    buffer = RingBuffer(1, 8, folder=str(tmp_path))
+    for ts in (1000, 990):
+        buffer.append(0, ts, entry(ts, 8))
+    adopted = RingBuffer.adopt(str(tmp_path))
+    assert (adopted.stats(0).late_events, adopted.stats(0).late_by) == (1, 10)
+
+
+def test_a_consuming_cursor_tells_what_was_lost_once() -> None:
+    records = list(reference().cursor(consume=True))
+    assert [lost for *_, lost in records] == [442] + [0] * 157
+    assert [HEADER.unpack_from(data)[0] for _, _, data, _ in records] == list(range(442, 600))
+
+
+def test_overwrite_off_keeps_the_old_records() -> None:
+    buffer = RingBuffer(1, 8)
+    buffer.overwrite = False
+    assert fill(buffer, 600) == 189
+    assert buffer.stats(0).dropped_events == 411
+    assert buffer.stats(0).overrun == 0
+    assert HEADER.unpack_from(next(buffer.cursor(consume=True))[2])[0] == 0
+    # reading took a page off the ring: recording goes on, and nothing is told as lost
+    assert buffer.append(0, 5000, entry(1, 60))
+    *_, last = buffer.cursor(consume=True)
+    assert last[1:] == (5000, as_stored(entry(1, 60)), 0)
+
+
+def test_overwrite_off_lets_no_smaller_record_slip_in() -> None:
+    buffer = RingBuffer(1, 1)
+    buffer.overwrite = False
+    assert fill(buffer, 5, 2000) == 4
+    assert not buffer.append(0, 2000, entry(9, 8))
+    assert buffer.stats(0).bytes == 2 * 4080
+
+
+def test_a_slow_reader_first_sees_the_rest_of_its_page() -> None:
+    buffer = RingBuffer(1, 8)
+    fill(buffer, 100)
+    cursor = buffer.cursor(consume=True)
+    first = [next(cursor) for _ in range(10)]
+    fill(buffer, 1000)
+    rest = list(cursor)
+    numbers = [HEADER.unpack_from(data)[0] for _, _, data, _ in first + rest]
+    assert numbers[:63] == list(range(63))
+    assert [lost for *_, lost in rest[:53]] == [0] * 53
+    assert rest[53][3] == buffer.overruns(0) > 0
+
+
+def test_the_smallest_record_takes_16_bytes() -> None:
+    buffer = RingBuffer(1, 8)
+    buffer.append(0, 5, entry(1, 8))
+    page = buffer.read_page(0, 4096)
+    assert page is not None
+    assert page[8:32] == struct.pack("<QI8sI", 16, 3, HEADER.pack(1), 0)
+
+
+def test_the_header_and_payload_of_the_specification() -> None:
+    data = bytes.fromhex("2304000036000000 00000000 10000800 68656c6c6f203000")
+    buffer = RingBuffer(1, 8)
+    buffer.append(0, 5, data)
+    page = buffer.read_page(0, 4096)
+    assert page is not None
+    assert page[16:44] == bytes.fromhex("06000000") + data
+
+
+@pytest.mark.parametrize(
+    ("delta", "size"), [((1 << 27) - 1, 28), (1 << 27, 36), (311775975, 36), (1 << 50, 36)]
+)
+def test_a_long_delta_gets_a_time_extend(delta: int, size: int) -> None:
+    buffer = RingBuffer(1, 8)
+    buffer.append(0, 100, entry(1, 24))
+    buffer.append(0, 100 + delta, entry(2, 24))
+    assert buffer.stats(0).bytes == 28 + size
+    assert [ts for _, ts, _, _ in buffer.cursor()] == [100, 100 + delta]
+    # Read in the smallest pieces: the extend stays with its record, the page has the time of the one before.
+    pages = [buffer.read_page(0, 16 + length) for length in (28, 27, size - 1, size)]
+    assert pages[1:3] == [b"", b""]
+    assert pages[0] is not None and pages[3] is not None
+    assert decode_page(pages[3]).timestamp == 100
+    assert [r.ts for r in decode_page(pages[3]).records] == [100 + delta]
+
+
+def test_the_extend_that_a_kernel_wrote_in_bytes() -> None:
+    buffer = RingBuffer(1, 8)
+    buffer.append(0, 0, entry(1, 24))
+    buffer.append(0, 311775975, entry(2, 24))
+    page = buffer.read_page(0, 4096)
+    assert page is not None
+    assert struct.unpack_from("<III", page, 16 + 28) == (43340519 << 5 | 30, 2, 6)
+
+
+def test_an_extend_never_parts_from_its_record() -> None:
+    """Room for the record alone, but not for both: both go to the next page, where no extend is needed."""
+    buffer = RingBuffer(1, 8)
+    buffer.append(0, 10, entry(1, 4080 - 8 - 32))
+    buffer.append(0, 10 + (1 << 27), entry(2, 24))
+    pages = [buffer.read_page(0, 4096) for _ in range(2)]
+    assert [decode_page(page).timestamp for page in pages if page] == [10, 10 + (1 << 27)]
+    assert pages[1] is not None and struct.unpack_from("<I", pages[1], 16)[0] == 6
+
+
+def test_padding_at_the_page_end_lies_behind_commit() -> None:
+    buffer = RingBuffer(1, 8)
+    fill(buffer, 64)
+    page = buffer.read_page(0, 4096)
+    assert page is not None
+    assert struct.unpack_from("<Q", page, 8)[0] == 4032
+    assert not any(page[16 + 4032 :])
+
+
+def test_time_does_not_go_backwards() -> None:
+    buffer = RingBuffer(1, 8)
+    for ts in (100, 50, 101):
+        buffer.append(0, ts, entry(ts, 8))
+    assert [ts for _, ts, _, _ in buffer.cursor()] == [100, 100, 101]
+    buffer.clear()
+    buffer.append(0, 7, entry(7, 8))  # after a clear the clock may be another
+    assert [ts for _, ts, _, _ in buffer.cursor()] == [7]
+
+
+def test_cpus_are_merged_by_time_and_then_by_number() -> None:
+    buffer = RingBuffer(3, 8)
+    for cpu, ts in [(2, 5), (0, 5), (1, 5), (1, 9), (0, 7)]:
+        buffer.append(cpu, ts, entry(0, 8))
+    expected = [(0, 5), (1, 5), (2, 5), (0, 7), (1, 9)]
+    assert [record[:2] for record in buffer.cursor()] == expected
+    assert [record[:2] for record in buffer.cursor(consume=True)] == expected
+
+
+@pytest.mark.parametrize("size_kb, shown", [(1, 7), (8, 11), (16, 19), (64, 67), (100, 103), (1408, 1410)])
+def test_sizes(size_kb: int, shown: int) -> None:
+    buffer = RingBuffer(2, 1)
+    assert [buffer.size_kb(cpu) for cpu in range(2)] == [7, 7]
+    buffer.resize(size_kb)
+    assert [buffer.size_kb(cpu) for cpu in range(2)] == [shown, shown]
+    buffer.resize(1)
+    assert buffer.size_kb(1) == 7
+
+
+@pytest.mark.parametrize("order", range(8))
+def test_sub_buffers_up_to_512_kib(order: int) -> None:
+    size = 4096 << order
+    buffer = RingBuffer(1, 1, subbuf_size=size)
+    assert buffer.max_entry_size == size - 24
+    largest = bytes(8) + b"x" * (size - 32)
+    assert buffer.append(0, 1, largest)
+    with pytest.raises(ValueError, match="at most"):
+        buffer.append(0, 1, largest + b"x")
+    page = buffer.read_page(0, size)
+    assert page is not None
+    assert [r.data for r in decode_page(page).records] == [largest]
+
+
+def test_the_watermark_of_nine_pages() -> None:
+    buffer = RingBuffer(1, 32)
+    assert buffer.nr_subbufs(0) == 9
+    assert buffer.percent_full(0) == 0
+    for count, percent in ((1, 11), (62, 11), (1, 22), (63 * 3, 55), (63 * 9, 100)):
+        fill(buffer, count)
+        assert buffer.percent_full(0) == percent
+    buffer.clear()
+    fill(buffer, 1)
+    next(buffer.cursor(consume=True))
+    fill(buffer, 1)
+    assert buffer.percent_full(0) == 0  # the writer is on the reader page
+
+
+def test_lost_without_room_for_the_number() -> None:
+    buffer = RingBuffer(1, 1)
+    for i in range(4):
+        buffer.append(0, i, entry(i, 4072))  # each fills a page to its last byte
+    page = buffer.read_page(0, 4096)
+    assert page is not None
+    assert struct.unpack_from("<Q", page, 8)[0] == 0x80000000 | 4080
+    assert decode_page(page).missed_events == -1
+
+
+def test_a_cursor_says_when_it_was_overtaken() -> None:
+    buffer = RingBuffer(1, 8)
+    fill(buffer, 100)
+    cursor = buffer.cursor()
+    next(cursor)
+    assert not cursor.overrun
+    fill(buffer, 200)
+    next(cursor)
+    assert cursor.overrun
+    next(cursor)
+    assert not cursor.overrun
+    fresh = buffer.cursor()  # what was overwritten before it began does not count for it
+    next(fresh)
+    assert not fresh.overrun
+
+
+def test_pages_of_a_walk_end_where_it_began_and_say_what_was_overwritten() -> None:
+    buffer = reference()
+    cursor = buffer.cursor(0)
+    first = cursor.page()
+    assert first is not None and len(decode_page(first).records) == 63
+    for i in range(63 * 3):
+        buffer.append(0, 2000 + i, entry(600 + i, 60))
+    pages = []
+    while page := cursor.page():
+        pages.append(decode_page(page))
+    assert [page.missed_events for page in pages] == []  # what there was is overwritten, the rest is newer
+    with pytest.raises(ValueError, match="only a walk over one cpu"):
+        buffer.cursor(0, consume=True).page()
+    cursor = buffer.cursor(0)
+    assert cursor.page()
+    for i in range(63 * 2):
+        buffer.append(0, 3000 + i, entry(800 + i, 60))
+    page = cursor.page()
+    assert page is not None and decode_page(page).missed_events == -1
+
+
+def test_a_cursor_waits_at_the_end() -> None:
+    buffer = RingBuffer(1, 8)
+    cursor = buffer.cursor()
+    assert list(cursor) == []
+    for i in range(200):
+        buffer.append(0, i, entry(i, 60))
+        assert [ts for _, ts, _, _ in cursor] == [i]
+
+
+def test_a_cursor_keeps_its_buffer() -> None:
+    cursor = reference().cursor()
+    assert len(list(cursor)) == 158
+
+
+# ---- arguments ----
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RingBuffer(0, 8),
+        lambda: RingBuffer(1, 0),
+        lambda: RingBuffer(1, -5),
+        lambda: RingBuffer(1, 8, subbuf_size=4095),
+        lambda: RingBuffer(1, 8, subbuf_size=2048),
+        lambda: RingBuffer(1, 8, subbuf_size=-4096),
+        lambda: RingBuffer(1, 8, subbuf_size=1 << 20),
+        lambda: RingBuffer(1, 8).append(0, 0, b"1234567"),
+        lambda: RingBuffer(1, 8).append(0, 0, bytes(4073)),
+        lambda: RingBuffer(1, 8).resize(0),
+        lambda: RingBuffer(1, 8).read_page(0, -1),
+    ],
+)
+def test_refused_values(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError):
+        make()
+
+
+@pytest.mark.parametrize("cpu", [-2, 2, 1 << 20])
+def test_refused_cpus(cpu: int) -> None:
+    buffer = RingBuffer(2, 8)
+    for call in (
+        lambda: buffer.append(cpu, 0, bytes(8)),
+        lambda: buffer.stats(cpu),
+        lambda: buffer.clear(cpu),
+        lambda: buffer.resize(8, cpu),
+        lambda: buffer.entries(cpu),
+        lambda: buffer.read_page(cpu, 4096),
+        lambda: buffer.cursor(cpu),
+        lambda: buffer.size_kb(cpu),
+    ):
+        with pytest.raises(IndexError):
+            call()
+
+
+def test_no_memory_leaves_the_ring_as_it_was() -> None:
+    buffer = RingBuffer(2, 8)
+    fill(buffer, 100)
+    with pytest.raises(MemoryError):
+        buffer.resize(1 << 40)
+    with pytest.raises(MemoryError):
+        buffer.resize(1 << 62, 1)
+    assert buffer.entries() == 100
+    assert buffer.size_kb(0) == 11
+
+
+def test_the_bench_door() -> None:
+    assert 0 < RingBuffer(1, 64)._bench_append(10000, 16) < 10000
+
+
+# ---- what got lost on its way here ----
+
+
+def lost_before(buffer: RingBuffer, *, consume: bool) -> list[tuple[int, int]]:
+    """(time, records missing in front of it) of what is there."""
+    return [(ts, lost) for _, ts, _, lost in buffer.cursor(consume=consume)]
+
+
+def test_a_mark_stands_in_front_of_the_next_record() -> None:
+    buffer = RingBuffer(1, 64)
+    fill(buffer, 3)
+    buffer.mark_lost(0, 7)
+    buffer.append(0, 2000, entry(3, 60))
+    expected = [(1000, 0), (1001, 0), (1002, 0), (2000, 7)]
+    assert lost_before(buffer, consume=False) == expected
+    assert lost_before(buffer, consume=False) == expected, "looking changes nothing"
+    assert lost_before(buffer, consume=True) == expected
+
+
+def test_a_mark_in_the_pages() -> None:
+    buffer = RingBuffer(1, 64)
+    fill(buffer, 3)
+    buffer.mark_lost(0, 7)
+    assert buffer.stats(0).entries == 3
+    fill(buffer, 100)
+    pages = [decode_page(page) for page in iter(lambda: buffer.read_page(0, 4096), None) if page]
+    assert [(len(page.records), page.missed_events) for page in pages] == [(3, 0), (63, 7), (37, 0)]
+
+
+def test_two_marks_without_a_record_between_them_are_one() -> None:
+    buffer = RingBuffer(1, 64)
+    buffer.mark_lost(0, 1)
+    buffer.mark_lost(0, 2)
+    fill(buffer, 1)
+    buffer.mark_lost(0, 3)
+    buffer.mark_lost(0, 4)
+    buffer.append(0, 2000, entry(3, 60))
+    assert lost_before(buffer, consume=True) == [(1000, 3), (2000, 7)]
+
+
+def test_a_mark_is_not_overwritten_with_its_page() -> None:
+    buffer = RingBuffer(1, 8)
+    fill(buffer, 10)
+    buffer.mark_lost(0, 1000)
+    stored = 10 + fill(buffer, 600)
+    told = lost_before(buffer, consume=True)
+    assert len(told) + buffer.overruns() == stored
+    assert sum(lost for _, lost in told) == 1000 + buffer.overruns()
+
+
+def test_a_mark_waits_where_nothing_is_overwritten() -> None:
+    """A full buffer gets its mark when there is room again; records that fit meanwhile are not kept out."""
+    buffer = RingBuffer(1, 8)
+    buffer.overwrite = False
+    stored = fill(buffer, 600)
+    buffer.mark_lost(0, 9)
+    assert not buffer.append(0, 9000, entry(1, 60))
+    assert [lost for _, lost in lost_before(buffer, consume=True)] == [0] * stored
+    assert buffer.append(0, 9001, entry(1, 60))
+    assert lost_before(buffer, consume=True) == [(9001, 9)]
+
+
+def test_a_full_page_leaves_room_for_the_number() -> None:
+    """The last record comes with the next read: a number is worth more than a page that is full."""
+    buffer = RingBuffer(1, 64)
+    fill(buffer, 1)
+    buffer.mark_lost(0, 5)
+    for i in range(255):
+        buffer.append(0, 2000 + i, entry(i, 8))  # 16 bytes each: the page has no byte left
+    pages = [decode_page(page) for page in iter(lambda: buffer.read_page(0, 4096), None) if page]
+    assert [(len(page.records), page.missed_events) for page in pages] == [(1, 0), (254, 5), (1, 0)]

@@ -1,0 +1,30 @@
+"""The file `stats`."""
+
+import attrs
+
+from tests.daemon.consumers.ftrace.text.text_model import entry
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.buffer.stats import BufferStats, stats_text, timestamp_text
+
+STATS = BufferStats(158, 442, 0, 10208, 1393339859123, 3, 5)
+
+
+def test_stats() -> None:
+    assert stats_text(STATS, 1393341377999, clock_is_ns=True) == (
+        b"entries: 158\noverrun: 442\ncommit overrun: 0\nbytes: 10208\n"
+        b"oldest event ts:  1393.339859\nnow ts:  1393.341377\ndropped events: 3\nread events: 5\n"
+    )
+    assert b"\noldest event ts: 3\nnow ts: 77\n" in stats_text(
+        attrs.evolve(STATS, oldest_ts=3), 77, clock_is_ns=False
+    )
+    assert timestamp_text(0, clock_is_ns=True) == b"    0.000000"
+    late = attrs.evolve(STATS, late_events=2, late_by=1_500_000)
+    assert stats_text(late, 7, clock_is_ns=True).endswith(
+        b"read events: 5\nlate events: 2\nlate by at most:     0.001500\n"
+    )
+
+
+def test_stats_of_a_real_buffer() -> None:
+    buffer = RingBuffer(2, 64)
+    assert buffer.append(0, 3, entry(1041, bytes(4)))
+    assert stats_text(buffer.stats(0), 4, clock_is_ns=False).startswith(b"entries: 1\noverrun: 0\n")

@@ -1,0 +1,256 @@
+"""An event in an instance: enabled, in soft mode, and what it leaves behind."""
+
+import errno
+
+import pytest
+
+from tests.daemon.tree.world import errno_of
+from utracefs_protocol.declaration import REG_PERSIST
+from utracefs_protocol.errors import TraceError
+from utracefs_protocol.filter import FilterError
+from utracefs_protocol.filter.errors import INVALID_OPERATOR
+from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.consumers.ftrace.event._sink import FtraceSink
+from utracefsd.consumers.ftrace.event.event_file import EventFiles, SavedEventFile
+from utracefsd.events.event import Event
+from utracefsd.events.event_table import EventTable
+
+
+class Desk:
+    """The event files of one instance, and everything they told."""
+
+    def __init__(self, table: EventTable) -> None:
+        self.table = table
+        self.buffer = RingBuffer(1, 8)
+        self.changed: list[tuple[bytes, bool]] = []
+        self.gone = 0
+        self.refuse = False
+        self.files = EventFiles(
+            table,
+            FtraceSink(self.buffer),
+            "ftrace",
+            lambda: 0,
+            before_enabling=self._before_enabling,
+            recorded_event_gone=self._recorded_event_gone,
+        )
+        self.files.on_changed = lambda file: self.changed.append((file.event.name, file.enabled))
+
+    def _before_enabling(self) -> None:
+        if self.refuse:
+            raise TraceError(errno.ENOMEM, "no room")
+
+    def _recorded_event_gone(self) -> None:
+        self.gone += 1
+
+    def event(self, name: bytes, flags: int = REG_PERSIST) -> Event:
+        return self.table.register(name, flags, privileged=True)
+
+    def text(self, event: Event) -> bytes:
+        return self.files.enable_text(event)
+
+
+@pytest.fixture
+def desk(table: EventTable) -> Desk:
+    return Desk(table)
+
+
+def emit(event: Event) -> int:
+    return event.tracepoint.write(b"", ts_ns=1, cpu=0, pid=1)
+
+
+def test_enable_and_disable(desk: Desk) -> None:
+    event = desk.event(b"a")
+    assert desk.files.get(event) is None
+    assert (desk.text(event), event.status) == (b"0\n", 0)
+    desk.files.enable(event)
+    desk.files.enable(event)
+    assert (desk.text(event), event.status, event.references) == (b"1\n", 1, 1)
+    assert emit(event) == 0
+    desk.files.disable(event)
+    desk.files.disable(event)
+    assert (desk.text(event), event.status, event.references) == (b"0\n", 0, 0)
+    assert emit(event) == -errno.EBADF
+    assert desk.files.was_enabled(event)
+    assert desk.buffer.entries() == 1
+    assert desk.changed == [(b"a", True), (b"a", False)]
+
+
+def test_soft_mode(desk: Desk) -> None:
+    """The event fires for those who take a reference; records are stored only while it is enabled as well."""
+    event = desk.event(b"a")
+    desk.files.take_soft_reference(event)
+    assert (desk.text(event), event.status) == (b"0*\n", 1)
+    assert desk.files.set_event_text() == b"user_events:a\n"
+    assert not desk.files.enabled(event)
+    emit(event)
+    assert desk.buffer.entries() == 0
+    desk.files.take_soft_reference(event)
+    desk.files.enable(event)
+    assert desk.text(event) == b"1*\n"
+    emit(event)
+    assert desk.buffer.entries() == 1
+    desk.files.disable(event)
+    assert (desk.text(event), event.status) == (b"0*\n", 1)
+    desk.files.drop_soft_reference(event)
+    assert (desk.text(event), event.status) == (b"0*\n", 1)
+    desk.files.enable(event)
+    desk.files.drop_soft_reference(event)
+    assert (desk.text(event), event.status, event.references) == (b"1\n", 1, 1)
+    emit(event)
+    assert event.tracepoint.stats_text() == b"emitted: 3\nftrace: recorded 2 filtered 1 lost 0\n"
+    desk.files.disable(event)
+    assert (desk.text(event), event.status) == (b"0\n", 0)
+    with pytest.raises(ValueError, match="not in soft mode"):
+        desk.files.drop_soft_reference(event)
+
+
+def test_disabling_all_leaves_soft_mode(desk: Desk) -> None:
+    one, two = desk.event(b"one"), desk.event(b"two")
+    desk.files.set_enabled((one, two), True)
+    desk.files.take_soft_reference(two)
+    desk.files.disable_all()
+    assert (desk.text(one), desk.text(two)) == (b"0\n", b"0*\n")
+
+
+def test_summary(desk: Desk) -> None:
+    assert desk.files.enable_summary([]) == b"?\n"
+    one, two = desk.event(b"one"), desk.event(b"two")
+    assert desk.files.enable_summary([one, two]) == b"0\n"
+    desk.files.take_soft_reference(one)
+    assert desk.files.enable_summary([one, two]) == b"X\n"
+    desk.files.enable(two)
+    assert desk.files.enable_summary([one, two]) == b"1\n"
+    assert desk.files.set_event_text() == b"user_events:two\nuser_events:one\n"
+
+
+def test_what_fails_changes_nothing(desk: Desk) -> None:
+    event = desk.event(b"a")
+    desk.refuse = True
+    assert errno_of(desk.files.enable, event) == errno.ENOMEM
+    desk.refuse = False
+    desk.table.delete(b"a", privileged=True)
+    assert errno_of(desk.files.enable, event) == errno.ENODEV
+    assert errno_of(desk.files.take_soft_reference, event) == errno.ENODEV
+    assert (len(desk.files), desk.changed) == (0, [])
+
+
+def test_a_file_is_made_when_needed_and_goes_with_its_event(desk: Desk) -> None:
+    events = [desk.event(b"e%d" % n) for n in range(10)]
+    desk.files.set_enabled(events[:2], True)
+    desk.files.set_enabled(events, False)
+    assert len(desk.files) == 2
+    desk.table.delete(b"e5", privileged=True)
+    assert desk.gone == 0, "nothing of it was recorded here"
+    desk.table.delete(b"e0", privileged=True)
+    assert (desk.gone, len(desk.files)) == (1, 1)
+
+
+def test_it_listens_to_the_table_from_the_first_file_on(desk: Desk) -> None:
+    assert desk.table.on_removed == []
+    event = desk.event(b"a")
+    desk.files.restore(event, SavedEventFile(enabled=False, was_enabled=True))
+    desk.files.enable(event)
+    assert len(desk.table.on_removed) == 1
+    desk.files.close()
+    assert desk.table.on_removed == []
+    assert (len(desk.files), event.status) == (0, 0)
+
+
+def test_a_buffer_that_was_taken_over(desk: Desk) -> None:
+    event = desk.event(b"a")
+    desk.files.restore(event, SavedEventFile(enabled=False, was_enabled=True))
+    assert (desk.text(event), desk.files.was_enabled(event), event.status) == (b"0\n", True, 0)
+    desk.table.delete(b"a", privileged=True)
+    assert desk.gone == 1
+
+
+def test_what_a_successor_gets(desk: Desk) -> None:
+    on, off = desk.event(b"on"), desk.event(b"off")
+    desk.files.set_enabled((on, off), True)
+    desk.files.disable(off)
+    saved = {file.event.name: file.saved() for file in desk.files}
+    assert saved == {b"on": SavedEventFile(True, True), b"off": SavedEventFile(False, True)}
+    heir = Desk(EventTable(desk.table.status_file))
+    for name, one in saved.items():
+        heir.files.restore(heir.event(name), one)
+    assert {file.event.name: file.saved() for file in heir.files} == saved
+    assert [event.status for event in heir.table.events()] == [1, 0]
+
+
+def stored(desk: Desk, event: Event, *values: int) -> int:
+    """How many of these records are stored."""
+    before = desk.buffer.entries()
+    for value in values:
+        event.tracepoint.write(value.to_bytes(4, "little"), ts_ns=1, cpu=0, pid=1)
+    return desk.buffer.entries() - before
+
+
+def test_a_filter_holds_while_the_event_is_enabled_and_after(desk: Desk) -> None:
+    event = desk.event(b"a u32 n")
+    assert desk.files.filter_text(event) == b"none\n"
+    desk.files.set_filter(event, b" n > 2")
+    assert desk.files.filter_text(event) == b" n > 2\n"
+    assert not desk.files.was_enabled(event)
+    for _ in range(2):
+        desk.files.enable(event)
+        assert stored(desk, event, 1, 2, 3, 4) == 2
+        desk.files.disable(event)
+    desk.files.enable(event)
+    desk.files.set_filter(event, b"n == 1")
+    assert stored(desk, event, 1, 2, 3, 4) == 1
+    desk.files.set_filter(event, b" 0\t")
+    assert desk.files.filter_text(event) == b"none\n"
+    assert stored(desk, event, 1, 2, 3, 4) == 4
+
+
+def test_a_text_that_is_no_filter_takes_the_place_of_the_filter(desk: Desk) -> None:
+    event = desk.event(b"a u32 n")
+    desk.files.enable(event)
+    desk.files.set_filter(event, b"n > 2")
+    with pytest.raises(FilterError, match="Field not found"):
+        desk.files.set_filter(event, b"m > 2")
+    assert desk.files.filter_text(event) == b"m > 2\n  ^\nparse_error: Field not found\n\n"
+    assert stored(desk, event, 1, 2, 3, 4) == 4
+    with pytest.raises(FilterError):
+        desk.files.set_filter(event, b"m", instead=FilterError(INVALID_OPERATOR, 0))
+    assert desk.files.filter_text(event) == b"m\n^\nparse_error: Invalid operator\n\n"
+
+
+def test_who_is_told_of_filters(desk: Desk) -> None:
+    told: list[SavedEventFile] = []
+    desk.files.on_filter_changed = lambda file: told.append(file.saved())
+    event = desk.event(b"a u32 n")
+    desk.files.set_filter(event, b"0")
+    assert desk.files.get(event) is None
+    for text in (b"n == 1", b"n == 1", b"0", b"0"):
+        desk.files.set_filter(event, text)
+    with pytest.raises(FilterError):
+        desk.files.set_filter(event, b"n")
+    assert [(saved.filter_text, saved.filter_holds) for saved in told] == [
+        (b"n == 1", True),
+        (None, False),
+        (b"n\n ^\nparse_error: Invalid operator\n", False),
+    ]
+    assert desk.changed == []
+
+
+def test_a_filter_is_restored(desk: Desk) -> None:
+    holds, refused, gone = desk.event(b"a u32 n"), desk.event(b"b u32 n"), desk.event(b"c u32 n")
+    desk.files.restore(holds, SavedEventFile(True, True, b"n == 1", filter_holds=True))
+    desk.files.restore(refused, SavedEventFile(True, True, b"n == 1\n^\n", filter_holds=False))
+    desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8191}", filter_holds=True))
+    assert [stored(desk, event, 1, 2) for event in (holds, refused)] == [1, 2]
+    assert desk.files.filter_text(refused) == b"n == 1\n^\n\n"
+    assert desk.files.filter_text(gone) == b"n & CPUS{8191}\n"
+    desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8192}", filter_holds=True))
+    assert desk.files.filter_text(gone).endswith(b"parse_error: Invalid cpulist\n\n")
+    assert not desk.files.was_enabled(gone)
+
+
+def test_a_filter_goes_with_its_event(desk: Desk) -> None:
+    event = desk.event(b"a u32 n")
+    desk.files.set_filter(event, b"n == 1")
+    desk.table.delete(b"a", privileged=True)
+    assert len(desk.files) == 0
+    assert desk.gone == 0
+    assert desk.files.filter_text(desk.event(b"a u32 n")) == b"none\n"
